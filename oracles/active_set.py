@@ -1,0 +1,134 @@
+"""SparseMAP from argmax calls: a batched active-set solver.
+
+Source: Niculae, Martins, Blondel & Cardie 2018, "SparseMAP", section 3.2; the method is Wolfe's min-norm-point algorithm (Wolfe 1976) for
+the point ``θ``. All items of a batch move in lockstep; each step solves a small dense system for the weights and, where these are feasible,
+asks the oracle for the best atom along the residual ``θ − μ``. The largest improvement along any atom is the certified gap.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .sparse_solution import Projection, affine_solve
+
+
+def solve(argmax: Callable[[Tensor], Tensor], rows: Tensor, max_steps: int | None = None) -> Projection:
+    """Project rows [b, *event] on the convex hull of the structures that ``argmax`` can return.
+
+    Args:
+        argmax: MAP of float64 rows [b, *event], for any b; forbidden parts are given as -inf.
+        rows: float64 scores, -inf where a part is forbidden.
+        max_steps: cap on argmax calls; the default, ``20·(d + 1)`` for d parts, was never reached in tests at score scales 0.05 to 50.
+            Where it stops the solver, the gap in the result says how far from optimal the answer is.
+
+    Cost: per step one argmax, products of all m atoms with one vector, and one Cholesky factorisation (m³/3); typically 2 to 3 steps per
+    atom of the answer.
+    """
+    event = rows.shape[1:]
+    theta = rows.flatten(1)
+    state = _ActiveSet(theta, lambda direction: argmax(direction.unflatten(1, event)).flatten(1).to(theta.dtype))
+    closed = []
+    for _ in range(max_steps or 20 * (theta.shape[1] + 1)):
+        if not state.step():
+            break
+        if int(state.open.sum()) <= len(state.open) // 2:
+            closed.append(state.split_closed())
+    return _joined([*closed, state], event)
+
+
+def _joined(parts: list[_ActiveSet], event: torch.Size) -> Projection:
+    """The results of all items, in their first order."""
+    order = torch.cat([part.index for part in parts]).argsort()
+    width = max(part.weights.shape[1] for part in parts)
+    atoms = torch.cat([pad(part.atoms, (0, 0, 0, width - part.atoms.shape[1])) for part in parts])[order]
+    weights = torch.cat([pad(part.weights, (0, width - part.weights.shape[1])) for part in parts])[order]
+    gap = torch.cat([part.gap for part in parts])[order]
+    return Projection(gap=gap, decompose=lambda: (atoms.unflatten(-1, event), weights))
+
+
+class _ActiveSet:
+    """Items of a batch, each with atoms [m, d], weights [m] (0 for a free slot), inner products and gap.
+
+    Inner products of the atoms with each other (``gram``) and with the scores (``correlations``) are kept, and grow with each new atom.
+    """
+
+    def __init__(self, theta: Tensor, argmax: Callable[[Tensor], Tensor]) -> None:
+        self.argmax = argmax
+        self.index = torch.arange(len(theta), device=theta.device)
+        self.forbidden = theta == -math.inf
+        self.theta = torch.where(self.forbidden, 0, theta)
+        first = argmax(theta)
+        # An item without a structure gets an argmax that uses a forbidden part, or no part at all.
+        infeasible = (first * self.forbidden).any(-1) | (first.sum(-1) == 0)
+        self.atoms = first.unsqueeze(1)
+        self.gram = self.atoms @ self.atoms.mT
+        self.correlations = (first * self.theta).sum(-1, keepdim=True)
+        self.weights = (~infeasible).to(theta.dtype).unsqueeze(1)
+        self.active = ~infeasible.unsqueeze(1)
+        self.gap = torch.full_like(theta[:, 0], math.inf)
+        self.open = ~infeasible
+
+    def split_closed(self) -> _ActiveSet:
+        """Take the closed items out, so that no work is done on them, and give them back."""
+        closed = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and name != "open":
+                setattr(closed, name, value[~self.open])
+                setattr(self, name, value[self.open])
+        self.open = torch.ones_like(self.gap, dtype=torch.bool)
+        return closed
+
+    def step(self) -> bool:
+        """One weight update for every open item, and one new atom where the update was feasible. False when no item is open."""
+        target = affine_solve(self.gram, self.active, self.correlations, total=1.0)
+        negative = self.active & (target <= 0)
+        blocked = negative.any(-1) & self.open
+        # Move towards the affine optimum until the first weight reaches zero.
+        length = torch.where(negative, self.weights / (self.weights - target).clamp(min=1e-300), math.inf).amin(-1).clamp(max=1.0)
+        length = torch.where(blocked, length, 1.0).unsqueeze(-1)
+        moved = self.weights + length * (target - self.weights)
+        leaving = negative & blocked.unsqueeze(-1) & (moved <= 1e-15 + moved.masked_fill(~negative, math.inf).amin(-1, keepdim=True))
+        moved = torch.where(leaving, 0, moved.clamp(min=0))
+        self.weights = torch.where(self.open.unsqueeze(-1), moved, self.weights)
+        self.active = self.active & ~(leaving & self.open.unsqueeze(-1))
+        if bool((self.open & ~blocked).any()):
+            self._extend(self.open & ~blocked)
+        return bool(self.open.any())
+
+    def _extend(self, ready: Tensor) -> None:
+        """Ask for the best atom along the residual; close the items that have none better."""
+        mean = (self.weights.unsqueeze(1) @ self.atoms).squeeze(1)
+        residual = self.theta - mean
+        atom = self.argmax(residual.masked_fill(self.forbidden, -math.inf))
+        gap = (residual * (atom - mean)).sum(-1)
+        self.gap = torch.where(ready, gap.clamp(min=0), self.gap)
+        rounding = 1e-14 * (residual.abs() * (atom + mean)).sum(-1) + 1e-15
+        products = (self.atoms @ atom.unsqueeze(-1)).squeeze(-1)
+        # Structures are 0/1, so that two are equal exactly where their product is the size of both.
+        sizes = self.gram.diagonal(dim1=-2, dim2=-1)
+        known = ((products == sizes) & (products == atom.sum(-1, keepdim=True)) & self.active).any(-1)
+        finished = ready & (known | (gap <= rounding))
+        self.open = self.open & ~finished
+        self._insert(atom, products, (ready & ~finished).nonzero().squeeze(-1))
+
+    def _insert(self, atom: Tensor, products: Tensor, items: Tensor) -> None:
+        """Put the atom of each of these items into its first free slot, with weight 0; make room where one has none."""
+        if bool(self.active[items].all(-1).any()):
+            room = self.active.shape[1] // 2 + 4
+            self.atoms = pad(self.atoms, (0, 0, 0, room))
+            self.gram = pad(self.gram, (0, room, 0, room))
+            self.weights, self.active = pad(self.weights, (0, room)), pad(self.active, (0, room))
+            self.correlations, products = pad(self.correlations, (0, room)), pad(products, (0, room))
+        slots = (~self.active[items]).to(torch.int8).argmax(-1)
+        self.atoms[items, slots] = atom[items]
+        self.gram[items, slots] = products[items]
+        self.gram[items, :, slots] = products[items]
+        self.gram[items, slots, slots] = atom[items].sum(-1)
+        self.correlations[items, slots] = (atom * self.theta).sum(-1)[items]
+        self.active[items, slots] = True

@@ -1,0 +1,46 @@
+"""Arithmetic that is safe at forbidden (``-inf``) and at ignored entries."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def log_sum_exp(values: Tensor, dim: int) -> Tensor:
+    """``log Σ exp`` along a dimension that is -inf, with gradient 0, where every value is; exact to any order of derivative."""
+    top = values.detach().amax(dim, keepdim=True)
+    top = torch.where(top > -math.inf, top, 0)
+    total = (values - top).exp().sum(dim)
+    positive = total > 0
+    return torch.where(positive, torch.where(positive, total, 1).log() + top.squeeze(dim), -math.inf)
+
+
+def zero_ignored(scores: Tensor, mask: Tensor) -> Tensor:
+    """Scores with 0 outside the mask ``[*event]``. Expanded rows stay expanded, and each has a gradient of its own."""
+    result: Tensor = _ZeroIgnored.apply(scores, mask)  # type: ignore[no-untyped-call]
+    return result
+
+
+def share_rows(scores: Tensor, event_ndim: int) -> Tensor:
+    """Cut every expanded (stride-0) batch dimension down to size 1."""
+    for dim in range(scores.ndim - event_ndim):
+        if scores.shape[dim] > 1 and scores.stride(dim) == 0:
+            scores = scores.narrow(dim, 0, 1)
+    return scores
+
+
+class _ZeroIgnored(torch.autograd.Function):
+    """`torch.where` alone would write expanded rows out."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        return torch.where(mask, share_rows(scores, mask.ndim), 0).expand_as(scores)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return torch.where(mask, grads[0], 0), None

@@ -1,0 +1,82 @@
+"""From names to objects: ``subset[k=3]``, ``imle[lambda=2.5]``, ``my_module:MyEstimator``."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import keyword
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_PATTERN = re.compile(r"^(?P<name>[\w.:]+)(?:\[(?P<options>.*)\])?$")
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Split ``name[option=value, ...]``; values are Python literals, or strings where they are none.
+
+    Example:
+        >>> parse("imle[lambda=2.5, noise=gumbel]")
+        ('imle', {'lambda_': 2.5, 'noise': 'gumbel'})
+    """
+    match = _PATTERN.match(text.strip())
+    if match is None:
+        raise ValueError(f"got the name {text!r}; expected `name` or `name[option=value,...]`")
+    options: dict[str, Any] = {}
+    for item in filter(None, (match["options"] or "").split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"got the option {item.strip()!r} in {text!r}; expected `option=value`")
+        key = key.strip()
+        options[f"{key}_" if keyword.iskeyword(key) else key] = _literal(value.strip())
+    return match["name"], options
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def build(text: str, registry: Mapping[str, Any], kind: str, readers: Mapping[str, Callable[[str], Any]] | None = None) -> Any:
+    """The object that a name means: an entry of the registry, or ``module:attribute``, called with the options.
+
+    Args:
+        text: the name, with options in brackets.
+        registry: known names.
+        kind: what is built, for messages.
+        readers: options that are no literals, each with the function that reads its text.
+
+    Raises:
+        ValueError: an unknown name (with the nearest known ones) or an option that the constructor refuses.
+    """
+    name, options = parse(text)
+    factory = _imported(name, kind) if ":" in name else registry.get(name)
+    if factory is None:
+        raise ValueError(unknown(name, registry, kind))
+    if not callable(factory):
+        return factory
+    for option, reader in (readers or {}).items():
+        if isinstance(options.get(option), str):
+            options[option] = reader(options[option])
+    try:
+        return factory(**options)
+    except TypeError as error:
+        raise ValueError(f"{kind} {text!r}: {error}") from error
+
+
+def unknown(name: str, known: Any, kind: str) -> str:
+    """One sentence on a misspelt name, with a suggestion."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
+    return f"got the unknown {kind} {name!r}; {hint}"
+
+
+def _imported(name: str, kind: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"got the {kind} {name!r}; could not import it: {error}") from error

@@ -1,0 +1,141 @@
+"""A batch is a loop of single calls, and expanded rows are materialised rows that cost one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, enumerate_truth, make_scores, seeded, structure_indices
+
+OPERATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "argmax": lambda oracle, scores: oracle.argmax(scores),
+    "log_partition": lambda oracle, scores: oracle.log_partition(scores),
+    "marginals": lambda oracle, scores: oracle.marginals(scores),
+    "entropy": lambda oracle, scores: oracle.entropy(scores),
+    "log_prob": lambda oracle, scores: oracle.log_prob(oracle.argmax(scores), scores),
+    "project_mean": lambda oracle, scores: oracle.project(scores).mean,
+    "project_norm": lambda oracle, scores: oracle.project(scores).weights.square().sum(-1),
+    "project_gap": lambda oracle, scores: oracle.project(scores).gap,
+    "feasible": lambda oracle, scores: oracle.feasible(scores),
+}
+DIFFERENTIABLE = ("log_partition", "marginals", "entropy", "log_prob", "project_mean", "project_norm")
+LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "all": ((1,), (4,)),
+    "first": ((1, 3), (2, 3)),
+    "last": ((2, 1), (2, 3)),
+    "middle": ((2, 1, 2), (2, 3, 2)),
+    "both": ((1, 2, 1), (2, 2, 3)),
+}
+
+
+def expanded_scores(case: OracleCase, regime: float | str, layout: str) -> Tensor:
+    small, large = LAYOUTS[layout]
+    rows = make_scores(case, regime, rows=4)[: max(small) * (2 if layout == "middle" else 1)]
+    return rows.reshape(*small, *case.event).expand(*large, *case.event)
+
+
+@pytest.mark.parametrize("regime", [1.0, 50.0, "ties", "masked"], ids=str)
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_a_batch_is_a_loop_of_single_calls(case: OracleCase, operation: str, regime: float | str) -> None:
+    scores = make_scores(case, regime, rows=6)
+    single = torch.stack([OPERATIONS[operation](case.oracle, row) for row in scores])
+    batched = OPERATIONS[operation](case.oracle, scores.reshape(2, 3, *case.event))
+    assert batched.shape[:2] == (2, 3)
+    torch.testing.assert_close(batched.reshape(single.shape), single, rtol=1e-12, atol=1e-12)
+    strided = scores.reshape(2, 3, *case.event).transpose(0, 1)
+    torch.testing.assert_close(OPERATIONS[operation](case.oracle, strided), batched.transpose(0, 1), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("regime", [1.0, "masked"], ids=str)
+@pytest.mark.parametrize("operation", DIFFERENTIABLE)
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_gradients_of_a_batch_are_those_of_single_calls(case: OracleCase, operation: str, regime: float | str) -> None:
+    def gradient(scores: Tensor) -> Tensor:
+        leaf = scores.clone().requires_grad_()
+        result = OPERATIONS[operation](case.oracle, leaf)
+        (found,) = torch.autograd.grad(result.nan_to_num(neginf=0).sin().sum(), leaf)
+        return found
+
+    scores = make_scores(case, regime, rows=4)
+    torch.testing.assert_close(gradient(scores), torch.stack([gradient(row) for row in scores]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_expanded_rows_give_the_values_of_materialised_ones(case: OracleCase, operation: str, layout: str) -> None:
+    scores = expanded_scores(case, 1.0, layout)
+    expected = OPERATIONS[operation](case.oracle, scores.contiguous())
+    found = OPERATIONS[operation](case.oracle, scores)
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operation", DIFFERENTIABLE)
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_expanded_rows_have_gradients_of_their_own(case: OracleCase, operation: str, layout: str) -> None:
+    def derivatives(leaf: Tensor) -> tuple[Tensor, Tensor]:
+        result = OPERATIONS[operation](case.oracle, leaf)
+        rates = torch.randn(result.shape, generator=seeded(), dtype=torch.float64)
+        (first,) = torch.autograd.grad((rates * result).sum(), leaf, create_graph=True)
+        if not first.requires_grad:
+            return first, torch.zeros_like(first)
+        (second,) = torch.autograd.grad((torch.randn(first.shape, generator=seeded(1), dtype=torch.float64) * first).sum(), leaf)
+        return first, second
+
+    scores = expanded_scores(case, 1.0, layout)
+    found = derivatives(scores.detach().requires_grad_())
+    expected = derivatives(scores.clone(memory_format=torch.contiguous_format).requires_grad_())
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == scores.shape
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["_argmax", "_log_partition", "_sample", "_project"])
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_expanded_rows_are_computed_once(case: OracleCase, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    original = getattr(type(case.oracle), method)
+
+    def counted(self: Any, rows: Tensor, *rest: Any) -> Any:
+        sizes.append(len(rows))
+        return original(self, rows, *rest)
+
+    monkeypatch.setattr(type(case.oracle), method, counted)
+    scores = make_scores(case, 1.0, rows=2).unsqueeze(1).expand(2, 500, *case.event)
+    case.oracle.argmax(scores)
+    case.oracle.log_partition(scores.requires_grad_()).sum().backward()
+    case.oracle.sample(scores, generator=seeded())
+    _ = case.oracle.project(scores).mean
+    assert sizes
+    assert max(sizes) == 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_samples_of_expanded_rows_follow_their_own_row(case: OracleCase, layout: str) -> None:
+    scores = expanded_scores(case, 5.0, layout)
+    samples = case.oracle.sample(scores, 3000, generator=seeded())
+    assert samples.shape == (3000, *scores.shape)
+    torch.testing.assert_close(samples.mean(0), case.oracle.marginals(scores.contiguous()), rtol=0, atol=0.05)
+    indices = structure_indices(case, samples).flatten(1)
+    chances = enumerate_truth(case, scores.contiguous()).probabilities
+    assert bool((chances.T.gather(0, indices) > 1e-9).all())
+
+
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_an_empty_batch_gives_empty_results(case: OracleCase) -> None:
+    scores = torch.zeros(0, *case.event)
+    assert case.oracle.argmax(scores).shape == scores.shape
+    assert case.oracle.log_partition(scores).shape == (0,)
+    assert case.oracle.marginals(scores).shape == scores.shape
+    assert case.oracle.entropy(scores).shape == (0,)
+    assert case.oracle.sample(scores, 3, generator=seeded()).shape == (3, *scores.shape)
+    assert case.oracle.project(scores).mean.shape == scores.shape
+    assert case.oracle.project(scores).gap.shape == (0,)

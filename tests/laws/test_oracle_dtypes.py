@@ -1,0 +1,72 @@
+"""Every floating dtype is accepted and preserved; half precision is computed in float32."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, make_scores, seeded
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def results(case: OracleCase, scores: Tensor) -> dict[str, Tensor]:
+    """One result per operation; differentiable ones first as values, then as gradients."""
+    oracle, leaf = case.oracle, scores.detach().clone().requires_grad_()
+    solution = oracle.project(leaf)
+    values = {
+        "log_partition": oracle.log_partition(leaf),
+        "marginals": oracle.marginals(leaf),
+        "entropy": oracle.entropy(leaf),
+        "log_prob": oracle.log_prob(oracle.argmax(leaf), leaf),
+        "mean": solution.mean,
+        "weights": solution.weights,
+    }
+    feasible = oracle.feasible(leaf)
+    gradients = {
+        f"{name} gradient": torch.autograd.grad(value[feasible].float().sin().sum(), leaf, retain_graph=True)[0]
+        for name, value in values.items()
+    }
+    plain = {
+        "argmax": oracle.argmax(leaf),
+        "sample": oracle.sample(leaf, 5, generator=seeded()),
+        "gap": solution.gap,
+        "atoms": solution.atoms,
+    }
+    return {name: value.detach() for name, value in (values | gradients | plain).items()}
+
+
+@pytest.mark.parametrize("regime", [1.0, 5.0, "masked"], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_results_keep_the_dtype_of_the_scores(case: OracleCase, dtype: torch.dtype, regime: float | str) -> None:
+    for name, value in results(case, make_scores(case, regime).to(dtype)).items():
+        assert value.dtype == dtype, name
+        assert not value.isnan().any(), name
+
+
+@pytest.mark.parametrize("regime", [1.0, 5.0, "masked"], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_half_precision_is_computed_in_float32(case: OracleCase, dtype: torch.dtype, regime: float | str) -> None:
+    scores = make_scores(case, regime).to(dtype)
+    half, single = results(case, scores), results(case, scores.float())
+    for name, value in half.items():
+        if name.endswith("gradient"):
+            torch.testing.assert_close(value.float(), single[name], rtol=0.05, atol=0.03, msg=name)
+        else:
+            assert torch.equal(value, single[name].to(dtype)), name
+
+
+@pytest.mark.parametrize("regime", [1.0, 5.0, 50.0, "masked"], ids=str)
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_float32_is_close_to_float64(case: OracleCase, regime: float | str) -> None:
+    scores = make_scores(case, regime).float()
+    single, double = results(case, scores), results(case, scores.double())
+    names = ["log_partition", "marginals", "entropy", "log_prob", "mean", "weights", "marginals gradient", "mean gradient"]
+    size = scores[scores > -math.inf].abs().max().item()
+    for name in names:
+        torch.testing.assert_close(single[name].double(), double[name], rtol=1e-5, atol=4e-6 * max(size, 1), msg=name)

@@ -1,0 +1,49 @@
+"""`marginals` are the expected structure, and the gradient of `log_partition`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+
+from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, enumerate_truth, make_scores, structures
+
+
+@pytest.mark.parametrize("regime", REGIMES, ids=str)
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_marginals_are_the_expected_structure(case: OracleCase, regime: float | str, device: torch.device) -> None:
+    scores = make_scores(case, regime)
+    marginals = case.oracle.marginals(scores.to(device)).cpu()
+    torch.testing.assert_close(marginals, enumerate_truth(case, scores).marginals, rtol=1e-10, atol=1e-12)
+    assert bool((marginals >= 0).all())
+    assert bool((marginals <= 1 + 1e-12).all())
+
+
+@pytest.mark.parametrize("regime", REGIMES, ids=str)
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_the_gradient_of_log_partition_is_marginals(case: OracleCase, regime: float | str) -> None:
+    scores = make_scores(case, regime).requires_grad_()
+    rates = torch.arange(1.0, len(scores) + 1, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(
+        (rates * case.oracle.log_partition(scores)).masked_fill(~case.oracle.feasible(scores), 0).sum(), scores
+    )
+    expected = rates.reshape(-1, *[1] * len(case.event)) * enumerate_truth(case, scores.detach()).marginals
+    torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_values_need_no_gradient_mode(case: OracleCase, mode: Callable[[], AbstractContextManager[None]]) -> None:
+    scores = make_scores(case, 1.0)
+    expected = case.oracle.marginals(scores), case.oracle.entropy(scores)
+    with mode():
+        assert torch.equal(case.oracle.marginals(scores.clone()), expected[0])
+        assert torch.equal(case.oracle.entropy(scores.clone()), expected[1])
+
+
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_equal_scores_make_every_structure_equally_likely(case: OracleCase) -> None:
+    marginals = case.oracle.marginals(torch.full(case.event, 7.5, dtype=torch.float64))
+    torch.testing.assert_close(marginals, structures(case).mean(0), rtol=1e-12, atol=1e-14)

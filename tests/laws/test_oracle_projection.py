@@ -1,0 +1,80 @@
+"""`project` finds the nearest point of the marginal polytope: no structure lies beyond its supporting hyperplane."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.oracles import SparseSolution
+from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, enumerate_truth, make_scores, structure_indices, structures
+
+
+def feasible_projection(case: OracleCase, regime: float | str, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, SparseSolution]:
+    """Feasible scores [b, d] with forbidden parts at 0, the mask of structures that stay feasible [b, s], and the projection."""
+    scores = make_scores(case, regime, rows=12)
+    truth = enumerate_truth(case, scores)
+    solution = case.oracle.project(scores[truth.feasible].to(device))
+    finite = torch.where(scores > -math.inf, scores, 0)[truth.feasible].flatten(1)
+    return finite, truth.structure_scores[truth.feasible] > -math.inf, solution
+
+
+def scale_of(scores: Tensor) -> float:
+    return max(1.0, scores.abs().max().item())
+
+
+@pytest.mark.parametrize("regime", REGIMES, ids=str)
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_no_structure_is_nearer(case: OracleCase, regime: float | str, device: torch.device) -> None:
+    theta, possible, solution = feasible_projection(case, regime, device)
+    mean = solution.mean.cpu().flatten(1)
+    residual = theta - mean
+    excess = residual @ structures(case).flatten(1).T - (residual * mean).sum(-1, keepdim=True)
+    worst = excess.masked_fill(~possible, -math.inf).amax(-1)
+    assert bool((worst <= 1e-9 * scale_of(theta)).all())
+    assert bool((worst <= solution.gap.cpu() + 1e-10 * scale_of(theta)).all()), "the certificate is below the true gap"
+    assert bool((solution.gap <= 1e-9 * scale_of(theta)).all())
+    assert bool((solution.gap >= 0).all())
+
+
+@pytest.mark.parametrize("regime", REGIMES, ids=str)
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_the_mean_is_the_weighted_sum_of_atoms(case: OracleCase, regime: float | str) -> None:
+    _, _, solution = feasible_projection(case, regime)
+    mixed = torch.einsum("bm,bmd->bd", solution.weights, solution.atoms.flatten(2))
+    torch.testing.assert_close(mixed, solution.mean.flatten(1), rtol=0, atol=1e-10)
+    torch.testing.assert_close(solution.weights.sum(-1), torch.ones_like(solution.gap), rtol=0, atol=1e-12)
+    assert bool((solution.weights >= 0).all())
+    assert bool((solution.mean >= 0).all())
+    assert bool((solution.mean <= 1 + 1e-12).all())
+
+
+@pytest.mark.parametrize("regime", REGIMES, ids=str)
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_atoms_are_affinely_independent_structures(case: OracleCase, regime: float | str) -> None:
+    _, possible, solution = feasible_projection(case, regime)
+    dimension = int(torch.linalg.matrix_rank(structures(case).flatten(1) - structures(case)[0].flatten()))
+    for weights, atoms, allowed, support in zip(solution.weights, solution.atoms, possible, solution.support, strict=True):
+        used = atoms[weights > 0]
+        indices = structure_indices(case, used)
+        assert int(support) == len(used) == len(indices.unique()) <= dimension + 1
+        assert bool(allowed[indices].all())
+        lifted = torch.nn.functional.pad(used.flatten(1), (0, 1), value=1.0)
+        assert int(torch.linalg.matrix_rank(lifted)) == len(used)
+
+
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_a_point_of_the_polytope_is_its_own_projection(case: OracleCase) -> None:
+    inside = case.oracle.marginals(make_scores(case, 1.0))
+    torch.testing.assert_close(case.oracle.project(inside).mean, inside, rtol=0, atol=1e-9)
+    assert torch.equal(case.oracle.project(structures(case)).mean, structures(case))
+
+
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_the_projection_does_not_expand_distances(case: OracleCase) -> None:
+    first, second = make_scores(case, 1.0, rows=20, seed=1), make_scores(case, 1.0, rows=20, seed=2)
+    mask = structures(case).sum(0) > 0
+    moved = (case.oracle.project(first).mean - case.oracle.project(second).mean).flatten(1).norm(dim=-1)
+    assert bool((moved <= ((first - second) * mask).flatten(1).norm(dim=-1) + 1e-9).all())

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from structgrad.oracles import Categorical
+from structgrad.oracles.categorical import inverse_cdf, sparsemax
+
+THETA = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
+P = torch.tensor([0.353615, 0.214478, 0.431906], dtype=torch.float64)
+LOSSES = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+
+
+def test_marginals_are_softmax() -> None:
+    torch.testing.assert_close(Categorical().marginals(THETA), P, rtol=0, atol=1e-6)
+
+
+def test_the_exact_gradient_of_an_expected_loss() -> None:
+    theta = THETA.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(Categorical().marginals(theta) @ LOSSES, theta)
+    torch.testing.assert_close(gradient, torch.tensor([-0.038964, -0.345351, 0.384315], dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_the_gradient_of_sparsemax_marginalisation() -> None:
+    scores = (2 * THETA).requires_grad_()
+    solution = Categorical().project(scores)
+    expected = torch.tensor([-0.5, 0.0, 0.5], dtype=torch.float64)
+    for value in (solution.mean @ LOSSES, solution.weights @ LOSSES):
+        (gradient,) = torch.autograd.grad(value, scores, retain_graph=True)
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
+    assert solution.support.item() == 2
+
+
+def test_sparsemax_of_a_known_row() -> None:
+    mean, free = sparsemax(torch.tensor([[1.0, 0.8, -1.0], [-math.inf, -math.inf, -math.inf]], dtype=torch.float64))
+    torch.testing.assert_close(mean, torch.tensor([[0.6, 0.4, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64))
+    assert free.tolist() == [[True, True, False], [False, False, False]]
+
+
+def test_sparsemax_at_huge_scores() -> None:
+    mean, _ = sparsemax(torch.tensor([[1e300, 1e300, -1e300], [-1e300, 0.25, 0.0]], dtype=torch.float64))
+    torch.testing.assert_close(mean, torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.625, 0.375]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("uniform", "index"), [(0.0, 1), (0.25, 1), (0.5, 3), (0.75, 3), (1 - 2**-53, 3)])
+def test_inverse_cdf_never_gives_a_category_of_weight_zero(uniform: float, index: int) -> None:
+    weights = torch.tensor([0.0, 3.0, 0.0, 3.0, 0.0], dtype=torch.float64)
+    assert inverse_cdf(weights.cumsum(-1), torch.tensor([uniform], dtype=torch.float64)).item() == index
+
+
+def test_equal_spacing_gives_exact_frequencies() -> None:
+    uniforms = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    samples = Categorical()._sample(torch.tensor([[0.2, 0.3, 0.5]], dtype=torch.float64).log(), uniforms.reshape(1000, 1, 1))
+    assert samples.sum((0, 1)).tolist() == [200, 300, 500]
+
+
+def test_rare_categories_can_be_drawn_in_float32() -> None:
+    scores = torch.tensor([-25.0, 0.0])
+    assert Categorical()._sample(scores.unsqueeze(0), torch.full((1, 1, 1), 1e-12, dtype=torch.float64))[0, 0].tolist() == [1, 0]
+
+
+def test_the_event_shape_by_name() -> None:
+    assert Categorical.event_shape(length=7) == (7,)
