@@ -1,0 +1,92 @@
+"""Gradient estimators: ``(loss, oracle, scores) -> a surrogate whose gradient is the estimate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..oracles import registry
+from .base import Estimator, Evaluations, Loss, PathwiseEstimator
+from .combinators import ConstantBaseline, GreedyBaseline, RunningMeanBaseline
+from .exact import ExactMarginalisation
+from .gumbel import StraightThroughGumbel
+from .implicit_mle import ImplicitMLE
+from .marginals import StructuredAttention
+from .noise import NOISES, Gumbel, Noise, SumOfGamma
+from .perturb_and_map import PerturbAndMAP, PerturbAndParse
+from .score_function import LeaveOneOut, Reinforce
+from .sparse import SparseMAP, SparseMAPMarginalisation
+from .spigot import SPIGOT
+from .straight_through import SampledStraightThrough, Simple, StraightThrough, StraightThroughMarginals
+
+ESTIMATORS: dict[str, type[Estimator[Any]]] = {
+    "exact": ExactMarginalisation,
+    "reinforce": Reinforce,
+    "reinforce_constant": ConstantBaseline,
+    "reinforce_running_mean": RunningMeanBaseline,
+    "reinforce_greedy": GreedyBaseline,
+    "rloo": LeaveOneOut,
+    "ste": StraightThrough,
+    "ste_marginals": StraightThroughMarginals,
+    "ste_sample": SampledStraightThrough,
+    "simple": Simple,
+    "st_gumbel": StraightThroughGumbel,
+    "perturb_and_map": PerturbAndMAP,
+    "perturb_and_parse": PerturbAndParse,
+    "spigot": SPIGOT,
+    "imle": ImplicitMLE,
+    "structured_attention": StructuredAttention,
+    "sparsemap": SparseMAP,
+    "sparsemap_marginalisation": SparseMAPMarginalisation,
+}
+
+__all__ = [
+    "ESTIMATORS",
+    "NOISES",
+    "SPIGOT",
+    "ConstantBaseline",
+    "Estimator",
+    "Evaluations",
+    "ExactMarginalisation",
+    "GreedyBaseline",
+    "Gumbel",
+    "ImplicitMLE",
+    "LeaveOneOut",
+    "Loss",
+    "Noise",
+    "PathwiseEstimator",
+    "PerturbAndMAP",
+    "PerturbAndParse",
+    "Reinforce",
+    "RunningMeanBaseline",
+    "SampledStraightThrough",
+    "Simple",
+    "SparseMAP",
+    "SparseMAPMarginalisation",
+    "StraightThrough",
+    "StraightThroughGumbel",
+    "StraightThroughMarginals",
+    "StructuredAttention",
+    "SumOfGamma",
+    "make_estimator",
+]
+
+
+def make_estimator(name: str) -> Estimator[Any]:
+    """The estimator of a name such as ``imle[lambda=2.5,noise=sum_of_gamma]`` or ``my_module:MyEstimator``.
+
+    Noise goes by name with its defaults, or with options after a slash: ``noise=sum_of_gamma/k=5/scale=1``.
+
+    Example:
+        >>> make_estimator("imle[lambda=2.5, noise=sum_of_gamma/k=5]")
+        ImplicitMLE(lambda_=2.5, noise=SumOfGamma(k=5, scale=1.0, terms=10), num_samples=1, divide_by_lambda=False)
+    """
+    estimator = registry.build(name, ESTIMATORS, "estimator", {"noise": _noise})
+    if not isinstance(estimator, Estimator):
+        raise ValueError(f"got {name!r}, a {type(estimator).__name__}; expected an estimator")
+    return estimator
+
+
+def _noise(text: str) -> Noise:
+    kind, _, options = text.partition("/")
+    noise: Noise = registry.build(f"{kind}[{options.replace('/', ',')}]", NOISES, "noise")
+    return noise

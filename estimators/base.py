@@ -1,0 +1,278 @@
+"""What an estimator is: ``(loss, oracle, scores) -> a surrogate whose gradient is the estimate``.
+
+Conventions (losses are minimised, MAP is a maximum): an estimate is an estimate of ``∇_θ`` of its declared objective, so the descent
+direction is minus the estimate.
+
+| objective | value | who |
+|---|---|---|
+| ``expected`` | ``E_{z∼p_θ} L(z)``, the Gibbs distribution | score function, straight-through on samples |
+| ``perturbed`` | ``E_ε L(argmax(θ + ε))`` | perturb-and-MAP and its relatives |
+| ``argmax`` | ``L(argmax θ)``, of gradient 0 almost everywhere | straight-through on MAP, SPIGOT |
+| ``relaxed`` | ``L(μ(θ))`` or another point inside the hull | structured attention, SparseMAP |
+| ``sparse`` | ``Σ_s w_s(θ) L(a_s)`` over a sparse support | SparseMAP marginalisation |
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final
+
+import torch
+from torch import Tensor
+
+from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
+
+Loss = Callable[[Tensor], Tensor]
+"""``[..., *batch, *event] -> [..., *batch]``: one value per structure. It may hold parameters, and data per batch row."""
+
+Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse"]
+
+O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """What one gradient estimate costs, in calls per batch row (a call on a tensor of s samples counts s).
+
+    Attributes:
+        losses: loss values. ``loss_gradients``: of these, how many are differentiated in the structure.
+        argmax: MAP calls. ``marginals``: marginals or log-partitions. ``samples``: exact samples. ``projections``: SparseMAP calls.
+        perturbations: draws of a noise tensor.
+        enumerations: passes over all structures (each takes the loss and the probability of every one).
+        support_losses: passes over the support of a sparse distribution (each evaluates the loss on every atom).
+    """
+
+    losses: int = 0
+    loss_gradients: int = 0
+    argmax: int = 0
+    marginals: int = 0
+    samples: int = 0
+    projections: int = 0
+    perturbations: int = 0
+    enumerations: int = 0
+    support_losses: int = 0
+
+
+class Estimator(abc.ABC, Generic[O]):
+    """An estimator of the gradient of an expected (or relaxed) loss with respect to scores.
+
+    A concrete estimator is a frozen dataclass of options. `surrogate` is what one trains with; `gradient` is what one measures.
+
+    Attributes:
+        name: registry name.
+        references: BibTeX keys.
+        needs: the capabilities that the oracle must have.
+        objective: whose gradient is estimated.
+        unbiased: whether the estimate is unbiased for its objective, for every loss.
+        deterministic: whether it draws no random numbers.
+        inside_hull: whether the loss is evaluated at points that are no structures.
+        version: raised when a change moves the measured values.
+    """
+
+    name: ClassVar[str]
+    references: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[type[Oracle], ...]] = (Oracle,)
+    objective: ClassVar[Objective]
+    unbiased: ClassVar[bool] = False
+    deterministic: ClassVar[bool] = False
+    inside_hull: ClassVar[bool] = False
+    version: ClassVar[int] = 1
+
+    @property
+    def scale(self) -> float:
+        """The multiple of the target gradient that the estimate tends to in the small-step limit (SPIGOT: η, I-MLE: λ)."""
+        return 1.0
+
+    @abc.abstractmethod
+    def evaluations(self) -> Evaluations:
+        """What one estimate costs in calls of the loss and of the oracle."""
+
+    @abc.abstractmethod
+    def surrogate(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        """``[*batch]``: its value estimates the objective, its gradient in the scores is the estimate.
+
+        The gradient in the loss's own parameters is right too, so that a whole model trains on ``surrogate(...).mean()``.
+
+        Args:
+            loss: maps ``[..., *batch, *event]`` to ``[..., *batch]``.
+            oracle: an instance of everything in `needs`.
+            scores: ``[*batch, *event]``.
+            generator: the only source of randomness.
+        """
+
+    @final
+    def gradient(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        """One estimate per batch row, shaped like the scores; ``scores.expand(n, ...)`` gives n independent replicates."""
+        leaf = scores.detach().requires_grad_()
+        with torch.enable_grad():
+            total = self.surrogate(loss, oracle, leaf, generator=generator).sum()
+        (estimate,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
+        return estimate
+
+    def warmed_up(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Self:
+        """The estimator in the state in which it is measured: itself, where it has no state."""
+        return self
+
+    @final
+    def incompatibility(self, oracle: Oracle) -> str | None:
+        """Why this estimator cannot serve an oracle; None where it can."""
+        missing = [need.__name__ for need in self.needs if not isinstance(oracle, need)]
+        if not missing:
+            return None
+        return f"{self.name} needs {_listed(missing)}, which the oracle {oracle.name} does not offer"
+
+
+class PathwiseEstimator(Estimator[O]):
+    """An estimator that hands the loss a differentiable structure: usable as a layer.
+
+    A subclass implements `structure`; its backward maps ``γ = ∇_z L`` at the structure to the estimate. `surrogate` evaluates that backward
+    with the γ of every single row, so that estimates that are not linear in γ (SPIGOT, I-MLE) do not depend on how the losses of a batch
+    are reduced later.
+    """
+
+    @abc.abstractmethod
+    def structure(self, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        """A differentiable structure, ``[*batch, *event]``. In training, its backward sees γ as the loss's reduction scaled it."""
+
+    def _draws(self) -> int:
+        """How many independent structures `surrogate` averages over."""
+        return 1
+
+    @final
+    def surrogate(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        draws, sample_dim = self._draws(), scores.ndim - oracle.event_ndim
+        leaf = scores.detach() if draws == 1 else expand_samples(scores.detach(), draws, oracle.event_ndim)
+        leaf = leaf.requires_grad_()
+        with torch.enable_grad():
+            structure = self.structure(oracle, leaf, generator=generator)
+            point = structure.detach()
+            point = (point if draws == 1 else point.movedim(sample_dim, 0)).requires_grad_()
+            losses = evaluate(loss, point, oracle.event_ndim)
+            gamma = self._loss_gradient(losses, point)
+            upstream = gamma if draws == 1 else gamma.movedim(0, sample_dim)
+            (estimate,) = torch.autograd.grad(structure, leaf, upstream, allow_unused=True, materialize_grads=True)
+        if draws > 1:
+            losses, estimate = losses.mean(0), estimate.mean(sample_dim)
+        return with_gradient(losses, scores, estimate)
+
+    def _loss_gradient(self, losses: Tensor, point: Tensor) -> Tensor:
+        (gamma,) = torch.autograd.grad(losses.sum(), point, retain_graph=True, allow_unused=True) if losses.requires_grad else (None,)
+        if gamma is None:
+            raise ValueError(
+                f"`{self.name}` got a loss without a gradient in the structure; expected a differentiable loss, "
+                "or choose an estimator that needs its values only, such as rloo"
+            )
+        return gamma
+
+
+def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
+    """The loss of every structure, one value each; a loss that reduces would mix the rows of a batch, and is refused."""
+    losses = loss(structures)
+    expected = tuple(structures.shape[: structures.ndim - event_ndim])
+    if tuple(losses.shape) != expected:
+        raise ValueError(
+            f"the loss gave a tensor of shape {tuple(losses.shape)} for structures of shape {tuple(structures.shape)}; "
+            f"expected one value per structure, {expected}: reduce the surrogate instead"
+        )
+    return losses
+
+
+def expand_samples(scores: Tensor, samples: int, event_ndim: int) -> Tensor:
+    """[*batch, *event] -> [*batch, samples, *event] without a copy. Samples come after the batch, so that seed blocks cut the batch."""
+    batch_dims = scores.ndim - event_ndim
+    shape = scores.shape
+    return scores.unsqueeze(batch_dims).expand(*shape[:batch_dims], samples, *shape[batch_dims:])
+
+
+def with_gradient(value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
+    """``value`` [*batch], whose gradient in the scores is ``estimate`` [*batch, *event]; gradients in other parameters are kept."""
+    result: Tensor = _WithGradient.apply(value, scores, estimate)  # type: ignore[no-untyped-call]
+    return result
+
+
+def carry(value: Tensor, carrier: Tensor) -> Tensor:
+    """``value``, to whose gradient that of ``carrier`` is added; the carrier's own value, which may be infinite, is dropped."""
+    result: Tensor = _Carry.apply(value, carrier)  # type: ignore[no-untyped-call]
+    return result
+
+
+def with_backward(structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
+    """``structure``, with ``pull_back`` (from γ to the estimate) as its backward to the scores."""
+    result: Tensor = _WithBackward.apply(structure, scores, pull_back)  # type: ignore[no-untyped-call]
+    return result
+
+
+def straight_through(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
+    """``structure``, with the identity on the moving parts as its backward; ``z + θ − θ.detach()`` would be NaN at a score of -inf."""
+    moving = moving_parts(structure, scores, oracle)
+    return with_backward(structure, scores, lambda gamma: torch.where(moving, gamma, 0))
+
+
+def moving_parts(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
+    """Boolean ``[*batch, *event]``: the parts that carry gradient, which are the free ones, and none in an infeasible row.
+
+    Where nothing is feasible, the structure that an oracle returns uses a forbidden part, or no part at all.
+    """
+    free, used, event = oracle.free_parts(scores), structure != 0, tuple(range(-oracle.event_ndim, 0))
+    return free & used.any(event, keepdim=True) & (free | ~used).all(event, keepdim=True)
+
+
+class _WithGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, scores: Tensor, estimate: Tensor) -> Tensor:
+        ctx.save_for_backward(estimate)
+        ctx.event_ndim = scores.ndim - value.ndim
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (estimate,) = ctx.saved_tensors
+        weight = grads[0].reshape(*grads[0].shape, *([1] * ctx.event_ndim))
+        return grads[0], weight * estimate, None
+
+
+class _Carry(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, carrier: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        return grads[0], grads[0]
+
+
+class _WithBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.pull_back = pull_back
+        return structure.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
+        return None, ctx.pull_back(grads[0]), None
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+__all__ = [
+    "Estimator",
+    "Evaluations",
+    "Loss",
+    "MarginalOracle",
+    "Objective",
+    "Oracle",
+    "PathwiseEstimator",
+    "ProjectionOracle",
+    "SamplingOracle",
+    "carry",
+    "evaluate",
+    "expand_samples",
+    "moving_parts",
+    "straight_through",
+    "with_backward",
+    "with_gradient",
+]

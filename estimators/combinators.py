@@ -1,0 +1,140 @@
+"""Baselines, as wrappers: REINFORCE on the loss minus a value that does not depend on the sample, plus that value.
+
+Shifting the loss leaves the mean of a score-function estimate alone and changes its variance.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..oracles.base import Oracle, SamplingOracle
+from .base import Estimator, Evaluations, Loss, Objective, evaluate
+from .score_function import Reinforce
+
+
+class Baseline(Estimator[SamplingOracle]):
+    """``(1/N) Σ (L(z_i) − b) ∇ log p(z_i)``: a subclass says what b is, ``[*batch]`` or a number, independent of the samples."""
+
+    num_samples: int
+
+    needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
+    objective: ClassVar[Objective] = "expected"
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 1:
+            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 1")
+
+    @property
+    def inner(self) -> Reinforce:
+        """The estimator that is wrapped."""
+        return Reinforce(self.num_samples)
+
+    def evaluations(self) -> Evaluations:
+        return self.inner.evaluations()
+
+    @abc.abstractmethod
+    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor) -> Tensor | float: ...
+
+    def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        baseline = self._baseline(loss, oracle, scores.detach())
+        return self.inner.surrogate(lambda z: loss(z) - baseline, oracle, scores, generator=generator) + baseline
+
+
+@dataclass(frozen=True)
+class ConstantBaseline(Baseline):
+    """REINFORCE minus a constant. Unbiased for every constant.
+
+    Args:
+        value: b; the expected loss is a good choice, 0 gives plain REINFORCE.
+        num_samples: N.
+
+    References:
+        Williams 1992, section 4.
+    """
+
+    value: float = 1.0
+    num_samples: int = 1
+
+    name: ClassVar[str] = "reinforce_constant"
+    references: ClassVar[tuple[str, ...]] = ("williams1992simple",)
+
+    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class RunningMeanBaseline(Baseline):
+    """REINFORCE minus a running mean of past losses. Unbiased, because the mean is updated *after* use.
+
+    The state is a value: `updated` returns a new estimator. In training::
+
+        surrogate = estimator.surrogate(loss, oracle, scores, generator=generator)
+        estimator = estimator.updated(surrogate.detach())
+
+    (Mixing the current loss in first scales the gradient by ``1 − (1 − decay)/N``, a known error of published code.) Measured after 64
+    updates, and then frozen, so that replicates are independent.
+
+    Args:
+        mean: the running mean before the first update.
+        decay: weight of the past in an update, in [0, 1).
+        num_samples: N.
+
+    References:
+        Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics", section 3.2.
+    """
+
+    mean: float = 0.0
+    decay: float = 0.9
+    num_samples: int = 1
+
+    name: ClassVar[str] = "reinforce_running_mean"
+    references: ClassVar[tuple[str, ...]] = ("havrylov2019cooperative",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"`{self.name}` got decay={self.decay}; expected 0 <= decay < 1")
+
+    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor) -> float:
+        return self.mean
+
+    def updated(self, losses: Tensor) -> Self:
+        """The estimator after it has seen a batch of losses (the values of its surrogate)."""
+        return replace(self, mean=self.decay * self.mean + (1 - self.decay) * float(losses.detach().mean()))
+
+    def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
+        """The estimator after 64 updates at these scores, started from the first value."""
+        with torch.no_grad():
+            values = self.surrogate(loss, oracle, scores.expand(64, *scores.shape), generator=generator)
+        state = replace(self, mean=float(values[0].mean()))
+        for value in values[1:]:
+            state = state.updated(value)
+        return state
+
+
+@dataclass(frozen=True)
+class GreedyBaseline(Baseline):
+    """Self-critical REINFORCE: ``b = L(argmax θ)``. Unbiased; it can *raise* the variance where the best structure's loss is atypical.
+
+    Cost: one argmax and one loss more.
+
+    References:
+        Rennie et al. 2017, "Self-critical sequence training for image captioning", section 3.
+    """
+
+    num_samples: int = 1
+
+    name: ClassVar[str] = "reinforce_greedy"
+    references: ClassVar[tuple[str, ...]] = ("rennie2017self",)
+
+    def evaluations(self) -> Evaluations:
+        return replace(self.inner.evaluations(), losses=self.num_samples + 1, argmax=1)
+
+    def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor) -> Tensor:
+        return evaluate(loss, oracle.argmax(scores), oracle.event_ndim).detach()

@@ -1,0 +1,72 @@
+"""Perturb-and-MAP: the best structure of noisy scores, with the backward of the identity or of the marginals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..oracles.base import MarginalOracle, Oracle
+from .base import Evaluations, Objective, PathwiseEstimator, straight_through
+from .noise import Gumbel, Noise
+
+
+@dataclass(frozen=True)
+class PerturbAndMAP(PathwiseEstimator[Oracle]):
+    """Perturb-and-MAP: forward ``z = argmax(θ + ε)``, backward ``ĝ = γ(z)``. Biased.
+
+    Args:
+        noise: `Gumbel` or `SumOfGamma`.
+
+    References:
+        Papandreou & Yuille 2011, "Perturb-and-MAP random fields", section 3.
+    """
+
+    noise: Noise = Gumbel()
+
+    name: ClassVar[str] = "perturb_and_map"
+    references: ClassVar[tuple[str, ...]] = ("papandreou2011perturb",)
+    objective: ClassVar[Objective] = "perturbed"
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1, argmax=1, perturbations=1)
+
+    def structure(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        perturbed = self.noise.perturb(oracle, scores.detach(), generator=generator)
+        return straight_through(oracle.argmax(perturbed), scores, oracle)
+
+
+@dataclass(frozen=True)
+class PerturbAndParse(PathwiseEstimator[MarginalOracle]):
+    """Perturb-and-parse: forward ``z = argmax(θ + ε)``, backward of the marginals there, ``ĝ = Cov_{θ+ε}(z) γ(z)``. Biased.
+
+    With Gumbel noise this is `StraightThroughGumbel` at temperature 1. The published parser hands the loss the relaxed tree; here the
+    forward is discrete, and the backward is the same.
+
+    Args:
+        noise: `Gumbel` or `SumOfGamma`.
+
+    References:
+        Corro & Titov 2019, "Differentiable perturb-and-parse", section 4.
+    """
+
+    noise: Noise = Gumbel()
+
+    name: ClassVar[str] = "perturb_and_parse"
+    references: ClassVar[tuple[str, ...]] = ("corro2019differentiable",)
+    needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
+    objective: ClassVar[Objective] = "perturbed"
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)
+
+    def structure(self, oracle: MarginalOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        return discrete_forward(oracle, self.noise.perturb(oracle, scores, generator=generator))
+
+
+def discrete_forward(oracle: MarginalOracle, scores: Tensor, temperature: float = 1.0) -> Tensor:
+    """The best structure, with the backward of the marginals of ``scores / temperature``."""
+    smooth = oracle.marginals(scores / temperature)
+    return oracle.argmax(scores) + (smooth - smooth.detach())
