@@ -1,0 +1,1 @@
+"""What is measured: bias and variance, wall-clock time, memory, sparsity."""

@@ -1,0 +1,337 @@
+"""Losses on structures: differentiable and black-box, decomposable and not."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...oracles.base import Oracle
+from ...oracles.registry import unknown
+
+
+class StructureLoss(abc.ABC):
+    """A loss ``[..., *event] -> [...]`` that holds float64 tensors and computes in the dtype and on the device of the structure.
+
+    Attributes:
+        name: registry name.
+        differentiable, inside_hull, vertex_degree: as in `ProblemLoss`; None also where nothing is claimed.
+    """
+
+    name: str
+    differentiable: bool = True
+    inside_hull: bool = True
+    vertex_degree: int | None = None
+
+    @property
+    @abc.abstractmethod
+    def event_ndim(self) -> int:
+        """How many trailing dimensions of a structure are one event."""
+
+    @abc.abstractmethod
+    def __call__(self, structure: Tensor) -> Tensor:
+        """The loss of every structure: ``[..., *event] -> [...]``."""
+
+    def _rows(self, structure: Tensor) -> Tensor:
+        """[..., *event] -> [..., d] without a copy."""
+        return structure.flatten(structure.ndim - self.event_ndim)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(StructureLoss):
+    """``⟨c, z⟩``: the loss whose value inside the hull is its expectation.
+
+    Args:
+        weights: c, [*event].
+    """
+
+    weights: Tensor
+
+    name = "linear"
+    vertex_degree = 1
+
+    @property
+    def event_ndim(self) -> int:
+        return self.weights.ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        return self._rows(structure) @ self.weights.to(structure).flatten()
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredDistance(StructureLoss):
+    """``‖z − b‖²``: linear on the structures, where ``z² = z``, and quadratic between them.
+
+    Args:
+        target: b, [*event].
+        parts: boolean [*event], the entries that count; all when None.
+    """
+
+    target: Tensor
+    parts: Tensor | None = None
+
+    name = "squared_distance"
+    vertex_degree = 1
+
+    @property
+    def event_ndim(self) -> int:
+        return self.target.ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        squared = (structure - self.target.to(structure)).square()
+        return self._rows(squared) @ _weights(self.parts, self.target).to(structure)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankQuadratic(StructureLoss):
+    """``‖A (z − gold)‖²``: couples all parts, 0 at the gold structure.
+
+    Args:
+        matrix: A, [r, *event].
+        target: the gold structure, [*event].
+    """
+
+    matrix: Tensor
+    target: Tensor
+
+    name = "quadratic"
+    vertex_degree = 2
+
+    @property
+    def event_ndim(self) -> int:
+        return self.target.ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        matrix = self.matrix.to(structure).flatten(1)
+        offset = matrix @ self.target.to(structure).flatten()
+        return (self._rows(structure) @ matrix.mT - offset).square().sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Hamming(StructureLoss):
+    """The number of gold parts that are missed, as its linear extension ``Σ gold (1 − z)``.
+
+    Args:
+        gold: [*event] of 0/1.
+    """
+
+    gold: Tensor
+
+    name = "hamming"
+    vertex_degree = 1
+
+    @property
+    def event_ndim(self) -> int:
+        return self.gold.ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        gold = self.gold.to(structure).flatten()
+        return gold.sum() - self._rows(structure) @ gold
+
+
+@dataclass(frozen=True, eq=False)
+class F1(StructureLoss):
+    """``1 − 2⟨z, gold⟩ / (|z| + |gold|)``, and the same formula inside the hull.
+
+    It is no sum over parts, save where all structures have the same size.
+
+    Args:
+        gold: [*event] of 0/1, not all 0.
+        parts: boolean [*event], the entries that count; all when None.
+    """
+
+    gold: Tensor
+    parts: Tensor | None = None
+
+    name = "f1"
+
+    @property
+    def event_ndim(self) -> int:
+        return self.gold.ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        gold = self.gold.to(structure).flatten()
+        counted = _weights(self.parts, self.gold).to(structure)
+        common, size = (self._rows(structure) @ torch.stack([gold, counted], -1)).unbind(-1)
+        return 1 - 2 * common / (size + gold.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class MLP(StructureLoss):
+    """Cross-entropy of a label under a network with one tanh layer: ``V tanh(U z + b)``.
+
+    Args:
+        first: U, [h, *event].
+        bias: b, [h].
+        second: V, [c, h].
+        label: the class, 0 ≤ label < c.
+    """
+
+    first: Tensor
+    bias: Tensor
+    second: Tensor
+    label: int
+
+    name = "mlp"
+
+    @property
+    def event_ndim(self) -> int:
+        return self.first.ndim - 1
+
+    def logits(self, structure: Tensor) -> Tensor:
+        """The scores of the classes: ``[..., *event] -> [..., c]``."""
+        first, bias, second = (tensor.to(structure) for tensor in (self.first, self.bias, self.second))
+        return (self._rows(structure) @ first.flatten(1).mT + bias).tanh() @ second.mT
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        return _cross_entropy(self.logits(structure), self.label)
+
+
+@dataclass(frozen=True, eq=False)
+class Downstream(StructureLoss):
+    """Cross-entropy of a linear classifier of the mean chosen frame: ``W (Σ_i z_i x_i / k) + b``.
+
+    Args:
+        weight: W, [classes, features].
+        bias: b, [classes].
+        frames: x, [n, features].
+        k: how many frames are chosen.
+        label: the class, 0 ≤ label < classes.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    frames: Tensor
+    k: int
+    label: int
+
+    name = "downstream"
+
+    @property
+    def event_ndim(self) -> int:
+        return 1
+
+    def logits(self, structure: Tensor) -> Tensor:
+        """The scores of the classes: ``[..., n] -> [..., classes]``."""
+        weight, bias, frames = (tensor.to(structure) for tensor in (self.weight, self.bias, self.frames))
+        return structure @ (frames @ weight.mT / self.k) + bias
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        return _cross_entropy(self.logits(structure), self.label)
+
+
+@dataclass(frozen=True, eq=False)
+class BlackBox(StructureLoss):
+    """The values of another loss on structures, and nothing else: no gradient, no values inside the hull, no degree.
+
+    Args:
+        inner: the hidden loss.
+    """
+
+    inner: StructureLoss
+
+    name = "black_box"
+    differentiable = False
+    inside_hull = False
+
+    @property
+    def event_ndim(self) -> int:
+        return self.inner.event_ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        return self.inner(structure.detach()).detach()
+
+
+LOSSES: dict[str, type[StructureLoss]] = {
+    "linear": Linear,
+    "squared_distance": SquaredDistance,
+    "quadratic": LowRankQuadratic,
+    "hamming": Hamming,
+    "f1": F1,
+    "mlp": MLP,
+    "downstream": Downstream,
+    "black_box": BlackBox,
+}
+
+QUADRATIC_RANK = 8
+MLP_HIDDEN = 16
+MLP_CLASSES = 5
+
+
+def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSequence | int) -> StructureLoss:
+    """A random loss that is tied to a gold structure.
+
+    With P the number of parts of the gold structure and ε standard normal: ``linear`` weighs by ``ε − gold``; ``squared_distance`` measures
+    to ``gold + ε/2``; ``quadratic`` has the matrix ``ε/√P`` of 8 rows; ``mlp`` has 16 hidden units with weights ``ε/√P``, 5 classes, and as
+    its label the class that it gives to gold; ``black_box`` hides that mlp. Entries that the oracle ignores weigh nothing.
+
+    Args:
+        name: a key of `LOSSES`, other than ``downstream``.
+        gold: [*event] of 0/1, with at least one part.
+        oracle: whose structures they are.
+        seed: everything random comes from it alone.
+
+    Raises:
+        ValueError: an unknown name, ``downstream``, or a gold structure of another shape.
+    """
+    if name not in LOSSES:
+        raise ValueError(unknown(name, LOSSES, "loss"))
+    if name not in _MAKERS:
+        raise ValueError(f"`make_loss` got {name!r}, which needs frames and a classifier; expected one of {', '.join(_MAKERS)}")
+    if gold.ndim != oracle.event_ndim or not bool((gold != 0).any()):
+        raise ValueError(
+            f"`make_loss` got a gold structure of shape {tuple(gold.shape)} with {int((gold != 0).sum())} part(s); "
+            f"expected {oracle.event_ndim} event dimension(s) and at least one part"
+        )
+    return _MAKERS[name](_Tie(gold.double(), oracle.read_mask(tuple(gold.shape)), np.random.default_rng(seed)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Tie:
+    """What a random loss is made of: gold, the entries that are parts, and a random stream."""
+
+    gold: Tensor
+    parts: Tensor
+    random: np.random.Generator
+
+    def noise(self, *leading: int) -> Tensor:
+        """Standard normal [*leading, *event], 0 at ignored entries."""
+        drawn = torch.from_numpy(self.random.standard_normal((*leading, *self.gold.shape)))
+        return torch.where(self.parts, drawn, 0)
+
+    def scaled_noise(self, *leading: int) -> Tensor:
+        """Noise whose inner product with a structure has variance 1."""
+        return self.noise(*leading) / math.sqrt(float(self.gold.sum()))
+
+
+def _random_mlp(tie: _Tie) -> MLP:
+    first = tie.scaled_noise(MLP_HIDDEN)
+    bias = torch.from_numpy(tie.random.standard_normal(MLP_HIDDEN))
+    second = torch.from_numpy(tie.random.standard_normal((MLP_CLASSES, MLP_HIDDEN)))
+    label = int(MLP(first, bias, second, 0).logits(tie.gold).argmax())
+    return MLP(first, bias, second, label)
+
+
+_MAKERS: dict[str, Callable[[_Tie], StructureLoss]] = {
+    "linear": lambda tie: Linear(tie.noise() - tie.gold),
+    "squared_distance": lambda tie: SquaredDistance(tie.gold + tie.noise() / 2, tie.parts),
+    "quadratic": lambda tie: LowRankQuadratic(tie.scaled_noise(QUADRATIC_RANK), tie.gold),
+    "hamming": lambda tie: Hamming(tie.gold),
+    "f1": lambda tie: F1(tie.gold, tie.parts),
+    "mlp": _random_mlp,
+    "black_box": lambda tie: BlackBox(_random_mlp(tie)),
+}
+
+
+def _weights(parts: Tensor | None, event: Tensor) -> Tensor:
+    """1 for every entry that counts, flat: [d]."""
+    return (torch.ones_like(event, dtype=torch.bool) if parts is None else parts).flatten()
+
+
+def _cross_entropy(logits: Tensor, label: int) -> Tensor:
+    return logits.logsumexp(-1) - logits[..., label]

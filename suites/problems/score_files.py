@@ -1,0 +1,340 @@
+"""Score tensors from files: `.npz` without pickles, `.safetensors`, and the conventions that files differ in."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...oracles import Categorical, LinearChain, make_oracle
+from ...oracles.base import Oracle
+from ...oracles.registry import unknown
+
+Arrays = dict[str, np.ndarray]
+
+_CORRUPT = (OSError, EOFError, ValueError, KeyError, MemoryError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "meaning": ("score", "cost"),
+    "transition_axes": ("previous_next", "next_previous"),
+    "root": ("first", "diagonal"),
+    "spans": ("inclusive", "exclusive"),
+}
+
+_APPLIES_TO: dict[str, tuple[str, ...]] = {
+    "transition_axes": ("linear_chain",),
+    "root": ("spanning_tree", "projective_tree"),
+    "spans": ("constituency",),
+}
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How the numbers of a file are meant; every flag is explicit, none is guessed.
+
+    Attributes:
+        meaning: ``score`` (higher is better) or ``cost`` (negated).
+        temperature: what the scores are divided by; above 1 softens.
+        transition_axes: whether ``[..., p, c]`` (previous, next) or ``[..., c, p]`` is stored; linear chains.
+        root: ``first``, index 0 of ``[n+1, n+1]`` is the root; or ``diagonal``, ``[n, n]`` holds the root scores on its diagonal; trees.
+        spans: ``inclusive``, ``[i, j]`` covers i..j; or ``exclusive``, ``[n+1, n+1]`` covers i..j−1; constituency.
+    """
+
+    meaning: Literal["score", "cost"] = "score"
+    temperature: float = 1.0
+    transition_axes: Literal["previous_next", "next_previous"] = "previous_next"
+    root: Literal["first", "diagonal"] = "first"
+    spans: Literal["inclusive", "exclusive"] = "inclusive"
+
+    def __post_init__(self) -> None:
+        for flag, choices in _CHOICES.items():
+            if getattr(self, flag) not in choices:
+                raise ValueError(f"`Convention`: {unknown(str(getattr(self, flag)), choices, flag)}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"`Convention` got temperature={self.temperature}; expected a finite number above 0")
+
+    def check(self, oracle: Oracle) -> None:
+        """Refuse a flag that says nothing about the oracle's scores, for it would be ignored in silence."""
+        for flag, names in _APPLIES_TO.items():
+            if getattr(self, flag) != _CHOICES[flag][0] and oracle.name not in names:
+                raise ValueError(
+                    f"`Convention` got {flag}={getattr(self, flag)!r} for the oracle {oracle.name}; "
+                    f"it applies to {' and '.join(names)} only, leave it out"
+                )
+
+
+def read_arrays(path: str | Path) -> Arrays:
+    """All arrays of a `.npz` or `.safetensors` file by key. Pickles are refused: loading one can run any code.
+
+    Half precision of a `.safetensors` file comes as float32, for NumPy knows no bfloat16.
+
+    Raises:
+        ValueError: one sentence that names the file: missing, of another kind, damaged, or with pickled objects.
+    """
+    file = Path(path)
+    readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
+    if file.suffix not in readers:
+        raise ValueError(f"{file}: got a file of kind {file.suffix or 'none'!r}; expected .npz or .safetensors")
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file; expected the path of an .npz or .safetensors file")
+    return readers[file.suffix](file)
+
+
+def _read_npz(file: Path) -> Arrays:
+    if not zipfile.is_zipfile(file):
+        raise ValueError(f"{file}: not an .npz archive, or cut off; save it again with numpy.savez")
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            return {key: _entry(file, archive, key) for key in archive.files}
+    except _EntryError:
+        raise
+    except _CORRUPT as error:
+        raise ValueError(f"{file}: damaged or cut off ({error}); save it again with numpy.savez") from error
+
+
+class _EntryError(ValueError):
+    """An entry of an archive that is no array of numbers or text."""
+
+
+def _entry(file: Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    try:
+        value = archive[key]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise _EntryError(
+            f"{file}: {key!r} is an object array, a pickle, and pickles are refused since loading one can run any code; "
+            "pad the items to one shape and save them as a float array beside an integer array of lengths"
+        ) from None
+    if not isinstance(value, np.ndarray):
+        raise _EntryError(f"{file}: {key!r} is not an array; expected an archive that numpy.savez wrote")
+    return value
+
+
+def _read_safetensors(file: Path) -> Arrays:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise ValueError(f"{file}: reading it needs the package safetensors; install it with `pip install 'structgrad[data]'`") from error
+    try:
+        tensors = load_file(file)
+    except (SafetensorError, *_CORRUPT) as error:
+        raise ValueError(f"{file}: damaged or cut off ({error}); save it again with safetensors") from error
+    return {key: _as_array(tensor) for key, tensor in tensors.items()}
+
+
+def _as_array(tensor: Tensor) -> np.ndarray:
+    narrow = tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64)
+    return np.asarray((tensor.float() if narrow else tensor).numpy())
+
+
+def as_values(array: np.ndarray, convention: Convention, *, key: str) -> Tensor:
+    """Numbers of a file as float64 scores: costs negated, divided by the temperature.
+
+    Raises:
+        ValueError: numbers of another kind, NaN, or a score of +inf (a cost of -inf), with the key and the first index.
+    """
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"key {key!r} has dtype {array.dtype}; expected floating-point numbers or integers")
+    sign = -1.0 if convention.meaning == "cost" else 1.0
+    values = sign / convention.temperature * torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape))
+    bad = ~(values < math.inf)
+    if bool(bad.any()):
+        index = tuple(int(i) for i in bad.nonzero()[0])
+        allowed = "finite costs, or +inf for a forbidden part" if sign < 0 else "finite scores, or -inf for a forbidden part"
+        raise ValueError(f"key {key!r} holds {array[index]} at index {index}; expected {allowed}")
+    return values
+
+
+def as_scores(array: np.ndarray, oracle: Oracle, convention: Convention, *, key: str = "scores") -> Tensor:
+    """An array ``[*batch, *event]`` of a file as float64 scores of an oracle, in this package's conventions.
+
+    Args:
+        array: numbers, laid out as the convention says.
+        oracle: whose scores they are.
+        convention: how they are meant.
+        key: the name of the array, for messages.
+
+    Raises:
+        ValueError: NaN or +inf, with the key and the first index; a shape that is none of the oracle's; a flag that does not apply.
+    """
+    convention.check(oracle)
+    scores = as_values(array, convention, key=key)
+    if scores.ndim < oracle.event_ndim:
+        raise ValueError(f"key {key!r} has shape {array.shape}; expected [*batch, *event] with {oracle.event_ndim} event dimension(s)")
+    scores = _reoriented(scores, convention)
+    event = tuple(scores.shape[scores.ndim - oracle.event_ndim :])
+    try:
+        if 0 in event:
+            raise ValueError(f"got event shape {event}; expected at least one part in every event dimension")
+        oracle._check_event("as_scores", event)
+    except ValueError as error:
+        raise ValueError(f"key {key!r} has shape {array.shape}: {error}") from error
+    return scores
+
+
+def _reoriented(scores: Tensor, convention: Convention) -> Tensor:
+    """The last two axes as this package lays them out."""
+    if convention.transition_axes == "next_previous":
+        scores = scores.mT.contiguous()
+    if convention.root == "diagonal":
+        scores = _with_root(scores)
+    if convention.spans == "exclusive":
+        scores = scores[..., :-1, 1:].contiguous()
+    return scores
+
+
+def _with_root(scores: Tensor) -> Tensor:
+    """[*batch, n, n] with the root scores on the diagonal -> [*batch, n + 1, n + 1] with the root first."""
+    arcs = torch.nn.functional.pad(scores, (1, 0, 1, 0), value=-math.inf)
+    arcs[..., 0, 1:] = scores.diagonal(dim1=-2, dim2=-1)
+    arcs.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
+    return arcs
+
+
+@dataclass(frozen=True)
+class ScoreFile:
+    """A user's own scores: which arrays of a file mean what. The first axis of each (save transition, start and end) counts items.
+
+    Attributes:
+        path: `.npz` or `.safetensors`.
+        oracle: name with options, ``subset[k=3]``.
+        scores: key of ``[items, *event]``; for a linear chain also of unary scores ``[items, n, t]``.
+        transition, start, end: keys of ``[t, t]``, ``[t]`` and ``[t]`` that go with unary scores; 0 when None.
+        gold: key of the gold structures: ``[items, *event]`` of 0/1, tag indices ``[items, n]``, or classes ``[items]``. When None, gold is
+            one exact sample of each item (its best structure, where the oracle does not sample).
+        lengths: key of ``[items]``, how much of the first event axis an item uses; all of it when None.
+        loss: a key of `LOSSES` other than ``downstream``.
+        convention: how the numbers are meant.
+        instances: how many items, spread evenly by length; all when None.
+        seed: of drawn gold structures and of random losses.
+    """
+
+    path: str
+    oracle: str = "linear_chain"
+    scores: str = field(default="scores", kw_only=True)
+    transition: str | None = field(default=None, kw_only=True)
+    start: str | None = field(default=None, kw_only=True)
+    end: str | None = field(default=None, kw_only=True)
+    gold: str | None = field(default=None, kw_only=True)
+    lengths: str | None = field(default=None, kw_only=True)
+    loss: str = field(default="quadratic", kw_only=True)
+    convention: Convention = field(default=Convention(), kw_only=True)
+    instances: int | None = field(default=None, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+
+
+class ScoreTables:
+    """The arrays of a `ScoreFile`, checked and read item by item.
+
+    Args:
+        file: which arrays mean what.
+
+    Attributes:
+        oracle: whose scores they are.
+        lengths: int64 [items].
+
+    Raises:
+        ValueError: an unknown key, an array whose shape, numbers or length do not fit, or a flag that does not apply.
+    """
+
+    def __init__(self, file: ScoreFile) -> None:
+        self.file, self.oracle = file, make_oracle(file.oracle)
+        file.convention.check(self.oracle)
+        self.arrays = read_arrays(file.path)
+        array = self._array(file.scores)
+        unary = isinstance(self.oracle, LinearChain) and array.ndim == 3
+        self._dims = 3 if unary else self.oracle.event_ndim + 1
+        if array.ndim != self._dims or 0 in array.shape:
+            raise ValueError(
+                f"key {file.scores!r} has shape {array.shape}; expected [items, *event] with {self._dims - 1} event dimension(s)"
+            )
+        self._check_potentials(unary, array.shape[-1])
+        self.lengths = self._read_lengths(array.shape)
+        self._check_gold(len(array))
+
+    def scores(self, index: int) -> Tensor:
+        """The float64 scores of an item, [*event]."""
+        file = self.file
+        values, key = self._array(file.scores)[index, : self.lengths[index]], f"{file.scores}[{index}]"
+        if self._dims > self.oracle.event_ndim:
+            return as_scores(values, self.oracle, file.convention, key=key)
+        unary = as_values(values, file.convention, key=key)
+        transition, start, end = (None if name is None else self._values(name) for name in (file.transition, file.start, file.end))
+        if transition is not None and file.convention.transition_axes == "next_previous":
+            transition = transition.mT
+        return LinearChain.from_potentials(unary, transition, start=start, end=end)
+
+    def gold(self, index: int) -> Tensor | None:
+        """The gold structure of an item as float64 0/1 [*event]; None where the file has none."""
+        if self.file.gold is None:
+            return None
+        stored = np.asarray(self._array(self.file.gold)[index])
+        event = tuple(self.scores(index).shape)
+        structure = self._structure(torch.from_numpy(stored), event)
+        # A 0/1 tensor z is a structure exactly if no structure agrees with it in more entries than itself.
+        if structure is None or not torch.equal(self.oracle.argmax(2 * structure - 1), structure):
+            raise ValueError(
+                f"key {self.file.gold!r} holds an entry of shape {stored.shape} for item {index} that is no structure of {self.oracle}; "
+                f"expected 0/1 of shape {event}, or tag indices of a chain, or the index of a category"
+            )
+        return structure
+
+    def _structure(self, stored: Tensor, event: tuple[int, ...]) -> Tensor | None:
+        """What an entry of the gold array means; None where it means nothing."""
+        if stored.ndim == len(event):
+            cut = stored[: event[0]].double()
+            return cut if tuple(cut.shape) == event else None
+        chain, categorical = (
+            isinstance(self.oracle, LinearChain) and stored.ndim == 1,
+            isinstance(self.oracle, Categorical) and stored.ndim == 0,
+        )
+        indices = stored[: event[0]] if chain else stored
+        within = not indices.is_floating_point() and bool(((indices >= 0) & (indices < event[-1])).all())
+        if not within or not (chain or categorical) or (chain and len(indices) < event[0]):
+            return None
+        if chain:
+            return LinearChain.structure(indices.long(), event[-1], torch.float64)
+        return torch.nn.functional.one_hot(indices.long(), event[-1]).double()
+
+    def _check_gold(self, items: int) -> None:
+        if self.file.gold is None:
+            return
+        gold = self._array(self.file.gold)
+        if gold.dtype.kind not in "fiub" or gold.shape[:1] != (items,):
+            raise ValueError(f"key {self.file.gold!r} has shape {gold.shape} and dtype {gold.dtype}; expected {items} entries of numbers")
+
+    def _array(self, key: str) -> np.ndarray:
+        if key not in self.arrays:
+            raise ValueError(unknown(key, self.arrays, "key"))
+        return self.arrays[key]
+
+    def _values(self, key: str) -> Tensor:
+        return as_values(self._array(key), self.file.convention, key=key)
+
+    def _check_potentials(self, unary: bool, tags: int) -> None:
+        """Transition, start and end go with unary scores, and have one entry per tag."""
+        file = self.file
+        for name, key, shape in (("transition", file.transition, (tags, tags)), ("start", file.start, (tags,)), ("end", file.end, (tags,))):
+            if key is not None and not unary:
+                raise ValueError(f"`ScoreFile` got {name}={key!r}; expected it only with unary scores [items, n, t] of a linear chain")
+            if key is not None and self._array(key).shape != shape:
+                raise ValueError(f"key {key!r} has shape {self._array(key).shape}; expected {shape}")
+
+    def _read_lengths(self, shape: tuple[int, ...]) -> np.ndarray:
+        if self.file.lengths is None:
+            return np.full(shape[0], shape[1], dtype=np.int64)
+        if self.oracle.event_ndim != 1 and not isinstance(self.oracle, LinearChain):
+            raise ValueError(f"`ScoreFile` got lengths for the oracle {self.oracle.name}; expected items of one size, leave `lengths` out")
+        lengths = self._array(self.file.lengths)
+        if lengths.shape != shape[:1] or lengths.dtype.kind not in "iu" or not bool(((lengths >= 1) & (lengths <= shape[1])).all()):
+            raise ValueError(f"key {self.file.lengths!r} has shape {lengths.shape}; expected {shape[0]} integers from 1 to {shape[1]}")
+        return lengths.astype(np.int64)

@@ -1,0 +1,1 @@
+"""Plans, their cells, and the runner."""

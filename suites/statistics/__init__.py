@@ -1,0 +1,1 @@
+"""Moments, metrics with intervals, and random streams."""

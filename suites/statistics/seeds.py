@@ -1,0 +1,44 @@
+"""Seeds: every block of replicates has a stream of its own, named by what it is for.
+
+A stream's key holds stable names (problem, stage, instance, slot) and the number of the block, never the estimator, the worker or the
+order of work. So results do not depend on batch size, workers, order or resumption, and estimators share their random numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+
+from ...oracles.random_streams import SeedBlocks
+
+BLOCK = 128
+"""Replicates per stream. Part of the protocol: another value gives other random numbers."""
+
+
+def seed_sequence(entropy: int, *names: str) -> np.random.SeedSequence:
+    """The seed sequence of a name path below a root seed.
+
+    Example:
+        >>> int(seed_sequence(0, "tagging", "init").generate_state(1)[0]) == int(seed_sequence(0, "tagging", "init").generate_state(1)[0])
+        True
+    """
+    words = [int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) for name in names]
+    return np.random.SeedSequence(entropy, spawn_key=tuple(words))
+
+
+def generator(entropy: int, *names: str, device: torch.device | str = "cpu") -> torch.Generator:
+    """One generator for one purpose."""
+    return torch.Generator(device).manual_seed(_seed(seed_sequence(entropy, *names)))
+
+
+def seed_blocks(key: np.random.SeedSequence, first_row: int, rows: int, device: torch.device | str = "cpu") -> SeedBlocks:
+    """The streams of replicates ``first_row`` to ``first_row + rows``; ``first_row`` is a multiple of `BLOCK`."""
+    first, last = first_row // BLOCK, -(-(first_row + rows) // BLOCK)
+    spawn = [np.random.SeedSequence(key.entropy, spawn_key=(*key.spawn_key, block)) for block in range(first, last)]
+    return SeedBlocks(tuple(_seed(sequence) for sequence in spawn), BLOCK, device)
+
+
+def _seed(sequence: np.random.SeedSequence) -> int:
+    return int(sequence.generate_state(1, np.uint64)[0])

@@ -1,0 +1,152 @@
+"""Exact moments of an estimator, by dealing it every possible sample.
+
+An estimator that draws structures through its oracle alone is a function of these structures. Replacing the oracle's sampler by a script
+that deals all of them, weighted by their exact probabilities, gives the mean and the covariance of the *shipped code* without sampling
+error: a gradient that is off by a factor of 0.98 cannot hide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...estimators.base import Estimator, Loss
+from ...oracles.base import EnumerableOracle, MarginalOracle, ProjectionOracle, SamplingOracle
+from ...oracles.sparse_solution import Projection
+from ..statistics.metrics import Summary
+from .enumeration import Target, Truth
+
+REPLAY_CAP = 200_000
+"""The largest number of tuples of samples that is dealt out."""
+
+CHUNK = 4096
+
+
+@dataclass(eq=False)
+class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
+    """An oracle whose samples are dealt from a script; everything else is the real oracle's.
+
+    Args:
+        real: the oracle that answers everything but `sample`.
+        script: structures ``[slots, rows, *event]``, taken slot by slot; None counts the slots that are asked for.
+    """
+
+    real: Any
+    script: Tensor | None = None
+    taken: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.name, self.event_ndim = self.real.name, self.real.event_ndim  # type: ignore[misc]
+        self._ignores_entries = self.real._ignores_entries  # type: ignore[misc]
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        raise TypeError("a scripted oracle has no sizes of its own")
+
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        return int(self.real.count(event_shape))
+
+    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        mask: Tensor = self.real.read_mask(event_shape, device)
+        return mask
+
+    def sample(self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator) -> Tensor:
+        slots = 1 if num_samples is None else num_samples
+        first, self.taken = self.taken, self.taken + slots
+        if self.script is None:
+            dealt = self.real.argmax(scores).expand(slots, *scores.shape)
+        else:
+            dealt = self.script[first : self.taken].to(scores.dtype)
+        result: Tensor = dealt[0] if num_samples is None else dealt
+        return result
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        self.real._check_event(call, event_shape)
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return self.real._argmax(rows)  # type: ignore[no-any-return]
+
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        return self.real._log_partition(rows)  # type: ignore[no-any-return]
+
+    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        raise AssertionError("samples are dealt by `sample`")
+
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        return 0
+
+    def _project(self, rows: Tensor) -> Projection:
+        return self.real._project(rows)  # type: ignore[no-any-return]
+
+    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return self.real._unrank(ranks, event_shape)  # type: ignore[no-any-return]
+
+
+def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
+    """How many structures one estimate draws through the oracle; None where it is random in another way too.
+
+    A trial run tells: it counts the samples that are asked for, and looks whether the generator was touched.
+    """
+    if not isinstance(oracle, SamplingOracle | MarginalOracle):
+        return None
+    generator = torch.Generator(scores.device).manual_seed(0)
+    before = generator.get_state()
+    scripted = ScriptedOracle(oracle)
+    estimator.gradient(loss, scripted, scores.unsqueeze(0), generator=generator)
+    return scripted.taken if torch.equal(before, generator.get_state()) else None
+
+
+def replay(estimator: Estimator[Any], target: Target, slots: int) -> Summary:
+    """The exact mean and covariance of one estimate, over all ``count ** slots`` tuples of samples."""
+    oracle, scores, truth = target.oracle, target.scores, target.truth
+    event = tuple(scores.shape)
+    totals = _Totals(truth.gradient.flatten())
+    tuples = truth.count**slots
+    for start in range(0, tuples, CHUNK):
+        index = torch.arange(start, min(start + CHUNK, tuples), device=scores.device)
+        ranks = [index // truth.count**slot % truth.count for slot in range(slots)]
+        dealt = torch.stack([oracle._unrank(rank, event) for rank in ranks]).double()
+        weights = _probabilities(dealt, scores, truth, oracle.event_ndim)
+        possible = weights > 0
+        if not bool(possible.any()):
+            continue
+        script = ScriptedOracle(oracle, dealt[:, possible])
+        rows = scores.expand(int(possible.sum()), *event)
+        estimates = estimator.gradient(target.loss, script, rows, generator=torch.Generator(scores.device))
+        totals.add(estimates.reshape(len(rows), -1), weights[possible])
+    return totals.summary()
+
+
+def _probabilities(dealt: Tensor, scores: Tensor, truth: Truth, event_ndim: int) -> Tensor:
+    """Product over the slots of the exact probabilities, with the log-partition of the enumeration."""
+    parts = torch.where(dealt > 0, scores.double(), 0).flatten(dealt.ndim - event_ndim)
+    return (parts.sum(-1) - truth.log_partition).exp().prod(0)
+
+
+class _Totals:
+    """Weighted sums of errors; the weights are probabilities, so that the sums are means."""
+
+    def __init__(self, gradient: Tensor) -> None:
+        self.gradient = gradient
+        self.weight = gradient.new_zeros(())
+        self.error = torch.zeros_like(gradient)
+        self.square = gradient.new_zeros(())
+        self.zero = gradient.new_zeros(())
+        self.nonzero = gradient.new_zeros(())
+
+    def add(self, estimates: Tensor, weights: Tensor) -> None:
+        errors = estimates.double() - self.gradient
+        self.weight += weights.sum()
+        self.error += weights @ errors
+        self.square += weights @ errors.square().sum(-1)
+        self.zero += weights @ (estimates == 0).all(-1).double()
+        self.nonzero += weights @ (estimates != 0).sum(-1).double()
+
+    def summary(self) -> Summary:
+        error = self.error / self.weight
+        trace = (self.square / self.weight - error.square().sum()).clamp(min=0)
+        infinite = torch.full_like(trace, float("inf"))
+        return Summary(self.gradient, error, trace, infinite, self.zero / self.weight, self.nonzero / self.weight)

@@ -1,0 +1,162 @@
+"""Tables of estimators, oracles and losses that the laws of estimators share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.estimators import ESTIMATORS, Estimator, Loss, Noise, PathwiseEstimator, make_estimator
+from structgrad.oracles import Categorical, LinearChain, Subset
+from structgrad.suites.truth.replay import ScriptedOracle
+from tests.helpers import OracleCase, enumerate_truth, one_hots, structures, subsets, tag_sequences
+
+NAMES = (
+    *ESTIMATORS,
+    "exact[chunk=2]",
+    "reinforce[num_samples=3]",
+    "reinforce_constant[value=-0.3, num_samples=2]",
+    "reinforce_running_mean[mean=0.7, num_samples=2]",
+    "reinforce_greedy[num_samples=2]",
+    "rloo[num_samples=3]",
+    "st_gumbel[temperature=0.5]",
+    "perturb_and_map[noise=sum_of_gamma/k=2]",
+    "perturb_and_parse[noise=gumbel/scale=0.5]",
+    "spigot[step_size=0.3, max_norm=1.5]",
+    "imle[lambda=2.5, noise=sum_of_gamma/k=2, num_samples=3]",
+    "imle[lambda=0.5, divide_by_lambda=True]",
+)
+"""Every entry of the registry with its defaults, and some with options."""
+
+estimators = pytest.mark.parametrize("name", NAMES)
+
+
+def names_where(holds: Callable[[Estimator[Any]], bool]) -> tuple[str, ...]:
+    """The names of the table whose estimators have a property."""
+    return tuple(name for name in NAMES if holds(make_estimator(name)))
+
+
+DETERMINISTIC = names_where(lambda estimator: estimator.deterministic)
+STOCHASTIC = names_where(lambda estimator: not estimator.deterministic)
+PATHWISE = names_where(lambda estimator: isinstance(estimator, PathwiseEstimator))
+GRADIENT_FREE = names_where(lambda estimator: estimator.evaluations().loss_gradients == 0)
+TARGETS_THE_EXPECTATION = names_where(lambda estimator: estimator.unbiased and estimator.objective == "expected")
+EXACT_FOR_ANOTHER_OBJECTIVE = names_where(lambda estimator: estimator.unbiased and estimator.objective != "expected")
+
+CASES = (
+    OracleCase(Categorical(), (5,), one_hots),
+    OracleCase(Subset(2), (5,), subsets),
+    OracleCase(LinearChain(), (3, 2, 2), tag_sequences),
+)
+"""One row per oracle, small enough for all pairs."""
+
+SMALLEST = (
+    OracleCase(Categorical(), (1,), one_hots),
+    OracleCase(Subset(1), (1,), subsets),
+    OracleCase(Subset(3), (3,), subsets),
+    OracleCase(LinearChain(), (1, 1, 1), tag_sequences),
+    OracleCase(LinearChain(), (3, 1, 1), tag_sequences),
+)
+"""Spaces of a single structure."""
+
+oracles = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    """Float64 standard normal numbers."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _linear(case: OracleCase) -> Loss:
+    weights = numbers(*case.event)
+    return lambda z: _total(z * weights.to(z), case)
+
+
+def _quadratic(case: OracleCase) -> Loss:
+    matrix = numbers(*case.event, *case.event) / structures(case)[0].sum()
+    linear = _linear(case)
+
+    def loss(z: Tensor) -> Tensor:
+        rows = [_total(z * matrix[index].to(z), case) for index in _indices(case)]
+        return linear(z) + _total(z * torch.stack(rows, -1).reshape(z.shape), case)
+
+    return loss
+
+
+def _smooth(case: OracleCase) -> Loss:
+    quadratic = _quadratic(case)
+    return lambda z: quadratic(z).sin() + (0.3 * quadratic(z)).exp()
+
+
+def _black_box(case: OracleCase) -> Loss:
+    smooth = _smooth(case)
+    return lambda z: (4 * smooth(z.detach())).round().detach() / 4
+
+
+def _offset(case: OracleCase) -> Loss:
+    smooth = _smooth(case)
+    return lambda z: smooth(z) + 1e3
+
+
+LOSSES: dict[str, Callable[[OracleCase], Loss]] = {
+    "linear": _linear,
+    "quadratic": _quadratic,
+    "smooth": _smooth,
+    "offset": _offset,
+    "black_box": _black_box,
+}
+"""Losses that read every entry, ignored ones too, by sums that treat each row alike whatever the batch."""
+
+losses = pytest.mark.parametrize("kind", LOSSES)
+
+
+def _total(values: Tensor, case: OracleCase) -> Tensor:
+    return values.flatten(values.ndim - len(case.event)).sum(-1)
+
+
+def _indices(case: OracleCase) -> list[tuple[int, ...]]:
+    return [tuple(index) for index in torch.ones(case.event).nonzero().tolist()]
+
+
+def loss_gradient(loss: Loss, points: Tensor) -> Tensor:
+    """γ = ∇L at points [..., *event]."""
+    leaf = points.detach().clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(leaf).sum(), leaf)
+    return gradient
+
+
+def exact_mean(estimator: Estimator[Any], case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
+    """The mean of an estimator that draws one sample, over all samples: [*event]."""
+    space = structures(case)
+    dealt = ScriptedOracle(case.oracle, space.unsqueeze(0))
+    estimates = estimator.gradient(loss, dealt, scores.expand(len(space), *case.event), generator=torch.Generator())
+    probabilities = enumerate_truth(case, scores).probabilities[0]
+    return torch.einsum("s,s...->...", probabilities, estimates)
+
+
+class FixedNoise(Noise):
+    """Noise that is known beforehand."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def _draw(self, size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
+        return self.values.expand(size)
+
+
+@cache
+def three_classes() -> tuple[Tensor, Tensor, Tensor]:
+    """The example of the closed forms: scores, losses of the three classes, exact gradient."""
+    scores = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
+    table = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+    probabilities = scores.softmax(-1)
+    return scores, table, probabilities * (table - probabilities @ table)
+
+
+def table_loss(z: Tensor) -> Tensor:
+    """The linear loss of `three_classes`."""
+    return z @ three_classes()[1]

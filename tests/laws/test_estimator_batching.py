@@ -1,0 +1,119 @@
+"""Rows of a batch share nothing: a batch is a loop of single calls, in any shape, with data of its own per row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.estimators import Loss, RunningMeanBaseline, make_estimator
+from structgrad.oracles import SeedBlocks
+from tests.estimator_cases import CASES, DETERMINISTIC, LOSSES, STOCHASTIC, estimators, numbers, oracles
+from tests.helpers import OracleCase, make_scores, seeded
+
+SEEDS = (3, 1, 4, 1, 5, 9)
+
+
+def with_targets(case: OracleCase, targets: Tensor) -> Loss:
+    """A loss with data per batch row: targets [*batch, *event]."""
+    first = -len(case.event)
+    return lambda z: (z - targets).square().flatten(first).sum(-1).sin() + (z * targets).flatten(first).sum(-1)
+
+
+@pytest.mark.parametrize("regime", [1.0, "masked"], ids=str)
+@oracles
+@estimators
+def test_every_row_has_data_of_its_own(name: str, case: OracleCase, regime: float | str) -> None:
+    """Each row draws from a stream of its own, so that one batch is comparable with single calls."""
+    estimator, scores, targets = make_estimator(name), make_scores(case, regime, rows=6, seed=3), numbers(6, *case.event, seed=8)
+    batched = estimator.gradient(with_targets(case, targets), case.oracle, scores, generator=SeedBlocks(SEEDS, 1))
+    single = [
+        estimator.gradient(with_targets(case, targets[i : i + 1]), case.oracle, scores[i : i + 1], generator=SeedBlocks((SEEDS[i],), 1))
+        for i in range(6)
+    ]
+    torch.testing.assert_close(batched, torch.cat(single), rtol=1e-11, atol=1e-12)
+    assert regime == "masked" or batched.abs().sum() > 0
+
+
+@oracles
+@estimators
+def test_several_batch_dimensions(name: str, case: OracleCase) -> None:
+    estimator, scores, targets = make_estimator(name), numbers(6, *case.event), numbers(6, *case.event, seed=8)
+    flat = estimator.gradient(with_targets(case, targets), case.oracle, scores, generator=seeded())
+    shaped, shaped_targets = scores.reshape(2, 3, *case.event), targets.reshape(2, 3, *case.event)
+    found = estimator.gradient(with_targets(case, shaped_targets), case.oracle, shaped, generator=seeded())
+    assert found.shape == shaped.shape
+    torch.testing.assert_close(found.reshape(flat.shape), flat, rtol=1e-12, atol=1e-13)
+    value = estimator.surrogate(with_targets(case, shaped_targets), case.oracle, shaped, generator=seeded())
+    assert value.shape == (2, 3)
+
+
+@oracles
+@estimators
+def test_no_batch_dimension(name: str, case: OracleCase) -> None:
+    estimator, scores, loss = make_estimator(name), numbers(*case.event), LOSSES["smooth"](case)
+    found = estimator.gradient(loss, case.oracle, scores, generator=seeded())
+    assert found.shape == scores.shape
+    assert estimator.surrogate(loss, case.oracle, scores, generator=seeded()).shape == ()
+    torch.testing.assert_close(
+        found, estimator.gradient(loss, case.oracle, scores.unsqueeze(0), generator=seeded())[0], rtol=1e-13, atol=1e-13
+    )
+
+
+@pytest.mark.parametrize("layout", [((1,), (12,)), ((3, 1), (3, 4)), ((1, 3), (4, 3))], ids=["all", "last", "first"])
+@oracles
+@estimators
+def test_expanded_rows_are_materialised_rows(name: str, case: OracleCase, layout: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    estimator, loss = make_estimator(name), LOSSES["smooth"](case)
+    small, large = layout
+    scores = numbers(*small, *case.event).expand(*large, *case.event)
+    found = estimator.gradient(loss, case.oracle, scores, generator=seeded())
+    expected = estimator.gradient(loss, case.oracle, scores.contiguous(), generator=seeded())
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+
+
+@oracles
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_expanded_rows_are_independent_replicates(name: str, case: OracleCase) -> None:
+    """The mean over pairs of neighbouring replicates of ⟨ĝ_i − ĝ, ĝ_{i+1} − ĝ⟩ is that of independent ones: 0."""
+    rows = (0.3 * numbers(*case.event)).expand(2000, *case.event)
+    estimates = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, rows, generator=seeded())
+    centred = (estimates - estimates.mean(0)).flatten(1)
+    products = (centred[:-1] * centred[1:]).sum(-1)
+    assert estimates.unique(dim=0).shape[0] > 1
+    assert abs(float(products.mean())) < 5 * float(products.std()) / len(products) ** 0.5
+
+
+@oracles
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_replicates_of_a_deterministic_estimator_are_equal(name: str, case: OracleCase) -> None:
+    rows = numbers(*case.event).expand(5, *case.event)
+    estimates = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, rows, generator=seeded())
+    torch.testing.assert_close(estimates, estimates[:1].expand_as(estimates), rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["imle[num_samples=3]", "imle[lambda=2.0, noise=sum_of_gamma/k=2, num_samples=3, divide_by_lambda=True]"])
+@oracles
+def test_samples_of_one_call_are_averaged(name: str, case: OracleCase) -> None:
+    scores, targets = numbers(4, *case.event), numbers(4, *case.event, seed=8)
+    found = make_estimator(name).gradient(with_targets(case, targets), case.oracle, scores, generator=seeded())
+    repeated = scores.unsqueeze(1).expand(4, 3, *case.event)
+    one = make_estimator(name.replace("num_samples=3", "num_samples=1"))
+    single = one.gradient(with_targets(case, targets.unsqueeze(1)), case.oracle, repeated, generator=seeded())
+    torch.testing.assert_close(found, single.mean(1), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 64])
+@oracles
+def test_a_baseline_warms_up_on_rows_with_data_of_their_own(case: OracleCase, rows: int) -> None:
+    """Every row has its best structure as its target, so that the loss is 0 where rows and targets meet."""
+    scores = 200 * numbers(rows, *case.event)
+    best = case.oracle.argmax(scores)
+    loss = lambda z: (z - best).abs().flatten(-len(case.event)).sum(-1)  # noqa: E731
+    assert RunningMeanBaseline(mean=1.0).warmed_up(loss, case.oracle, scores, generator=seeded()).mean < 0.1
+
+
+def test_the_table_has_both_kinds() -> None:
+    assert len(DETERMINISTIC) > 5
+    assert len(STOCHASTIC) > 10
+    assert len(CASES) == 3

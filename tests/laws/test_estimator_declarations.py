@@ -1,0 +1,99 @@
+"""What an estimator declares about itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+import torch
+
+from structgrad.estimators import ESTIMATORS, Estimator, make_estimator
+from structgrad.oracles import Oracle
+from tests.estimator_cases import CASES, LOSSES, estimators, numbers, oracles
+from tests.helpers import OracleCase, seeded, structures
+
+OBJECTIVES = ("expected", "perturbed", "argmax", "relaxed", "sparse")
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_registry_holds_it_under_its_name(name: str) -> None:
+    assert ESTIMATORS[name].name == name
+    assert name == name.lower()
+    assert make_estimator(name) == ESTIMATORS[name]()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_it_declares_what_it_is(name: str) -> None:
+    kind = ESTIMATORS[name]
+    assert kind.objective in OBJECTIVES
+    assert all(issubclass(need, Oracle) for need in kind.needs)
+    assert kind.version >= 1
+    assert kind.references or name == "exact"
+    assert kind.inside_hull == (kind.objective == "relaxed")
+    assert (kind.objective == "argmax") <= kind.deterministic
+    assert (kind.objective == "perturbed") == (make_estimator(name).evaluations().perturbations > 0)
+
+
+@estimators
+def test_it_is_a_frozen_dataclass_of_options(name: str) -> None:
+    estimator = make_estimator(name)
+    assert dataclasses.is_dataclass(estimator)
+    assert type(estimator).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    for field in dataclasses.fields(estimator):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(estimator, field.name, getattr(estimator, field.name))
+        assert not isinstance(getattr(estimator, field.name), torch.Tensor)
+
+
+@estimators
+def test_it_is_a_value(name: str) -> None:
+    """Equal to its equals, hashable, and whole after a trip to another process."""
+    estimator = make_estimator(name)
+    assert estimator == make_estimator(name)
+    assert hash(estimator) == hash(make_estimator(name))
+    assert pickle.loads(pickle.dumps(estimator)) == estimator
+    assert estimator != make_estimator("exact[chunk=3]")
+
+
+@estimators
+def test_use_leaves_no_trace(name: str) -> None:
+    estimator, case = make_estimator(name), CASES[0]
+    before = dict(vars(estimator))
+    estimator.gradient(LOSSES["smooth"](case), case.oracle, numbers(3, *case.event), generator=seeded())
+    assert vars(estimator) == before
+
+
+@oracles
+@estimators
+def test_only_what_says_so_leaves_the_structures(name: str, case: OracleCase) -> None:
+    estimator = make_estimator(name)
+    inside = []
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        distances = (z.detach().reshape(-1, 1, *case.event) - structures(case)).flatten(2).abs().sum(-1)
+        inside.append(bool((distances.amin(-1) > 0).any()))
+        return LOSSES["smooth"](case)(z)
+
+    estimator.gradient(loss, case.oracle, 0.3 * numbers(10, *case.event), generator=seeded())
+    assert any(inside) == estimator.inside_hull
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        ("spigot[step_size=0.3]", 0.3),
+        ("imle[lambda=2.5]", 2.5),
+        ("imle[lambda=2.5, divide_by_lambda=True]", 1.0),
+        *((name, 1.0) for name in ESTIMATORS),
+    ],
+)
+def test_the_scale(name: str, scale: float) -> None:
+    assert make_estimator(name).scale == scale
+
+
+def test_an_estimator_without_state_is_warm() -> None:
+    for name in ESTIMATORS:
+        estimator: Estimator[Oracle] = make_estimator(name)
+        warmed = estimator.warmed_up(LOSSES["smooth"](CASES[0]), CASES[0].oracle, numbers(*CASES[0].event), generator=seeded())
+        assert (warmed == estimator) == (name != "reinforce_running_mean")

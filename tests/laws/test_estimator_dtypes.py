@@ -1,0 +1,66 @@
+"""float32 gives float32, close to float64; half precision and the device of the scores are kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from structgrad.estimators import make_estimator
+from tests.estimator_cases import DETERMINISTIC, LOSSES, estimators, numbers, oracles
+from tests.helpers import OracleCase, seeded
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@oracles
+@estimators
+def test_an_estimate_has_the_dtype_and_shape_of_the_scores(name: str, case: OracleCase, dtype: torch.dtype) -> None:
+    estimator, scores = make_estimator(name), numbers(3, *case.event).to(dtype)
+    seen = []
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        seen.append(z.dtype)
+        return LOSSES["quadratic"](case)(z)
+
+    estimate = estimator.gradient(loss, case.oracle, scores, generator=seeded())
+    assert estimate.dtype == dtype
+    assert estimate.shape == scores.shape
+    assert estimate.isfinite().all()
+    assert set(seen) == {dtype}
+    assert estimator.surrogate(loss, case.oracle, scores, generator=seeded()).shape == (3,)
+
+
+@oracles
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_float32_agrees_with_float64(name: str, case: OracleCase) -> None:
+    scores = numbers(6, *case.event).float()
+    single = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())
+    double = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores.double(), generator=seeded())
+    torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-5)
+
+
+@oracles
+@estimators
+def test_float32_draws_the_noise_of_float64(name: str, case: OracleCase) -> None:
+    """So all but rounding agrees, where no choice was that close."""
+    scores = numbers(40, *case.event).float()
+    single = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())
+    double = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores.double(), generator=seeded())
+    torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=2e-5)
+
+
+@oracles
+@estimators
+def test_the_device_of_the_scores_is_kept(name: str, case: OracleCase, device: torch.device) -> None:
+    scores = numbers(3, *case.event).to(device)
+    estimate = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores, generator=seeded(device=device))
+    assert estimate.device.type == device.type
+    assert estimate.isfinite().all()
+
+
+@oracles
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_devices_agree(name: str, case: OracleCase, device: torch.device) -> None:
+    scores = numbers(6, *case.event)
+    here = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())
+    there = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores.to(device), generator=seeded(device=device))
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-9, atol=1e-10)

@@ -1,0 +1,115 @@
+"""The declared number of evaluations is what one estimate takes, counted at the public operations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.estimators import Evaluations, Loss, Noise, make_estimator
+from structgrad.oracles import EnumerableOracle, MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
+from tests.estimator_cases import LOSSES, estimators, numbers, oracles
+from tests.helpers import OracleCase, seeded, structures
+
+ROWS = 2
+OPERATIONS: tuple[tuple[type, str, str], ...] = (
+    (Oracle, "argmax", "argmax"),
+    (MarginalOracle, "marginals", "marginals"),
+    (MarginalOracle, "log_partition", "marginals"),
+    (MarginalOracle, "log_prob", "log_prob"),
+    (SamplingOracle, "sample", "samples"),
+    (ProjectionOracle, "project", "projections"),
+    (EnumerableOracle, "enumerate", "enumerated"),
+    (Noise, "perturb", "perturbations"),
+)
+
+
+class Counts(Counter[str]):
+    """Calls per batch row, of what a user calls: what an operation calls in turn is part of it."""
+
+    def __init__(self, case: OracleCase) -> None:
+        super().__init__()
+        self.case, self.inside = case, False
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for owner, method, kind in OPERATIONS:
+            monkeypatch.setattr(owner, method, self.counted(getattr(owner, method), kind))
+
+    def counted(self, original: Any, kind: str) -> Any:
+        def call(*positional: Any, **named: Any) -> Any:
+            if self.inside:
+                return original(*positional, **named)
+            self.inside = True
+            try:
+                result = original(*positional, **named)
+            finally:
+                self.inside = False
+            self[kind] += self.size(kind, positional, result)
+            return result
+
+        return call
+
+    def size(self, kind: str, positional: tuple[Any, ...], result: Any) -> int:
+        if kind == "enumerated":
+            return len(result)
+        if kind == "samples":
+            return self.rows(result)
+        scores = positional[2] if kind in ("log_prob", "perturbations") else positional[1]
+        return self.rows(scores)
+
+    def rows(self, values: Tensor) -> int:
+        size = torch.Size(values.shape[: values.ndim - len(self.case.event)]).numel()
+        assert size % ROWS == 0
+        return size // ROWS
+
+    def loss(self, loss: Loss) -> Loss:
+        def call(z: Tensor) -> Tensor:
+            self["losses"] += self.rows(z)
+            return loss(_Counted.apply(z, self))  # type: ignore[no-any-return, no-untyped-call]
+
+        return call
+
+
+class _Counted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, counts: Counts) -> Tensor:
+        ctx.counts = counts
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        ctx.counts["loss_gradients"] += ctx.counts.rows(grads[0])
+        return grads[0], None
+
+
+def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
+    """What was counted, in the terms of a declaration."""
+    size = len(structures(case))
+    enumerations, support_losses = counts["enumerated"] // size, int(name.startswith("sparsemap_marginalisation"))
+    losses = counts["losses"] - enumerations * size - support_losses * counts["atoms"]
+    return Evaluations(
+        losses=losses,
+        loss_gradients=counts["loss_gradients"],
+        argmax=counts["argmax"],
+        # The probabilities of all structures belong to their enumeration.
+        marginals=counts["marginals"] + (counts["log_prob"] if not enumerations else 0),
+        samples=counts["samples"],
+        projections=counts["projections"],
+        perturbations=counts["perturbations"],
+        enumerations=enumerations,
+        support_losses=support_losses,
+    )
+
+
+@oracles
+@estimators
+def test_one_estimate_takes_what_is_declared(name: str, case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator, scores, counts = make_estimator(name), numbers(ROWS, *case.event), Counts(case)
+    atoms = case.oracle.project(scores).atoms.shape[1]
+    counts.watch(monkeypatch)
+    estimator.gradient(counts.loss(LOSSES["smooth"](case)), case.oracle, scores, generator=seeded())
+    counts["atoms"] = atoms
+    assert found(name, case, counts) == estimator.evaluations()

@@ -1,0 +1,48 @@
+"""Deterministic estimators that are exact for an objective of their own give its derivative."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.estimators import make_estimator
+from tests.estimator_cases import EXACT_FOR_ANOTHER_OBJECTIVE, LOSSES, numbers, oracles
+from tests.helpers import OracleCase, seeded
+
+STEP = 1e-5
+
+
+def objective(name: str, case: OracleCase, kind: str, scores: Tensor) -> Tensor:
+    """Written down per estimator, with the oracle's operations alone: [*batch]."""
+    loss = LOSSES[kind](case)
+    if name == "structured_attention":
+        return loss(case.oracle.marginals(scores))
+    solution = case.oracle.project(scores)
+    if name == "sparsemap":
+        return loss(solution.mean)
+    return (solution.weights * loss(solution.atoms.movedim(-len(case.event) - 1, 0)).movedim(0, -1)).sum(-1)
+
+
+def finite_differences(name: str, case: OracleCase, kind: str, scores: Tensor) -> Tensor:
+    steps = STEP * torch.eye(scores.numel(), dtype=scores.dtype).reshape(-1, *case.event)
+    difference = objective(name, case, kind, scores + steps) - objective(name, case, kind, scores - steps)
+    return (difference / (2 * STEP)).reshape(case.event)
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
+@pytest.mark.parametrize("kind", ["linear", "quadratic", "smooth"])
+@oracles
+@pytest.mark.parametrize("name", EXACT_FOR_ANOTHER_OBJECTIVE)
+def test_the_estimate_is_the_derivative_of_the_objective(name: str, case: OracleCase, kind: str, scale: float) -> None:
+    scores = scale * numbers(*case.event, seed=3)
+    estimate = make_estimator(name).gradient(LOSSES[kind](case), case.oracle, scores, generator=seeded())
+    torch.testing.assert_close(estimate, finite_differences(name, case, kind, scores), rtol=1e-5, atol=1e-7)
+
+
+@oracles
+@pytest.mark.parametrize("name", EXACT_FOR_ANOTHER_OBJECTIVE)
+def test_the_value_is_the_objective(name: str, case: OracleCase) -> None:
+    scores = numbers(4, *case.event)
+    value = make_estimator(name).surrogate(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())
+    torch.testing.assert_close(value, objective(name, case, "smooth", scores), rtol=1e-12, atol=1e-12)

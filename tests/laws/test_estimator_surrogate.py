@@ -1,0 +1,107 @@
+"""A surrogate's value is the objective's estimate and its gradient is `gradient`, whatever reduction or weighting of rows follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.estimators import Estimator, Loss, PathwiseEstimator, make_estimator
+from tests.estimator_cases import LOSSES, PATHWISE, estimators, numbers, oracles
+from tests.helpers import OracleCase, enumerate_truth, seeded, structures
+
+ROWS = 4
+
+
+class Recorded:
+    """A loss that keeps what it saw."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self.calls: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, z: Tensor) -> Tensor:
+        values = self.loss(z)
+        self.calls.append((z.detach(), values.detach()))
+        return values
+
+
+def objective_estimate(estimator: Estimator[Any], case: OracleCase, scores: Tensor, recorded: Recorded) -> Tensor:
+    """[rows]: from what the loss saw: an exact expectation, or the mean over samples (the greedy structure, seen first, is none)."""
+    if estimator.name == "exact":
+        return enumerate_truth(case, scores).probabilities @ recorded.loss(structures(case))
+    _, values = recorded.calls[-1]
+    if estimator.name == "sparsemap_marginalisation":
+        return (case.oracle.project(scores).weights * values.movedim(0, -1)).sum(-1)
+    return values.reshape(-1, ROWS).mean(0)
+
+
+@oracles
+@estimators
+def test_the_value_estimates_the_objective(name: str, case: OracleCase) -> None:
+    estimator, scores, recorded = make_estimator(name), numbers(ROWS, *case.event), Recorded(LOSSES["offset"](case))
+    value = estimator.surrogate(recorded, case.oracle, scores, generator=seeded())
+    assert value.shape == (ROWS,)
+    torch.testing.assert_close(value, objective_estimate(estimator, case, scores, recorded), rtol=1e-12, atol=1e-12)
+
+
+@oracles
+@estimators
+def test_the_gradient_does_not_depend_on_the_reduction(name: str, case: OracleCase) -> None:
+    estimator, loss = make_estimator(name), LOSSES["smooth"](case)
+    scores = numbers(ROWS, *case.event).requires_grad_()
+    estimate = estimator.gradient(loss, case.oracle, scores, generator=seeded())
+    value = estimator.surrogate(loss, case.oracle, scores, generator=seeded())
+    rates = torch.tensor([0.5, -2.0, 0.0, 1e3], dtype=torch.float64)
+    ones = torch.ones_like(rates)
+    for reduced, weights in (
+        (value.sum(), ones),
+        (value.mean(), ones / ROWS),
+        ((rates * value).sum(), rates),
+        (value.square().sum() / 2, value.detach()),
+    ):
+        (found,) = torch.autograd.grad(reduced, scores, retain_graph=True)
+        expected = weights.reshape(-1, *[1] * len(case.event)) * estimate
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+
+
+@oracles
+@estimators
+def test_a_surrogate_is_part_of_a_larger_graph(name: str, case: OracleCase) -> None:
+    """Scores come from an encoder, and the surrogate is not the last operation."""
+    estimator, loss = make_estimator(name), LOSSES["smooth"](case)
+    weight = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    scores = weight * numbers(ROWS, *case.event)
+    estimator.surrogate(loss, case.oracle, scores, generator=seeded()).mul(3).mean().backward()
+    estimate = estimator.gradient(loss, case.oracle, scores, generator=seeded())
+    torch.testing.assert_close(weight.grad, 3 * (estimate * numbers(ROWS, *case.event)).sum() / ROWS, rtol=1e-11, atol=1e-12)
+
+
+@oracles
+@estimators
+def test_gradient_leaves_its_arguments_alone(name: str, case: OracleCase) -> None:
+    scores = numbers(ROWS, *case.event).requires_grad_()
+    before = scores.detach().clone()
+    with torch.no_grad():
+        estimate = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())
+    assert scores.grad is None
+    assert torch.equal(scores, before)
+    assert not estimate.requires_grad
+    assert estimate.abs().sum() > 0
+
+
+@oracles
+@pytest.mark.parametrize("name", [name for name in PATHWISE if "num_samples" not in name])
+def test_a_layer_gives_the_structure_and_the_estimate(name: str, case: OracleCase) -> None:
+    """With the sum of the losses, γ is that of every single row, and a layer gives what the surrogate gives."""
+    estimator, loss = make_estimator(name), LOSSES["smooth"](case)
+    assert isinstance(estimator, PathwiseEstimator)
+    scores, recorded = numbers(ROWS, *case.event).requires_grad_(), Recorded(loss)
+    value = estimator.surrogate(recorded, case.oracle, scores, generator=seeded())
+    structure = estimator.structure(case.oracle, scores, generator=seeded())
+    assert torch.equal(structure.detach(), recorded.calls[0][0])
+    (found,) = torch.autograd.grad(loss(structure).sum(), scores)
+    torch.testing.assert_close(loss(structure), value, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(found, estimator.gradient(loss, case.oracle, scores, generator=seeded()), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,79 @@
+"""What is declared unbiased for the expected loss has the exact gradient as its mean, over every possible sample."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.estimators import make_estimator
+from structgrad.suites.measures.bias import Sampling, measure
+from structgrad.suites.truth import exact_truth
+from tests.estimator_cases import CASES, GRADIENT_FREE, LOSSES, SMALLEST, TARGETS_THE_EXPECTATION, losses, numbers, oracles
+from tests.helpers import OracleCase
+
+pairs = pytest.mark.parametrize("name", [name for name in TARGETS_THE_EXPECTATION if "num_samples=3" not in name])
+EXACTLY = Sampling(tier="exact")
+
+
+@losses
+@oracles
+@pairs
+def test_the_mean_is_the_exact_gradient(name: str, case: OracleCase, kind: str) -> None:
+    found = measure(make_estimator(name), case.oracle, LOSSES[kind](case), numbers(*case.event), sampling=EXACTLY)
+    assert found.verdict == "unbiased-exact"
+    assert found.metrics["relative_bias"].value < 1e-10  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("scale", [0.05, 5.0, 50.0])
+@oracles
+@pairs
+def test_at_every_scale_of_scores(name: str, case: OracleCase, scale: float) -> None:
+    loss, scores = LOSSES["smooth"](case), scale * numbers(*case.event)
+    truth = exact_truth(loss, case.oracle, scores)
+    found = measure(make_estimator(name), case.oracle, loss, scores, truth=truth, sampling=EXACTLY)
+    norm = float(truth.gradient.norm())
+    # A marginal close to 1 is rounded, so that the score of the best structure has an error of 1e-16, however small the gradient is.
+    assert found.metrics["relative_bias"].value * norm <= 1e-10 * norm + 1e-15 * abs(truth.value)  # type: ignore[operator]
+
+
+@oracles
+@pairs
+def test_with_forbidden_parts_and_ties(name: str, case: OracleCase) -> None:
+    scores = numbers(*case.event).round()
+    scores[(*[-1] * len(case.event),)] = -math.inf
+    found = measure(make_estimator(name), case.oracle, LOSSES["smooth"](case), scores, sampling=EXACTLY)
+    assert found.verdict == "unbiased-exact"
+    assert found.metrics["relative_bias"].value < 1e-10  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ["rloo[num_samples=3]", "reinforce[num_samples=3]"])
+def test_with_more_samples(name: str) -> None:
+    case = CASES[0]
+    found = measure(make_estimator(name), case.oracle, LOSSES["offset"](case), numbers(*case.event), sampling=EXACTLY)
+    assert found.verdict == "unbiased-exact"
+    assert found.metrics["relative_bias"].value < 1e-10  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("case", SMALLEST, ids=str)
+@pairs
+def test_a_single_structure_has_no_gradient(name: str, case: OracleCase) -> None:
+    found = measure(make_estimator(name), case.oracle, LOSSES["smooth"](case), numbers(*case.event), sampling=EXACTLY)
+    assert found.verdict == "unbiased-exact"
+    assert found.metrics["gain"].value is None
+
+
+@oracles
+@pytest.mark.parametrize("name", GRADIENT_FREE)
+def test_values_of_the_loss_suffice(name: str, case: OracleCase) -> None:
+    """The loss gets no tensor to differentiate, and its result has no history."""
+
+    def loss(z: Tensor) -> Tensor:
+        assert not z.requires_grad
+        return LOSSES["black_box"](case)(z)
+
+    estimate = make_estimator(name).gradient(loss, case.oracle, numbers(3, *case.event), generator=torch.Generator().manual_seed(0))
+    assert estimate.isfinite().all()
+    assert estimate.abs().sum() > 0

@@ -1,0 +1,94 @@
+"""Replay: exact moments of the code that ships."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from structgrad.estimators import (
+    ConstantBaseline,
+    GreedyBaseline,
+    LeaveOneOut,
+    PerturbAndMAP,
+    Reinforce,
+    SampledStraightThrough,
+    Simple,
+    SparseMAP,
+)
+from structgrad.suites.statistics.metrics import exact_metrics
+from structgrad.suites.truth import Target, exact_truth
+from structgrad.suites.truth.replay import ScriptedOracle, replay, slots_of
+from tests.suites.cases import ORACLES, target_of
+
+UNBIASED = [Reinforce(), Reinforce(2), ConstantBaseline(3.0), GreedyBaseline(), LeaveOneOut(2)]
+
+
+@pytest.mark.parametrize("estimator", UNBIASED, ids=repr)
+@pytest.mark.parametrize("name", list(ORACLES))
+def test_unbiased_estimators_have_the_exact_mean(name, estimator):
+    target = target_of(name)
+    found = exact_metrics(replay(estimator, target, slots_of(estimator, target.oracle, target.loss, target.scores)))
+    assert found["relative_bias"].value < 1e-12
+    assert found["gain"].value == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", list(ORACLES))
+def test_trace_equals_the_formula(name):
+    """tr Var of REINFORCE is Σ p (ℓ ‖z − μ‖)² − ‖g‖²."""
+    target = target_of(name)
+    oracle, truth = target.oracle, target.truth
+    structures = oracle.enumerate(tuple(target.scores.shape), dtype=torch.float64)
+    p = oracle.log_prob(structures, target.scores).exp()
+    squares = (structures - truth.marginals).flatten(1).square().sum(-1)
+    expected = p @ (target.loss(structures).square() * squares) - truth.gradient.square().sum()
+    summary = replay(Reinforce(), target, 1)
+    torch.testing.assert_close(summary.trace, expected, rtol=1e-10, atol=0)
+
+
+def test_averaging_divides_the_variance():
+    target = target_of("subset")
+    one, two = replay(Reinforce(1), target, 1), replay(Reinforce(2), target, 2)
+    torch.testing.assert_close(one.trace / 2, two.trace, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "slots"),
+    [(Reinforce(3), 3), (LeaveOneOut(4), 4), (Simple(), 1), (SampledStraightThrough(), 1), (SparseMAP(), 0), (PerturbAndMAP(), None)],
+    ids=repr,
+)
+def test_counts_the_samples_and_notices_other_noise(estimator, slots):
+    target = target_of("subset")
+    assert slots_of(estimator, target.oracle, target.loss, target.scores) == slots
+
+
+def test_samples_are_dealt_slot_by_slot():
+    oracle, event = ORACLES["subset"]
+    script = torch.arange(12.0).reshape(3, 2, 2).repeat_interleave(3, -1)
+    scripted = ScriptedOracle(oracle, script)
+    scores, generator = torch.zeros(2, *event), torch.Generator()
+    first = scripted.sample(scores, 2, generator=generator)
+    second = scripted.sample(scores, generator=generator)
+    assert torch.equal(first, script[:2])
+    assert torch.equal(second, script[2])
+    assert scripted.taken == 3
+
+
+def test_everything_else_is_the_real_oracle():
+    target = target_of("linear_chain")
+    scripted = ScriptedOracle(target.oracle)
+    scores = target.scores
+    assert torch.equal(scripted.argmax(scores), target.oracle.argmax(scores))
+    assert torch.equal(scripted.marginals(scores), target.oracle.marginals(scores))
+    assert torch.equal(scripted.project(scores).mean, target.oracle.project(scores).mean)
+    assert torch.equal(scripted.enumerate((3, 3, 3)), target.oracle.enumerate((3, 3, 3)))
+    assert scripted.count((3, 3, 3)) == 27
+
+
+def test_forbidden_structures_are_not_dealt():
+    target = target_of("subset")
+    scores = target.scores.clone()
+    scores[0] = -torch.inf
+    masked = Target(target.oracle, target.loss, scores, exact_truth(target.loss, target.oracle, scores))
+    summary = replay(Reinforce(), masked, 1)
+    assert summary.error.norm() < 1e-12
+    assert not summary.error.isnan().any()
