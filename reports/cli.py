@@ -1,0 +1,290 @@
+"""The command line: ``structgrad list | run | report``.
+
+A verb imports what it needs when it runs, so that help and completion stay quick.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from . import listing, terminal
+
+BAD_INPUT, SOME_FAILED, INTERRUPTED = 2, 3, 130
+"""Exit codes; 0 is success."""
+
+FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv"}
+"""What `report` can write, and under which name."""
+
+QUICK = {"instances": 1, "replicates": 512}
+"""The quick preset: enough to see that everything runs."""
+
+app = typer.Typer(
+    name="structgrad",
+    help="Measures gradient estimators through structured latent variables against the exact gradient.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"structgrad {importlib.metadata.version('structgrad')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")] = False,
+) -> None:
+    pass
+
+
+def _fail(message: object) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(BAD_INPUT)
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """Bad input ends with one sentence and exit code 2, an interruption with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.strerror and error.filename else error)
+    except ValueError as error:
+        _fail(error)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="One of " + ", ".join(listing.KINDS) + "; all of them by default.", metavar="[KIND]", show_default=False),
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Argument(help="A part of a name, or a glob such as 'reinforce*'.", metavar="[PATTERN]", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what there is: estimators, oracles, problems, losses, metrics."""
+    with _sentences():
+        records = listing.select(kind, pattern)
+    if as_json:
+        typer.echo(json.dumps(records[kind] if kind else records, indent=2, ensure_ascii=False))
+        return
+    for name, found in records.items():
+        if found:
+            terminal.console().print(listing.as_table(name, found))
+
+
+_WHAT, _FILE, _PRECISION = "What is measured", "A score file of your own", "How precisely"
+_MACHINE, _OUTPUT = "How it runs", "Where results go"
+
+
+@app.command()
+def run(  # noqa: PLR0913 - one parameter per option
+    *,
+    estimator: Annotated[
+        list[str],
+        typer.Option(
+            "--estimator",
+            "-e",
+            help=r"A name with or without options, or a glob: 'imle\[lambda=2.5]', 'reinforce*'. Repeatable.",
+            metavar="NAME",
+            rich_help_panel=_WHAT,
+            show_default="all",
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    problem: Annotated[
+        list[str],
+        typer.Option(
+            "--problem", "-p", help="A name or a glob. Repeatable.", metavar="NAME", rich_help_panel=_WHAT, show_default="the default suite"
+        ),
+    ] = [],  # noqa: B006
+    stage: Annotated[
+        list[str],
+        typer.Option(
+            help="init, early or final, the stage of training. Repeatable.", metavar="NAME", rich_help_panel=_WHAT, show_default="all"
+        ),
+    ] = [],  # noqa: B006
+    loss: Annotated[
+        str | None, typer.Option(help="A loss for all problems.", metavar="NAME", rich_help_panel=_WHAT, show_default="every problem's own")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of the real score files.",
+            metavar="DIR",
+            rich_help_panel=_WHAT,
+            show_default="one that is found, else --builtin",
+        ),
+    ] = None,
+    builtin: Annotated[
+        bool, typer.Option("--builtin", help="Use the built-in score regimes even where score files are found.", rich_help_panel=_WHAT)
+    ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Measure on these scores (.npz or .safetensors).", metavar="FILE", rich_help_panel=_FILE, show_default=False),
+    ] = None,
+    oracle: Annotated[
+        str, typer.Option(help=r"The structure that they score, such as 'subset\[k=3]'.", metavar="NAME", rich_help_panel=_FILE)
+    ] = "linear_chain",
+    field: Annotated[
+        list[str],
+        typer.Option(
+            help="Which array is what (scores, transition, start, end, gold, lengths), and how numbers are meant "
+            "(meaning=cost, temperature, transition_axes, root, spans). Repeatable.",
+            metavar="KEY=VALUE",
+            rich_help_panel=_FILE,
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
+    instances: Annotated[
+        int | None, typer.Option(min=1, help="Instances per problem and stage.", metavar="N", rich_help_panel=_PRECISION, show_default="4")
+    ] = None,
+    replicates: Annotated[
+        int | None, typer.Option(help="Independent estimates per instance.", metavar="N", rich_help_panel=_PRECISION, show_default="4096")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Everything random comes from it.", metavar="N", rich_help_panel=_PRECISION)] = 0,
+    tier: Annotated[
+        str,
+        typer.Option(
+            help="exact replays all samples where it can, mc draws them, auto chooses.", metavar="NAME", rich_help_panel=_PRECISION
+        ),
+    ] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="float64 or float32, for the estimators.", metavar="NAME", rich_help_panel=_PRECISION)
+    ] = "float64",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first look: 1 instance, 512 replicates. Not for conclusions.", rich_help_panel=_PRECISION)
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(help="Rows per launch. Numbers do not depend on it.", metavar="N", rich_help_panel=_MACHINE)
+    ] = 4096,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=0,
+            help="Worker processes; 0 works in this one, without time limits. Numbers do not depend on it.",
+            metavar="N",
+            rich_help_panel=_MACHINE,
+            show_default="as many as there are cores",
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one cell may take.", metavar="SECONDS", rich_help_panel=_MACHINE)] = 300.0,
+    device: Annotated[str, typer.Option(help="cpu, or cuda, cuda:1, ...", metavar="NAME", rich_help_panel=_MACHINE)] = "cpu",
+    timing: Annotated[bool, typer.Option("--timing/--no-timing", help="Measure times, after all else.", rich_help_panel=_MACHINE)] = True,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The folder.", metavar="DIR", rich_help_panel=_OUTPUT, show_default="structgrad-results/<hash of the plan>"
+        ),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
+) -> None:
+    """Measure estimators on problems: bias, variance, time, sparsity; with a report.
+
+    The same command again goes on where it stopped: finished cells are not measured twice.
+
+    Exit codes: 0 all well, 2 bad input, 3 some cells failed, 130 interrupted.
+    """
+    with _sentences():
+        from ..suites.running.plan import CORES, Plan
+        from . import launch
+
+        preset = QUICK if quick else {}
+        wanted = instances or preset.get("instances")
+        settings = {"loss": loss} if loss else {}
+        own = launch.score_file(file, oracle, field, instances=wanted, seed=seed, **settings) if file else None
+        plan = Plan(
+            problems=tuple(problem),
+            stages=tuple(stage),
+            estimators=tuple(estimator),
+            data=None if own else launch.score_source(data, builtin=builtin),
+            file=own,
+            loss=loss,
+            instances=wanted or 4,
+            replicates=replicates or preset.get("replicates", 4096),
+            batch_size=batch_size,
+            seed=seed,
+            tier=tier,  # type: ignore[arg-type] # the plan checks it
+            jobs=CORES if jobs is None else jobs,
+            timeout=timeout,
+            dtype=dtype,
+            device=device,
+            timing=timing,
+        )
+        launch.pin_threads()
+        folder = launch.prepare(plan, out, fresh=fresh)
+        work = launch.Launch(plan, folder, repeat=launch.command(plan, out, quick=quick), quick=quick)
+        try:
+            counts = work.perform()
+        except KeyboardInterrupt:
+            typer.echo(f"interrupted; finished cells are kept, go on with: {work.repeat}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(SOME_FAILED if counts["failed"] else 0)
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="The folder of a run, or its results.parquet.", metavar="RUN", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A file, or - for standard output.", metavar="FILE", show_default="beside the results"),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="html, md or csv.", metavar="NAME", show_default="by the name of the output, else html"),
+    ] = None,
+) -> None:
+    """Write the report of a finished run: a page, Markdown for a comment, or medians and quartiles as CSV."""
+    kind = format_ or (output.suffix.lstrip(".") if output and output.suffix else "html")
+    with _sentences():
+        if kind not in FORMATS:
+            raise ValueError(f"`report` got the format {kind!r}; {listing.hint(kind, FORMATS)}")
+        text = _rendered(results, kind)
+        if str(output) == "-":
+            typer.echo(text, nl=False)
+        else:
+            _written(text, output or (results if results.is_dir() else results.parent) / FORMATS[kind])
+
+
+def _rendered(run: Path, kind: str) -> str:
+    from . import html, results, tables
+
+    frame, manifest = results.read(run)
+    if kind == "csv":
+        return tables.aggregate(frame).to_csv(index=False)
+    return html.to_html(frame, manifest) if kind == "html" else html.to_markdown(frame, manifest)
+
+
+def _written(text: str, path: Path) -> None:
+    from . import results
+
+    try:
+        results.write_whole(path, text.encode())
+    except OSError as error:
+        raise ValueError(f"`report` cannot write {path} ({error.strerror}); name another file with --output") from error
+    typer.echo(f"report: {path.resolve()}")
+
+
+if __name__ == "__main__":
+    main()

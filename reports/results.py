@@ -1,0 +1,183 @@
+"""The stored result of a run: one tidy Parquet table with its manifest, and the manifest once more as ``run.json``.
+
+The manifest travels inside the Parquet metadata too: the table alone says where it comes from, and the two can never disagree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..suites.base import SCHEMA_VERSION, Row
+
+TABLE = "results.parquet"
+MANIFEST = "run.json"
+_METADATA_VERSION = b"structgrad_schema_version"
+_METADATA_MANIFEST = b"structgrad_manifest"
+
+_DTYPES: dict[str, str] = {
+    "cell": "string",
+    "instance": "string",
+    "reason": "string",
+    "unbiased": "bool",
+    "deterministic": "bool",
+    "log_count": "Float64",
+    "entropy": "Float64",
+    "value": "Float64",
+    "low": "Float64",
+    "high": "Float64",
+    "replicates": "Int64",
+    "seed": "int64",
+    "schema_version": "int16",
+}
+COLUMNS: dict[str, str] = {field.name: _DTYPES.get(field.name, "category") for field in dataclasses.fields(Row)}
+"""The columns of the table in their order, with their pandas types; a name with few values is a category."""
+
+_PACKAGES = ("structgrad", "torch", "numpy", "scipy", "pandas")
+_SETTLED_ELSEWHERE = ("jobs", "timeout")
+
+Manifest = dict[str, Any]
+"""What a run was: plan, command, times, environment. JSON values only."""
+
+
+def to_frame(rows: Iterable[Row]) -> pd.DataFrame:
+    """The rows as a table with the columns and types of `COLUMNS`; what has no value is NA, never NaN."""
+    listed = list(rows)
+    columns = {name: pd.Series([getattr(row, name) for row in listed], dtype=_storage(dtype)) for name, dtype in COLUMNS.items()}
+    return pd.DataFrame(columns).astype(COLUMNS)
+
+
+def _storage(dtype: str) -> Any:
+    return "str" if dtype == "category" else dtype
+
+
+def write(rows: Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> Path:
+    """Write ``results.parquet`` and ``run.json`` into a folder, each as a whole or not at all.
+
+    Returns:
+        The path of the table.
+    """
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str)
+    table = pa.Table.from_pandas(to_frame(rows), preserve_index=False)
+    metadata = {_METADATA_VERSION: str(SCHEMA_VERSION).encode(), _METADATA_MANIFEST: text.encode()}
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), buffer)
+    write_whole(directory / TABLE, buffer.getvalue())
+    write_whole(directory / MANIFEST, (text + "\n").encode())
+    return directory / TABLE
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file atomically: whoever reads it, whenever the power fails, sees the old content or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
+    """The table and the manifest of a run.
+
+    Args:
+        path: the folder of a run, or its table.
+
+    Raises:
+        FileNotFoundError: there is no table.
+        ValueError: the file is no table of structgrad, or one of another schema version.
+    """
+    given = Path(path)
+    file = given / TABLE if given.is_dir() else given
+    if not file.is_file():
+        raise FileNotFoundError(f"`read` found no table {file}; expected the folder of a finished run, or its {TABLE}")
+    metadata = _metadata(file)
+    version = metadata.get(_METADATA_VERSION, b"").decode()
+    if version != str(SCHEMA_VERSION):
+        raise ValueError(
+            f"{file} has the schema version {version or 'of no structgrad table'}; "
+            f"expected {SCHEMA_VERSION}: measure again, or read it with the structgrad that wrote it"
+        )
+    frame: pd.DataFrame = pq.read_table(file).to_pandas()
+    return frame[list(COLUMNS)].astype(COLUMNS), json.loads(metadata[_METADATA_MANIFEST])
+
+
+def _metadata(file: Path) -> dict[bytes, bytes]:
+    try:
+        return dict(pq.read_schema(file).metadata or {})
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{file} is no Parquet file; expected the {TABLE} of a run") from error
+
+
+def plan_hash(plan: Mapping[str, Any]) -> str:
+    """Eight hex digits that name a plan; what cannot change a number (workers, time limit) does not enter."""
+    settled = {key: value for key, value in plan.items() if key not in _SETTLED_ELSEWHERE}
+    return hashlib.blake2b(json.dumps(settled, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
+
+
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """Where a run happens: commit, versions, processor, system, threads, device."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": _dirty(),
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "os": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") and torch.cuda.is_available() else None,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """The answer of git about the checkout that holds this file; None outside one (an installed copy may lie in another project's)."""
+    here = Path(__file__).resolve()
+    for command in (["ls-files", "--error-unmatch", here.name], list(arguments)):
+        try:
+            answer = subprocess.run(["git", "-C", str(here.parent), *command], capture_output=True, text=True, timeout=10, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+    return answer.stdout.strip()
+
+
+def _dirty() -> bool | None:
+    changes = _git("status", "--porcelain")
+    return None if changes is None else bool(changes)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()

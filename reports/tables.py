@@ -1,0 +1,317 @@
+"""Small tables as functions of the result table.
+
+The unit of replication is the instance: over instances there are medians and quartiles, never arithmetic means, since ratios to a small
+gradient have heavy tails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "biased")
+"""From best to worst. ``unresolved`` means that the test could not tell: it is no proof of anything."""
+
+REFERENCE_FAMILIES = ("exact",)
+"""Families that compute the truth itself; they take part in every table, but not in the answers."""
+
+CLAIM_METRICS = (
+    "relative_bias",
+    "relative_variance",
+    "relative_mse",
+    "cosine",
+    "gain",
+    "rho",
+    "zero_gradient_rate",
+    "time_ratio",
+)
+SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gradient_rate")
+
+ZERO = 1e-12
+"""Anything smaller is rounding, and is shown as 0."""
+
+_RESAMPLES = 1000
+_GROUPS_AT_ONCE = 256
+_GROUP = ["problem", "stage", "estimator"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A metric over the instances of one problem and stage.
+
+    Attributes:
+        median, lower, upper: the median and the quartiles over instances.
+        low, high: a 95 % interval of the median: bootstrap over three instances or more; of one instance, its own; NaN where there is none.
+        instances: how many.
+    """
+
+    median: float
+    lower: float
+    upper: float
+    low: float
+    high: float
+    instances: int
+
+    def __str__(self) -> str:
+        """The median, in brackets the quartiles, or of a single instance its own interval."""
+        if self.instances == 1:
+            return interval(self.median, self.low, self.high)
+        return interval(self.median, self.lower, self.upper)
+
+
+_FIELDS = tuple(Spread.__dataclass_fields__)
+
+
+def number(value: float) -> str:
+    """Three significant digits, the one format of every table.
+
+    Example:
+        >>> [number(value) for value in (0.12345, 12345.0, 2.5e-7, 1e-17, float("nan"))]
+        ['0.123', '12300', '2.5e-7', '0', '–']
+        >>> [number(value) for value in (1.0, 0.5, 0.9999)]
+        ['1', '0.500', '1.00']
+    """
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if abs(value) < ZERO:
+        return "0"
+    if abs(value) < 1e6 and abs(value - round(value)) < ZERO:
+        return f"{float(f'{value:.2e}'):.0f}"
+    digits, _, exponent = f"{value:.2e}".partition("e")
+    if 1e-3 <= abs(value) < 1e6:
+        return f"{float(f'{digits}e{exponent}'):.{max(0, 2 - int(exponent))}f}"
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def interval(middle: float, low: float, high: float) -> str:
+    """``0.120 [0.100, 0.150]``; the middle alone where the interval is missing or a point.
+
+    Example:
+        >>> interval(0.12, 0.1, 0.15)
+        '0.120 [0.100, 0.150]'
+    """
+    if math.isnan(low) or math.isnan(high) or number(low) == number(high) == number(middle):
+        return number(middle)
+    return f"{number(middle)} [{number(low)}, {number(high)}]"
+
+
+def order(frame: pd.DataFrame, column: str) -> list[str]:
+    """The values of a column in the order in which the run has them."""
+    return [str(value) for value in frame[column].astype(object).drop_duplicates()]
+
+
+def records(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows of a table as named tuples."""
+    return iter(frame.itertuples(index=False))
+
+
+def cells(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """The pairs (problem, stage) in the order of the run."""
+    pairs = frame[["problem", "stage"]].astype(object).drop_duplicates()
+    return [(str(problem), str(stage)) for problem, stage in pairs.itertuples(index=False)]
+
+
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that hold a number, with plain Python strings and floats; the times of a problem are there for each of its stages."""
+    rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["metric"] != "")]
+    numbers = {name: rows[name].astype("float64") for name in ("value", "low", "high")}
+    strings = {name: rows[name].astype(object) for name in (*_GROUP, "kind", "family", "metric", "instance", "objective", "verdict")}
+    return _timed_everywhere(rows.assign(**strings, **numbers))
+
+
+def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
+    """Times are measured at one stage of a problem, for they do not depend on training: give them to every stage that has none."""
+    timing = rows[rows["kind"] == "timing"]
+    missing = rows.loc[rows["kind"] != "timing", _GROUP].drop_duplicates()
+    missing = missing.merge(timing[_GROUP].drop_duplicates(), how="left", indicator=True)
+    missing = missing.loc[missing["_merge"] == "left_only", _GROUP]
+    once = timing.drop_duplicates(["problem", "estimator", "metric"]).drop(columns="stage")
+    return pd.concat([rows, missing.merge(once, on=["problem", "estimator"])[list(rows.columns)]], ignore_index=True)
+
+
+def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every metric over instances: one row per problem, stage, estimator and metric, with the fields of `Spread`."""
+    rows = measured(frame)
+    keys = [*_GROUP, "family", "metric"]
+    group = rows.groupby(keys, sort=False).ngroup().to_numpy()
+    rows = rows.iloc[np.argsort(group, kind="stable")]
+    table = rows.drop_duplicates(keys)[keys].reset_index(drop=True)
+    sizes = np.bincount(group, minlength=len(table))
+    starts = np.cumsum(sizes) - sizes
+    numbers = rows[["value", "low", "high"]].to_numpy(dtype=float)
+    spread = np.empty((len(table), 5))
+    for size in np.unique(sizes):
+        same = np.flatnonzero(sizes == size)
+        spread[same] = _spread(numbers[starts[same][:, None] + np.arange(size)])
+    return table.assign(**dict(zip(_FIELDS, spread.T, strict=False)), instances=sizes)
+
+
+def _spread(numbers: np.ndarray) -> np.ndarray:
+    """[group, instance, (value, low, high)] -> [group, (median, lower, upper, low, high)]."""
+    values = numbers[..., 0]
+    lower, median, upper = _quantiles(values, (0.25, 0.5, 0.75))
+    low, high = numbers[:, 0, 1:].T if values.shape[1] == 1 else _median_interval(values)
+    return np.stack([median, lower, upper, low, high], axis=-1)
+
+
+def _quantiles(values: np.ndarray, probabilities: tuple[float, ...]) -> np.ndarray:
+    """Quantiles along the last axis that stay infinite, and do not become NaN, where values are infinite."""
+    method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
+    return np.asarray(np.quantile(values, probabilities, axis=-1, method=method))
+
+
+def _median_interval(values: np.ndarray) -> np.ndarray:
+    """The 95 % percentile bootstrap of the median; the resamples are the same in every call, so that a report can be repeated."""
+    groups, size = values.shape
+    result = np.full((2, groups), math.nan)
+    draws = np.random.default_rng(size).integers(size, size=(_RESAMPLES, size))
+    for start in range(0, groups if size >= 3 else 0, _GROUPS_AT_ONCE):
+        chunk = slice(start, start + _GROUPS_AT_ONCE)
+        result[:, chunk] = _quantiles(np.median(values[chunk][:, draws], axis=-1), (0.025, 0.975))
+    return result
+
+
+def spreads(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Spread]:
+    """`Spread` by (problem, stage, estimator, metric)."""
+    table = aggregate(frame)
+    keys = table[[*_GROUP, "metric"]].itertuples(index=False, name=None)
+    return {key: Spread(*row) for key, row in zip(keys, table[list(_FIELDS)].itertuples(index=False, name=None), strict=True)}
+
+
+def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
+    """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
+    rows = measured(frame)
+    rows = rows[rows["verdict"] != ""]
+    records = []
+    for key, group in rows.groupby(_GROUP, sort=False):
+        worst = max(group["verdict"], key=VERDICTS.index)
+        records.append((*key, worst, int((group["verdict"] == worst).sum()), len(group)))
+    return pd.DataFrame(records, columns=[*_GROUP, "verdict", "sharing", "instances"])
+
+
+def claims(frame: pd.DataFrame) -> pd.DataFrame:
+    """What every estimator declares, beside what was measured: one row per problem, stage and estimator; metrics are `Spread` or None.
+
+    ``contradicted`` is true where an estimator that declares itself unbiased for the expected loss is found biased.
+    """
+    declared = measured(frame)
+    declared = declared[[*_GROUP, "family", "objective", "unbiased", "deterministic"]].drop_duplicates(_GROUP)
+    table = declared.merge(verdicts(frame), on=_GROUP, how="left")
+    known = spreads(frame)
+    for metric in CLAIM_METRICS:
+        table[metric] = _lookup(table, metric, known)
+    table["contradicted"] = table["unbiased"] & (table["objective"] == "expected") & (table["verdict"] == "biased")
+    return table.fillna({"verdict": ""}).reset_index(drop=True)
+
+
+def _lookup(table: pd.DataFrame, metric: str, known: dict[tuple[str, str, str, str], Spread]) -> pd.Series[Any]:
+    found = [known.get((*key, metric)) for key in table[_GROUP].itertuples(index=False, name=None)]
+    return pd.Series(found, index=table.index, dtype=object)
+
+
+def summary(frame: pd.DataFrame, metric: str = "relative_mse") -> pd.DataFrame:
+    """One metric at a glance: rows are estimators, columns (problem, stage), values `Spread` or None."""
+    known = spreads(frame)
+    columns = cells(measured(frame))
+    estimators = order(measured(frame), "estimator")
+    table = {pair: [known.get((*pair, estimator, metric)) for estimator in estimators] for pair in columns}
+    index = pd.Index(estimators, name="estimator")
+    return pd.DataFrame(table, index=index, columns=pd.MultiIndex.from_tuples(columns, names=["problem", "stage"]), dtype=object)
+
+
+def sparsity(frame: pd.DataFrame) -> pd.DataFrame:
+    """How many structures and parts every estimator touches; ``structures`` is the median number that exist."""
+    rows = measured(frame)
+    rows = rows[rows["metric"].isin(SPARSITY_METRICS)]
+    table = rows[_GROUP].drop_duplicates().reset_index(drop=True)
+    counts = rows.assign(count=np.exp(rows["log_count"].astype("float64"))).groupby(_GROUP)["count"].median()
+    known = spreads(frame)
+    table["structures"] = [float(counts.loc[key]) for key in table.itertuples(index=False, name=None)]
+    for metric in SPARSITY_METRICS:
+        table[metric] = _lookup(table, metric, known)
+    return table[table[list(SPARSITY_METRICS[:3])].notna().any(axis=1)].reset_index(drop=True)
+
+
+def skipped(frame: pd.DataFrame) -> pd.DataFrame:
+    """The pairs that were not measured, with the reason and the problems they belong to."""
+    rows = frame[frame["status"] == "skipped"].astype(object)
+    groups = rows.groupby(["estimator", "oracle", "loss", "reason"], sort=False)
+    records = [(*key, ", ".join(sorted(set(filter(None, group["problem"]))))) for key, group in groups]
+    return pd.DataFrame(records, columns=["estimator", "oracle", "loss", "reason", "problems"])
+
+
+def errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """What failed, and why."""
+    rows = frame[frame["status"].isin(["error", "timeout"])].astype(object)
+    columns = ["problem", "stage", "instance", "estimator", "kind", "status", "reason"]
+    return rows[columns].drop_duplicates().reset_index(drop=True)
+
+
+def counts(frame: pd.DataFrame) -> dict[str, int]:
+    """Number of cells that are ok, failed and skipped; a cell with one failed row failed."""
+    cell = (
+        frame["cell"].astype(object).where(frame["cell"] != "", frame["problem"].astype(object) + "/" + frame["estimator"].astype(object))
+    )
+    failed = set(cell[frame["status"].isin(["error", "timeout"])])
+    skips = set(cell[frame["status"] == "skipped"]) - failed
+    return {"ok": cell.nunique() - len(failed) - len(skips), "failed": len(failed), "skipped": len(skips)}
+
+
+def answers(frame: pd.DataFrame) -> pd.DataFrame:
+    """One sentence per problem and stage: smallest error, smallest bias, best direction among the measured estimators."""
+    rows = measured(frame)
+    rows = rows[~rows["family"].isin(REFERENCE_FAMILIES) & (rows["instance"] != "")]
+    records = []
+    for problem, stage in cells(rows):
+        part = rows[(rows["problem"] == problem) & (rows["stage"] == stage)]
+        found = [_error_sentence(part), _bias_sentence(part), _direction_sentence(part)]
+        records.append((problem, stage, " ".join(filter(None, found))))
+    return pd.DataFrame(records, columns=["problem", "stage", "answer"])
+
+
+def _error_sentence(rows: pd.DataFrame) -> str:
+    best = _best(rows, "relative_mse", largest=False)
+    return f"Smallest relative MSE: {best}." if best else ""
+
+
+def _direction_sentence(rows: pd.DataFrame) -> str:
+    best = _best(rows, "rho", largest=True)
+    return f"Best descent direction (rho): {best}." if best else ""
+
+
+def _bias_sentence(rows: pd.DataFrame) -> str:
+    """Who is proven to have no bias, and who comes closest of the others; a small bias that is not proven says so."""
+    known = verdicts(rows)
+    words = dict(zip(known["estimator"], known["verdict"], strict=True))
+    exact = [estimator for estimator, verdict in words.items() if verdict == "unbiased-exact"]
+    best = _best(rows[~rows["estimator"].isin(exact)], "relative_bias", largest=False, words=words)
+    proven = f"Unbiased-exact: {', '.join(exact)}. " if exact else ""
+    return proven + (f"Smallest relative bias{' of the others' if exact else ''}: {best}." if best else "")
+
+
+def _best(rows: pd.DataFrame, metric: str, *, largest: bool, words: dict[str, str] | None = None) -> str:
+    """The best median and its estimators; of a single one, on how many instances it is the best.
+
+    An instance where the metric does not exist (rho of a gradient that is always 0) counts as the worst: leaving it out would let an
+    estimator win by the instances on which it does anything.
+    """
+    rows = rows[rows["metric"] == metric]
+    if rows.empty:
+        return ""
+    wide = rows.pivot_table(index="instance", columns="estimator", values="value", aggfunc="first", sort=False)
+    signed = (-wide if largest else wide).fillna(math.inf)
+    middle = signed.median()
+    winners = [str(name) for name in middle.index[middle - middle.min() <= ZERO]]
+    value = number(float(middle[winners[0]]) * (-1 if largest else 1))
+    shown = ", ".join(f"{name} ({words[name]})" if words and name in words else name for name in winners)
+    if len(winners) > 1 or len(wide) == 1:
+        return f"{value} for {shown}"
+    wins = int((signed[winners[0]] <= signed.min(axis=1)).sum())
+    return f"{value} for {shown}, best on {wins} of {len(wide)} instances"

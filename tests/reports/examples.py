@@ -1,0 +1,114 @@
+"""A small result table made by hand: two stages, four estimators, three instances."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from structgrad.suites.base import Row
+
+MANIFEST: dict[str, Any] = {
+    "plan": {"problems": ["toy"], "stages": [], "seed": 7, "instances": 3},
+    "seed": 7,
+    "command": "structgrad run -p 'toy*' --builtin --seed 7",
+    "started": "2001-02-03T04:05:06+00:00",
+    "finished": "2001-02-03T04:06:00+00:00",
+    "environment": {
+        "python": "3.11",
+        "packages": {"torch": "2.13"},
+        "commit": "0123abc",
+        "dirty": True,
+        "cpu": "a <cpu> & more",
+        "threads": 1,
+    },
+}
+
+# name: objective, declares itself unbiased, verdicts and relative biases of three instances, relative variance
+ESTIMATORS: dict[str, tuple[str, bool, tuple[str, ...], tuple[float, ...], float]] = {
+    "exact": ("expected", True, ("unbiased-exact",) * 3, (0.0, 1e-16, 0.0), 0.0),
+    "reinforce": ("expected", True, ("unbiased-exact", "equivalent", "unbiased-exact"), (0.0, 0.01, 0.0), 8.0),
+    "rloo[num_samples=2]": ("expected", True, ("equivalent", "biased", "unresolved"), (0.02, 0.3, 0.1), 3.0),
+    "imle[lambda=2.5]": ("perturbed", False, ("biased",) * 3, (0.5, 0.7, 100.0), 0.25),
+}
+STAGES = ("init", "final")
+
+
+def shared(estimator: str, stage: str) -> dict[str, Any]:
+    """The columns that every row of a pair has."""
+    objective, unbiased, *_ = ESTIMATORS[estimator]
+    return {
+        "problem": "toy",
+        "stage": stage,
+        "source": "toy.npz",
+        "oracle": "subset[k=3]",
+        "loss": "quadratic",
+        "estimator": estimator,
+        "family": estimator.partition("[")[0],
+        "objective": objective,
+        "unbiased": unbiased,
+        "seed": 7,
+    }
+
+
+def moment_rows(estimator: str, stage: str) -> list[Row]:
+    """Metrics of three instances."""
+    *_, verdicts, biases, variance = ESTIMATORS[estimator]
+    rows = []
+    for item, (verdict, bias) in enumerate(zip(verdicts, biases, strict=True)):
+        metrics = {
+            "relative_bias": bias,
+            "relative_variance": variance,
+            "relative_mse": bias**2 + variance,
+            "rho": 1 / (1 + bias + variance),
+        }
+        rows += [
+            Row(
+                cell=f"{stage}-{estimator}",
+                kind="moments",
+                **shared(estimator, stage),
+                instance=f"item{item}",
+                metric=metric,
+                value=value,
+                low=0.9 * value,
+                high=1.1 * value,
+                tier="mc",
+                replicates=4096,
+                log_count=math.log(220),
+                verdict=verdict if metric == "relative_bias" else "",
+            )
+            for metric, value in metrics.items()
+        ]
+        rows += [
+            Row(
+                cell=f"{stage}-{estimator}",
+                kind="sparsity",
+                **shared(estimator, stage),
+                instance=f"item{item}",
+                metric=metric,
+                unit="count",
+                value=value,
+                log_count=math.log(220),
+            )
+            for metric, value in {"support": 220.0, "forward_nonzeros": 3.0, "gradient_nonzeros": float(item)}.items()
+        ]
+    return rows
+
+
+def timing_rows(estimator: str) -> list[Row]:
+    """Times, at the first stage only."""
+    times = {"forward_time": 0.032, "backward_time": 0.064, "time_ratio": 1.5}
+    return [
+        Row(cell="timing", kind="timing", **shared(estimator, "init"), metric=metric, value=value, low=0.9 * value, high=1.1 * value)
+        for metric, value in times.items()
+    ]
+
+
+def rows() -> list[Row]:
+    """The whole table, with one skipped pair and one failure."""
+    found = [row for stage in STAGES for estimator in ESTIMATORS for row in moment_rows(estimator, stage)]
+    found += [row for estimator in ESTIMATORS for row in timing_rows(estimator)]
+    failed = {**shared("imle[lambda=2.5]", "final"), "estimator": "spigot", "family": "spigot"}
+    found.append(Row(cell="broken", kind="moments", **failed, status="error", reason="RuntimeError: <script>alert(1)</script> | no"))
+    skipped = {**shared("imle[lambda=2.5]", "init"), "estimator": "sparsemap", "family": "sparsemap"}
+    found.append(Row(cell="", kind="skip", **skipped, status="skipped", reason="sparsemap needs ProjectionOracle"))
+    return found

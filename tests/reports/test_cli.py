@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from structgrad.estimators import ESTIMATORS
+from structgrad.reports import figures, launch, results, terminal
+from structgrad.reports.cli import app
+from structgrad.suites.problems.score_files import Convention
+from structgrad.suites.running import runner
+from structgrad.suites.running.runner import Plan
+from tests.reports import examples
+
+SMALL = [
+    "run",
+    "--builtin",
+    "-j",
+    "0",
+    "-p",
+    "categorical_regimes",
+    "--stage",
+    "init",
+    "--instances",
+    "1",
+    "--replicates",
+    "64",
+    "--no-timing",
+]
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def refused(*words: str) -> str:
+    """The one line on standard error of a call that is refused."""
+    result = call(*words)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+@pytest.fixture
+def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
+    """Puts something else in the place of the runner, and keeps the plans that it gets."""
+
+    def install(outcome: Any) -> list[Plan]:
+        plans: list[Plan] = []
+
+        def run(plan: Plan, directory: Path, *, progress: Any = None) -> Any:
+            plans.append(plan)
+            progress(1, 1, "only cell")
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(runner, "run", run)
+        monkeypatch.setattr(launch, "grid", lambda plan: None)
+        monkeypatch.setattr(figures, "draw", lambda frame: [])
+        return plans
+
+    return install
+
+
+def test_help_loads_neither_torch_nor_pandas() -> None:
+    code = (
+        "import sys; from structgrad.reports.cli import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'pandas', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "report" in done.stdout
+
+
+def test_help_of_run_shows_every_option_with_its_default() -> None:
+    result = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "140", "TERMINAL_WIDTH": "140"})
+    for text in ("imle[lambda=2.5]", "What is measured", "Where results go", "[default: 4096]", "[default: (all)]", "--no-timing", "130"):
+        assert text in result.stdout
+
+
+def test_version() -> None:
+    assert call("--version").stdout.startswith("structgrad ")
+
+
+def test_list_shows_every_estimator_with_what_it_declares() -> None:
+    result = call("list", "estimators")
+    for name in ESTIMATORS:
+        assert name in result.stdout
+    assert "unbiased, deterministic" in result.stdout
+
+
+def test_list_shows_everything_by_default() -> None:
+    output = call("list").stdout
+    for name in ("reinforce", "linear_chain", "categorical_regimes", "quadratic", "relative_bias"):
+        assert name in output
+
+
+def test_list_as_json_and_by_pattern() -> None:
+    found = json.loads(call("list", "estimators", "reinforce*", "--json").stdout)
+    assert [record["name"] for record in found] == [name for name in ESTIMATORS if name.startswith("reinforce")]
+    assert found[0]["unbiased"] is True
+    assert set(json.loads(call("list", "--json").stdout)) == {"estimators", "oracles", "problems", "losses", "metrics"}
+
+
+def test_list_refuses_an_unknown_kind_or_pattern() -> None:
+    assert refused("list", "estimator") == "error: `list` got 'estimator'; did you mean estimators?\n"
+    assert refused("list", "zzz").startswith("error: `list` got 'zzz'; expected one of estimators, oracles")
+    expected = "error: `list` got the pattern 'reinforze', which matches nothing; did you mean reinforce"
+    assert refused("list", "estimators", "reinforze").startswith(expected)
+
+
+def test_a_run_writes_results_and_report_and_resumes(tmp_path: Path) -> None:
+    words = [*SMALL, "-e", "exact", "-e", "rloo", "-e", "spigot", "--seed", "3", "-o", str(tmp_path / "out")]
+    first = call(*words)
+    assert first.exit_code == 0, first.output
+    frame, manifest = results.read(tmp_path / "out")
+    assert list(frame["estimator"].unique()) == ["exact", "rloo", "spigot"]
+    assert manifest["seed"] == 3
+    assert manifest["command"].startswith("structgrad run -p categorical_regimes --stage init -e exact -e rloo -e spigot --builtin")
+    assert "3 cells ok, 0 failed, 0 skipped." in first.stdout
+    assert str(tmp_path / "out" / "report.html") in first.stdout
+    assert "categorical_regimes: relative bias | relative MSE" in first.stdout
+    assert "3/3" in first.stderr
+    assert (tmp_path / "out" / "report.html").read_text().startswith("<!DOCTYPE html>")
+    again = call(*words)
+    assert "3/3 resumed" in again.stderr
+    pd.testing.assert_frame_equal(results.read(tmp_path / "out")[0], frame)
+    assert "resumed" not in call(*words, "--fresh").stderr
+
+
+def test_the_default_folder_is_named_after_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    fake_run(examples.rows()[:4])
+    for words in (["--seed", "1"], ["--seed", "1", "-j", "2"], ["--seed", "2"]):
+        assert call("run", "--builtin", *words).exit_code == 0
+    names = [path.name for path in (tmp_path / "structgrad-results").iterdir()]
+    assert len(names) == 2
+    assert {len(name) for name in names} == {8}
+
+
+def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
+    plans = fake_run(examples.rows()[:4])
+    words = "run -e ste -e imle[lambda=2.5] -p a -p b --stage init --loss f1 --data here --instances 7 --replicates 99 --batch-size 5"
+    more = f"--seed 4 -j 2 --timeout 9.5 --dtype float32 --device meta --tier mc --no-timing -o {tmp_path}"
+    assert call(*words.split(), *more.split()).exit_code == 0
+    assert plans == [
+        Plan(("a", "b"), ("init",), ("ste", "imle[lambda=2.5]"), "here", None, "f1", 7, 99, 5, 4, "mc", 2, 9.5, "float32", "meta", False)
+    ]
+
+
+def test_quick_changes_only_what_is_not_given(tmp_path: Path, fake_run: Any) -> None:
+    plans = fake_run(examples.rows()[:4])
+    assert call("run", "--builtin", "--quick", "--replicates", "256", "-o", str(tmp_path)).exit_code == 0
+    assert (plans[0].instances, plans[0].replicates) == (1, 256)
+    manifest = results.read(tmp_path)[1]
+    assert manifest["preset"] == "quick"
+    assert " --quick " in manifest["command"]
+
+
+def test_real_scores_are_used_where_they_are_found_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any
+) -> None:
+    monkeypatch.setattr(launch, "default_data", lambda: "found")
+    plans = fake_run(examples.rows()[:4])
+    call("run", "-o", str(tmp_path))
+    call("run", "--builtin", "-o", str(tmp_path))
+    call("run", "--data", "given", "-o", str(tmp_path))
+    assert [plan.data for plan in plans] == ["found", None, "given"]
+
+
+def test_an_own_score_file_reaches_the_plan(tmp_path: Path, fake_run: Any) -> None:
+    plans = fake_run(examples.rows()[:4])
+    fields = ["--field", "gold=labels", "--field", "meaning=cost", "--field", "temperature=2"]
+    assert call("run", "--file", "my.npz", "--oracle", "subset[k=3]", *fields, "--loss", "f1", "-o", str(tmp_path)).exit_code == 0
+    file = plans[0].file
+    assert file is not None
+    assert (file.path, file.oracle, file.gold, file.loss) == ("my.npz", "subset[k=3]", "labels", "f1")
+    assert file.convention == Convention("cost", 2.0)
+    repeated = results.read(tmp_path)[1]["command"]
+    assert "--file my.npz --oracle 'subset[k=3]' --field gold=labels --field meaning=cost --field temperature=2.0" in repeated
+
+
+def test_the_command_repeats_the_plan(fake_run: Any, tmp_path: Path) -> None:
+    import shlex
+
+    plans = fake_run(examples.rows()[:4])
+    plan = Plan(problems=("a b",), estimators=("reinforce*",), data="x", instances=9, replicates=77, jobs=3, timing=False, timeout=4.0)
+    assert call(*shlex.split(launch.command(plan, tmp_path))[1:]).exit_code == 0
+    assert plans == [plan]
+
+
+def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:
+    fake_run(examples.rows())
+    result = call("run", "--builtin", "-o", str(tmp_path))
+    assert result.exit_code == 3
+    assert "9 cells ok, 1 failed, 1 skipped." in result.stdout
+    assert "error: spigot on toy, final: RuntimeError" in result.stdout
+    assert f"again, failed cells only: structgrad run --builtin --out {tmp_path}" in result.stdout
+    assert "! rloo[num_samples=2] declares itself unbiased, and is found biased on toy, init" in result.stdout
+
+
+def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path, fake_run: Any) -> None:
+    fake_run(KeyboardInterrupt())
+    result = call("run", "--builtin", "-o", str(tmp_path))
+    assert result.exit_code == 130
+    assert f"finished cells are kept, go on with: structgrad run --builtin --out {tmp_path}\n" in result.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, fake_run: Any) -> None:
+    (tmp_path / "file").write_text("")
+    plans = fake_run([])
+    message = refused("run", "--builtin", "-o", str(tmp_path / "file" / "out"))
+    assert message.endswith("file/out (Not a directory); choose another folder with --out\n")
+    assert plans == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-e", "reinforze"], "got the unknown estimator 'reinforze'; did you mean reinforce"),
+        (["-p", "categorical_regime"], "got the unknown problem 'categorical_regime'; did you mean categorical_regimes"),
+        (["--stage", "finale"], "got the unknown stage 'finale'; did you mean final?"),
+        (["--dtype", "float65"], "got the unknown dtype 'float65'; did you mean float64"),
+        (["--data", "nowhere"], "`run` got both --data and --builtin; give one of them"),
+        (["--file", "x.npz", "--field", "golden=z"], "--field got the key 'golden'; did you mean gold?"),
+        (["--file", "x.npz", "--field", "gold"], "--field got 'gold'; expected key=value"),
+        (["--file", "x.npz", "--field", "temperature=hot"], "--field got temperature=hot; expected a number"),
+        (["--file", "x.npz"], "x.npz"),
+    ],
+)
+def test_bad_input_gets_one_sentence(tmp_path: Path, words: list[str], message: str) -> None:
+    assert message in refused("run", "--builtin", "-j", "0", "--no-timing", "-o", str(tmp_path / "out"), *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_report_writes_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "draw", lambda frame: [])
+    results.write(examples.rows(), tmp_path, examples.MANIFEST)
+    assert call("report", str(tmp_path)).stdout == f"report: {tmp_path / 'report.html'}\n"
+    assert call("report", str(tmp_path / results.TABLE), "--format", "md").exit_code == 0
+    assert (tmp_path / "report.md").read_text().startswith("## structgrad report")
+    assert call("report", str(tmp_path), "-o", str(tmp_path / "new" / "numbers.csv")).exit_code == 0
+    assert list(pd.read_csv(tmp_path / "new" / "numbers.csv").columns)[-6:] == ["median", "lower", "upper", "low", "high", "instances"]
+    assert call("report", str(tmp_path), "--format", "md", "-o", "-").stdout == (tmp_path / "report.md").read_text()
+
+
+def test_report_refuses_what_it_cannot_read_or_write(tmp_path: Path) -> None:
+    assert "`read` found no table" in refused("report", str(tmp_path))
+    results.write(examples.rows(), tmp_path, examples.MANIFEST)
+    assert refused("report", str(tmp_path), "--format", "htm") == "error: `report` got the format 'htm'; did you mean html?\n"
+    message = refused("report", str(tmp_path), "-o", str(tmp_path / results.TABLE / "x.md"))
+    assert "`report` cannot write" in message
+    assert "name another file with --output" in message
+
+
+def test_plain_progress_is_quiet_between_start_and_end(capsys: pytest.CaptureFixture[str]) -> None:
+    told = terminal.plain_progress(quiet=3600)
+    for finished in range(6):
+        told(finished, 5, "cell" if finished else "")
+    assert capsys.readouterr().err == "0/5\n5/5 cell\n"
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with terminal.progress() as told:
+        told(1, 2, "a [cell]")
+    assert os.linesep not in capsys.readouterr().out
+
+
+def test_summary_marks_every_verdict() -> None:
+    (table,) = terminal.summary(results.to_frame(examples.rows())).values()
+    shown = [str(cell) for cell in table.columns[1].cells]
+    assert [text.split("|")[0].split() for text in shown] == [["0", "="], ["0", "≈"], ["0.100", "!"], ["0.700", "≠"]]

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from structgrad.reports import results, tables
+from structgrad.reports.tables import Spread, interval, number
+from structgrad.suites.base import Row
+from tests.reports import examples
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return results.to_frame(examples.rows())
+
+
+def only(table: pd.DataFrame, **wanted: object) -> pd.Series:
+    for column, value in wanted.items():
+        table = table[table[column] == value]
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.123456, "0.123"),
+        (0.1, "0.100"),
+        (12.345, "12.3"),
+        (99.96, "100"),
+        (9.999, "10.0"),
+        (3.0, "3"),
+        (1 - 1e-15, "1"),
+        (0.9999, "1.00"),
+        (123456.7, "123000"),
+        (1.5e7, "1.5e7"),
+        (-0.00012, "-1.2e-4"),
+        (1e-13, "0"),
+        (-1e-300, "0"),
+        (0.0, "0"),
+        (math.nan, "–"),
+        (math.inf, "∞"),
+        (-math.inf, "−∞"),
+    ],
+)
+def test_number(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_interval() -> None:
+    assert interval(0.12, 0.1, 0.15) == "0.120 [0.100, 0.150]"
+    assert interval(0.12, math.nan, math.nan) == "0.120"
+    assert interval(0.12, 0.12, 0.12) == "0.120"
+
+
+def test_aggregate_is_median_and_quartiles_never_the_mean(frame: pd.DataFrame) -> None:
+    row = only(tables.aggregate(frame), stage="init", estimator="imle[lambda=2.5]", metric="relative_bias")
+    assert (row["median"], row["lower"], row["upper"], row["instances"]) == (0.7, 0.6, 50.35, 3)
+
+
+def test_interval_of_the_median_is_a_bootstrap_over_instances() -> None:
+    values = np.random.default_rng(0).standard_normal(50)
+    shared = examples.shared("reinforce", "init")
+    rows = [Row(cell="a", kind="moments", **shared, instance=str(i), metric="rho", value=float(value)) for i, value in enumerate(values)]
+    row = tables.aggregate(results.to_frame(rows)).iloc[0]
+    resamples = np.random.default_rng(1).choice(values, (4000, 50))
+    low, high = np.quantile(np.median(resamples, axis=1), (0.025, 0.975))
+    assert row["low"] == pytest.approx(low, abs=0.06)
+    assert row["high"] == pytest.approx(high, abs=0.06)
+
+
+def test_one_instance_keeps_its_own_interval_and_two_have_none() -> None:
+    shared = examples.shared("reinforce", "init")
+    one = Row(cell="a", kind="moments", **shared, instance="0", metric="rho", value=2.0, low=1.0, high=5.0)
+    found = tables.aggregate(results.to_frame([one])).iloc[0]
+    assert (found["low"], found["high"]) == (1.0, 5.0)
+    found = tables.aggregate(results.to_frame([one, replace(one, instance="1", value=4.0)])).iloc[0]
+    assert found["median"] == 3.0
+    assert math.isnan(found["low"])
+    assert math.isnan(found["high"])
+
+
+def test_an_infinite_value_does_not_turn_into_nan() -> None:
+    shared = examples.shared("reinforce", "init")
+    values = (1.0, 2.0, math.inf)
+    rows = [Row(cell="a", kind="moments", **shared, instance=str(i), metric="rho", value=value) for i, value in enumerate(values)]
+    row = tables.aggregate(results.to_frame(rows)).iloc[0]
+    assert (row["median"], row["upper"]) == (2.0, math.inf)
+
+
+def test_spread_shows_quartiles_or_the_interval_of_a_single_instance() -> None:
+    assert str(Spread(0.5, 0.4, 0.6, 0.3, 0.7, 4)) == "0.500 [0.400, 0.600]"
+    assert str(Spread(0.5, 0.5, 0.5, 0.3, 0.7, 1)) == "0.500 [0.300, 0.700]"
+
+
+def test_verdict_is_the_worst_over_instances_and_says_how_many_share_it(frame: pd.DataFrame) -> None:
+    found = tables.verdicts(frame)
+    assert tuple(only(found, stage="init", estimator="rloo[num_samples=2]"))[3:] == ("biased", 1, 3)
+    assert tuple(only(found, stage="init", estimator="reinforce"))[3:] == ("equivalent", 1, 3)
+    assert tuple(only(found, stage="init", estimator="exact"))[3:] == ("unbiased-exact", 3, 3)
+
+
+def test_only_an_unbiased_claim_on_the_expected_loss_can_be_contradicted(frame: pd.DataFrame) -> None:
+    claims = tables.claims(frame)
+    assert set(claims.loc[claims["contradicted"], "estimator"]) == {"rloo[num_samples=2]"}
+    relaxed = frame.assign(objective=frame["objective"].astype(object).replace("expected", "relaxed"))
+    assert not tables.claims(relaxed)["contradicted"].any()
+
+
+def test_claims_hold_what_was_declared_and_measured(frame: pd.DataFrame) -> None:
+    row = only(tables.claims(frame), stage="final", estimator="imle[lambda=2.5]")
+    assert (row["objective"], row["unbiased"], row["verdict"]) == ("perturbed", False, "biased")
+    assert row["relative_mse"].median == pytest.approx(0.7**2 + 0.25)
+    assert row["gain"] is None
+
+
+def test_times_of_the_first_stage_serve_every_stage(frame: pd.DataFrame) -> None:
+    claims = tables.claims(frame)
+    assert [spread.median for spread in claims["time_ratio"]] == [1.5] * 8
+
+
+def test_summary_has_estimators_as_rows_and_pairs_as_columns(frame: pd.DataFrame) -> None:
+    found = tables.summary(frame, "relative_variance")
+    assert list(found.columns) == [("toy", "init"), ("toy", "final")]
+    assert list(found.index) == list(examples.ESTIMATORS)
+    assert found.loc["reinforce", ("toy", "final")].median == 8.0
+
+
+def test_sparsity_counts(frame: pd.DataFrame) -> None:
+    row = only(tables.sparsity(frame), stage="init", estimator="reinforce")
+    assert row["structures"] == pytest.approx(220)
+    assert row["gradient_nonzeros"].median == 1.0
+
+
+def test_skips_errors_and_counts(frame: pd.DataFrame) -> None:
+    assert tables.skipped(frame).iloc[0].to_dict() == {
+        "estimator": "sparsemap",
+        "oracle": "subset[k=3]",
+        "loss": "quadratic",
+        "reason": "sparsemap needs ProjectionOracle",
+        "problems": "toy",
+    }
+    assert tables.errors(frame)["status"].tolist() == ["error"]
+    assert tables.counts(frame) == {"ok": 9, "failed": 1, "skipped": 1}
+
+
+def test_answers_leave_out_the_exact_gradient(frame: pd.DataFrame) -> None:
+    answer = tables.answers(frame)["answer"].iloc[0]
+    assert answer == (
+        "Smallest relative MSE: 0.740 for imle[lambda=2.5], best on 2 of 3 instances. "
+        "Smallest relative bias: 0 for reinforce (equivalent), best on 3 of 3 instances. "
+        "Best descent direction (rho): 0.513 for imle[lambda=2.5], best on 2 of 3 instances."
+    )
+
+
+def test_answers_name_what_is_proven_and_never_call_the_rest_unbiased(frame: pd.DataFrame) -> None:
+    proven = frame[frame["estimator"].isin(["exact", "imle[lambda=2.5]", "reinforce"])]
+    proven = proven.assign(verdict=proven["verdict"].astype(object).replace("equivalent", "unbiased-exact"))
+    answer = tables.answers(proven)["answer"].iloc[0]
+    assert "Unbiased-exact: reinforce. Smallest relative bias of the others: 0.700 for imle[lambda=2.5] (biased)" in answer
+    assert "nbiased" not in tables.answers(frame)["answer"].iloc[0]
+
+
+def test_estimators_with_the_same_value_share_the_answer(frame: pd.DataFrame) -> None:
+    twin = frame[frame["estimator"] == "imle[lambda=2.5]"]
+    both = pd.concat([frame, twin.assign(estimator="twin")])
+    assert "0.740 for imle[lambda=2.5], twin." in tables.answers(both)["answer"].iloc[0]
+
+
+def test_an_estimator_does_not_win_by_the_instances_where_it_does_nothing(frame: pd.DataFrame) -> None:
+    best = frame["estimator"] == "imle[lambda=2.5]"
+    silent = best & (frame["metric"] == "rho") & frame["instance"].isin(["item1", "item2"])
+    answer = tables.answers(frame[~silent])["answer"].iloc[0]
+    assert answer.endswith("Best descent direction (rho): 0.244 for rloo[num_samples=2], best on 2 of 3 instances.")
+
+
+def test_an_empty_table_gives_empty_tables() -> None:
+    empty = results.to_frame([])
+    for table in (tables.claims(empty), tables.sparsity(empty), tables.skipped(empty), tables.errors(empty), tables.answers(empty)):
+        assert table.empty
+    assert tables.counts(empty) == {"ok": 0, "failed": 0, "skipped": 0}
