@@ -1,0 +1,119 @@
+"""Examples run, tables agree with the registries, and public names are documented."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import structgrad
+from structgrad.estimators import ESTIMATORS, make_estimator
+from structgrad.oracles import ORACLES, make_oracle
+
+ROOT = Path(__file__).parents[1]
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+MODULES = sorted(module.name for module in pkgutil.walk_packages(structgrad.__path__, "structgrad."))
+PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+OPTIONS = {"subset": "subset[k=2]"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_run(name: str) -> None:
+    failed, _ = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
+    assert failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_in_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert failures(ROOT / page) == 0
+
+
+def test_the_readme_has_examples() -> None:
+    assert len(python_blocks(ROOT / "README.md")) == 2
+
+
+def test_a_wrong_example_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\n>>> 1 + 1\n3\n```\n")
+    assert failures(page) == 1
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def failures(page: Path) -> int:
+    """How many examples of a page fail; its blocks share one namespace, and those without prompts are run as they are."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    for number, block in enumerate(python_blocks(page)):
+        if block.startswith(">>>"):
+            example = doctest.DocTestParser().get_doctest(block, names, f"{page.name} block {number}", str(page), 0)
+            runner.run(example, clear_globs=False)
+            names.update(example.globs)
+        else:
+            exec(block, names)
+    return runner.summarize(verbose=False).failed
+
+
+def test_the_table_of_the_readme_is_that_of_the_registries() -> None:
+    table = (ROOT / "README.md").read_text().split("| estimator", 1)[1].split("\n\n", 1)[0]
+    header, _, *rows = [cells(line) for line in table.splitlines()]
+    assert header[3:] == list(ORACLES)
+    assert [row[0] for row in rows] == list(ESTIMATORS)
+    oracles = [make_oracle(OPTIONS.get(name, name)) for name in ORACLES]
+    for name, _, objective, unbiased, *marks in rows:
+        estimator = make_estimator(name)
+        assert objective == estimator.objective, name
+        assert unbiased == ("yes" if estimator.unbiased else "no"), name
+        assert marks == ["–" if estimator.incompatibility(oracle) else "✓" for oracle in oracles], name
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip(" `") for cell in line.strip().strip("|").split("|")]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ".benchmarks." not in name])
+def test_public_names_are_documented(name: str) -> None:
+    missing = [place for place, documented in public_names(importlib.import_module(name)) if not documented]
+    assert not missing, f"{name}: no docstring for {', '.join(missing)}"
+
+
+def public_names(module: ModuleType) -> list[tuple[str, bool]]:
+    """Every public class, function and method that the module defines, and whether it has a docstring of its own or of a base class."""
+    found = [(module.__name__, bool(module.__doc__))]
+    for node in ast.parse(Path(str(module.__file__)).read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            member = getattr(module, node.name)
+            found.append((node.name, bool(inspect.getdoc(member))))
+            found += [(f"{node.name}.{method}", bool(inspect.getdoc(getattr(member, method)))) for method in methods(node)]
+    return found
+
+
+def methods(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
+    """Public methods that a class defines."""
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    return [item.name for item in body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")]
+
+
+def test_a_missing_docstring_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sparsely_documented.py").write_text("class Silent:\n    def speak(self): ...\n    def _hidden(self): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = public_names(importlib.import_module("sparsely_documented"))
+    assert found == [("sparsely_documented", False), ("Silent", False), ("Silent.speak", False)]
+
+
+def test_the_commands_of_the_readme_are_those_of_ci() -> None:
+    """Continuous integration sets up and tests with the very line that the README gives."""
+    commands = re.findall(r"^```bash\n(.*?)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert commands[0].endswith("&& .venv/bin/structgrad run")
+    assert commands[1] in (ROOT / ".ci/run").read_text().splitlines()
