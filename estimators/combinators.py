@@ -50,12 +50,23 @@ class Baseline(Estimator[SamplingOracle]):
 class ConstantBaseline(Baseline):
     """REINFORCE minus a constant. Unbiased for every constant.
 
+    Cost: that of REINFORCE.
+
     Args:
         value: b; the expected loss is a good choice, 0 gives plain REINFORCE.
         num_samples: N.
 
     References:
         Williams 1992, section 4.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> estimates = ConstantBaseline(value=1.0).gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
+        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
+        [-0.04, -0.34, 0.38]
     """
 
     value: float = 1.0
@@ -80,6 +91,8 @@ class RunningMeanBaseline(Baseline):
     (Mixing the current loss in first scales the gradient by ``1 − (1 − decay)/N``, a known error of published code.) Measured after 64
     updates, and then frozen, so that replicates are independent.
 
+    Cost: that of REINFORCE, and one host copy per `updated`.
+
     Args:
         mean: the running mean before the first update.
         decay: weight of the past in an update, in [0, 1).
@@ -87,6 +100,17 @@ class RunningMeanBaseline(Baseline):
 
     References:
         Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics", section 3.2.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> estimator, generator = RunningMeanBaseline(), torch.Generator().manual_seed(0)
+        >>> for _ in range(200):
+        ...     surrogate = estimator.surrogate(loss, Categorical(), scores, generator=generator)
+        ...     estimator = estimator.updated(surrogate)
+        >>> 0.5 < estimator.mean < 2.0  # the expected loss is 1.11
+        True
     """
 
     mean: float = 0.0
@@ -126,6 +150,15 @@ class GreedyBaseline(Baseline):
 
     References:
         Rennie et al. 2017, "Self-critical sequence training for image captioning", section 3.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> estimates = GreedyBaseline().gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
+        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
+        [-0.04, -0.34, 0.38]
     """
 
     num_samples: int = 1

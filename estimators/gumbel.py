@@ -21,11 +21,22 @@ class StraightThroughGumbel(PathwiseEstimator[MarginalOracle]):
     On `categorical` this is the straight-through Gumbel-softmax of the papers, and its forward is an exact sample. On other structures the
     softmax becomes the marginals at the noisy scores, and the forward samples the perturbed, not the Gibbs, distribution.
 
+    Cost: one argmax, one noise tensor, the marginals and a product with their Jacobian, one loss gradient.
+
     Args:
         temperature: τ, positive.
 
     References:
         Jang, Gu & Poole 2017, "Categorical reparameterization with Gumbel-softmax", section 2.2; Maddison, Mnih & Teh 2017.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> estimates = StraightThroughGumbel(temperature=0.5).gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
+        >>> [round(value, 2) for value in estimates.mean(0).tolist()]
+        [-0.02, -0.32, 0.34]
     """
 
     temperature: float = 1.0

@@ -21,6 +21,13 @@ class StructuredAttention(PathwiseEstimator[MarginalOracle]):
 
     References:
         Kim, Denton, Hoang & Rush 2017, "Structured attention networks", section 3.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> StructuredAttention().gradient(loss, Categorical(), scores, generator=torch.Generator())
+        tensor([-0.0390, -0.3454,  0.3843])
     """
 
     name: ClassVar[str] = "structured_attention"

@@ -17,11 +17,19 @@ from .noise import Gumbel, Noise
 class PerturbAndMAP(PathwiseEstimator[Oracle]):
     """Perturb-and-MAP: forward ``z = argmax(θ + ε)``, backward ``ĝ = γ(z)``. Biased.
 
+    Cost: one argmax, one noise tensor, one loss gradient.
+
     Args:
         noise: `Gumbel` or `SumOfGamma`.
 
     References:
         Papandreou & Yuille 2011, "Perturb-and-MAP random fields", section 3.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> scores = torch.tensor([0.3, -0.2, 0.5]).expand(5, 3)
+        >>> PerturbAndMAP().structure(Subset(2), scores, generator=torch.Generator()).sum(-1)
+        tensor([2., 2., 2., 2., 2.])
     """
 
     noise: Noise = Gumbel()
@@ -45,11 +53,22 @@ class PerturbAndParse(PathwiseEstimator[MarginalOracle]):
     With Gumbel noise this is `StraightThroughGumbel` at temperature 1. The published parser hands the loss the relaxed tree; here the
     forward is discrete, and the backward is the same.
 
+    Cost: one argmax, one noise tensor, the marginals and a product with their Jacobian, one loss gradient.
+
     Args:
         noise: `Gumbel` or `SumOfGamma`.
 
     References:
         Corro & Titov 2019, "Differentiable perturb-and-parse", section 4.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> estimates = PerturbAndParse().gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
+        >>> round(float(estimates[:, 2].mean()), 2)  # the exact gradient is 0.38
+        0.27
     """
 
     noise: Noise = Gumbel()

@@ -16,8 +16,17 @@ from .base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, ev
 class SparseMAP(PathwiseEstimator[ProjectionOracle]):
     """SparseMAP: the loss sees its mean ``argmin_{μ ∈ conv Z} ½‖μ − θ‖²``, with the exact gradient of ``L`` there. Deterministic.
 
+    Cost: one projection, one loss gradient.
+
     References:
         Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 3.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> SparseMAP().gradient(loss, Categorical(), scores, generator=torch.Generator())
+        tensor([-0.5000,  0.0000,  0.5000])
     """
 
     name: ClassVar[str] = "sparsemap"
@@ -41,9 +50,18 @@ class SparseMAPMarginalisation(Estimator[ProjectionOracle]):
 
     The loss is evaluated on structures only. Deterministic, and exact for its own objective; only values of the loss are needed.
 
+    Cost: one projection, one loss value per atom.
+
     References:
         Correia, Niculae, Aziz & Martins 2020, "Efficient marginalization of discrete and structured latent variables via sparsity",
         section 4.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> SparseMAPMarginalisation().gradient(loss, Categorical(), scores, generator=torch.Generator())
+        tensor([-0.5000,  0.0000,  0.5000])
     """
 
     name: ClassVar[str] = "sparsemap_marginalisation"

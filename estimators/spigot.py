@@ -20,12 +20,21 @@ class SPIGOT(PathwiseEstimator[ProjectionOracle]):
     P is the Euclidean projection on the marginal polytope (the authors project on a relaxation of it). The estimate is 0 exactly where z
     already minimises ``⟨γ, ·⟩``; it is bounded by the polytope's diameter, and its scale is η.
 
+    Cost: one argmax, one projection, one loss gradient.
+
     Args:
         step_size: η, positive. The authors use 1.
         max_norm: γ, of the free parts, is scaled down to this norm first. The authors use 1; the default does not clip.
 
     References:
         Peng, Thomson & Smith 2018, "Backpropagating through structured argmax using a SPIGOT", section 3.2.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> SPIGOT(step_size=0.1).gradient(loss, Categorical(), scores, generator=torch.Generator())
+        tensor([ 0.0000, -0.1250,  0.1250])
     """
 
     step_size: float = 1.0

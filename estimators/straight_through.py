@@ -46,8 +46,17 @@ class StraightThroughMarginals(PathwiseEstimator[MarginalOracle]):
 
     The whole Jacobian of the marginals is used: its diagonal alone, as in some published code, is another vector.
 
+    Cost: one argmax, the marginals and a product with their Jacobian, one loss gradient.
+
     References:
         Jang, Gu & Poole 2017, section 2.2, without noise; Martins & Niculae 2019, "Latent structure models for NLP" (tutorial), part 3.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> StraightThroughMarginals().gradient(loss, Categorical(), scores, generator=torch.Generator())
+        tensor([-0.0390, -0.3454,  0.3843])
     """
 
     name: ClassVar[str] = "ste_marginals"
@@ -67,8 +76,17 @@ class StraightThroughMarginals(PathwiseEstimator[MarginalOracle]):
 class SampledStraightThrough(PathwiseEstimator[SamplingOracle]):
     """Straight-through on an exact sample: forward ``z ∼ p_θ``, backward ``ĝ = γ(z)``. Biased even for linear losses, by ``(I − Cov)γ``.
 
+    Cost: one exact sample, one loss gradient.
+
     References:
         Bengio, Léonard & Courville 2013, section 4.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> SampledStraightThrough().gradient(loss, Categorical(), scores, generator=torch.Generator())
+        tensor([ 1.0000, -0.5000,  2.0000])
     """
 
     name: ClassVar[str] = "ste_sample"
@@ -89,8 +107,17 @@ class Simple(PathwiseEstimator[SamplingOracle]):
 
     Unbiased for losses whose gradient is constant on the hull (linear losses), biased else; the variance is small.
 
+    Cost: one exact sample, the marginals and a product with their Jacobian, one loss gradient.
+
     References:
         Ahmed, Zeng, Niepert & Van den Broeck 2023, "SIMPLE: a gradient estimator for k-subset sampling", section 3.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
+        >>> scores = torch.tensor([0.3, -0.2, 0.5])
+        >>> Simple().gradient(loss, Categorical(), scores, generator=torch.Generator())
+        tensor([-0.0390, -0.3454,  0.3843])
     """
 
     name: ClassVar[str] = "simple"

@@ -125,6 +125,15 @@ class MarginalOracle(Oracle):
 
     A subclass implements `_log_partition` in differentiable torch that is safe at ``-inf``; marginals, their exact Jacobian, entropy and
     log-probabilities follow from it, because ``∇A(θ) = μ`` and ``∇²A(θ) = Cov(z)`` (Wainwright & Jordan 2008, section 3).
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> oracle, scores = Subset(2), torch.tensor([0.5, 0.0, -math.inf, 0.0], requires_grad=True)
+        >>> oracle.log_partition(scores).backward()
+        >>> scores.grad
+        tensor([0.7673, 0.6163, 0.0000, 0.6163])
+        >>> oracle.log_prob(torch.tensor([1.0, 1.0, 0.0, 0.0]), scores).exp()
+        tensor(0.3837, grad_fn=<ExpBackward0>)
     """
 
     @abc.abstractmethod
@@ -224,7 +233,16 @@ class SamplingOracle(MarginalOracle):
 
 
 class ProjectionOracle(Oracle):
-    """An oracle that projects on the marginal polytope: SparseMAP (Niculae et al. 2018)."""
+    """An oracle that projects on the marginal polytope: SparseMAP (Niculae et al. 2018).
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> solution = Subset(2).project(torch.tensor([1.0, 0.6, 0.2, -3.0]))
+        >>> solution.mean
+        tensor([1.0000, 0.7000, 0.3000, 0.0000])
+        >>> int(solution.support), float(solution.gap) < 1e-12
+        (2, True)
+    """
 
     @abc.abstractmethod
     def _project(self, rows: Tensor) -> Projection:
@@ -244,7 +262,14 @@ class ProjectionOracle(Oracle):
 
 
 class EnumerableOracle(Oracle):
-    """An oracle whose structures can be listed by rank, at constant memory."""
+    """An oracle whose structures can be listed by rank, at constant memory.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> Subset(2).enumerate((4,), start=4, stop=6)
+        tensor([[0., 1., 0., 1.],
+                [0., 0., 1., 1.]])
+    """
 
     @abc.abstractmethod
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:

@@ -26,6 +26,15 @@ def forward_sparsity(estimator: Estimator[Any], oracle: Any, scores: Tensor, *, 
 
     Returns:
         ``support`` and ``forward_nonzeros`` (non-zero parts of the structure that the loss sees).
+
+    Example:
+        >>> from structgrad.estimators import SparseMAP
+        >>> from structgrad.oracles import Categorical
+        >>> from structgrad.suites import exact_truth
+        >>> scores = torch.tensor([1.0, 0.8, -1.0], dtype=torch.float64)
+        >>> truth = exact_truth(lambda z: z.square().sum(-1), Categorical(), scores)
+        >>> forward_sparsity(SparseMAP(), Categorical(), scores, truth=truth)
+        {'support': 2.0, 'forward_nonzeros': 2.0}
     """
     if ProjectionOracle in estimator.needs and estimator.objective in ("relaxed", "sparse"):
         support = int(oracle.project(scores).support)

@@ -81,6 +81,11 @@ def load(name: str, stage: str, *, instances: int, data: str | None, loss: str |
 
     Raises:
         ValueError: an unknown name, stage or loss, more instances than there are items, or no file to read.
+
+    Example:
+        >>> problem = load("subset_regimes", "final", instances=2, data=None)
+        >>> problem.oracle, [instance.name for instance in problem.instances]
+        (Subset(k=3), ['subset_regimes-0', 'subset_regimes-1'])
     """
     if name not in PROBLEMS:
         raise ValueError(unknown(name, PROBLEMS, "problem"))

@@ -36,6 +36,14 @@ def run(plan: Plan, directory: Path, *, progress: Progress | None = None) -> lis
     Raises:
         ValueError: a plan that cannot be measured.
         OSError: a directory that cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> plan = Plan(problems=("categorical_regimes",), stages=("init",), estimators=("rloo",), instances=1, timing=False, jobs=0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rows = run(plan, Path(folder))
+        >>> [row.verdict for row in rows if row.metric == "relative_bias"]
+        ['unbiased-exact']
     """
     work = grid(plan)
     check_writable(directory)

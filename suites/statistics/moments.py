@@ -26,6 +26,12 @@ class Moments:
         zero: [batches] estimates that are exactly 0. ``nonzero``: [batches] non-zero parts, summed over estimates.
         comoment: [d, d] centred sums of products over all batches, or None above `FULL_COVARIANCE` parts.
         total: replicates in ``comoment``. ``total_mean``: [d], their mean.
+
+    Example:
+        >>> moments = Moments.empty(torch.tensor([1.0, 0.0]))
+        >>> moments.add(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), batch=0)
+        >>> moments.mean[0], int(moments.zero[0])
+        (tensor([0., 0.], dtype=torch.float64), 1)
     """
 
     gradient: Tensor

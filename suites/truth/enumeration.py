@@ -62,6 +62,15 @@ def exact_truth(loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: in
 
     Raises:
         ValueError: more structures than the cap, or no feasible structure.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> losses = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+        >>> truth = exact_truth(lambda z: z @ losses, Categorical(), torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64))
+        >>> truth.gradient
+        tensor([-0.0390, -0.3454,  0.3843], dtype=torch.float64)
+        >>> round(truth.value, 4), truth.count
+        (1.1102, 3)
     """
     theta = scores.detach().double()
     if theta.ndim != oracle.event_ndim:
