@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import inspect
 import keyword
 import re
 from collections.abc import Callable, Mapping
@@ -58,6 +59,7 @@ def build(text: str, registry: Mapping[str, Any], kind: str, readers: Mapping[st
         raise ValueError(unknown(name, registry, kind))
     if not callable(factory):
         return factory
+    _check_options(text, factory, options, kind)
     for option, reader in (readers or {}).items():
         if isinstance(options.get(option), str):
             options[option] = reader(options[option])
@@ -65,6 +67,24 @@ def build(text: str, registry: Mapping[str, Any], kind: str, readers: Mapping[st
         return factory(**options)
     except TypeError as error:
         raise ValueError(f"{kind} {text!r}: {error}") from error
+
+
+def _check_options(text: str, factory: Any, options: Mapping[str, Any], kind: str) -> None:
+    """Refuse an option that the constructor does not know, or the lack of one that it needs, under the name that a user types."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # some built-in classes have none
+        return
+    if any(parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) for parameter in parameters.values()):
+        return
+    known = {name: name.rstrip("_") for name in parameters}
+    for option in options:
+        if option not in known:
+            reason = unknown(option.rstrip("_"), known.values(), "option") if known else f"got {option!r}; it takes no options"
+            raise ValueError(f"{kind} {text!r}: {reason}")
+    missing = [name for name, parameter in parameters.items() if parameter.default is parameter.empty and name not in options]
+    if missing:
+        raise ValueError(f"{kind} {text!r} lacks an option; expected {parse(text)[0]}[{known[missing[0]]}=...]")
 
 
 def unknown(name: str, known: Any, kind: str) -> str:

@@ -14,10 +14,11 @@ from typing import Any
 from rich.console import Console
 
 from ..suites.base import Row
+from ..suites.problems.named import REAL_PROBLEMS, default_data
 from ..suites.problems.score_files import Convention, ScoreFile
 from ..suites.running import runner
 from ..suites.running.plan import grid
-from ..suites.running.runner import Plan, default_data
+from ..suites.running.runner import Plan
 from . import html, results, tables, terminal
 from .listing import hint
 
@@ -32,7 +33,12 @@ def score_source(data: Path | None, *, builtin: bool) -> str | None:
     """The folder of score files: the given one, none, or the one that is found."""
     if data is not None and builtin:
         raise ValueError("`run` got both --data and --builtin; give one of them")
-    return str(data) if data is not None else None if builtin else default_data()
+    if data is None:
+        return None if builtin else default_data()
+    if not any((data / f"{name}.npz").is_file() for name in REAL_PROBLEMS):
+        files = ", ".join(f"{name}.npz" for name in REAL_PROBLEMS)
+        raise ValueError(f"--data got {str(data)!r}, which holds none of {files}; expected their folder, or choose --builtin")
+    return str(data)
 
 
 def score_file(path: Path, oracle: str, fields: list[str], **settings: Any) -> ScoreFile:

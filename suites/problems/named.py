@@ -63,9 +63,9 @@ def default_data() -> str | None:
 
 
 def available(data: str | None) -> tuple[str, ...]:
-    """The default suite: the real problems where the folder holds all of their files, else the built-in ones."""
-    complete = data is not None and all((Path(data) / f"{name}.npz").is_file() for name in REAL_PROBLEMS)
-    return tuple(REAL_PROBLEMS if complete else BUILT_IN_PROBLEMS)
+    """The default suite: the real problems whose files the folder holds, and the built-in ones where it holds none."""
+    found = () if data is None else tuple(name for name in REAL_PROBLEMS if (Path(data) / f"{name}.npz").is_file())
+    return found or tuple(BUILT_IN_PROBLEMS)
 
 
 def load(name: str, stage: str, *, instances: int, data: str | None, loss: str | None = None, seed: int = 0) -> Problem:  # noqa: PLR0913

@@ -151,12 +151,28 @@ def test_the_default_folder_is_named_after_the_plan(tmp_path: Path, monkeypatch:
 
 def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
     plans = fake_run(examples.rows()[:4])
-    words = "run -e ste -e imle[lambda=2.5] -p a -p b --stage init --loss f1 --data here --instances 7 --replicates 99 --batch-size 5"
-    more = f"--seed 4 -j 2 --timeout 9.5 --dtype float32 --device meta --tier mc --no-timing -o {tmp_path}"
-    assert call(*words.split(), *more.split()).exit_code == 0
-    assert plans == [
-        Plan(("a", "b"), ("init",), ("ste", "imle[lambda=2.5]"), "here", None, "f1", 7, 99, 5, 4, "mc", 2, 9.5, "float32", "meta", False)
-    ]
+    (tmp_path / "categorical_fsdd.npz").touch()
+    words = "-e ste -e imle[lambda=2.5] -p a -p b --stage init --loss f1 --instances 7 --replicates 99 --batch-size 5 --seed 4 -j 2"
+    more = "--timeout 9.5 --dtype float32 --device meta --tier mc --no-timing"
+    assert call("run", *words.split(), *more.split(), "--data", str(tmp_path), "-o", str(tmp_path)).exit_code == 0
+    expected = Plan(
+        problems=("a", "b"),
+        stages=("init",),
+        estimators=("ste", "imle[lambda=2.5]"),
+        data=str(tmp_path),
+        loss="f1",
+        instances=7,
+        replicates=99,
+        batch_size=5,
+        seed=4,
+        tier="mc",
+        jobs=2,
+        timeout=9.5,
+        dtype="float32",
+        device="meta",
+        timing=False,
+    )
+    assert plans == [expected]
 
 
 def test_quick_changes_only_what_is_not_given(tmp_path: Path, fake_run: Any) -> None:
@@ -175,8 +191,15 @@ def test_real_scores_are_used_where_they_are_found_unless_told_otherwise(
     plans = fake_run(examples.rows()[:4])
     call("run", "-o", str(tmp_path))
     call("run", "--builtin", "-o", str(tmp_path))
-    call("run", "--data", "given", "-o", str(tmp_path))
-    assert [plan.data for plan in plans] == ["found", None, "given"]
+    (tmp_path / "categorical_fsdd.npz").touch()
+    call("run", "--data", str(tmp_path), "-o", str(tmp_path))
+    assert [plan.data for plan in plans] == ["found", None, str(tmp_path)]
+
+
+def test_a_folder_without_score_files_is_refused(tmp_path: Path) -> None:
+    message = refused("run", "--data", str(tmp_path), "-o", str(tmp_path / "out"))
+    assert f"--data got '{tmp_path}', which holds none of tagging_coarse5.npz, " in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_own_score_file_reaches_the_plan(tmp_path: Path, fake_run: Any) -> None:
@@ -195,7 +218,9 @@ def test_the_command_repeats_the_plan(fake_run: Any, tmp_path: Path) -> None:
     import shlex
 
     plans = fake_run(examples.rows()[:4])
-    plan = Plan(problems=("a b",), estimators=("reinforce*",), data="x", instances=9, replicates=77, jobs=3, timing=False, timeout=4.0)
+    (tmp_path / "categorical_fsdd.npz").touch()
+    own = {"data": str(tmp_path), "instances": 9, "replicates": 77, "jobs": 3, "timing": False, "timeout": 4.0}
+    plan = Plan(problems=("a b",), estimators=("reinforce*",), **own)
     assert call(*shlex.split(launch.command(plan, tmp_path))[1:]).exit_code == 0
     assert plans == [plan]
 

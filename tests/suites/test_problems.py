@@ -288,11 +288,11 @@ def test_a_real_file_with_other_arrays_is_refused(tmp_path: Path) -> None:
         load("categorical_fsdd", "init", instances=1, data=str(tmp_path))
 
 
-def test_the_suite_is_real_only_where_all_files_are(tmp_path: Path) -> None:
+def test_the_suite_is_what_the_folder_holds(tmp_path: Path) -> None:
     assert available(None) == available(str(tmp_path)) == tuple(BUILT_IN_PROBLEMS)
-    for number, name in enumerate(REAL_PROBLEMS):
+    for number, name in enumerate(REAL_PROBLEMS, start=1):
         (tmp_path / f"{name}.npz").touch()
-        assert available(str(tmp_path)) == tuple(REAL_PROBLEMS if number == 2 else BUILT_IN_PROBLEMS)
+        assert available(str(tmp_path)) == tuple(REAL_PROBLEMS)[:number]
 
 
 def test_default_folders_are_tried_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
