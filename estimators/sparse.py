@@ -48,6 +48,10 @@ class SparseMAP(PathwiseEstimator[ProjectionOracle]):
 class SparseMAPMarginalisation(Estimator[ProjectionOracle]):
     """SparseMAP marginalisation: ``Σ_s w_s(θ) L(a_s)`` over the atoms, with its exact gradient.
 
+    Where the mean lies on a face of the polytope that is no simplex, which is the rule for chains, other atoms would give the same mean,
+    and another estimate: the distribution, unlike the mean, is not unique. The atoms are those that the active set met; rounding, and so
+    another version of the solver, can choose others.
+
     The loss is evaluated on structures only. Deterministic, and exact for its own objective; only values of the loss are needed.
 
     Cost: one projection, one loss value per atom.

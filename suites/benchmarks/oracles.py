@@ -21,7 +21,7 @@ CASES: dict[str, tuple[AnyOracle, tuple[int, ...]]] = {
     "linear_chain n=32 t=16": (LinearChain(), (32, 16, 16)),
 }
 TOO_SLOW = {("linear_chain n=32 t=16", "project")}
-"""The active set takes about a minute here: its Gram systems grow with the support."""
+"""The active set takes seconds a call here: its supports hold about 80 atoms of 8192 parts."""
 
 
 def sample(oracle: AnyOracle, scores: Tensor) -> Tensor:
