@@ -99,6 +99,15 @@ def test_the_naive_bias_would_be_far_off():
     assert low == 0
 
 
+def test_a_cosine_at_its_boundary_stays_within_it():
+    """The jackknife knows no boundary: its interval for an unbiased estimator reaches above 1, or misses 1 altogether."""
+    mean = torch.zeros(8, dtype=torch.float64)
+    mean[0] = 1
+    for seed in range(20):
+        cosine = estimated_metrics(simulated(mean, torch.full((8,), 3.0, dtype=torch.float64), seed))["cosine"]
+        assert 0 < cosine.low < cosine.value <= cosine.high <= 1
+
+
 def test_bias_orthogonal_to_the_gradient():
     mean = torch.zeros(8, dtype=torch.float64)
     mean[0], mean[1] = 5.0, 0.5
