@@ -18,11 +18,11 @@ from torch.nn.functional import pad
 from .sparse_solution import Projection, affine_solve
 
 
-def solve(argmax: Callable[[Tensor], Tensor], rows: Tensor, max_steps: int | None = None) -> Projection:
+def solve(argmax: Callable[[Tensor, Tensor], Tensor], rows: Tensor, max_steps: int | None = None) -> Projection:
     """Project rows [b, *event] on the convex hull of the structures that ``argmax`` can return.
 
     Args:
-        argmax: MAP of float64 rows [b, *event], for any b; forbidden parts are given as -inf.
+        argmax: MAP of float64 directions [i, *event] for the rows of these indices [i]; forbidden parts are given as -inf.
         rows: float64 scores, -inf where a part is forbidden.
         max_steps: cap on argmax calls; the default, ``20·(d + 1)`` for d parts, was never reached in tests at score scales 0.05 to 50.
             Where it stops the solver, the gap in the result says how far from optimal the answer is.
@@ -32,14 +32,15 @@ def solve(argmax: Callable[[Tensor], Tensor], rows: Tensor, max_steps: int | Non
 
     Example:
         >>> from structgrad.oracles import Categorical
-        >>> solution = solve(Categorical().argmax, torch.tensor([[1.0, 0.8, -1.0]], dtype=torch.float64))
+        >>> rows = torch.tensor([[1.0, 0.8, -1.0]], dtype=torch.float64)
+        >>> solution = solve(lambda directions, items: Categorical().argmax(directions), rows)
         >>> atoms, weights = solution.decompose()
         >>> (weights.unsqueeze(-1) * atoms).sum(1)
         tensor([[0.6000, 0.4000, 0.0000]], dtype=torch.float64)
     """
     event = rows.shape[1:]
     theta = rows.flatten(1)
-    state = _ActiveSet(theta, lambda direction: argmax(direction.unflatten(1, event)).flatten(1).to(theta.dtype))
+    state = _ActiveSet(theta, lambda direction, items: argmax(direction.unflatten(1, event), items).flatten(1).to(theta.dtype))
     closed = []
     for _ in range(max_steps or 20 * (theta.shape[1] + 1)):
         if not state.step():
@@ -65,12 +66,12 @@ class _ActiveSet:
     Inner products of the atoms with each other (``gram``) and with the scores (``correlations``) are kept, and grow with each new atom.
     """
 
-    def __init__(self, theta: Tensor, argmax: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, theta: Tensor, argmax: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.argmax = argmax
         self.index = torch.arange(len(theta), device=theta.device)
         self.forbidden = theta == -math.inf
         self.theta = torch.where(self.forbidden, 0, theta)
-        first = argmax(theta)
+        first = argmax(theta, self.index)
         # An item without a structure gets an argmax that uses a forbidden part, or no part at all.
         infeasible = (first * self.forbidden).any(-1) | (first.sum(-1) == 0)
         self.atoms = first.unsqueeze(1)
@@ -112,7 +113,7 @@ class _ActiveSet:
         """Ask for the best atom along the residual; close the items that have none better."""
         mean = (self.weights.unsqueeze(1) @ self.atoms).squeeze(1)
         residual = self.theta - mean
-        atom = self.argmax(residual.masked_fill(self.forbidden, -math.inf))
+        atom = self.argmax(residual.masked_fill(self.forbidden, -math.inf), self.index)
         gap = (residual * (atom - mean)).sum(-1)
         self.gap = torch.where(ready, gap.clamp(min=0), self.gap)
         rounding = 1e-14 * (residual.abs() * (atom + mean)).sum(-1) + 1e-15

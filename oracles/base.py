@@ -8,6 +8,8 @@ Contracts that every operation keeps:
 
 * scores are ``[*batch, *event]``, float32 or float64 (half precision is computed in float32), on any device;
 * a forbidden part has score ``-inf``; an *ignored* entry (see `Oracle.read_mask`) is never read and is 0 in every result;
+* ``lengths`` (optional, int ``[*batch]``) says how much of the first event axis an item uses: what lies beyond is never read, and is 0 in
+  every result;
 * rows that `Tensor.expand` made (stride 0) are computed once and shared;
 * ties go to the lowest index; randomness comes from an explicit `torch.Generator` alone.
 """
@@ -22,9 +24,12 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from .masking import share_rows, zero_ignored
+from .masking import cut, share_rows, zero_ignored
 from .random_streams import random_uniform
 from .sparse_solution import Projection, SparseSolution
+
+RowArgmax = Callable[[Tensor, Tensor], Tensor]
+"""MAP of directions [i, *event] that belong to the rows of these indices [i]."""
 
 MAX_RANK = 2**62
 """The largest number of structures that can be unranked: ranks are int64."""
@@ -63,9 +68,19 @@ class Oracle(abc.ABC):
         return torch.ones(event_shape, dtype=torch.bool, device=device)
 
     @final
-    def argmax(self, scores: Tensor) -> Tensor:
+    def argmax(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """The highest-scoring structure (MAP), ties to the lowest index: ``[*batch, *event]`` of 0/1, dtype of the scores."""
-        return self._rowwise("argmax", self._argmax, scores)
+        valid, inside = self._prepared("argmax", scores, lengths)
+        return cut(self._rowwise(self._argmax, valid), inside)
+
+    @final
+    def pad(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Scores whose padding holds one free completion: every structure of an item goes on there in one way only, of score 0.
+
+        So log-partition, entropy and the law of the parts inside are those of the item alone. The operations do this themselves when they
+        are given ``lengths``; estimators take padded scores.
+        """
+        return self._prepared("pad", scores, lengths)[0]
 
     @final
     def free_parts(self, scores: Tensor) -> Tensor:
@@ -82,10 +97,45 @@ class Oracle(abc.ABC):
     @abc.abstractmethod
     def _argmax(self, rows: Tensor) -> Tensor: ...
 
+    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """Boolean ``[*batch, *event]``, broadcastable: what an item of these lengths uses."""
+        positions = torch.arange(event_shape[0], device=lengths.device)
+        return unsqueeze_event(positions < lengths.unsqueeze(-1), len(event_shape) - 1)
+
+    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Scores ``[*batch, *event]`` with the one free completion in their padding."""
+        return torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
+
     # Shared plumbing.
+
+    def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Valid scores with their padding completed, and which entries are inside (None for all)."""
+        if lengths is None:
+            return self._checked(call, scores), None
+        self._check_tensor(call, scores)
+        self._check_lengths(call, scores, lengths)
+        inside = self._inside(self._event(scores), lengths).expand_as(scores)
+        return self._complete(self._checked(call, cut(scores, inside)), lengths), inside
+
+    def _check_lengths(self, call: str, scores: Tensor, lengths: Tensor) -> None:
+        batch, most = scores.shape[: scores.ndim - self.event_ndim], self._event(scores)[0]
+        if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.shape not in (batch, ()):
+            got = f"{lengths.dtype} of shape {tuple(lengths.shape)}" if isinstance(lengths, Tensor) else type(lengths).__name__
+            raise ValueError(f"`{call}` got lengths: {got}; expected an integer tensor of shape {tuple(batch)}, one length per item")
+        if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= most)).all()):
+            raise ValueError(f"`{call}` got lengths from {int(lengths.min())} to {int(lengths.max())}; expected 1 to {most}")
 
     def _checked(self, call: str, scores: Tensor) -> Tensor:
         """Scores with ignored entries at 0, or ValueError. Values are looked at on the CPU alone: elsewhere it would synchronise."""
+        self._check_tensor(call, scores)
+        event = self._event(scores)
+        mask = self.read_mask(event, scores.device)
+        distinct = share_rows(scores, self.event_ndim)
+        if scores.device.type == "cpu" and not bool(((distinct < math.inf) | ~mask).all()):
+            raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+        return zero_ignored(scores, mask) if self._ignores_entries else scores
+
+    def _check_tensor(self, call: str, scores: Tensor) -> None:
         if not isinstance(scores, Tensor) or not scores.is_floating_point():
             got = f"dtype {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(f"`{call}` got scores of {got}; expected a floating-point torch.Tensor")
@@ -93,13 +143,7 @@ class Oracle(abc.ABC):
             raise ValueError(
                 f"`{call}` got scores of shape {tuple(scores.shape)}; expected [*batch, *event] with {self.event_ndim} event dimension(s)"
             )
-        event = self._event(scores)
-        self._check_sizes(call, event)
-        mask = self.read_mask(event, scores.device)
-        distinct = share_rows(scores, self.event_ndim)
-        if scores.device.type == "cpu" and not bool(((distinct < math.inf) | ~mask).all()):
-            raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
-        return zero_ignored(scores, mask) if self._ignores_entries else scores
+        self._check_sizes(call, self._event(scores))
 
     def _check_sizes(self, call: str, event: tuple[int, ...]) -> None:
         if 0 in event:
@@ -109,11 +153,10 @@ class Oracle(abc.ABC):
     def _event(self, scores: Tensor) -> tuple[int, ...]:
         return tuple(scores.shape[scores.ndim - self.event_ndim :])
 
-    def _rowwise(self, call: str, compute: Callable[[Tensor], Tensor], scores: Tensor, checked: bool = True) -> Tensor:
+    def _rowwise(self, compute: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
         """Run ``compute`` on distinct rows [b, *event] and give its result back as [*batch, ...] in the dtype of the scores."""
-        valid = self._checked(call, scores) if checked else scores
         batch = scores.shape[: scores.ndim - self.event_ndim]
-        shared = share_rows(valid.detach(), self.event_ndim)
+        shared = share_rows(scores.detach(), self.event_ndim)
         rows = shared.reshape(-1, *self._event(scores))
         result = compute(at_least_single(rows))
         result = result.reshape((*shared.shape[: len(batch)], *result.shape[1:])).to(scores.dtype)
@@ -147,40 +190,42 @@ class MarginalOracle(Oracle):
         return marginals
 
     @final
-    def log_partition(self, scores: Tensor) -> Tensor:
+    def log_partition(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``A(θ) = log Σ_z exp⟨θ, z⟩``: ``[*batch]``; ``-inf`` where no structure is feasible. Its gradient is `marginals`."""
-        return self._log_partition_of(self._checked("log_partition", scores))
+        return self._log_partition_of(self._prepared("log_partition", scores, lengths)[0])
 
     @final
-    def marginals(self, scores: Tensor) -> Tensor:
+    def marginals(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian ``Cov(z)``; 0 for an infeasible item."""
-        return self._marginals_of(self._checked("marginals", scores))
+        valid, inside = self._prepared("marginals", scores, lengths)
+        return cut(self._marginals_of(valid), inside)
 
     @final
-    def feasible(self, scores: Tensor) -> Tensor:
+    def feasible(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch]``: whether any structure has a score above ``-inf``."""
-        return self.log_partition(scores) > -math.inf
+        return self.log_partition(scores, lengths=lengths) > -math.inf
 
     @final
-    def log_prob(self, structure: Tensor, scores: Tensor) -> Tensor:
+    def log_prob(self, structure: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``log p(z) = ⟨θ, z⟩ − A(θ)``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
         ``structure`` and ``scores`` broadcast against each other, so that many samples may share one row of scores.
         """
-        single = at_least_single(self._checked("log_prob", scores))
+        valid, inside = self._prepared("log_prob", scores, lengths)
+        single = at_least_single(valid)
         if structure.shape[structure.ndim - self.event_ndim :] != scores.shape[scores.ndim - self.event_ndim :]:
             raise ValueError(
                 f"`log_prob` got a structure of shape {tuple(structure.shape)} for scores of shape {tuple(scores.shape)}; "
                 f"expected the same last {self.event_ndim} dimension(s)"
             )
         log_partition = self._log_partition_of(single)
-        total = inner(structure, single, self.event_ndim)
+        total = inner(cut(structure, inside), single, self.event_ndim)
         return torch.where(log_partition > -math.inf, total - log_partition, -math.inf).to(scores.dtype)
 
     @final
-    def entropy(self, scores: Tensor) -> Tensor:
+    def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``H = A(θ) − ⟨θ, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
-        single = at_least_single(self._checked("entropy", scores))
+        single = at_least_single(self._prepared("entropy", scores, lengths)[0])
         log_partition = self._log_partition_of(single)
         expected = inner(self._marginals_of(single), single, self.event_ndim)
         return torch.where(log_partition > -math.inf, log_partition - expected, 0).to(scores.dtype)
@@ -205,7 +250,9 @@ class SamplingOracle(MarginalOracle):
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         """How many uniforms one sample takes."""
 
-    def sample(self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator) -> Tensor:
+    def sample(
+        self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> Tensor:
         """Exact samples: ``[*batch, *event]``, or ``[num_samples, *batch, *event]``; not differentiable (see `log_prob`).
 
         Uniforms are drawn in float64 whatever the scores' dtype: float32 uniforms would make rare structures impossible.
@@ -213,13 +260,13 @@ class SamplingOracle(MarginalOracle):
         """
         if num_samples is not None and num_samples < 1:
             raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
-        valid = self._checked("sample", scores).detach()
-        event = self._event(scores)
+        padded, inside = self._prepared("sample", scores, lengths)
+        valid, event = padded.detach(), self._event(scores)
         batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
         leading = 1 if num_samples is None else num_samples
         uniforms = random_uniform(batch, (leading, self._noise_size(event)), generator=generator, device=scores.device)
         # Expanded dimensions join the samples, so that tables are built once per distinct row.
-        expanded = [dim for dim, size in enumerate(batch) if size > 1 and scores.stride(dim) == 0]
+        expanded = [dim for dim, size in enumerate(batch) if size > 1 and valid.stride(dim) == 0]
         distinct = [dim for dim in range(len(batch)) if dim not in expanded]
         order = [len(batch), *expanded, *distinct]
         rows = share_rows(valid, self.event_ndim).reshape(-1, *event)
@@ -229,7 +276,7 @@ class SamplingOracle(MarginalOracle):
         drawn = drawn.reshape(*shuffled.shape[:-1], *event)
         back = [order.index(dim) for dim in [len(batch), *range(len(batch))]]
         structures = drawn.permute(*back, *range(len(back), len(back) + self.event_ndim))
-        return structures[0] if num_samples is None else structures
+        return cut(structures[0] if num_samples is None else structures, inside)
 
 
 class ProjectionOracle(Oracle):
@@ -245,20 +292,31 @@ class ProjectionOracle(Oracle):
     """
 
     @abc.abstractmethod
-    def _project(self, rows: Tensor) -> Projection:
-        """The projection of float64 rows [b, *event], without gradients, which `SparseSolution` adds."""
+    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
+        """The projection of float64 rows [b, *event], without gradients, which `SparseSolution` adds.
+
+        Padding is forbidden in the rows; ``argmax(direction, items)`` is `_argmax` for some of them, with 0 in the padding.
+        """
 
     @final
-    def project(self, scores: Tensor) -> SparseSolution:
+    def project(self, scores: Tensor, *, lengths: Tensor | None = None) -> SparseSolution:
         """``argmin_{μ ∈ conv Z} ½‖μ − θ‖²``: the sparse mean with its atoms and weights, differentiable, with a certified gap.
 
         Forbidden parts (``-inf``) are 0 in every atom. An infeasible item gives mean 0, weights 0 and gap ``inf``. Computed in float64.
         """
-        valid = self._checked("project", scores)
+        completed, inside = self._prepared("project", scores, lengths)
+        valid = completed if inside is None else torch.where(inside, completed, -math.inf)
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(valid.detach(), self.event_ndim)
         rows = at_least_single(shared.reshape(-1, *self._event(scores))).double()
-        return SparseSolution(self._project(rows), valid, tuple(shared.shape[: len(batch)]), self.event_ndim)
+        sizes = None if lengths is None else lengths.expand(batch).flatten()
+        projection = self._project(rows, lambda direction, items: self._argmax_inside(direction, None if sizes is None else sizes[items]))
+        return SparseSolution(projection, valid, tuple(shared.shape[: len(batch)]), self.event_ndim)
+
+    def _argmax_inside(self, rows: Tensor, lengths: Tensor | None) -> Tensor:
+        if lengths is None:
+            return self._argmax(rows)
+        return cut(self._argmax(self._complete(rows, lengths)), self._inside(self._event(rows), lengths))
 
 
 class EnumerableOracle(Oracle):
@@ -336,7 +394,7 @@ class _LogPartition(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, oracle: MarginalOracle) -> Tensor:
         ctx.oracle = oracle
         ctx.save_for_backward(scores)
-        return oracle._rowwise("log_partition", oracle._log_partition, scores, checked=False)
+        return oracle._rowwise(oracle._log_partition, scores)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -352,7 +410,7 @@ class _Marginals(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, oracle: MarginalOracle) -> Tensor:
         ctx.oracle = oracle
         ctx.save_for_backward(scores)
-        return oracle._rowwise("marginals", oracle._marginals, scores, checked=False)
+        return oracle._rowwise(oracle._marginals, scores)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import EnumerableOracle, ProjectionOracle, SamplingOracle
+from .base import EnumerableOracle, ProjectionOracle, RowArgmax, SamplingOracle
 from .masking import log_sum_exp
 from .sparse_solution import Projection
 
@@ -62,7 +62,7 @@ class Categorical(SamplingOracle, ProjectionOracle, EnumerableOracle):
         index = inverse_cdf(cumulative, uniforms.squeeze(-1))
         return torch.nn.functional.one_hot(index, rows.shape[-1]) * (top > -math.inf)
 
-    def _project(self, rows: Tensor) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
         mean, free = sparsemax(rows)
         size = rows.shape[-1]
         atoms = torch.eye(size, dtype=rows.dtype, device=rows.device).expand(*rows.shape[:-1], size, size)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import active_set
-from .base import EnumerableOracle, ProjectionOracle, SamplingOracle
+from .base import EnumerableOracle, ProjectionOracle, RowArgmax, SamplingOracle
 from .categorical import inverse_cdf
 from .masking import log_sum_exp
 from .sparse_solution import Projection
@@ -146,8 +146,17 @@ class LinearChain(SamplingOracle, ProjectionOracle, EnumerableOracle):
         structures = self.structure(torch.stack(tags[::-1], -1), num_tags, rows.dtype)
         return structures * feasible.reshape(-1, 1, 1, 1)
 
-    def _project(self, rows: Tensor) -> Projection:
-        return active_set.solve(self._argmax, rows)
+    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
+        return active_set.solve(argmax, rows)
+
+    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """From the last tag to tag 0, and on with tag 0 to the end."""
+        num_tags, device = scores.shape[-1], scores.device
+        tag = torch.arange(num_tags, device=device)
+        beyond = torch.arange(scores.shape[-3], device=device) > lengths.unsqueeze(-1)
+        stays = (tag == 0) & ((tag == 0).unsqueeze(-1) | ~beyond.unsqueeze(-1).unsqueeze(-1))
+        completion = torch.zeros_like(scores).masked_fill(~stays, -math.inf)
+        return torch.where(self._inside(self._event(scores), lengths), scores, completion)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         length, num_tags = event_shape[0], event_shape[1]

@@ -24,6 +24,11 @@ def zero_ignored(scores: Tensor, mask: Tensor) -> Tensor:
     return result
 
 
+def cut(values: Tensor, inside: Tensor | None) -> Tensor:
+    """The values inside, 0 elsewhere; everything where there is no mask."""
+    return values if inside is None else torch.where(inside, values, 0)
+
+
 def share_rows(scores: Tensor, event_ndim: int) -> Tensor:
     """Cut every expanded (stride-0) batch dimension down to size 1."""
     for dim in range(scores.ndim - event_ndim):

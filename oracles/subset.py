@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import MAX_RANK, EnumerableOracle, ProjectionOracle, SamplingOracle
+from .base import MAX_RANK, EnumerableOracle, ProjectionOracle, RowArgmax, SamplingOracle
 from .masking import log_sum_exp
 from .sparse_solution import Projection
 
@@ -94,7 +94,7 @@ class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle):
             chosen.append(taken)
         return torch.stack(chosen, -1)
 
-    def _project(self, rows: Tensor) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
         feasible = (rows > -math.inf).sum(-1, keepdim=True) >= self.k
         finite = torch.where(rows > -math.inf, rows, torch.where(rows > -math.inf, rows, math.inf).amin(-1, keepdim=True) - 2)
         finite = torch.where(feasible, finite, 0)

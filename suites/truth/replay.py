@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
-from ...oracles.base import EnumerableOracle, MarginalOracle, ProjectionOracle, SamplingOracle
+from ...oracles.base import EnumerableOracle, MarginalOracle, ProjectionOracle, RowArgmax, SamplingOracle
 from ...oracles.sparse_solution import Projection
 from ..statistics.metrics import Summary
 from .enumeration import Target, Truth
@@ -53,7 +53,9 @@ class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
         mask: Tensor = self.real.read_mask(event_shape, device)
         return mask
 
-    def sample(self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator) -> Tensor:
+    def sample(
+        self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> Tensor:
         slots = 1 if num_samples is None else num_samples
         first, self.taken = self.taken, self.taken + slots
         if self.script is None:
@@ -78,8 +80,8 @@ class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 0
 
-    def _project(self, rows: Tensor) -> Projection:
-        return self.real._project(rows)  # type: ignore[no-any-return]
+    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
+        return self.real._project(rows, argmax)  # type: ignore[no-any-return]
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return self.real._unrank(ranks, event_shape)  # type: ignore[no-any-return]

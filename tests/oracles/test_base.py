@@ -22,6 +22,7 @@ from structgrad.oracles import (
     active_set,
     make_oracle,
 )
+from structgrad.oracles.base import RowArgmax
 from structgrad.oracles.masking import log_sum_exp, share_rows, zero_ignored
 from structgrad.oracles.random_streams import draw_rows, random_uniform
 from structgrad.oracles.sparse_solution import Projection
@@ -53,8 +54,8 @@ class Corners(ProjectionOracle):
         best = (inner > 0).to(rows.dtype).scatter(-1, inner.argmax(-1, keepdim=True), 1)
         return torch.nn.functional.pad(best, (0, 1))
 
-    def _project(self, rows: Tensor) -> Projection:
-        return active_set.solve(self._argmax, rows)
+    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
+        return active_set.solve(argmax, rows)
 
 
 def test_an_oracle_of_a_third_party_needs_an_argmax_alone() -> None:
