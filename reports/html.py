@@ -36,6 +36,7 @@ _TITLES = {
     "relative_mse": "rel. MSE",
     "zero_gradient_rate": "zero gradients",
     "time_ratio": "time ratio",
+    "peak_memory": "peak bytes",
     "support": "support",
     "forward_nonzeros": "parts, structure",
     "gradient_nonzeros": "parts, gradient",
@@ -51,7 +52,7 @@ _CAPTIONS = {
 
 _PROBLEM_NOTE = (
     "Median over instances with quartiles; of a single instance, its own 95 % interval. (k of n): the metric exists on k instances only, "
-    "as a gradient that is always 0 has no direction. Times: once per problem."
+    "as a gradient that is always 0 has no direction. Times and memory: once per problem."
 )
 
 
@@ -221,7 +222,10 @@ def _problem_table(problem: str, claims: pd.DataFrame) -> Table:
             _text(row.estimator),
             _text(declaration(row.unbiased, row.objective)),
             _verdict_cell(row),
-            *(_spread_cell(getattr(row, name), of=math.nan if name == "time_ratio" else row.instances) for name in tables.CLAIM_METRICS),
+            *(
+                _spread_cell(getattr(row, name), of=math.nan if name in tables.TIMED_METRICS else row.instances)
+                for name in tables.CLAIM_METRICS
+            ),
         ]
         for row in tables.records(claims)
     ]

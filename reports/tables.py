@@ -29,7 +29,11 @@ CLAIM_METRICS = (
     "rho",
     "zero_gradient_rate",
     "time_ratio",
+    "peak_memory",
 )
+TIMED_METRICS = ("time_ratio", "peak_memory")
+"""Of these, what is measured once per problem and not per instance."""
+
 SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gradient_rate")
 
 ZERO = 1e-12

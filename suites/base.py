@@ -131,6 +131,7 @@ METRICS: dict[str, str] = {
     "forward_nonzeros": "mean number of non-zero parts of the structure that the loss is evaluated at",
     "forward_time": "median seconds of the surrogate for one batch",
     "backward_time": "median seconds of its backward for one batch",
+    "peak_memory": "most bytes that torch held at one time for one batch, forward and backward",
     "time_ratio": "forward + backward time relative to `reinforce`, paired in interleaved rounds",
 }
 """Every metric and what it means; reports print these sentences."""

@@ -17,9 +17,11 @@ from ...estimators import make_estimator
 from ...oracles.base import EnumerableOracle
 from ..base import Instance, Problem, Row, Status
 from ..measures.bias import Measurement, measure
+from ..measures.memory import peak_memory
 from ..measures.sparsity import forward_sparsity
-from ..measures.wall_clock import measure_times, timing_batch
+from ..measures.wall_clock import measure_times, time_once, timing_batch
 from ..statistics import seeds
+from ..statistics.metrics import Interval
 from ..truth import Truth, exact_truth
 from .plan import Cell, Plan, load_problem, row_of
 
@@ -138,13 +140,18 @@ def _timing_rows(plan: Plan, cell: Cell, problem: Problem) -> list[Row]:
     estimators = {name: make_estimator(name) for name in cell.estimators}
     rows = []
     for name, times in measure_times(estimators, problem.oracle, instance.loss, scores).items():
-        for metric, interval in (("forward_time", times.forward), ("backward_time", times.backward), ("time_ratio", times.ratio)):
-            rows.append(
-                row_of(problem, name, cell.identity, kind="timing", metric=metric, unit=_unit(metric), value=interval.value,
-                       low=interval.low, high=interval.high, seed=plan.seed)
-            )  # fmt: skip
+        once = functools.partial(time_once, estimators[name], problem.oracle, instance.loss, scores)
+        memory = Interval(float(peak_memory(once, device=plan.device)))
+        found = {"forward_time": times.forward, "backward_time": times.backward, "time_ratio": times.ratio, "peak_memory": memory}
+        rows += [
+            row_of(problem, name, cell.identity, kind="timing", metric=metric, unit=_unit(metric), value=interval.value, low=interval.low,
+                   high=interval.high, seed=plan.seed)
+            for metric, interval in found.items()
+        ]  # fmt: skip
     return rows
 
 
 def _unit(metric: str) -> str:
+    if metric == "peak_memory":
+        return "B"
     return "s" if metric.endswith("_time") else "count" if metric.endswith("nonzeros") else "1"

@@ -68,10 +68,12 @@ def instances(rows: list[Row]) -> set[str]:
 
 def test_timings_are_rows_of_the_whole_problem(tmp_path):
     rows = [row for row in run(dataclasses.replace(SMALL, timing=True), tmp_path) if row.kind == "timing"]
-    assert {row.metric for row in rows} == {"forward_time", "backward_time", "time_ratio"}
+    assert {row.metric for row in rows} == {"forward_time", "backward_time", "time_ratio", "peak_memory"}
     assert {row.estimator for row in rows} == set(SMALL.estimators)
     assert all(row.instance == "" and row.value > 0 for row in rows)
     assert {row.unit for row in rows if row.metric.endswith("_time")} == {"s"}
+    batch = 32 * 10 * 8
+    assert all(batch < row.value < 1000 * batch and row.unit == "B" for row in rows if row.metric == "peak_memory")
 
 
 def comparable(rows: list[Row]) -> list[Row]:
