@@ -206,20 +206,20 @@ class MarginalOracle(Oracle):
         return self.log_partition(scores, lengths=lengths) > -math.inf
 
     @final
-    def log_prob(self, structure: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    def log_prob(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``log p(z) = ⟨θ, z⟩ − A(θ)``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
-        ``structure`` and ``scores`` broadcast against each other, so that many samples may share one row of scores.
+        ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores.
         """
         valid, inside = self._prepared("log_prob", scores, lengths)
         single = at_least_single(valid)
-        if structure.shape[structure.ndim - self.event_ndim :] != scores.shape[scores.ndim - self.event_ndim :]:
+        if z.shape[z.ndim - self.event_ndim :] != scores.shape[scores.ndim - self.event_ndim :]:
             raise ValueError(
-                f"`log_prob` got a structure of shape {tuple(structure.shape)} for scores of shape {tuple(scores.shape)}; "
+                f"`log_prob` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(scores.shape)}; "
                 f"expected the same last {self.event_ndim} dimension(s)"
             )
         log_partition = self._log_partition_of(single)
-        total = inner(cut(structure, inside), single, self.event_ndim)
+        total = inner(cut(z, inside), single, self.event_ndim)
         return torch.where(log_partition > -math.inf, total - log_partition, -math.inf).to(scores.dtype)
 
     @final

@@ -48,7 +48,7 @@ class LinearChain(SamplingOracle, ProjectionOracle, EnumerableOracle):
 
     @classmethod
     def from_potentials(
-        cls, unary: Tensor, transition: Tensor | None = None, *, start: Tensor | None = None, end: Tensor | None = None
+        cls, unary: Tensor, transition: Tensor | None = None, start: Tensor | None = None, end: Tensor | None = None
     ) -> Tensor:
         """Chain scores ``[*batch, n, t, t]`` from the potentials of a tagger.
 
