@@ -61,8 +61,10 @@ class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle):
             raise ValueError(f"`{call}` got n={event_shape[0]} parts for k={self.k}; expected n >= k, choose a smaller k")
 
     def _argmax(self, rows: Tensor) -> Tensor:
-        order = rows.sort(dim=-1, descending=True, stable=True).indices[..., : self.k]
-        return torch.zeros_like(rows).scatter_(-1, order, 1)
+        # The order of ties in `topk` is not defined, so only its last value is used: ties with it are taken from the left.
+        last = rows.topk(self.k, dim=-1).values[..., -1:]
+        above, equal = rows > last, rows == last
+        return above | (equal & (equal.cumsum(-1) <= self.k - above.sum(-1, keepdim=True)))
 
     def _suffixes(self, rows: Tensor) -> Tensor:
         """[n + 1, b, k + 1]: ``[i, :, j]`` is the log-weight of choosing j of the parts i, ..., n − 1."""
