@@ -31,6 +31,9 @@ from .sparse_solution import Projection, SparseSolution
 RowArgmax = Callable[[Tensor, Tensor], Tensor]
 """MAP of directions [i, *event] that belong to the rows of these indices [i]."""
 
+FORBIDDEN = -1e100
+"""Stands for -inf where structures with forbidden parts must stay comparable."""
+
 MAX_RANK = 2**62
 """The largest number of structures that can be unranked: ranks are int64."""
 
@@ -230,6 +233,21 @@ class MarginalOracle(Oracle):
         expected = inner(self._marginals_of(single), single, self.event_ndim)
         return torch.where(log_partition > -math.inf, log_partition - expected, 0).to(scores.dtype)
 
+    @final
+    def kl(self, scores: Tensor, other: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """``KL(p_θ ‖ p_η)`` in nats, of the law of ``scores`` from that of ``other``: ``[*batch]``, differentiable in both.
+
+        ``inf`` where the other law forbids what this one allows; 0 for an item that is infeasible under ``scores``.
+        """
+        here, there = (at_least_single(self._prepared("kl", theta, lengths)[0]) for theta in (scores, other))
+        marginals, log_partition = self._marginals_of(here), self._log_partition_of(here)
+        # Allowed here, forbidden there: left out of the sum, whose gradient would be NaN, and made infinite at the end.
+        blocked = (marginals > 0) & (there == -math.inf)
+        expected = inner(marginals, here, self.event_ndim) - inner(marginals, there.masked_fill(blocked, 0), self.event_ndim)
+        divergence = self._log_partition_of(there) - log_partition + expected
+        divergence = torch.where(blocked.flatten(blocked.ndim - self.event_ndim).any(-1), math.inf, divergence)
+        return torch.where(log_partition > -math.inf, divergence, 0).to(scores.dtype)
+
     def _log_partition_of(self, valid: Tensor) -> Tensor:
         result: Tensor = _LogPartition.apply(valid, self)  # type: ignore[no-untyped-call]
         return result
@@ -333,6 +351,20 @@ class EnumerableOracle(Oracle):
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """The structures of int64 ranks [c]: boolean or integer [c, *event]."""
 
+    def _rank(self, structures: Tensor) -> Tensor:
+        """The inverse of `_unrank`: int64 [c] from structures [c, *event]; without it, `rank` says that it is missing."""
+        raise ValueError(f"`rank` is not offered by the oracle {self.name}; implement `_rank`, the inverse of its `_unrank`")
+
+    @final
+    def rank(self, z: Tensor) -> Tensor:
+        """The place of structures in the order of `enumerate`: int64 ``[*batch]`` from ``[*batch, *event]``.
+
+        What is no structure of this oracle gets some number.
+        """
+        event = self._event(z)
+        self._check_enumerable("rank", event)
+        return self._rank(z.reshape(-1, *event)).reshape(z.shape[: z.ndim - self.event_ndim])
+
     @final
     def enumerate(
         self,
@@ -348,24 +380,58 @@ class EnumerableOracle(Oracle):
         Raises:
             ValueError: where the range is not within ``0 .. count`` or the count exceeds 2**62.
         """
-        self._check_sizes("enumerate", tuple(event_shape))
-        total = self.count(tuple(event_shape))
-        if total > MAX_RANK:
-            size = f"about 10**{math.log10(total):.0f}"
-            raise ValueError(f"`enumerate` got a space of {size} structures; expected at most 2**62, choose smaller sizes")
+        total = self._check_enumerable("enumerate", tuple(event_shape))
         last = total if stop is None else stop
         if not 0 <= start <= last <= total:
             raise ValueError(f"`enumerate` got start={start}, stop={stop}; expected 0 <= start <= stop <= {total}")
         ranks = torch.arange(start, last, dtype=torch.int64, device=device)
         return self._unrank(ranks, tuple(event_shape)).to(dtype or torch.get_default_dtype())
 
+    def _check_enumerable(self, call: str, event_shape: tuple[int, ...]) -> int:
+        """The number of structures, or ValueError where ranks would not fit."""
+        self._check_sizes(call, event_shape)
+        total = self.count(event_shape)
+        if total > MAX_RANK:
+            size = f"about 10**{math.log10(total):.0f}"
+            raise ValueError(f"`{call}` got a space of {size} structures; expected at most 2**62, choose smaller sizes")
+        return total
+
 
 class KBestOracle(Oracle):
-    """An oracle that lists the best structures."""
+    """An oracle that lists the best structures.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> Subset(2).kbest(torch.tensor([1.0, 0.6, 0.2, -3.0]), 2)
+        tensor([[1., 1., 0., 0.],
+                [1., 0., 1., 0.]])
+    """
 
     @abc.abstractmethod
-    def kbest(self, scores: Tensor, k: int) -> Tensor:
-        """The ``k`` highest-scoring structures, best first: ``[k, *batch, *event]``."""
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        """Distinct structures [k, b, *event] of float64 rows without -inf, best first; k is at most their number."""
+
+    @final
+    def kbest(self, scores: Tensor, k: int, *, lengths: Tensor | None = None) -> Tensor:
+        """The ``k`` highest-scoring structures, best first: ``[k, *batch, *event]``; the zero tensor where fewer are feasible.
+
+        Raises:
+            ValueError: k is not within ``1 .. count``.
+        """
+        valid, inside = self._prepared("kbest", scores, lengths)
+        total = self.count(self._event(scores))
+        if not 1 <= k <= total:
+            raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
+
+        def best(rows: Tensor) -> Tensor:
+            # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
+            structures = self._kbest(torch.where(rows > -math.inf, rows.double(), FORBIDDEN), k)
+            used = (structures != 0) & (rows == -math.inf)
+            feasible = ~used.flatten(2).any(-1)
+            return (structures * unsqueeze_event(feasible, self.event_ndim)).movedim(0, 1)
+
+        listed = self._rowwise(best, valid)
+        return cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)
 
 
 class RelaxedOracle(Oracle):

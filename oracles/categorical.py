@@ -9,13 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import EnumerableOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
 from .masking import log_sum_exp
 from .sparse_solution import Projection
 
 
 @dataclass(frozen=True)
-class Categorical(SamplingOracle, ProjectionOracle, EnumerableOracle):
+class Categorical(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """One of n: event ``[n]``, structures are one-hot.
 
     Cost: O(n) each, O(n log n) for the projection (sparsemax by sorting).
@@ -68,6 +68,13 @@ class Categorical(SamplingOracle, ProjectionOracle, EnumerableOracle):
         atoms = torch.eye(size, dtype=rows.dtype, device=rows.device).expand(*rows.shape[:-1], size, size)
         gap = simplex_gap(rows, mean)
         return Projection(gap=gap, decompose=lambda: (atoms, mean), mean=mean, free=free)
+
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        order = rows.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+        return torch.nn.functional.one_hot(order.T, rows.shape[-1])
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        return structures.to(torch.uint8).argmax(-1)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return torch.nn.functional.one_hot(ranks, event_shape[0])

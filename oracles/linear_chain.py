@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from . import active_set
-from .base import EnumerableOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
 from .categorical import inverse_cdf
 from .masking import log_sum_exp
 from .sparse_solution import Projection
 
 
 @dataclass(frozen=True)
-class LinearChain(SamplingOracle, ProjectionOracle, EnumerableOracle):
+class LinearChain(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Tag sequences: event ``[n, t, t]``, ``scores[..., i, p, c]`` scores tag p at i − 1 followed by tag c at i.
 
     At i = 0 only row p = 0 is read: ``scores[..., 0, 0, c]`` is the score of starting with tag c; the other rows are ignored.
@@ -157,6 +157,30 @@ class LinearChain(SamplingOracle, ProjectionOracle, EnumerableOracle):
         stays = (tag == 0) & ((tag == 0).unsqueeze(-1) | ~beyond.unsqueeze(-1).unsqueeze(-1))
         completion = torch.zeros_like(scores).masked_fill(~stays, -math.inf)
         return torch.where(self._inside(self._event(scores), lengths), scores, completion)
+
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        """Viterbi with the k best prefixes per tag: [b, t, k], and for each the tag and the place that it goes on from."""
+        batch, length, num_tags = rows.shape[:3]
+        best = rows.new_full((batch, num_tags, k), -math.inf)
+        best[..., 0] = rows[:, 0, 0]
+        pointers = []
+        for i in range(1, length):
+            # [b, previous tag and its place, next tag]
+            joint = (best.unsqueeze(-1) + rows[:, i].unsqueeze(2)).reshape(batch, num_tags * k, num_tags)
+            order = joint.mT.sort(dim=-1, descending=True, stable=True)
+            best = order.values[..., :k]
+            pointers.append(order.indices[..., :k])
+        last = best.reshape(batch, -1).sort(dim=-1, descending=True, stable=True).indices[:, :k]
+        tags = [last // k]
+        for pointer in reversed(pointers):
+            last = pointer.reshape(batch, -1).gather(-1, last)
+            tags.append(last // k)
+        return self.structure(torch.stack(tags[::-1], -1), num_tags, rows.dtype).movedim(1, 0)
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        length, num_tags = structures.shape[1], structures.shape[2]
+        powers = torch.tensor([num_tags**i for i in reversed(range(length))], device=structures.device)
+        return (self.tags(structures) * powers).sum(-1)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         length, num_tags = event_shape[0], event_shape[1]

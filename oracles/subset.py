@@ -9,13 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import MAX_RANK, EnumerableOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
 from .masking import log_sum_exp
 from .sparse_solution import Projection
 
 
 @dataclass(frozen=True)
-class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle):
+class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Exactly ``k`` of ``n``: event ``[n]``, structures hold k ones.
 
     The Gibbs law is the conditional Poisson law (not Plackett-Luce, which Gumbel top-k draws). Log-partition by the dynamic programme of
@@ -108,15 +108,43 @@ class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle):
         gap = torch.where(feasible.squeeze(-1), (best - expected).clamp(min=0), math.inf)
         return Projection(gap=gap, decompose=lambda: systematic_atoms(mean, self.k), mean=mean, free=free)
 
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        """Part by part, the k best subsets of every size: [b, size + 1, k], and what they hold."""
+        totals = rows.new_full((rows.shape[0], self.k + 1, k), -math.inf)
+        totals[:, 0, 0] = 0
+        held = rows.new_zeros(rows.shape[0], self.k + 1, k, rows.shape[1], dtype=torch.bool)
+        for i in range(rows.shape[1]):
+            grown, holding = totals.roll(1, 1) + rows[:, i, None, None], held.roll(1, 1)
+            grown[:, 0] = -math.inf
+            holding[..., i] = True
+            order = torch.cat([grown, totals], -1).sort(dim=-1, descending=True, stable=True)
+            totals, places = order.values[..., :k], order.indices[..., :k]
+            both = torch.cat([holding, held], 2)
+            held = both.gather(2, places.unsqueeze(-1).expand(*places.shape, rows.shape[1]))
+        return held[:, self.k].movedim(1, 0)
+
+    def _holding(self, size: int, i: int) -> list[int]:
+        """By how many parts are still to be chosen: how many ways there are once part i is. What is beyond int64 no valid rank reaches."""
+        return [0] + [min(math.comb(size - i - 1, j - 1), MAX_RANK) for j in range(1, self.k + 1)]
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        size = structures.shape[-1]
+        rank = torch.zeros(len(structures), dtype=torch.int64, device=structures.device)
+        remaining = torch.full_like(rank, self.k)
+        for i in range(size):
+            holding = torch.tensor(self._holding(size, i), device=structures.device)[remaining]
+            taken = structures[:, i] != 0
+            rank = torch.where(taken, rank, rank + holding)
+            remaining = (remaining - taken.long()).clamp(min=0)
+        return rank
+
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """Lexicographic: of the subsets that agree so far, those that hold the next part come first."""
         size = event_shape[0]
         remaining = torch.full_like(ranks, self.k)
         chosen = []
         for i in range(size):
-            # A count beyond int64 belongs to a state that no valid rank reaches.
-            holding = [0] + [min(math.comb(size - i - 1, j - 1), MAX_RANK) for j in range(1, self.k + 1)]
-            with_part = torch.tensor(holding, device=ranks.device)[remaining]
+            with_part = torch.tensor(self._holding(size, i), device=ranks.device)[remaining]
             taken = ranks < with_part
             ranks = torch.where(taken, ranks, ranks - with_part)
             remaining = remaining - taken.long()

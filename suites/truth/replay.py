@@ -83,6 +83,9 @@ class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
     def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
         return self.real._project(rows, argmax)  # type: ignore[no-any-return]
 
+    def _rank(self, structures: Tensor) -> Tensor:
+        return self.real._rank(structures)  # type: ignore[no-any-return]
+
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return self.real._unrank(ranks, event_shape)  # type: ignore[no-any-return]
 

@@ -1,0 +1,92 @@
+"""The k best structures are the first k of all, sorted by score."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, make_scores, structures
+
+cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+regimes = pytest.mark.parametrize("regime", REGIMES, ids=str)
+
+
+def totals_of(z: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Scores of structures [c, *event] under rows [b, *event]: [b, c]."""
+    parts = torch.where(z.unsqueeze(0) != 0, scores.unsqueeze(1), 0)
+    return parts.flatten(2).sum(-1)
+
+
+@cases
+@regimes
+def test_equals_the_sorted_enumeration(case: OracleCase, regime: float | str) -> None:
+    scores, everything = make_scores(case, regime), structures(case)
+    k = min(len(everything), 7)
+    best = case.oracle.kbest(scores, k)
+    assert best.shape == (k, *scores.shape)
+    expected = totals_of(everything, scores).sort(-1, descending=True).values[:, :k]
+    listed = {tuple(z.flatten().tolist()) for z in everything}
+    for row in range(len(scores)):
+        feasible = int((expected[row] > -math.inf).sum())
+        found = totals_of(best[:feasible, row], scores[row : row + 1])[0]
+        torch.testing.assert_close(found, expected[row, :feasible], rtol=1e-12, atol=1e-12)
+        kept = {tuple(z.flatten().tolist()) for z in best[:feasible, row]}
+        assert len(kept) == feasible
+        assert kept <= listed
+        assert not best[feasible:, row].any()
+
+
+@cases
+def test_all_of_them_are_the_whole_space(case: OracleCase) -> None:
+    everything = structures(case)
+    best = case.oracle.kbest(make_scores(case, 1.0, rows=2), len(everything))
+    for row in range(2):
+        assert {tuple(z.flatten().tolist()) for z in best[:, row]} == {tuple(z.flatten().tolist()) for z in everything}
+
+
+@cases
+@pytest.mark.parametrize("regime", [1.0, 50.0])
+def test_the_first_is_the_argmax(case: OracleCase, regime: float) -> None:
+    scores = make_scores(case, regime)
+    assert torch.equal(case.oracle.kbest(scores, 1)[0], case.oracle.argmax(scores))
+
+
+@cases
+def test_a_batch_is_a_loop_of_single_calls(case: OracleCase) -> None:
+    scores = make_scores(case, 1.0).reshape(2, 3, *case.event)
+    k = min(len(structures(case)), 3)
+    together = case.oracle.kbest(scores, k)
+    for i in range(2):
+        for j in range(3):
+            assert torch.equal(together[:, i, j], case.oracle.kbest(scores[i, j], k))
+    shared = case.oracle.kbest(scores[:1, :1].expand(4, 5, *case.event), k)
+    assert torch.equal(shared, together[:, :1, :1].expand(k, 4, 5, *case.event))
+
+
+@cases
+def test_lengths_give_the_best_of_the_item_alone(case: OracleCase) -> None:
+    scores = make_scores(case, 1.0)
+    length = max(1, case.event[0] - 1)
+    short = scores[:, :length]
+    k = min(case.oracle.count((length, *case.event[1:])), 3)
+    if k == 0:
+        pytest.skip("the shorter item has no structure")
+    found = case.oracle.kbest(scores, k, lengths=torch.full((len(scores),), length))
+    assert torch.equal(found[:, :, :length], case.oracle.kbest(short, k))
+    assert not found[:, :, length:].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_keeps_the_dtype(dtype: torch.dtype) -> None:
+    case = ORACLE_CASES[5]
+    assert case.oracle.kbest(make_scores(case, 1.0).to(dtype), 2).dtype == dtype
+
+
+@cases
+def test_refuses_more_than_there_are(case: OracleCase) -> None:
+    count = len(structures(case))
+    for k in (0, count + 1):
+        with pytest.raises(ValueError, match=rf"`kbest` got k={k}; expected 1 <= k <= {count}, the number of structures"):
+            case.oracle.kbest(make_scores(case, 1.0), k)

@@ -1,0 +1,70 @@
+"""The divergence of two laws, against the enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from tests.helpers import GENERIC_CASES, ORACLE_CASES, SCALES, OracleCase, make_scores, structures
+
+cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+
+
+def log_probabilities(case: OracleCase, scores: torch.Tensor) -> torch.Tensor:
+    parts = torch.where(structures(case).unsqueeze(0) != 0, scores.unsqueeze(1), 0)
+    return parts.flatten(2).sum(-1).log_softmax(-1)
+
+
+@cases
+@pytest.mark.parametrize("scale", SCALES)
+def test_equals_the_enumeration(case: OracleCase, scale: float) -> None:
+    scores, other = make_scores(case, scale), make_scores(case, scale, seed=1)
+    here, there = log_probabilities(case, scores), log_probabilities(case, other)
+    expected = (here.exp() * (here - there)).sum(-1)
+    torch.testing.assert_close(case.oracle.kl(scores, other), expected, rtol=1e-10, atol=1e-12 * max(1.0, scale))
+
+
+@cases
+def test_of_a_law_from_itself_is_0(case: OracleCase) -> None:
+    scores = make_scores(case, "masked")
+    torch.testing.assert_close(case.oracle.kl(scores, scores), torch.zeros(len(scores), dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_is_infinite_where_the_other_forbids(case: OracleCase) -> None:
+    scores = make_scores(case, 1.0)
+    other = scores.clone()
+    best = case.oracle.argmax(scores)[0] != 0
+    other[0] = other[0].masked_fill(best, -math.inf)
+    found = case.oracle.kl(scores, other)
+    assert found[0] == math.inf
+    assert found[1:].abs().max() < 1e-12
+    assert case.oracle.kl(other, scores).isfinite().all()
+
+
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_from_an_infeasible_law_is_infinite_and_has_no_nan(case: OracleCase) -> None:
+    scores = make_scores(case, 1.0, rows=3).requires_grad_()
+    other = torch.cat([torch.full_like(scores[:1], -math.inf), scores[1:].detach() + 1]).requires_grad_()
+    found = case.oracle.kl(scores, other)
+    assert found[0] == math.inf
+    gradients = torch.autograd.grad(found.sum(), (scores, other))
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients)
+    assert case.oracle.kl(other, scores)[0] == 0
+
+
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_gradients(case: OracleCase) -> None:
+    scores, other = make_scores(case, 1.0, rows=2).requires_grad_(), make_scores(case, 1.0, rows=2, seed=1).requires_grad_()
+    assert gradcheck(case.oracle.kl, (scores, other))
+
+
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_lengths(case: OracleCase) -> None:
+    scores, other = make_scores(case, 1.0), make_scores(case, 1.0, seed=1)
+    length = case.event[0] - 1
+    found = case.oracle.kl(scores, other, lengths=torch.tensor(length))
+    torch.testing.assert_close(found, case.oracle.kl(scores[:, :length], other[:, :length]), rtol=1e-11, atol=1e-12)
