@@ -89,9 +89,13 @@ def _check_options(text: str, factory: Any, options: Mapping[str, Any], kind: st
 
 def unknown(name: str, known: Any, kind: str) -> str:
     """One sentence on a misspelt name, with a suggestion."""
+    return f"got the unknown {kind} {name!r}; {hint(name, known)}"
+
+
+def hint(name: str, known: Any) -> str:
+    """The known names that are nearest to a misspelt one, or all of them."""
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
-    return f"got the unknown {kind} {name!r}; {hint}"
+    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
 
 
 def _imported(name: str, kind: str) -> Any:

@@ -259,7 +259,9 @@ def report(
     kind = format_ or (output.suffix.lstrip(".") if output and output.suffix else "html")
     with _sentences():
         if kind not in FORMATS:
-            raise ValueError(f"`report` got the format {kind!r}; {listing.hint(kind, FORMATS)}")
+            from ..oracles import registry
+
+            raise ValueError(f"`report` got the format {kind!r}; {registry.hint(kind, FORMATS)}")
         text = _rendered(results, kind)
         if str(output) == "-":
             typer.echo(text, nl=False)

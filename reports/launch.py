@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..oracles import registry
 from ..suites.base import Row
 from ..suites.problems.named import REAL_PROBLEMS, default_data
 from ..suites.problems.score_files import Convention, ScoreFile
@@ -20,7 +21,6 @@ from ..suites.running import runner
 from ..suites.running.plan import grid
 from ..suites.running.runner import Plan
 from . import html, results, tables, terminal
-from .listing import hint
 
 PAGE = "report.html"
 _FLAGS = {"estimators": "-e", "problems": "-p", "stages": "--stage"}
@@ -60,7 +60,7 @@ def _field(text: str) -> tuple[str, str]:
     if not equals or not value:
         raise ValueError(f"--field got {text!r}; expected key=value")
     if key not in (*_KEYS, *_CONVENTION):
-        raise ValueError(f"--field got the key {key!r}; {hint(key, (*_KEYS, *_CONVENTION))}")
+        raise ValueError(f"--field got the key {key!r}; {registry.hint(key, (*_KEYS, *_CONVENTION))}")
     return key, value
 
 
@@ -164,7 +164,8 @@ class Launch:
         chosen = [", ".join(names) or "all" for names in (plan.estimators, plan.problems, plan.stages)]
         source = plan.file.path if plan.file else plan.data or "built-in regimes"
         self.say(f"estimators: {chosen[0]}; problems: {chosen[1]}; stages: {chosen[2]}")
-        self.say(f"{plan.instances} instances each, {plan.replicates} replicates, seed {plan.seed}, {plan.dtype} on {plan.device}")
+        instances = plan.instances if plan.file is None else plan.file.instances or "all"
+        self.say(f"{instances} instances each, {plan.replicates} replicates, seed {plan.seed}, {plan.dtype} on {plan.device}")
         self.say(f"scores from {source}; results go to {self.folder}")
 
     def _store(self, rows: list[Row], started: str) -> None:

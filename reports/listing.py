@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -84,27 +83,22 @@ def select(kind: str | None, pattern: str | None) -> dict[str, list[Record]]:
     Raises:
         ValueError: an unknown kind, or a pattern that matches nothing.
     """
+    from ..oracles import registry
+
     if kind is not None and kind not in KINDS:
-        raise ValueError(f"`list` got {kind!r}; {hint(kind, KINDS)}")
+        raise ValueError(f"`list` got {kind!r}; {registry.hint(kind, KINDS)}")
     every = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
     if pattern is None:
         return every
     found = {name: [record for record in records if _matches(record["name"], pattern)] for name, records in every.items()}
     if not any(found.values()):
         known = [record["name"] for records in every.values() for record in records]
-        raise ValueError(f"`list` got the pattern {pattern!r}, which matches nothing; {hint(pattern, known)}")
+        raise ValueError(f"`list` got the pattern {pattern!r}, which matches nothing; {registry.hint(pattern, known)}")
     return found
 
 
 def _matches(name: str, pattern: str) -> bool:
     return pattern in name or fnmatch.fnmatch(name, pattern)
-
-
-def hint(name: str, known: Iterable[str]) -> str:
-    """A suggestion for a misspelt name, or all that there is."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(names)}"
 
 
 def as_table(kind: str, records: list[Record]) -> Table:

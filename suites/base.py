@@ -129,9 +129,9 @@ METRICS: dict[str, str] = {
     "truth_norm": "‖g‖, norm of the exact gradient",
     "support": "number of structures with positive probability in the forward distribution",
     "forward_nonzeros": "mean number of non-zero parts of the structure that the loss is evaluated at",
-    "forward_time": "median seconds of the surrogate for one batch",
-    "backward_time": "median seconds of its backward for one batch",
-    "peak_memory": "most bytes that torch held at one time for one batch, forward and backward",
+    "forward_time": "median seconds of the structure and the loss, or of the surrogate, for one batch of 32 rows",
+    "backward_time": "median seconds of its backward for the same batch",
+    "peak_memory": "most bytes that torch held at one time for the same batch, forward and backward",
     "time_ratio": "forward + backward time relative to `reinforce`, paired in interleaved rounds",
 }
 """Every metric and what it means; reports print these sentences."""

@@ -42,7 +42,7 @@ class Plan:
         loss: instead of every problem's own.
         instances: per problem and stage.
         replicates, batch_size, seed, tier: see `Sampling`. ``batch_size`` and ``jobs`` do not change any number.
-        jobs: worker processes; 0 runs in this process, without time limits.
+        jobs: worker processes; 0 runs in this process, on one thread and without time limits.
         timeout: seconds for one cell.
         dtype, device: where estimators run; truth and moments are float64.
         timing: whether wall-clock is measured, after everything else and alone on the machine.
@@ -117,7 +117,8 @@ def grid(plan: Plan) -> Grid:
     names = estimator_names(plan.estimators)
     cells: list[Cell] = []
     skips: list[Row] = []
-    for name, stage in _scores(plan):
+    scores = _scores(plan)
+    for name, stage in scores:
         problem = load_problem(plan, name, stage)
         fitting = []
         for estimator in names:
@@ -127,7 +128,7 @@ def grid(plan: Plan) -> Grid:
             else:
                 skips.append(_skip_row(problem, estimator, skip.reason))
         cells += [_cell(plan, "moments", problem, (estimator,)) for estimator in fitting]
-        if plan.timing and fitting and stage == _scores(plan)[0][1]:
+        if plan.timing and fitting and stage == scores[0][1]:
             cells.append(_cell(plan, "timing", problem, tuple(fitting)))
     return Grid(tuple(cells), tuple(skips))
 

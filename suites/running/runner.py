@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, TimeoutError, wait
@@ -84,7 +83,7 @@ def _completed(plan: Plan, cells: list[Cell], directory: Path, jobs: int) -> Ite
 def _pooled(plan: Plan, cells: list[Cell], directory: Path, jobs: int) -> Iterator[Cell]:
     """Spawned workers that live on from cell to cell; one that hangs or dies is replaced, and its cell says why."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPool(max_workers=min(jobs, len(cells)), context=context, initializer=_start_worker) as pool:
+    with ProcessPool(max_workers=min(jobs, len(cells)), context=context) as pool:
         futures: dict[Future[None], Cell] = {
             pool.schedule(execute, args=(plan, cell, str(directory)), timeout=plan.timeout): cell for cell in cells
         }
@@ -109,7 +108,3 @@ def _settle(plan: Plan, cell: Cell, future: Future[None], directory: Path) -> No
         write_cell(directory, cell, failed_rows(plan, cell, "error", f"the worker died with exit code {error.exitcode}"))
     if not cell_path(directory, cell).exists():
         raise OSError(f"cannot find the result of {cell.label} in {directory}; was the folder removed during the run?")
-
-
-def _start_worker() -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"

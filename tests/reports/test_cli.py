@@ -212,6 +212,7 @@ def test_an_own_score_file_reaches_the_plan(tmp_path: Path, fake_run: Any) -> No
     assert file.convention == Convention("cost", 2.0)
     repeated = results.read(tmp_path)[1]["command"]
     assert "--file my.npz --oracle 'subset[k=3]' --field gold=labels --field meaning=cost --field temperature=2.0" in repeated
+    assert "all instances each" in call("run", "--file", "my.npz", "--oracle", "subset[k=3]", "-o", str(tmp_path)).stdout
 
 
 def test_the_command_repeats_the_plan(fake_run: Any, tmp_path: Path) -> None:
