@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import ClassVar
 
 import torch
@@ -11,16 +10,10 @@ from torch import Tensor
 from structgrad.estimators import ESTIMATORS, make_estimator
 from structgrad.oracles import LinearChain
 from structgrad.suites.measures.memory import peak_memory
+from structgrad.suites.measures.wall_clock import clock
 
 BATCH = 256
 EVENT = (6, 5, 5)
-
-
-def synchronized() -> float:
-    """A clock that waits for the device."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return perf_counter()
 
 
 class _Base:
@@ -47,7 +40,7 @@ class _Base:
 
 class EstimatorTime(_Base):
     number, repeat, rounds, warmup_time = 1, (3, 10, 2.0), 2, 0.2
-    timer = staticmethod(synchronized)
+    timer = staticmethod(clock)
 
     def time_gradient(self, name: str, device: str) -> None:
         self.estimate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
 from typing import ClassVar
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from structgrad.oracles import Categorical, LinearChain, Subset
 from structgrad.suites.measures.memory import peak_memory
+from structgrad.suites.measures.wall_clock import clock
 
 AnyOracle = Categorical | Subset | LinearChain
 BATCH = 64
@@ -44,13 +44,6 @@ OPERATIONS: dict[str, Callable[[AnyOracle, Tensor], Tensor]] = {
 }
 
 
-def synchronized() -> float:
-    """A clock that waits for the device."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return perf_counter()
-
-
 class _Base:
     version: ClassVar[str] = "1"
     params: ClassVar[tuple[list[str], ...]] = (list(CASES), list(OPERATIONS), ["cpu", "cuda"])
@@ -70,7 +63,7 @@ class _Base:
 
 class OracleTime(_Base):
     number, repeat, rounds, warmup_time = 1, (3, 10, 2.0), 2, 0.2
-    timer = staticmethod(synchronized)
+    timer = staticmethod(clock)
 
     def time_operation(self, case: str, operation: str, device: str) -> None:
         self.operation(self.oracle, self.scores)

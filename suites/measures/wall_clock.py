@@ -101,16 +101,16 @@ def _forward(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor,
 
 
 def _clocked(call: Callable[[], Any], device: torch.device) -> tuple[Any, float]:
-    _synchronise(device)
-    start = time.perf_counter()
+    start = clock(device)
     result = call()
-    _synchronise(device)
-    return result, time.perf_counter() - start
+    return result, clock(device) - start
 
 
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
+def clock(device: torch.device | None = None) -> float:
+    """Seconds, read when the device has finished what it was given; without one, the current CUDA device, if there is any."""
+    if torch.cuda.is_available() if device is None else device.type == "cuda":
         torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def _times(pairs: Any, base: Any) -> Times:

@@ -89,3 +89,12 @@ def test_interval_of_the_median_covers():
         interval.low <= np.log(2) <= interval.high for interval in (median_interval(random.exponential(size=30)) for _ in range(400))
     )
     assert 0.93 * 400 <= hits < 400
+
+
+def test_the_clock_waits_for_the_device(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    cuda = torch.device("cuda")
+    assert wall_clock.clock(torch.device("cpu")) < wall_clock.clock(cuda) < wall_clock.clock()
+    assert waited == [cuda, None]
