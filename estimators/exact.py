@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..oracles.base import EnumerableOracle, MarginalOracle, Oracle, unsqueeze_event
+from ..oracles.base import EnumerableOracle, MarginalOracle, Oracle
 from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 
 
@@ -18,7 +18,7 @@ class _Enumerated(MarginalOracle, EnumerableOracle):
 
 @dataclass(frozen=True)
 class ExactMarginalisation(Estimator[_Enumerated]):
-    """Exact marginalisation: ``∇ Σ_z p_θ(z) L(z) = Σ_z p(z) (L(z) − L(z₀)) (z − μ)``, by enumeration in chunks.
+    """Exact marginalisation: ``∇ Σ_z p_θ(z) L(z) = Σ_z p(z) (L(z) − L(z₀)) ∇ log p(z)``, by enumeration in chunks.
 
     Subtracting the loss of one structure z₀ changes nothing in exact arithmetic and keeps large offsets of the loss from cancelling.
 
@@ -47,22 +47,25 @@ class ExactMarginalisation(Estimator[_Enumerated]):
             raise ValueError(f"`{self.name}` got chunk={self.chunk}; expected at least 1")
 
     def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, argmax=1, marginals=1, enumerations=1)
+        return Evaluations(losses=1, argmax=1, enumerations=1)
 
     def surrogate(self, loss: Loss, oracle: _Enumerated, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         theta = scores.detach()
         batch, event = theta.shape[: theta.ndim - oracle.event_ndim], tuple(theta.shape[theta.ndim - oracle.event_ndim :])
-        marginals = oracle.marginals(theta)
         pivot = evaluate(loss, oracle.argmax(theta), oracle.event_ndim).detach()
         value = pivot
-        estimate = torch.zeros_like(marginals)
+        estimate = torch.zeros_like(theta)
         total = oracle.count(event)
         for start in range(0, total, self.chunk):
             chunk = oracle.enumerate(event, start, min(start + self.chunk, total), dtype=theta.dtype, device=theta.device)
             structures = chunk.reshape(chunk.shape[0], *([1] * len(batch)), *event).expand(chunk.shape[0], *batch, *event)
-            probabilities = oracle.log_prob(structures, theta).exp()
+            with torch.enable_grad():
+                leaf = theta.clone().requires_grad_()
+                log_prob = oracle.log_prob(structures, leaf)
+            probabilities = log_prob.detach().exp()
             excess = evaluate(loss, structures, oracle.event_ndim) - pivot
             value = value + (probabilities * excess).sum(0)
-            weights = unsqueeze_event((probabilities * excess).detach(), oracle.event_ndim)
-            estimate = estimate + (weights * (structures - marginals)).sum(0)
+            weights = (probabilities * excess).detach()
+            (score,) = torch.autograd.grad(torch.where(weights != 0, log_prob, 0), leaf, weights)
+            estimate = estimate + score
         return with_gradient(value, scores, estimate)

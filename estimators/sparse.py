@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..oracles.base import Oracle, ProjectionOracle, unsqueeze_event
+from ..oracles.base import Oracle, ProjectionOracle
+from ..oracles.derivatives import unsqueeze_event
 from .base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, evaluate
 
 

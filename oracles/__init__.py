@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from . import registry
+from .alignment import Alignment
+from .assignment import Assignment
 from .base import (
     EnumerableOracle,
     KBestOracle,
@@ -13,8 +15,12 @@ from .base import (
     SamplingOracle,
 )
 from .categorical import Categorical
+from .constituency import Constituency
 from .linear_chain import LinearChain
+from .projective_tree import ProjectiveTree
 from .random_streams import SeedBlocks
+from .shift_reduce import ShiftReduce
+from .spanning_tree import SpanningTree
 from .sparse_solution import SparseSolution
 from .subset import Subset
 
@@ -22,20 +28,32 @@ ORACLES: dict[str, type[Oracle]] = {
     "categorical": Categorical,
     "subset": Subset,
     "linear_chain": LinearChain,
+    "alignment": Alignment,
+    "constituency": Constituency,
+    "projective_tree": ProjectiveTree,
+    "spanning_tree": SpanningTree,
+    "assignment": Assignment,
+    "shift_reduce": ShiftReduce,
 }
 
 __all__ = [
     "ORACLES",
+    "Alignment",
+    "Assignment",
     "Categorical",
+    "Constituency",
     "EnumerableOracle",
     "KBestOracle",
     "LinearChain",
     "MarginalOracle",
     "Oracle",
     "ProjectionOracle",
+    "ProjectiveTree",
     "RelaxedOracle",
     "SamplingOracle",
     "SeedBlocks",
+    "ShiftReduce",
+    "SpanningTree",
     "SparseSolution",
     "Subset",
     "make_oracle",

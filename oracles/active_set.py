@@ -1,4 +1,4 @@
-"""SparseMAP from argmax calls: a batched active-set solver.
+"""SparseMAP from argmax calls: a batched active-set solver, and the entry to its compiled form.
 
 Source: Niculae, Martins, Blondel & Cardie 2018, "SparseMAP", section 3.2; the method is Wolfe's min-norm-point algorithm (Wolfe 1976) for
 the point ``θ``. All items of a batch move in lockstep; each step solves a small dense system for the weights and, where these are feasible,
@@ -10,12 +10,25 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .sparse_solution import Projection, affine_solve
+from . import kernels
+from .atom_lists import AtomLists
+from .sparse_solution import Projection, affine_factor, solve_factored
+
+ROUNDING = 1e-15
+"""A gap below this much of the sums that it is the difference of is rounding."""
+
+DEPENDENT = 1e-11
+"""An atom that adds less than this much of its own square to the affine hull of the others adds nothing."""
+
+MAP_CALLS = 32
+"""How many MAP calls one projection is worth where only its order of magnitude counts."""
 
 
 def solve(argmax: Callable[[Tensor, Tensor], Tensor], rows: Tensor, max_steps: int | None = None) -> Projection:
@@ -50,6 +63,49 @@ def solve(argmax: Callable[[Tensor, Tensor], Tensor], rows: Tensor, max_steps: i
     return _joined([*closed, state], event)
 
 
+def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None = None) -> Projection:
+    """Project rows [b, *event] with the compiled active set of a structure; the mean is known at once, the atoms are decoded on first use.
+
+    Args:
+        kernel: ``project`` of the structure's module in `structgrad.oracles.kernels`.
+        rows: float64 scores with their padding completed, so that every structure of a short item goes on there in one way.
+        inside: [b, *event] bool, the parts that count; all where it is None. Its event may be smaller than that of the completed rows.
+
+    Cost: per step one MAP, and O(m²) for the m atoms; memory for the atoms of the answers alone.
+
+    Example:
+        >>> rows = torch.tensor([[[[0.4, 0.0], [0.0, 0.0]]]], dtype=torch.float64)
+        >>> kernel = kernels.find("linear_chain", "project", rows)
+        >>> solve_compiled(kernel, rows).mean[0, 0, 0]
+        tensor([0.7000, 0.3000], dtype=torch.float64)
+    """
+    event, count = rows.shape[1:], len(rows)
+    counted = torch.zeros(count, 0, dtype=torch.bool) if inside is None else _completed(inside, event).flatten(1)
+    mean, gap, support = torch.zeros(count, event.numel()).double(), torch.zeros(count).double(), torch.zeros(count, dtype=torch.int64)
+    found: dict[int, tuple[Any, ...]] = {}
+
+    solver: Callable[..., Any] = kernel.function
+
+    def project(items: Any, *arrays: Any) -> None:
+        found[items[0] if len(items) else 0] = solver(*arrays)
+
+    arrays = (torch.arange(count), rows.contiguous(), counted.contiguous(), mean, gap, support)
+    kernels.launch(project, arrays, kernel.options, MAP_CALLS * kernel.operations)
+    columns = zip(*(found[item] for item in sorted(found)), strict=True)
+    parts, sizes, weights = (np.concatenate(column) for column in columns)
+    kept = event if inside is None else inside.shape[1:]
+    if kept != event:
+        parts = np.ravel_multi_index(np.unravel_index(parts, event), kept).astype(np.int32)
+    lists = AtomLists(parts, sizes, torch.from_numpy(weights), support, kept)
+    return Projection(gap=gap, decompose=lists.decompose, mean=mean.unflatten(1, event)[(slice(None), *map(slice, kept))], lists=lists)
+
+
+def _completed(inside: Tensor, event: torch.Size) -> Tensor:
+    """False in what completing the rows added to their event."""
+    added = [size - own for size, own in zip(reversed(event), reversed(inside.shape[1:]), strict=True)]
+    return pad(inside, [side for extra in added for side in (0, extra)])
+
+
 def _joined(parts: list[_ActiveSet], event: torch.Size) -> Projection:
     """The results of all items, in their first order."""
     order = torch.cat([part.index for part in parts]).argsort()
@@ -63,7 +119,8 @@ def _joined(parts: list[_ActiveSet], event: torch.Size) -> Projection:
 class _ActiveSet:
     """Items of a batch, each with atoms [m, d], weights [m] (0 for a free slot), inner products and gap.
 
-    Inner products of the atoms with each other (``gram``) and with the scores (``correlations``) are kept, and grow with each new atom.
+    Inner products of the atoms with each other (``gram``) and with the scores (``correlations``, relative to the first atom, so that large
+    scores cost no precision) are kept, and grow with each new atom. ``newest`` is the slot of an atom that has had no weight yet, or -1.
     """
 
     def __init__(self, theta: Tensor, argmax: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -76,9 +133,11 @@ class _ActiveSet:
         infeasible = (first * self.forbidden).any(-1) | (first.sum(-1) == 0)
         self.atoms = first.unsqueeze(1)
         self.gram = self.atoms @ self.atoms.mT
-        self.correlations = (first * self.theta).sum(-1, keepdim=True)
+        self.first = first
+        self.correlations = torch.zeros_like(self.gram[:, 0])
         self.weights = (~infeasible).to(theta.dtype).unsqueeze(1)
         self.active = ~infeasible.unsqueeze(1)
+        self.newest = torch.full_like(self.index, -1)
         self.gap = torch.full_like(theta[:, 0], math.inf)
         self.open = ~infeasible
 
@@ -94,34 +153,46 @@ class _ActiveSet:
 
     def step(self) -> bool:
         """One weight update for every open item, and one new atom where the update was feasible. False when no item is open."""
-        target = affine_solve(self.gram, self.active, self.correlations, total=1.0)
+        factor = affine_factor(self.gram, self.active)
+        target = solve_factored(factor, self.active, self.correlations, total=1.0)
+        # So that the weight of an atom alone is 1 to the last bit.
+        target = torch.where(self.active, target + (1 - target.sum(-1, keepdim=True)) / self.active.sum(-1, keepdim=True).clamp(min=1), 0)
+        self._refuse(target)
         negative = self.active & (target <= 0)
         blocked = negative.any(-1) & self.open
         # Move towards the affine optimum until the first weight reaches zero.
         length = torch.where(negative, self.weights / (self.weights - target).clamp(min=1e-300), math.inf).amin(-1).clamp(max=1.0)
         length = torch.where(blocked, length, 1.0).unsqueeze(-1)
-        moved = self.weights + length * (target - self.weights)
+        moved = torch.where(length < 1, self.weights + length * (target - self.weights), target)
         leaving = negative & blocked.unsqueeze(-1) & (moved <= 1e-15 + moved.masked_fill(~negative, math.inf).amin(-1, keepdim=True))
         moved = torch.where(leaving, 0, moved.clamp(min=0))
         self.weights = torch.where(self.open.unsqueeze(-1), moved, self.weights)
         self.active = self.active & ~(leaving & self.open.unsqueeze(-1))
         if bool((self.open & ~blocked).any()):
-            self._extend(self.open & ~blocked)
+            self._extend(self.open & ~blocked, factor)
         return bool(self.open.any())
 
-    def _extend(self, ready: Tensor) -> None:
+    def _refuse(self, target: Tensor) -> None:
+        """Close items whose newest atom would get no weight: it has a gap, so that this is rounding, and all that can be had is had."""
+        items = self.newest.clamp(min=0).unsqueeze(-1)
+        refused = self.open & (self.newest >= 0) & (target.gather(-1, items).squeeze(-1) <= 0)
+        self.active = self.active.scatter(-1, items, self.active.gather(-1, items) & ~refused.unsqueeze(-1))
+        self.open = self.open & ~refused
+        self.newest = torch.full_like(self.newest, -1)
+
+    def _extend(self, ready: Tensor, factor: Tensor) -> None:
         """Ask for the best atom along the residual; close the items that have none better."""
         mean = (self.weights.unsqueeze(1) @ self.atoms).squeeze(1)
         residual = self.theta - mean
         atom = self.argmax(residual.masked_fill(self.forbidden, -math.inf), self.index)
-        gap = (residual * (atom - mean)).sum(-1)
+        gain = residual * (atom - mean)
+        gap = gain.sum(-1)
         self.gap = torch.where(ready, gap.clamp(min=0), self.gap)
-        rounding = 1e-14 * (residual.abs() * (atom + mean)).sum(-1) + 1e-15
-        products = (self.atoms @ atom.unsqueeze(-1)).squeeze(-1)
-        # Structures are 0/1, so that two are equal exactly where their product is the size of both.
-        sizes = self.gram.diagonal(dim1=-2, dim2=-1)
-        known = ((products == sizes) & (products == atom.sum(-1, keepdim=True)) & self.active).any(-1)
-        finished = ready & (known | (gap <= rounding))
+        products, size = (self.atoms @ atom.unsqueeze(-1)).squeeze(-1), atom.sum(-1)
+        # What the atom adds to the affine hull of the others, squared; for one of them, nothing.
+        column = torch.where(self.active, products + 1, 0).unsqueeze(-1)
+        added = size + 1 - (column * torch.cholesky_solve(column, factor)).squeeze(-1).sum(-1)
+        finished = ready & ((gap <= ROUNDING * gain.abs().sum(-1) + 1e-15) | ~(added > DEPENDENT * (size + 1)))
         self.open = self.open & ~finished
         self._insert(atom, products, (ready & ~finished).nonzero().squeeze(-1))
 
@@ -138,5 +209,6 @@ class _ActiveSet:
         self.gram[items, slots] = products[items]
         self.gram[items, :, slots] = products[items]
         self.gram[items, slots, slots] = atom[items].sum(-1)
-        self.correlations[items, slots] = (atom * self.theta).sum(-1)[items]
+        self.correlations[items, slots] = ((atom - self.first) * self.theta).sum(-1)[items]
         self.active[items, slots] = True
+        self.newest[items] = slots

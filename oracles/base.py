@@ -24,9 +24,14 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from .masking import cut, share_rows, zero_ignored
+from . import active_set, kernels
+from .derivatives import LogPartition, Marginals, twin_covariance_product, twin_marginals, unsqueeze_event
+from .masking import cut, log_sum_exp, share_rows, sparse_max, zero_ignored
 from .random_streams import random_uniform
 from .sparse_solution import Projection, SparseSolution
+
+Maximum = Callable[[Tensor, int], Tensor]
+"""A maximum along a dimension, or what smooths it."""
 
 RowArgmax = Callable[[Tensor, Tensor], Tensor]
 """MAP of directions [i, *event] that belong to the rows of these indices [i]."""
@@ -42,12 +47,15 @@ class Oracle(abc.ABC):
     """A finite set of structures with a MAP solver.
 
     A subclass is a frozen dataclass that holds options (never tensors), and implements `count`, `_check_event` and `_argmax`; the public
-    methods validate, share expanded rows and restore dtype and shape, once, here.
+    methods validate, share expanded rows and restore dtype and shape, once, here. Where ``kernel`` names a module of
+    `structgrad.oracles.kernels`, its functions serve the operations that they are named after on the CPU; the underscored methods are
+    their twins in torch, for every other device.
     """
 
     name: ClassVar[str]
     event_ndim: ClassVar[int]
     references: ClassVar[tuple[str, ...]] = ()
+    kernel: ClassVar[str | None] = None
     _ignores_entries: ClassVar[bool] = False
 
     @classmethod
@@ -74,7 +82,7 @@ class Oracle(abc.ABC):
     def argmax(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """The highest-scoring structure (MAP), ties to the lowest index: ``[*batch, *event]`` of 0/1, dtype of the scores."""
         valid, inside = self._prepared("argmax", scores, lengths)
-        return cut(self._rowwise(self._argmax, valid), inside)
+        return self._cut(self._rowwise(lambda rows: self._best(self._potentials(rows)), valid), inside)
 
     @final
     def pad(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -83,7 +91,7 @@ class Oracle(abc.ABC):
         So log-partition, entropy and the law of the parts inside are those of the item alone. The operations do this themselves when they
         are given ``lengths``; estimators take padded scores.
         """
-        return self._prepared("pad", scores, lengths)[0]
+        return self._cleaned(self._prepared("pad", scores, lengths)[0])
 
     @final
     def free_parts(self, scores: Tensor) -> Tensor:
@@ -91,7 +99,7 @@ class Oracle(abc.ABC):
         shape = tuple(scores.shape[scores.ndim - self.event_ndim :])
         return (scores > -math.inf) & self.read_mask(shape, scores.device)
 
-    # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0.
+    # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 
     @abc.abstractmethod
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
@@ -100,13 +108,25 @@ class Oracle(abc.ABC):
     @abc.abstractmethod
     def _argmax(self, rows: Tensor) -> Tensor: ...
 
+    def _kernel_options(self) -> tuple[Any, ...]:
+        """The scalars that the kernels take after their arrays."""
+        return ()
+
+    def _potentials(self, scores: Tensor) -> Tensor:
+        """Scores to natural parameters, ``p(z) ∝ exp⟨θ', z⟩``, differentiable: the scores themselves where not overridden."""
+        return scores
+
+    def _length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The greatest length of an item; several where items have several lengths, in a last dimension of ``lengths``."""
+        return (event_shape[0],)
+
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """Boolean ``[*batch, *event]``, broadcastable: what an item of these lengths uses."""
         positions = torch.arange(event_shape[0], device=lengths.device)
         return unsqueeze_event(positions < lengths.unsqueeze(-1), len(event_shape) - 1)
 
     def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Scores ``[*batch, *event]`` with the one free completion in their padding."""
+        """Scores ``[*batch, *event]`` with the one free completion in their padding; the event may grow, results are cut back."""
         return torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
 
     # Shared plumbing.
@@ -121,22 +141,41 @@ class Oracle(abc.ABC):
         return self._complete(self._checked(call, cut(scores, inside)), lengths), inside
 
     def _check_lengths(self, call: str, scores: Tensor, lengths: Tensor) -> None:
-        batch, most = scores.shape[: scores.ndim - self.event_ndim], self._event(scores)[0]
-        if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.shape not in (batch, ()):
+        limits = self._length_limits(self._event(scores))
+        one = () if len(limits) == 1 else (len(limits),)
+        batch = scores.shape[: scores.ndim - self.event_ndim]
+        if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.shape not in ((*batch, *one), one):
             got = f"{lengths.dtype} of shape {tuple(lengths.shape)}" if isinstance(lengths, Tensor) else type(lengths).__name__
-            raise ValueError(f"`{call}` got lengths: {got}; expected an integer tensor of shape {tuple(batch)}, one length per item")
+            each = "one length" if len(limits) == 1 else f"{len(limits)} lengths"
+            raise ValueError(f"`{call}` got lengths: {got}; expected an integer tensor of shape {(*batch, *one)}, {each} per item")
+        most = torch.tensor(limits if one else limits[0], device=lengths.device)
         if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= most)).all()):
-            raise ValueError(f"`{call}` got lengths from {int(lengths.min())} to {int(lengths.max())}; expected 1 to {most}")
+            allowed = " and ".join(f"1 to {limit}" for limit in limits)
+            raise ValueError(f"`{call}` got lengths from {int(lengths.min())} to {int(lengths.max())}; expected {allowed}")
 
     def _checked(self, call: str, scores: Tensor) -> Tensor:
-        """Scores with ignored entries at 0, or ValueError. Values are looked at on the CPU alone: elsewhere it would synchronise."""
+        """The scores, or ValueError. Values are looked at on the CPU alone: elsewhere it would synchronise."""
         self._check_tensor(call, scores)
-        event = self._event(scores)
-        mask = self.read_mask(event, scores.device)
-        distinct = share_rows(scores, self.event_ndim)
-        if scores.device.type == "cpu" and not bool(((distinct < math.inf) | ~mask).all()):
-            raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
-        return zero_ignored(scores, mask) if self._ignores_entries else scores
+        if scores.device.type == "cpu" and scores.numel():
+            distinct = share_rows(scores.detach(), self.event_ndim)
+            # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
+            if not float(distinct.amax()) < math.inf:
+                bad = ~(distinct < math.inf) & self.read_mask(self._event(scores), scores.device)
+                if bool(bad.any()):
+                    raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+        return scores
+
+    def _cleaned(self, scores: Tensor) -> Tensor:
+        """Scores with ignored entries at 0."""
+        return zero_ignored(scores, self.read_mask(self._event(scores), scores.device)) if self._ignores_entries else scores
+
+    def _cut(self, values: Tensor, inside: Tensor | None) -> Tensor:
+        """Results for what is inside, 0 elsewhere, without what `_complete` added to the event; leading dimensions as they are."""
+        if inside is None:
+            return values
+        for dim in range(-self.event_ndim, 0):
+            values = values.narrow(dim, 0, inside.shape[dim])
+        return torch.where(inside, values, 0)
 
     def _check_tensor(self, call: str, scores: Tensor) -> None:
         if not isinstance(scores, Tensor) or not scores.is_floating_point():
@@ -158,12 +197,31 @@ class Oracle(abc.ABC):
 
     def _rowwise(self, compute: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
         """Run ``compute`` on distinct rows [b, *event] and give its result back as [*batch, ...] in the dtype of the scores."""
+        return self._rowwise_all(lambda rows: (compute(rows),), scores)[0]
+
+    def _rowwise_all(self, compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor) -> list[Tensor]:
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(scores.detach(), self.event_ndim)
-        rows = shared.reshape(-1, *self._event(scores))
-        result = compute(at_least_single(rows))
-        result = result.reshape((*shared.shape[: len(batch)], *result.shape[1:])).to(scores.dtype)
-        return result.expand((*batch, *result.shape[len(batch) :]))
+        distinct = shared.shape[: len(batch)]
+        results = [result.to(scores.dtype) for result in compute(at_least_single(shared.reshape(-1, *self._event(scores))))]
+        if len(batch) != 1:
+            results = [result.reshape((*distinct, *result.shape[1:])) for result in results]
+        if distinct != batch:
+            results = [result.expand((*batch, *result.shape[len(batch) :])) for result in results]
+        return results
+
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+        """The compiled kernel of an operation where it applies to these rows."""
+        return kernels.find(self.kernel, operation, rows, self._kernel_options())
+
+    def _best(self, rows: Tensor) -> Tensor:
+        """MAP of rows, compiled where that applies."""
+        kernel = self._kernel("argmax", rows)
+        if kernel is None:
+            return self._argmax(self._cleaned(rows))
+        structures = kernels.zeros(tuple(rows.shape), rows.dtype)
+        kernel(rows.contiguous(), structures)
+        return structures
 
 
 class MarginalOracle(Oracle):
@@ -186,27 +244,24 @@ class MarginalOracle(Oracle):
     def _log_partition(self, rows: Tensor) -> Tensor:
         """[b, *event] -> [b], differentiable to any order; -inf for an infeasible row, with gradient 0."""
 
-    def _marginals(self, rows: Tensor) -> Tensor:
-        with torch.inference_mode(False), torch.enable_grad():
-            leaf = rows.detach().clone().requires_grad_()
-            (marginals,) = torch.autograd.grad(self._log_partition(leaf).sum(), leaf)
-        return marginals
+    def _check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
+        """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
 
     @final
     def log_partition(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``A(θ) = log Σ_z exp⟨θ, z⟩``: ``[*batch]``; ``-inf`` where no structure is feasible. Its gradient is `marginals`."""
-        return self._log_partition_of(self._prepared("log_partition", scores, lengths)[0])
+        return self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]).to(scores.dtype)
 
     @final
     def marginals(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian ``Cov(z)``; 0 for an infeasible item."""
-        valid, inside = self._prepared("marginals", scores, lengths)
-        return cut(self._marginals_of(valid), inside)
+        valid, inside = self._parameters("marginals", scores, lengths)
+        return self._cut(self._marginals_of(valid)[0], inside).to(scores.dtype)
 
     @final
     def feasible(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch]``: whether any structure has a score above ``-inf``."""
-        return self.log_partition(scores, lengths=lengths) > -math.inf
+        return self._log_partition_of(self._parameters("feasible", scores, lengths)[0].detach()) > -math.inf
 
     @final
     def log_prob(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
@@ -214,23 +269,22 @@ class MarginalOracle(Oracle):
 
         ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores.
         """
-        valid, inside = self._prepared("log_prob", scores, lengths)
-        single = at_least_single(valid)
+        single, inside = self._parameters("log_prob", scores, lengths)
         if z.shape[z.ndim - self.event_ndim :] != scores.shape[scores.ndim - self.event_ndim :]:
             raise ValueError(
                 f"`log_prob` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(scores.shape)}; "
                 f"expected the same last {self.event_ndim} dimension(s)"
             )
         log_partition = self._log_partition_of(single)
-        total = inner(cut(z, inside), single, self.event_ndim)
+        total = inner(self._cut(z, inside), self._cut(self._cleaned(single), inside), self.event_ndim)
         return torch.where(log_partition > -math.inf, total - log_partition, -math.inf).to(scores.dtype)
 
     @final
     def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``H = A(θ) − ⟨θ, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
-        single = at_least_single(self._prepared("entropy", scores, lengths)[0])
-        log_partition = self._log_partition_of(single)
-        expected = inner(self._marginals_of(single), single, self.event_ndim)
+        single = self._parameters("entropy", scores, lengths)[0]
+        marginals, log_partition = self._marginals_of(single)
+        expected = inner(marginals, single, self.event_ndim)
         return torch.where(log_partition > -math.inf, log_partition - expected, 0).to(scores.dtype)
 
     @final
@@ -239,8 +293,8 @@ class MarginalOracle(Oracle):
 
         ``inf`` where the other law forbids what this one allows; 0 for an item that is infeasible under ``scores``.
         """
-        here, there = (at_least_single(self._prepared("kl", theta, lengths)[0]) for theta in (scores, other))
-        marginals, log_partition = self._marginals_of(here), self._log_partition_of(here)
+        here, there = (self._parameters("kl", theta, lengths)[0] for theta in (scores, other))
+        marginals, log_partition = self._marginals_of(here)
         # Allowed here, forbidden there: left out of the sum, whose gradient would be NaN, and made infinite at the end.
         blocked = (marginals > 0) & (there == -math.inf)
         expected = inner(marginals, here, self.event_ndim) - inner(marginals, there.masked_fill(blocked, 0), self.event_ndim)
@@ -248,13 +302,69 @@ class MarginalOracle(Oracle):
         divergence = torch.where(blocked.flatten(blocked.ndim - self.event_ndim).any(-1), math.inf, divergence)
         return torch.where(log_partition > -math.inf, divergence, 0).to(scores.dtype)
 
+    def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all)."""
+        valid, inside = self._prepared(call, scores, lengths)
+        self._check_marginals(call, self._event(scores))
+        return self._potentials(at_least_single(valid)), inside
+
     def _log_partition_of(self, valid: Tensor) -> Tensor:
-        result: Tensor = _LogPartition.apply(valid, self)  # type: ignore[no-untyped-call]
+        result: Tensor = LogPartition.apply(valid, self)  # type: ignore[no-untyped-call]
         return result
 
-    def _marginals_of(self, valid: Tensor) -> Tensor:
-        result: Tensor = _Marginals.apply(valid, self)  # type: ignore[no-untyped-call]
+    def _marginals_of(self, valid: Tensor) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = Marginals.apply(valid, self)  # type: ignore[no-untyped-call]
         return result
+
+    # What `derivatives` differentiates: kernels where they apply, the twin elsewhere and for rows whose range a kernel cannot certify.
+
+    def _compute_log_partition(self, scores: Tensor) -> Tensor:
+        def compute(rows: Tensor) -> Tensor:
+            kernel = self._kernel("log_partition", rows)
+            if kernel is None:
+                return self._twin_log_partition(rows)
+            log_partition = torch.empty(rows.shape[0], dtype=torch.float64)
+            failed = kernel.certify(rows.contiguous(), log_partition)
+            if failed is not None:
+                log_partition[failed] = self._twin_log_partition(rows[failed].double())
+            return log_partition
+
+        return self._rowwise(compute, scores)
+
+    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
+            kernel = self._kernel("marginals", rows)
+            if kernel is None:
+                return twin_marginals(self._twin_log_partition, rows)
+            marginals, log_partition = kernels.zeros(tuple(rows.shape), rows.dtype), torch.empty(rows.shape[0], dtype=torch.float64)
+            failed = kernel.certify(rows.contiguous(), marginals, log_partition)
+            if failed is not None:
+                redone, log_partition[failed] = twin_marginals(self._twin_log_partition, rows[failed].double())
+                marginals[failed] = redone.to(marginals.dtype)
+            return marginals, log_partition
+
+        marginals, log_partition = self._rowwise_all(compute, scores)
+        return marginals, log_partition
+
+    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
+        rows = at_least_single(scores.detach().reshape(-1, *self._event(scores)))
+        along = direction.detach().to(rows.dtype).reshape(rows.shape)
+        kernel = self._kernel("covariance_product", rows)
+        if kernel is None:
+            product = self._twin_covariance_product(rows, along)
+        else:
+            product = kernels.zeros(tuple(rows.shape), rows.dtype)
+            failed = kernel.certify(rows.contiguous(), along.contiguous(), product)
+            if failed is not None:
+                product[failed] = self._twin_covariance_product(rows[failed].double(), along[failed].double()).to(product.dtype)
+        return product.reshape(scores.shape).to(scores.dtype)
+
+    def _twin_log_partition(self, scores: Tensor) -> Tensor:
+        rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))
+        return self._log_partition(rows).reshape(scores.shape[: scores.ndim - self.event_ndim])
+
+    def _twin_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
+        return twin_covariance_product(self._twin_log_partition, rows.detach().clone().requires_grad_(), along, differentiable=False)
 
 
 class SamplingOracle(MarginalOracle):
@@ -278,23 +388,38 @@ class SamplingOracle(MarginalOracle):
         """
         if num_samples is not None and num_samples < 1:
             raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
-        padded, inside = self._prepared("sample", scores, lengths)
-        valid, event = padded.detach(), self._event(scores)
+        valid, inside = self._prepared("sample", scores, lengths)
+        self._check_marginals("sample", self._event(scores))
+        valid, event = valid.detach(), self._event(valid)
         batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
         leading = 1 if num_samples is None else num_samples
         uniforms = random_uniform(batch, (leading, self._noise_size(event)), generator=generator, device=scores.device)
         # Expanded dimensions join the samples, so that tables are built once per distinct row.
         expanded = [dim for dim, size in enumerate(batch) if size > 1 and valid.stride(dim) == 0]
         distinct = [dim for dim in range(len(batch)) if dim not in expanded]
-        order = [len(batch), *expanded, *distinct]
-        rows = share_rows(valid, self.event_ndim).reshape(-1, *event)
+        order = [*distinct, len(batch), *expanded]
+        rows = at_least_single(share_rows(valid, self.event_ndim).reshape(-1, *event))
         shuffled = uniforms.permute(*order, len(batch) + 1)
-        repeats = math.prod(shuffled.shape[: 1 + len(expanded)])
-        drawn = self._sample(at_least_single(rows), shuffled.reshape(repeats, rows.shape[0], shuffled.shape[-1])).to(scores.dtype)
-        drawn = drawn.reshape(*shuffled.shape[:-1], *event)
+        repeats = math.prod(shuffled.shape[len(distinct) : -1])
+        drawn = self._draw(self._potentials(rows), shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]))
+        drawn = drawn.reshape(*shuffled.shape[:-1], *event).to(scores.dtype)
         back = [order.index(dim) for dim in [len(batch), *range(len(batch))]]
         structures = drawn.permute(*back, *range(len(back), len(back) + self.event_ndim))
-        return cut(structures[0] if num_samples is None else structures, inside)
+        return self._cut(structures[0] if num_samples is None else structures, inside)
+
+    def _draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        """Structures [b, s, *event] from rows [b, *event] and uniforms [b, s, noise]: compiled where that applies."""
+        kernel = self._kernel("sample", rows)
+        if kernel is None:
+            return self._twin_draw(rows, uniforms)
+        structures = kernels.zeros((*uniforms.shape[:2], *rows.shape[1:]), rows.dtype)
+        failed = kernel.certify(rows.contiguous(), uniforms.contiguous(), structures)
+        if failed is not None:
+            structures[failed] = self._twin_draw(rows[failed], uniforms[failed]).to(structures.dtype)
+        return structures
+
+    def _twin_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        return self._sample(self._cleaned(rows), uniforms.transpose(0, 1)).transpose(0, 1)
 
 
 class ProjectionOracle(Oracle):
@@ -322,19 +447,30 @@ class ProjectionOracle(Oracle):
 
         Forbidden parts (``-inf``) are 0 in every atom. An infeasible item gives mean 0, weights 0 and gap ``inf``. Computed in float64.
         """
-        completed, inside = self._prepared("project", scores, lengths)
-        valid = completed if inside is None else torch.where(inside, completed, -math.inf)
+        self._check_tensor("project", scores)
+        inside = None if lengths is None else self._prepared("project", scores, lengths)[1]
+        valid = self._checked("project", scores) if inside is None else torch.where(inside, scores, -math.inf)
+        valid = self._cleaned(valid)
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(valid.detach(), self.event_ndim)
         rows = at_least_single(shared.reshape(-1, *self._event(scores))).double()
-        sizes = None if lengths is None else lengths.expand(batch).flatten()
-        projection = self._project(rows, lambda direction, items: self._argmax_inside(direction, None if sizes is None else sizes[items]))
+        several = () if len(self._length_limits(self._event(scores))) == 1 else (-1,)
+        sizes = None if lengths is None else lengths.expand(*batch, *several).reshape(len(rows), *several)
+        projection = self._project_rows(rows, sizes)
         return SparseSolution(projection, valid, tuple(shared.shape[: len(batch)]), self.event_ndim)
+
+    def _project_rows(self, rows: Tensor, lengths: Tensor | None) -> Projection:
+        kernel = self._kernel("project", rows)
+        if kernel is None:
+            return self._project(rows, lambda direction, items: self._argmax_inside(direction, None if lengths is None else lengths[items]))
+        if lengths is None:
+            return active_set.solve_compiled(kernel, rows)
+        return active_set.solve_compiled(kernel, self._complete(rows, lengths), self._inside(self._event(rows), lengths).expand_as(rows))
 
     def _argmax_inside(self, rows: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:
-            return self._argmax(rows)
-        return cut(self._argmax(self._complete(rows, lengths)), self._inside(self._event(rows), lengths))
+            return self._best(rows)
+        return self._cut(self._best(self._complete(rows, lengths)), self._inside(self._event(rows), lengths).expand_as(rows))
 
 
 class EnumerableOracle(Oracle):
@@ -424,6 +560,7 @@ class KBestOracle(Oracle):
             raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
 
         def best(rows: Tensor) -> Tensor:
+            rows = self._cleaned(self._potentials(rows))
             # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
             structures = self._kbest(torch.where(rows > -math.inf, rows.double(), FORBIDDEN), k)
             used = (structures != 0) & (rows == -math.inf)
@@ -431,15 +568,48 @@ class KBestOracle(Oracle):
             return (structures * unsqueeze_event(feasible, self.event_ndim)).movedim(0, 1)
 
         listed = self._rowwise(best, valid)
-        return cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)
+        return self._cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)
 
 
-class RelaxedOracle(Oracle):
-    """An oracle with a differentiable dynamic programme (Mensch & Blondel 2018)."""
+class RelaxedOracle(MarginalOracle):
+    """An oracle whose dynamic programme can be relaxed: every maximum of its recursion smoothed (Mensch & Blondel 2018).
+
+    Example:
+        >>> from structgrad.oracles import LinearChain
+        >>> scores = LinearChain.from_potentials(torch.tensor([[0.0, 0.4], [3.0, 0.0]]), torch.zeros(2, 2))
+        >>> LinearChain().relax(scores, "l2")[0, 0]
+        tensor([0.3000, 0.7000])
+    """
 
     @abc.abstractmethod
-    def relax(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy") -> Tensor:
-        """The expected structure under the locally regularised recursion: ``[*batch, *event]``."""
+    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
+        """The best score [b] of rows [b, *event], by a recursion whose every maximum is ``maximum(values, dim)``."""
+
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        return self._value(rows, log_sum_exp)
+
+    @final
+    def relax(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
+        """The gradient of the smoothed recursion: ``[*batch, *event]`` in [0, 1], differentiable; 0 for an infeasible item.
+
+        It is the expected structure of a walk whose every step is drawn from a regularised maximum of the recursion: with ``"entropy"``
+        that is the Gibbs law, so the result is `marginals`; with ``"l2"`` (``Ω(p) = ½‖p‖²``) every step is a
+        sparsemax, and the result sparse.
+
+        References:
+            Mensch & Blondel 2018, "Differentiable dynamic programming for structured prediction and attention", sections 3 and 4.
+        """
+        if omega == "entropy":
+            return self.marginals(scores, lengths=lengths)
+        if omega != "l2":
+            raise ValueError(f'`relax` got omega={omega!r}; expected "entropy" or "l2"')
+        valid, inside = self._prepared("relax", scores, lengths)
+        differentiable = torch.is_grad_enabled() and valid.requires_grad
+        with torch.enable_grad():
+            theta = at_least_single(valid if differentiable else valid.detach().requires_grad_())
+            value = self._value(self._cleaned(theta).reshape(-1, *self._event(theta)), sparse_max)
+            (expected,) = torch.autograd.grad(value.sum(), theta, create_graph=differentiable)
+        return self._cut(expected.to(scores.dtype), inside)
 
 
 def inner(structure: Tensor, scores: Tensor, event_ndim: int) -> Tensor:
@@ -451,47 +621,3 @@ def inner(structure: Tensor, scores: Tensor, event_ndim: int) -> Tensor:
 def at_least_single(rows: Tensor) -> Tensor:
     """Half precision is computed in float32."""
     return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-
-
-class _LogPartition(torch.autograd.Function):
-    """A(θ) on distinct rows, with a gradient for every row."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, oracle: MarginalOracle) -> Tensor:
-        ctx.oracle = oracle
-        ctx.save_for_backward(scores)
-        return oracle._rowwise(oracle._log_partition, scores)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (scores,) = ctx.saved_tensors
-        oracle: MarginalOracle = ctx.oracle
-        return unsqueeze_event(grads[0], oracle.event_ndim) * oracle._marginals_of(scores), None
-
-
-class _Marginals(torch.autograd.Function):
-    """μ(θ) on distinct rows; its backward is Cov(z)·v, written with differentiable operations, so exact to any order."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, oracle: MarginalOracle) -> Tensor:
-        ctx.oracle = oracle
-        ctx.save_for_backward(scores)
-        return oracle._rowwise(oracle._marginals, scores)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (scores,) = ctx.saved_tensors
-        oracle: MarginalOracle = ctx.oracle
-        higher = torch.is_grad_enabled()
-        with torch.enable_grad():
-            theta = scores if scores.requires_grad else scores.detach().requires_grad_()
-            rows = at_least_single(theta.reshape(-1, *oracle._event(scores)))
-            log_partition = oracle._log_partition(rows).sum()
-            (marginals,) = torch.autograd.grad(log_partition, theta, create_graph=True)
-            (product,) = torch.autograd.grad(marginals, theta, grads[0], create_graph=higher, allow_unused=True, materialize_grads=True)
-        return product, None
-
-
-def unsqueeze_event(values: Tensor, event_ndim: int) -> Tensor:
-    """[*batch] -> [*batch, 1, ...], to weigh whole structures."""
-    return values.reshape(*values.shape, *([1] * event_ndim))

@@ -9,7 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from . import simplex
+from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle, at_least_single
 from .masking import log_sum_exp
 from .sparse_solution import Projection
 
@@ -18,7 +19,7 @@ from .sparse_solution import Projection
 class Categorical(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """One of n: event ``[n]``, structures are one-hot.
 
-    Cost: O(n) each, O(n log n) for the projection (sparsemax by sorting).
+    Cost: O(n) each; the projection (sparsemax) sorts, but for the CPU, where it is compiled and O(n).
 
     References:
         Martins & Astudillo 2016, "From Softmax to Sparsemax", algorithm 1.
@@ -48,10 +49,20 @@ class Categorical(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracl
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n,)")
 
     def _argmax(self, rows: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(rows.argmax(-1), rows.shape[-1])
+        return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
 
     def _log_partition(self, rows: Tensor) -> Tensor:
         return log_sum_exp(rows, -1)
+
+    # Closed forms of what the base class would differentiate.
+
+    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        probabilities, log_partition = self._rowwise_all(softmax, scores)
+        return probabilities, log_partition
+
+    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
+        probabilities, along = softmax(at_least_single(scores))[0], at_least_single(direction)
+        return (probabilities * (along - (probabilities * along).sum(-1, keepdim=True))).to(scores.dtype)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 1
@@ -60,24 +71,36 @@ class Categorical(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracl
         top = rows.amax(-1, keepdim=True)
         cumulative = (rows - torch.where(top > -math.inf, top, 0)).double().exp().cumsum(-1)
         index = inverse_cdf(cumulative, uniforms.squeeze(-1))
-        return torch.nn.functional.one_hot(index, rows.shape[-1]) * (top > -math.inf)
+        feasible = (top > -math.inf).to(rows.dtype).expand(*index.shape, 1)
+        return rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), feasible)
 
     def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        mean, free = sparsemax(rows)
-        size = rows.shape[-1]
-        atoms = torch.eye(size, dtype=rows.dtype, device=rows.device).expand(*rows.shape[:-1], size, size)
-        gap = simplex_gap(rows, mean)
-        return Projection(gap=gap, decompose=lambda: (atoms, mean), mean=mean, free=free)
+        mean, free, gap = simplex.project(rows, 1)
+
+        def decompose() -> tuple[Tensor, Tensor]:
+            atoms = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
+            return atoms.expand(*rows.shape, rows.shape[-1]), mean
+
+        return Projection(gap=gap, decompose=decompose, mean=mean, free=free)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         order = rows.sort(dim=-1, descending=True, stable=True).indices[:, :k]
-        return torch.nn.functional.one_hot(order.T, rows.shape[-1])
+        return torch.zeros((k, *rows.shape), dtype=torch.bool, device=rows.device).scatter_(-1, order.T.unsqueeze(-1), True)
 
     def _rank(self, structures: Tensor) -> Tensor:
         return structures.to(torch.uint8).argmax(-1)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return torch.nn.functional.one_hot(ranks, event_shape[0])
+
+
+def softmax(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities [..., n] proportional to ``exp θ``, and the logarithm [...] of their sum; 0 and -inf for a row of -inf alone."""
+    # A finite number for -inf, so that the difference is -inf; and a sum that holds the maximum is at least 1.
+    top = rows.amax(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).min)
+    weights = (rows - top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    return weights.div_(total.clamp(min=1)), (total.log() + top).squeeze(-1)
 
 
 def inverse_cdf(cumulative: Tensor, uniforms: Tensor) -> Tensor:
@@ -91,26 +114,3 @@ def inverse_cdf(cumulative: Tensor, uniforms: Tensor) -> Tensor:
     moved = thresholds.movedim(0, -1).contiguous()
     index = torch.searchsorted(cumulative.contiguous(), moved, right=True)
     return index.clamp(max=cumulative.shape[-1] - 1).movedim(-1, 0)
-
-
-def sparsemax(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Euclidean projection on the simplex: the point and its support. A row of -inf alone gives 0."""
-    top = rows.amax(-1, keepdim=True)
-    feasible = top > -math.inf
-    # More than 1 below the maximum is never in the support, so any finite value there stands for a forbidden part.
-    shifted = torch.where(rows > -math.inf, rows - torch.where(feasible, top, 0), -2.0).clamp(min=-2.0)
-    ordered = shifted.sort(-1, descending=True).values
-    sizes = torch.arange(1, rows.shape[-1] + 1, dtype=rows.dtype, device=rows.device)
-    excess = ordered.cumsum(-1) - 1
-    size = (ordered * sizes > excess).sum(-1, keepdim=True)
-    threshold = excess.gather(-1, size - 1) / size
-    mean = torch.where(feasible, (shifted - threshold).clamp(min=0), 0)
-    return mean, mean > 0
-
-
-def simplex_gap(rows: Tensor, mean: Tensor) -> Tensor:
-    """``max_z ⟨θ − μ, z⟩ − ⟨θ − μ, μ⟩`` over one-hot structures; ``inf`` for an infeasible row."""
-    top = rows.amax(-1)
-    residual = torch.where(rows > -math.inf, rows - torch.where(top > -math.inf, top, 0).unsqueeze(-1), -math.inf) - mean
-    expected = torch.where(mean > 0, residual * mean, 0).sum(-1)
-    return torch.where(top > -math.inf, (residual.amax(-1) - expected).clamp(min=0), math.inf)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from . import active_set
-from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from .base import EnumerableOracle, KBestOracle, Maximum, ProjectionOracle, RelaxedOracle, RowArgmax, SamplingOracle
 from .categorical import inverse_cdf
 from .masking import log_sum_exp
 from .sparse_solution import Projection
 
 
 @dataclass(frozen=True)
-class LinearChain(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class LinearChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Tag sequences: event ``[n, t, t]``, ``scores[..., i, p, c]`` scores tag p at i − 1 followed by tag c at i.
 
     At i = 0 only row p = 0 is read: ``scores[..., 0, 0, c]`` is the score of starting with tag c; the other rows are ignored.
@@ -39,6 +39,7 @@ class LinearChain(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracl
     name: ClassVar[str] = "linear_chain"
     event_ndim: ClassVar[int] = 3
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
+    kernel: ClassVar[str | None] = "linear_chain"
     _ignores_entries: ClassVar[bool] = True
 
     @classmethod
@@ -116,22 +117,22 @@ class LinearChain(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracl
             tags.append(pointer.gather(-1, tags[-1].unsqueeze(-1)).squeeze(-1))
         return self.structure(torch.stack(tags[::-1], -1), num_tags, rows.dtype)
 
-    def _prefixes(self, rows: Tensor) -> list[Tensor]:
-        """n tensors [b, t]: log-weight of all tag sequences up to i that end in tag c."""
+    def _prefixes(self, rows: Tensor, maximum: Maximum) -> list[Tensor]:
+        """n tensors [b, t]: the best tag sequence up to i that ends in tag c, by a smoothed maximum (`log_sum_exp`: their log-weight)."""
         prefixes = [rows[:, 0, 0]]
         for i in range(1, rows.shape[1]):
-            prefixes.append(log_sum_exp(prefixes[-1].unsqueeze(-1) + rows[:, i], 1))
+            prefixes.append(maximum(prefixes[-1].unsqueeze(-1) + rows[:, i], 1))
         return prefixes
 
-    def _log_partition(self, rows: Tensor) -> Tensor:
-        return log_sum_exp(self._prefixes(rows)[-1], -1)
+    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
+        return maximum(self._prefixes(rows, maximum)[-1], -1)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         scores = rows.double()
-        prefixes = self._prefixes(scores)
+        prefixes = self._prefixes(scores, log_sum_exp)
         length, num_tags = rows.shape[1], rows.shape[2]
         items = torch.arange(rows.shape[0], device=rows.device)
         tag = inverse_cdf(_cumulative(prefixes[-1]), uniforms[..., -1])

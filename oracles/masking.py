@@ -18,6 +18,31 @@ def log_sum_exp(values: Tensor, dim: int) -> Tensor:
     return torch.where(positive, torch.where(positive, total, 1).log() + top.squeeze(dim), -math.inf)
 
 
+def sparse_max(values: Tensor, dim: int) -> Tensor:
+    """``max_p ⟨p, x⟩ − ½‖p‖²`` over the simplex along a dimension: its gradient is sparsemax (Martins & Astudillo 2016).
+
+    -inf, with gradient 0, where every value is; forbidden values have probability 0.
+    """
+    allowed = values > -math.inf
+    some = allowed.any(dim, keepdim=True)
+    # What lies 1 below the greatest value has probability 0, so that 2 below it stands for forbidden.
+    floor = torch.where(some, values.detach().amax(dim, keepdim=True), 0) - 2
+    finite = torch.where(allowed, values, floor)
+    order = finite.detach().sort(dim, descending=True).values
+    place = torch.arange(1, order.shape[dim] + 1, device=values.device, dtype=values.dtype)
+    place = place.reshape(-1, *[1] * (values.ndim - 1 - dim % values.ndim))
+    excess = (order.cumsum(dim) - 1) / place
+    count = (order > excess).sum(dim, keepdim=True).clamp(min=1)
+    threshold = excess.gather(dim, count - 1)
+    # The threshold is differentiated as the mean over the support that it gives.
+    support = finite.detach() > threshold
+    inside = torch.where(support, finite, 0)
+    threshold = (inside.sum(dim, keepdim=True) - 1) / support.sum(dim, keepdim=True)
+    p = torch.where(support, inside - threshold, 0)
+    value = (p * inside - p.square() / 2).sum(dim)
+    return torch.where(some.squeeze(dim), value, -math.inf)
+
+
 def zero_ignored(scores: Tensor, mask: Tensor) -> Tensor:
     """Scores with 0 outside the mask ``[*event]``. Expanded rows stay expanded, and each has a gradient of its own."""
     result: Tensor = _ZeroIgnored.apply(scores, mask)  # type: ignore[no-untyped-call]

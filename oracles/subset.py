@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad, softplus
 
+from . import simplex
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
-from .masking import log_sum_exp
 from .sparse_solution import Projection
 
 
@@ -18,16 +19,17 @@ from .sparse_solution import Projection
 class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Exactly ``k`` of ``n``: event ``[n]``, structures hold k ones.
 
-    The Gibbs law is the conditional Poisson law (not Plackett-Luce, which Gumbel top-k draws). Log-partition by the dynamic programme of
-    elementary symmetric polynomials in log space, O(nk); a sample walks back through it with n uniforms; the projection sorts 2n
-    breakpoints, and its atoms come from systematic sampling.
+    The Gibbs law is the conditional Poisson law (not Plackett-Luce, which Gumbel top-k draws): of n independent parts, given that k are
+    taken. The log-partition is a coefficient of ``∏ (1 − p_i + p_i x)``, O(nk), multiplied out pair by pair, so in log n steps; a sample
+    walks along the parts with one uniform each; the projection is that on the capped simplex, and its atoms come from systematic sampling.
 
     Args:
         k: size of the subset, at least 1.
 
     References:
         Chen & Liu 1997, "Statistical applications of the Poisson-binomial and conditional Bernoulli distributions", section 2;
-        Ahmed et al. 2023, "SIMPLE", section 3; Madow 1949 (systematic sampling).
+        Darroch 1964, "On the distribution of the number of successes in independent trials" (its mode); Ahmed et al. 2023, "SIMPLE",
+        section 3; Madow 1949 (systematic sampling).
 
     Example:
         >>> oracle = Subset(2)
@@ -42,6 +44,7 @@ class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     name: ClassVar[str] = "subset"
     event_ndim: ClassVar[int] = 1
     references: ClassVar[tuple[str, ...]] = ("chen1997statistical", "ahmed2023simple")
+    kernel: ClassVar[str | None] = "subset"
 
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
@@ -60,68 +63,103 @@ class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
         if event_shape[0] < self.k:
             raise ValueError(f"`{call}` got n={event_shape[0]} parts for k={self.k}; expected n >= k, choose a smaller k")
 
+    def _kernel_options(self) -> tuple[int]:
+        return (self.k,)
+
     def _argmax(self, rows: Tensor) -> Tensor:
         # The order of ties in `topk` is not defined, so only its last value is used: ties with it are taken from the left.
         last = rows.topk(self.k, dim=-1).values[..., -1:]
         above, equal = rows > last, rows == last
         return above | (equal & (equal.cumsum(-1) <= self.k - above.sum(-1, keepdim=True)))
 
-    def _suffixes(self, rows: Tensor) -> Tensor:
-        """[n + 1, b, k + 1]: ``[i, :, j]`` is the log-weight of choosing j of the parts i, ..., n − 1."""
-        empty = rows.new_full((rows.shape[0], self.k + 1), -math.inf)
-        last = torch.cat([torch.zeros_like(empty[:, :1]), empty[:, 1:]], -1)
-        tables = [last]
-        for i in reversed(range(rows.shape[-1])):
-            chosen = torch.cat([empty[:, :1], tables[-1][:, :-1] + rows[:, i : i + 1]], -1)
-            tables.append(log_sum_exp(torch.stack([tables[-1], chosen], -1), -1))
-        return torch.stack(tables[::-1])
+    def _chances(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Float64 probabilities [b, n] of parts to be taken and not, and [b] what they leave out of the log-partition.
+
+        With probabilities ``σ(θ − s)`` whose sum is k, no number of independent parts is likelier to be taken than k (Darroch 1964): that
+        probability is at least 1/(n + 1), and no sum of such products leaves the range of a float64.
+        """
+        scores = rows.double()
+        origin = self._origin(scores.detach())
+        odds = scores - origin
+        rest = softplus(odds, threshold=40).sum(-1) + self.k * origin.squeeze(-1)
+        return odds.sigmoid(), (-odds).sigmoid(), rest
+
+    def _origin(self, scores: Tensor) -> Tensor:
+        """The s [b, 1] with ``Σ σ(θ − s) = k``, as nearly as is needed, by bisection between the k-th and the next largest score."""
+        largest = scores.topk(min(self.k + 1, scores.shape[-1]), dim=-1).values
+        ends = pad(largest, (0, 1), value=-math.inf)[..., self.k - 1 : self.k + 1]
+        last = torch.where(ends[..., :1] > -math.inf, ends[..., :1], 0)
+        high = last + math.log(scores.shape[-1] + 1)
+        low = torch.maximum(ends[..., 1:], last - 80) - math.log(self.k + 1)
+        for _ in range(16):
+            middle = (low + high) / 2
+            more = (scores - middle).sigmoid().sum(-1, keepdim=True) > self.k
+            low, high = torch.where(more, middle, low), torch.where(more, high, middle)
+        return low
 
     def _log_partition(self, rows: Tensor) -> Tensor:
-        return self._suffixes(rows)[0, :, self.k]
+        taken, skipped, rest = self._chances(rows)
+        polynomials = torch.stack([skipped, taken], -1)
+        one = torch.eye(1, self.k + 1, dtype=taken.dtype, device=taken.device)
+        while polynomials.shape[1] > 1:
+            if polynomials.shape[1] % 2:
+                polynomials = torch.cat([polynomials, one[:, : polynomials.shape[-1]].expand(len(rows), 1, -1)], 1)
+            polynomials = truncated_product(polynomials[:, ::2], polynomials[:, 1::2], self.k)
+        probability = polynomials[:, 0, self.k]
+        positive = probability > 0
+        return torch.where(positive, torch.where(positive, probability, 1).log() + rest, -math.inf)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        scores = rows.double()
-        tables = self._suffixes(scores)
+        taken, skipped, _ = (value.unsqueeze(-1) for value in self._chances(rows))
+        # [n + 1][b, k + 1]: the probability that j of the parts i, ..., n − 1 are taken.
+        suffixes = [torch.eye(1, self.k + 1, dtype=taken.dtype, device=rows.device).expand(len(rows), -1)]
+        for i in reversed(range(rows.shape[-1])):
+            suffixes.append(skipped[:, i] * suffixes[-1] + taken[:, i] * pad(suffixes[-1][:, :-1], (1, 0)))
+        suffixes.reverse()
         remaining = torch.full(uniforms.shape[:-1], self.k, dtype=torch.int64, device=rows.device)
         chosen = []
         for i in range(rows.shape[-1]):
-            included = torch.cat([torch.full_like(tables[i][:, :1], -math.inf), tables[i + 1][:, :-1] + scores[:, i : i + 1]], -1)
-            reachable = tables[i] > -math.inf
-            probability = torch.where(reachable, (included - torch.where(reachable, tables[i], 0)).exp(), 0)
-            taken = uniforms[..., i] < probability.expand(*remaining.shape, -1).gather(-1, remaining.unsqueeze(-1)).squeeze(-1)
-            remaining = remaining - taken.long()
-            chosen.append(taken)
+            included = taken[:, i] * pad(suffixes[i + 1][:, :-1], (1, 0))
+            total, with_part = (
+                value.expand(*remaining.shape, -1).gather(-1, remaining.unsqueeze(-1)).squeeze(-1) for value in (suffixes[i], included)
+            )
+            chosen.append(uniforms[..., i] * total < with_part)
+            remaining = remaining - chosen[-1].long()
         return torch.stack(chosen, -1)
 
     def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        feasible = (rows > -math.inf).sum(-1, keepdim=True) >= self.k
-        finite = torch.where(rows > -math.inf, rows, torch.where(rows > -math.inf, rows, math.inf).amin(-1, keepdim=True) - 2)
-        finite = torch.where(feasible, finite, 0)
-        mean = torch.where(feasible, capped_simplex(finite, self.k), 0)
-        free = (mean > 0) & (mean < 1)
-        residual = torch.where(rows > -math.inf, rows - mean, -math.inf)
-        best = residual.sort(-1, descending=True).values[..., : self.k].sum(-1)
-        expected = torch.where(mean > 0, residual * mean, 0).sum(-1)
-        gap = torch.where(feasible.squeeze(-1), (best - expected).clamp(min=0), math.inf)
+        mean, free, gap = simplex.project(rows, self.k)
         return Projection(gap=gap, decompose=lambda: systematic_atoms(mean, self.k), mean=mean, free=free)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        """Part by part, the k best subsets of every size: [b, size + 1, k], and what they hold."""
-        totals = rows.new_full((rows.shape[0], self.k + 1, k), -math.inf)
+        """Part by part from the last, the k best subsets of every size; of equal ones, those that hold the part first.
+
+        Only the first k + size − 1 parts by score can be in them: k better subsets hold one of these where another holds a later part.
+        """
+        size = min(rows.shape[1], k + self.k - 1)
+        parts = rows.sort(dim=-1, descending=True, stable=True).indices[:, :size].sort(-1).values
+        scores = rows.gather(1, parts)
+        totals = torch.full((len(rows), self.k + 1, k), -math.inf, dtype=rows.dtype, device=rows.device)
         totals[:, 0, 0] = 0
-        held = rows.new_zeros(rows.shape[0], self.k + 1, k, rows.shape[1], dtype=torch.bool)
-        for i in range(rows.shape[1]):
-            grown, holding = totals.roll(1, 1) + rows[:, i, None, None], held.roll(1, 1)
-            grown[:, 0] = -math.inf
-            holding[..., i] = True
-            order = torch.cat([grown, totals], -1).sort(dim=-1, descending=True, stable=True)
-            totals, places = order.values[..., :k], order.indices[..., :k]
-            both = torch.cat([holding, held], 2)
-            held = both.gather(2, places.unsqueeze(-1).expand(*places.shape, rows.shape[1]))
-        return held[:, self.k].movedim(1, 0)
+        places = []
+        for i in reversed(range(size)):
+            grown = pad(totals[:, :-1] + scores[:, i, None, None], (0, 0, 1, 0), value=-math.inf)
+            best = torch.cat([grown, totals], -1).sort(dim=-1, descending=True, stable=True)
+            totals = best.values[..., :k]
+            places.append(best.indices[..., :k])
+        # Forward again: which of the k best of the parts that remain, and of which size, each of the k best goes on with.
+        place = torch.arange(k, device=rows.device).expand(len(rows), k)
+        remaining = torch.full_like(place, self.k)
+        chosen = torch.zeros((k, *rows.shape), dtype=torch.bool, device=rows.device)
+        for i in range(size):
+            place = places[size - 1 - i].flatten(1).gather(1, remaining * k + place)
+            held = place < k
+            chosen.scatter_(-1, parts[:, i].expand(k, -1).unsqueeze(-1), held.T.unsqueeze(-1))
+            remaining, place = remaining - held.long(), torch.where(held, place, place - k)
+        return chosen
 
     def _holding(self, size: int, i: int) -> list[int]:
         """By how many parts are still to be chosen: how many ways there are once part i is. What is beyond int64 no valid rank reaches."""
@@ -152,35 +190,12 @@ class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
         return torch.stack(chosen, -1)
 
 
-def capped_simplex(rows: Tensor, k: int) -> Tensor:
-    """Euclidean projection on ``{x : 0 ≤ x ≤ 1, Σx = k}``: ``clip(θ − τ, 0, 1)`` with τ found exactly among 2n breakpoints.
-
-    Between neighbouring breakpoints ``Σ clip(θ − τ, 0, 1)`` is affine in τ, so the segment that holds the value k gives τ in closed form.
-    """
-    size = rows.shape[-1]
-    rows = rows - rows.amax(-1, keepdim=True)
-    breakpoints = torch.cat([rows, rows - 1], -1).sort(-1, descending=True).values
-    # Walking τ downwards, the sum rises with slope (parts entered − parts saturated).
-    totals = (rows.unsqueeze(-2) - breakpoints.unsqueeze(-1)).clamp(0, 1).sum(-1) if size <= 64 else _totals(rows, breakpoints)
-    segment = (totals < k).sum(-1, keepdim=True).clamp(1, 2 * size - 1)
-    upper, lower = breakpoints.gather(-1, segment - 1), breakpoints.gather(-1, segment)
-    middle = (upper + lower) / 2
-    inside = (rows > middle) & (rows - 1 < middle)
-    saturated = rows - 1 >= middle
-    count = inside.sum(-1, keepdim=True)
-    threshold = (torch.where(inside, rows, 0).sum(-1, keepdim=True) + saturated.sum(-1, keepdim=True) - k) / count.clamp(min=1)
-    threshold = torch.where(count > 0, torch.minimum(torch.maximum(threshold, lower), upper), lower)
-    return (rows - threshold).clamp(0, 1)
-
-
-def _totals(rows: Tensor, breakpoints: Tensor) -> Tensor:
-    """``Σ clip(θ − τ, 0, 1)`` at every breakpoint τ in O(n log n), from prefix sums of the sorted scores."""
-    ordered = rows.sort(-1, descending=True).values.contiguous()
-    sums = torch.nn.functional.pad(ordered.cumsum(-1), (1, 0))
-    ascending = -ordered
-    above = torch.searchsorted(ascending, (-breakpoints).contiguous())
-    full = torch.searchsorted(ascending, (-breakpoints - 1).contiguous(), right=True)
-    return sums.gather(-1, above) - sums.gather(-1, full) - (above - full) * breakpoints + full
+def truncated_product(left: Tensor, right: Tensor, degree: int) -> Tensor:
+    """Products of polynomials [..., d + 1], lowest coefficient first, up to x^degree (at least d)."""
+    terms = left.shape[-1]
+    size = min(2 * terms - 1, degree + 1)
+    windows = pad(left, (terms - 1, size - terms)).unfold(-1, terms, 1)
+    return (windows @ right.flip(-1).unsqueeze(-1)).squeeze(-1)
 
 
 def systematic_atoms(mean: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -201,9 +216,9 @@ def systematic_atoms(mean: Tensor, k: int) -> tuple[Tensor, Tensor]:
     ends = ends * torch.where(ends[..., -1:] > 0, k / ends[..., -1:], 0)
     nearest = ends.round()
     ends = torch.where((ends - nearest).abs() < 1e-12, nearest, ends)
-    starts = torch.nn.functional.pad(ends[..., :-1], (1, 0))
+    starts = pad(ends[..., :-1], (1, 0))
     cuts = (ends - ends.floor()).sort(-1).values
-    lengths = torch.nn.functional.pad(cuts[..., 1:], (0, 1), value=1.0) - cuts
+    lengths = pad(cuts[..., 1:], (0, 1), value=1.0) - cuts
     offsets = (cuts + lengths / 2).unsqueeze(-1)
     atoms = (ends.unsqueeze(-2) - offsets).floor() - (starts.unsqueeze(-2) - offsets).floor()
     weights = torch.where((lengths > 1e-12) & (mean.sum(-1, keepdim=True) > 0), lengths, 0)

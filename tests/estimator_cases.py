@@ -11,9 +11,33 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, Estimator, Loss, Noise, PathwiseEstimator, make_estimator
-from structgrad.oracles import Categorical, LinearChain, Subset
+from structgrad.oracles import (
+    Alignment,
+    Assignment,
+    Categorical,
+    Constituency,
+    LinearChain,
+    ProjectiveTree,
+    ShiftReduce,
+    SpanningTree,
+    Subset,
+)
 from structgrad.suites.truth.replay import ScriptedOracle
-from tests.helpers import OracleCase, enumerate_truth, one_hots, structures, subsets, tag_sequences
+from tests.helpers import (
+    OracleCase,
+    binary_trees,
+    derivations,
+    enumerate_truth,
+    monotone_paths,
+    one_hots,
+    permutations,
+    projective_trees,
+    shift_reduce_policy,
+    spanning_trees,
+    structures,
+    subsets,
+    tag_sequences,
+)
 
 NAMES = (
     *ESTIMATORS,
@@ -51,8 +75,20 @@ CASES = (
     OracleCase(Categorical(), (5,), one_hots),
     OracleCase(Subset(2), (5,), subsets),
     OracleCase(LinearChain(), (3, 2, 2), tag_sequences),
+    OracleCase(Alignment(), (3, 2), monotone_paths),
+    OracleCase(SpanningTree(), (4, 4), spanning_trees),
+    OracleCase(ShiftReduce("local"), (5, 5, 2), derivations, shift_reduce_policy),
 )
-"""One row per oracle, small enough for all pairs."""
+"""One row per kind of oracle, small enough for all pairs: structures of one size and of several, closed forms, a policy."""
+
+ALL_CASES = (
+    *CASES,
+    OracleCase(Constituency(), (4, 4), binary_trees),
+    OracleCase(ProjectiveTree(), (4, 4), projective_trees),
+    OracleCase(Assignment(), (3, 3), permutations),
+    OracleCase(ShiftReduce(), (5, 5, 2), derivations),
+)
+"""At least one row per oracle, for laws about pairs."""
 
 SMALLEST = (
     OracleCase(Categorical(), (1,), one_hots),
@@ -60,6 +96,9 @@ SMALLEST = (
     OracleCase(Subset(3), (3,), subsets),
     OracleCase(LinearChain(), (1, 1, 1), tag_sequences),
     OracleCase(LinearChain(), (3, 1, 1), tag_sequences),
+    OracleCase(Alignment(), (1, 3), monotone_paths),
+    OracleCase(SpanningTree(), (2, 2), spanning_trees),
+    OracleCase(ShiftReduce("local"), (3, 3, 2), derivations, shift_reduce_policy),
 )
 """Spaces of a single structure."""
 

@@ -14,16 +14,31 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from structgrad.oracles import Categorical, LinearChain, Subset
+from structgrad.oracles import (
+    Alignment,
+    Assignment,
+    Categorical,
+    Constituency,
+    LinearChain,
+    ProjectiveTree,
+    ShiftReduce,
+    SpanningTree,
+    Subset,
+)
 
 
 @dataclass(frozen=True)
 class OracleCase:
-    """An oracle at one event shape, and its structures as an independent list of 0/1 arrays."""
+    """An oracle at one event shape, and its structures as an independent list of 0/1 arrays.
+
+    ``potentials`` turns one row of scores into natural parameters, p(z) ∝ exp⟨θ', z⟩, where they are not the scores themselves. It takes
+    complex rows too, for exact derivatives.
+    """
 
     oracle: Any
     event: tuple[int, ...]
     listed: Callable[[Any, tuple[int, ...]], Iterator[np.ndarray]]
+    potentials: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __str__(self) -> str:
         return f"{self.oracle!r}-{'x'.join(map(str, self.event))}"
@@ -52,6 +67,112 @@ def tag_sequences(oracle: LinearChain, event: tuple[int, ...]) -> Iterator[np.nd
         yield structure
 
 
+def permutations(oracle: Assignment, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    for columns in itertools.permutations(range(event[0])):
+        yield np.eye(event[0])[list(columns)]
+
+
+def derivations(oracle: ShiftReduce, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    for actions in itertools.product((0, 1), repeat=2 * event[0] - 3):
+        structure, shifts, depth = np.zeros(event), 0, 0
+        for action in actions:
+            if (depth < 2) if action else (shifts == event[0] - 1):
+                break
+            structure[shifts, depth, action] = 1
+            shifts, depth = (shifts, depth - 1) if action else (shifts + 1, depth + 1)
+        else:
+            if depth == 1:
+                yield structure
+
+
+def shift_reduce_policy(row: np.ndarray) -> np.ndarray:
+    """At each state the log-softmax over the actions from which the end can be reached, state by state."""
+    leaves, policy = len(row) - 1, np.zeros_like(row)
+    completable = {(leaves, 1)}
+    for shifts in range(leaves, -1, -1):
+        for depth in range(min(shifts, 1), shifts + 1):
+            following = {0: (shifts + 1, depth + 1), 1: (shifts, depth - 1 if depth > 1 else -1)}
+            possible = [a for a in (0, 1) if following[a] in completable and row[shifts, depth, a].real > -math.inf]
+            completable |= {(shifts, depth)} if possible else set()
+            policy[shifts, depth] = -math.inf
+            if possible:
+                moved = row[shifts, depth, possible] - row[shifts, depth, possible].real.max()
+                policy[shifts, depth, possible] = moved - np.log(np.exp(moved).sum())
+    return policy
+
+
+def binary_trees(oracle: Constituency, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    def spans(first: int, last: int) -> Iterator[tuple[tuple[int, int], ...]]:
+        if first == last:
+            yield ((first, last),)
+        for middle in range(first, last):
+            for left, right in itertools.product(list(spans(first, middle)), list(spans(middle + 1, last))):
+                yield ((first, last), *left, *right)
+
+    for chosen in spans(0, event[0] - 1):
+        structure = np.zeros(event)
+        structure[tuple(zip(*chosen, strict=True))] = 1
+        yield structure
+
+
+def monotone_paths(oracle: Alignment, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    def walks(i: int, j: int) -> Iterator[tuple[tuple[int, int], ...]]:
+        if (i, j) == (event[0] - 1, event[1] - 1):
+            yield ((i, j),)
+        for following in ((i, j + 1), (i + 1, j), (i + 1, j + 1)):
+            if following[0] < event[0] and following[1] < event[1]:
+                for rest in walks(*following):
+                    yield ((i, j), *rest)
+
+    for cells in walks(0, 0):
+        structure = np.zeros(event)
+        structure[tuple(zip(*cells, strict=True))] = 1
+        yield structure
+
+
+def projective_trees(oracle: ProjectiveTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """In the order of the decisions from the top: the farthest child, where the words under its arc part, and so on below."""
+    size = event[0]
+
+    def under(heads: tuple[int, ...], word: int, top: int) -> bool:
+        return any(word == top or (word := heads[word]) == top for _ in range(size))
+
+    def decisions(heads: tuple[int, ...], leftward: bool, first: int, last: int) -> tuple[int, ...]:
+        if first == last:
+            return ()
+        head, words = (last, range(first, last)) if leftward else (first, range(last, first, -1))
+        child = next(word for word in words if heads[word] == head)
+        low, high = sorted((head, child))
+        seam = max(word for word in range(low, high) if under(heads, word, child) == leftward)
+        beyond = decisions(heads, leftward, *((first, child) if leftward else (child, last)))
+        return (child, seam, *decisions(heads, False, low, seam), *decisions(heads, True, seam + 1, high), *beyond)
+
+    trees = []
+    for heads in itertools.product(range(size), repeat=size - 1):
+        whole = (0, *heads)
+        arcs = [sorted(arc) for arc in enumerate(whole)][1:]
+        crossing = any(a < c < b < d for a, b in arcs for c, d in arcs)
+        roots = heads.count(0)
+        if not crossing and (roots == 1 or not oracle.single_root) and all(under(whole, word, 0) for word in range(size)):
+            trees.append(whole)
+    for whole in sorted(trees, key=lambda heads: decisions(heads, False, 0, size - 1)):
+        structure = np.zeros(event)
+        structure[whole[1:], range(1, size)] = 1
+        yield structure
+
+
+def spanning_trees(oracle: SpanningTree, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    words = range(1, event[0])
+    for heads in itertools.product(range(event[0]), repeat=len(words)):
+        reached = {0}
+        for _ in words:
+            reached |= {word for word in words if heads[word - 1] in reached}
+        if len(reached) == event[0] and (heads.count(0) == 1 or not oracle.single_root):
+            structure = np.zeros(event)
+            structure[heads, words] = 1
+            yield structure
+
+
 ORACLE_CASES = (
     OracleCase(Categorical(), (1,), one_hots),
     OracleCase(Categorical(), (2,), one_hots),
@@ -67,10 +188,58 @@ ORACLE_CASES = (
     OracleCase(LinearChain(), (2, 2, 2), tag_sequences),
     OracleCase(LinearChain(), (3, 3, 3), tag_sequences),
     OracleCase(LinearChain(), (5, 2, 2), tag_sequences),
+    OracleCase(Alignment(), (1, 1), monotone_paths),
+    OracleCase(Alignment(), (1, 4), monotone_paths),
+    OracleCase(Alignment(), (3, 2), monotone_paths),
+    OracleCase(Alignment(), (3, 4), monotone_paths),
+    OracleCase(Alignment(), (4, 4), monotone_paths),
+    OracleCase(Constituency(), (1, 1), binary_trees),
+    OracleCase(Constituency(), (2, 2), binary_trees),
+    OracleCase(Constituency(), (3, 3), binary_trees),
+    OracleCase(Constituency(), (4, 4), binary_trees),
+    OracleCase(Constituency(), (6, 6), binary_trees),
+    OracleCase(ShiftReduce(), (2, 2, 2), derivations),
+    OracleCase(ShiftReduce(), (4, 4, 2), derivations),
+    OracleCase(ShiftReduce(), (7, 7, 2), derivations),
+    OracleCase(ShiftReduce("local"), (2, 2, 2), derivations, shift_reduce_policy),
+    OracleCase(ShiftReduce("local"), (4, 4, 2), derivations, shift_reduce_policy),
+    OracleCase(ShiftReduce("local"), (5, 5, 2), derivations, shift_reduce_policy),
+    OracleCase(Assignment(), (1, 1), permutations),
+    OracleCase(Assignment(), (2, 2), permutations),
+    OracleCase(Assignment(), (4, 4), permutations),
+    OracleCase(Assignment(), (5, 5), permutations),
+    OracleCase(ProjectiveTree(), (2, 2), projective_trees),
+    OracleCase(ProjectiveTree(), (3, 3), projective_trees),
+    OracleCase(ProjectiveTree(), (5, 5), projective_trees),
+    OracleCase(ProjectiveTree(single_root=False), (2, 2), projective_trees),
+    OracleCase(ProjectiveTree(single_root=False), (4, 4), projective_trees),
+    OracleCase(ProjectiveTree(single_root=False), (5, 5), projective_trees),
+    OracleCase(SpanningTree(), (2, 2), spanning_trees),
+    OracleCase(SpanningTree(), (4, 4), spanning_trees),
+    OracleCase(SpanningTree(), (5, 5), spanning_trees),
+    OracleCase(SpanningTree(single_root=False), (3, 3), spanning_trees),
+    OracleCase(SpanningTree(single_root=False), (5, 5), spanning_trees),
 )
 """Every law about oracles holds for every row of this table."""
 
-GENERIC_CASES = tuple(case for case in ORACLE_CASES if str(case) in {"Categorical()-6", "Subset(k=2)-5", "LinearChain()-3x3x3"})
+GENERIC_CASES = tuple(
+    case
+    for case in ORACLE_CASES
+    if str(case)
+    in {
+        "ShiftReduce(normalization='global')-4x4x2",
+        "ShiftReduce(normalization='local')-5x5x2",
+        "Assignment()-4x4",
+        "Alignment()-3x4",
+        "Categorical()-6",
+        "ProjectiveTree(single_root=True)-5x5",
+        "ProjectiveTree(single_root=False)-4x4",
+        "Subset(k=2)-5",
+        "LinearChain()-3x3x3",
+        "SpanningTree(single_root=True)-4x4",
+        "Constituency()-4x4",
+    }
+)
 """One row per oracle, for laws that cost more."""
 
 SCALES = (0.05, 1.0, 5.0, 50.0)
@@ -85,6 +254,8 @@ def make_scores(case: OracleCase, regime: float | str, rows: int = 6, seed: int 
     forbidden = torch.rand(rows, *case.event, generator=generator) < 0.3
     if isinstance(regime, float):
         return regime * noise
+    # What every structure uses is forbidden in row 0 alone: else few rows were feasible.
+    forbidden &= ~(structures(case) > 0).all(0)
     forbidden[0], forbidden[1:2] = True, False
     scores = {"ties": noise.round(), "equal": torch.zeros_like(noise), "masked": 3 * noise, "masked_ties": noise.round()}[regime]
     return scores.masked_fill(forbidden, -math.inf) if regime.startswith("masked") else scores
@@ -96,13 +267,48 @@ def structures(case: OracleCase) -> Tensor:
     return torch.from_numpy(np.stack(list(case.listed(case.oracle, case.event))))
 
 
-def parts_per_structure(case: OracleCase) -> int:
-    return int(structures(case)[0].sum())
+def shared_parts(case: OracleCase) -> Tensor:
+    """Boolean [*event]: parts of which every structure has the same number; all that are read where structures are of one size."""
+    sizes = structures(case).flatten(1).sum(-1)
+    return read_parts(case) if bool((sizes == sizes[0]).all()) else structures(case).prod(0) > 0
 
 
 def read_parts(case: OracleCase) -> Tensor:
     """Boolean [*event]: the parts that some structure uses."""
     return structures(case).sum(0) > 0
+
+
+def natural_parameters(case: OracleCase, scores: Tensor) -> Tensor:
+    """Float64 ``θ'`` with p(z) ∝ exp⟨θ', z⟩ for scores [*batch, *event]."""
+    if case.potentials is None:
+        return scores.double()
+    rows = [case.potentials(row.numpy()) for row in scores.double().reshape(-1, *case.event)]
+    return torch.from_numpy(np.stack(rows)).reshape(scores.shape)
+
+
+def pulled_back(case: OracleCase, scores: Tensor, gradient: Tensor) -> Tensor:
+    """From gradients in the natural parameters [b, *event] to gradients in the scores, by complex steps."""
+    if case.potentials is None:
+        return gradient
+    result = torch.zeros_like(gradient)
+    for row, part in ((b, part) for b in range(len(scores)) for part in read_parts(case).nonzero().tolist()):
+        if scores[row][tuple(part)] > -math.inf:
+            moved = scores[row].numpy().astype(complex)
+            moved[tuple(part)] += 1e-30j
+            rates = np.imag(case.potentials(moved)) / 1e-30
+            result[row][tuple(part)] = (torch.from_numpy(rates) * gradient[row]).sum()
+    return result
+
+
+def item_event(case: OracleCase, lengths: Tensor) -> tuple[int, ...]:
+    """The event shape of an item of such a length alone."""
+    inside = case.oracle._inside(case.event, lengths).expand(case.event)
+    return tuple(int(axis.max()) + 1 for axis in inside.nonzero().unbind(1))
+
+
+def cut_to_item(case: OracleCase, values: Tensor, lengths: Tensor) -> Tensor:
+    """What values [..., *event] hold for an item of such a length alone."""
+    return values[(..., *(slice(size) for size in item_event(case, lengths)))]
 
 
 @dataclass(frozen=True)
@@ -119,9 +325,9 @@ class Truth:
 
 
 def enumerate_truth(case: OracleCase, scores: Tensor) -> Truth:
-    """Everything about p(z) ∝ exp⟨θ, z⟩ by looping over rows and structures in numpy."""
+    """Everything about p(z) ∝ exp⟨θ, z⟩, θ the natural parameters of the scores, by looping over rows and structures in numpy."""
     flat = structures(case).flatten(1).numpy()
-    rows = scores.double().reshape(-1, flat.shape[1]).numpy()
+    rows = natural_parameters(case, scores).reshape(-1, flat.shape[1]).numpy()
     totals = np.array([[row[z > 0].sum() for z in flat] for row in rows]).reshape(len(rows), len(flat))
     top = totals.max(1, keepdims=True)
     feasible = top[:, 0] > -math.inf
@@ -141,7 +347,7 @@ def structure_indices(case: OracleCase, samples: Tensor) -> Tensor:
     """Which structure each sample [..., *event] is; fails where one is none."""
     known = structures(case).flatten(1).to(samples.dtype)
     flat = samples.reshape(-1, known.shape[1])
-    hits = (flat @ known.T == parts_per_structure(case)) & (flat.sum(-1, keepdim=True) == parts_per_structure(case))
+    hits = (flat @ known.T == known.sum(-1)) & (flat.sum(-1, keepdim=True) == known.sum(-1))
     assert bool((hits.sum(-1) == 1).all()), "a sample is no structure"
     assert bool(((flat == 0) | (flat == 1)).all()), "a sample is not 0/1"
     return hits.to(torch.int8).argmax(-1).reshape(samples.shape[: samples.ndim - len(case.event)])

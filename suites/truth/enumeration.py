@@ -80,12 +80,13 @@ def exact_truth(loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: in
         raise ValueError(
             f"`exact_truth` got a space of {count:.3g} structures; expected at most {cap:.3g}, choose smaller sizes or raise the cap"
         )
-    stream = _Stream(loss, oracle, theta, chunk)
+    parameters = oracle._potentials(theta)
+    stream = _Stream(loss, oracle, parameters, chunk)
     sums = _first_pass(stream)
     squares, fourths, along = _second_pass(stream, sums)
     signed = sums.comoment / sums.weight
     return Truth(
-        gradient=signed.reshape(theta.shape),
+        gradient=_pulled_back(oracle, theta, signed.reshape(theta.shape)),
         value=float(stream.pivot_loss + sums.loss),
         loss_variance=float(sums.loss_square / sums.weight),
         log_partition=float(stream.pivot_score + sums.weight.log()),
@@ -96,6 +97,17 @@ def exact_truth(loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: in
         kurtosis=torch.where(squares > 0, fourths / squares.square().clamp(min=1e-300), math.inf).reshape(theta.shape),
         kurtosis_along=float(along[1] / along[0].square()) if along[0] > 0 else math.inf,
     )
+
+
+def _pulled_back(oracle: EnumerableOracle, theta: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient in the scores from that in the natural parameters of the law: another one for a locally normalised policy."""
+    with torch.enable_grad():
+        leaf = theta.clone().requires_grad_()
+        parameters = oracle._potentials(leaf)
+        if parameters is leaf:
+            return gradient
+        (result,) = torch.autograd.grad(parameters, leaf, gradient)
+    return result
 
 
 @dataclass(frozen=True, eq=False)

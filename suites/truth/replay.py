@@ -40,7 +40,7 @@ class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
 
     def __post_init__(self) -> None:
         self.name, self.event_ndim = self.real.name, self.real.event_ndim  # type: ignore[misc]
-        self._ignores_entries = self.real._ignores_entries  # type: ignore[misc]
+        self.kernel, self._ignores_entries = self.real.kernel, self.real._ignores_entries  # type: ignore[misc]
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -67,6 +67,12 @@ class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         self.real._check_event(call, event_shape)
+
+    def _kernel_options(self) -> tuple[Any, ...]:
+        return self.real._kernel_options()  # type: ignore[no-any-return]
+
+    def _potentials(self, scores: Tensor) -> Tensor:
+        return self.real._potentials(scores)  # type: ignore[no-any-return]
 
     def _argmax(self, rows: Tensor) -> Tensor:
         return self.real._argmax(rows)  # type: ignore[no-any-return]
@@ -114,7 +120,7 @@ def replay(estimator: Estimator[Any], target: Target, slots: int) -> Summary:
         index = torch.arange(start, min(start + CHUNK, tuples), device=scores.device)
         ranks = [index // truth.count**slot % truth.count for slot in range(slots)]
         dealt = torch.stack([oracle._unrank(rank, event) for rank in ranks]).double()
-        weights = _probabilities(dealt, scores, truth, oracle.event_ndim)
+        weights = _probabilities(dealt, oracle._potentials(scores), truth, oracle.event_ndim)
         possible = weights > 0
         if not bool(possible.any()):
             continue

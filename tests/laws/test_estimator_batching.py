@@ -116,4 +116,4 @@ def test_a_baseline_warms_up_on_rows_with_data_of_their_own(case: OracleCase, ro
 def test_the_table_has_both_kinds() -> None:
     assert len(DETERMINISTIC) > 5
     assert len(STOCHASTIC) > 10
-    assert len(CASES) == 3
+    assert len(CASES) == 6

@@ -49,7 +49,8 @@ def test_scores_must_have_a_part(call: str, case: OracleCase) -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_scores_must_be_finite_or_forbidden(call: str, case: OracleCase, bad: float) -> None:
     scores = make_scores(case, 1.0)
-    scores.view(-1)[-1] = bad
+    last = structures(case).sum(0).flatten().nonzero()[-1]
+    scores[-1].view(-1)[last] = bad
     with pytest.raises(ValueError, match=rf"`{call}` got scores with NaN or \+inf; expected finite scores, or -inf for a forbidden part"):
         CALLS[call](case, scores)
 

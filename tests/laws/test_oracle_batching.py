@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from structgrad.oracles import kernels
 from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, enumerate_truth, make_scores, seeded, structure_indices
 
 OPERATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -108,13 +109,33 @@ def test_expanded_rows_are_computed_once(case: OracleCase, method: str, monkeypa
         return original(self, rows, *rest)
 
     monkeypatch.setattr(type(case.oracle), method, counted)
-    scores = make_scores(case, 1.0, rows=2).unsqueeze(1).expand(2, 500, *case.event)
-    case.oracle.argmax(scores)
-    case.oracle.log_partition(scores.requires_grad_()).sum().backward()
-    case.oracle.sample(scores, generator=seeded())
-    _ = case.oracle.project(scores).mean
+    with kernels.disabled():
+        every_operation(case.oracle, make_scores(case, 1.0, rows=2).unsqueeze(1).expand(2, 500, *case.event))
     assert sizes
     assert max(sizes) == 2
+
+
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_kernels_get_expanded_rows_once(case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    original = kernels.launch
+
+    def counted(function: Any, tensors: tuple[Tensor, ...], *rest: Any) -> None:
+        sizes.append(len(tensors[0]))
+        original(function, tensors, *rest)
+
+    monkeypatch.setattr(kernels, "launch", counted)
+    every_operation(case.oracle, make_scores(case, 1.0, rows=2).unsqueeze(1).expand(2, 500, *case.event))
+    if case.oracle.kernel is not None:
+        assert sizes
+        assert max(sizes) == 2
+
+
+def every_operation(oracle: Any, scores: Tensor) -> None:
+    oracle.argmax(scores)
+    oracle.log_partition(scores.requires_grad_()).sum().backward()
+    oracle.sample(scores, generator=seeded())
+    _ = oracle.project(scores).mean
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, make_scores, structures
+from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, cut_to_item, item_event, make_scores, natural_parameters, structures
 
 cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 regimes = pytest.mark.parametrize("regime", REGIMES, ids=str)
@@ -23,14 +23,15 @@ def totals_of(z: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
 @regimes
 def test_equals_the_sorted_enumeration(case: OracleCase, regime: float | str) -> None:
     scores, everything = make_scores(case, regime), structures(case)
+    natural = natural_parameters(case, scores)
     k = min(len(everything), 7)
     best = case.oracle.kbest(scores, k)
     assert best.shape == (k, *scores.shape)
-    expected = totals_of(everything, scores).sort(-1, descending=True).values[:, :k]
+    expected = totals_of(everything, natural).sort(-1, descending=True).values[:, :k]
     listed = {tuple(z.flatten().tolist()) for z in everything}
     for row in range(len(scores)):
         feasible = int((expected[row] > -math.inf).sum())
-        found = totals_of(best[:feasible, row], scores[row : row + 1])[0]
+        found = totals_of(best[:feasible, row], natural[row : row + 1])[0]
         torch.testing.assert_close(found, expected[row, :feasible], rtol=1e-12, atol=1e-12)
         kept = {tuple(z.flatten().tolist()) for z in best[:feasible, row]}
         assert len(kept) == feasible
@@ -68,14 +69,13 @@ def test_a_batch_is_a_loop_of_single_calls(case: OracleCase) -> None:
 @cases
 def test_lengths_give_the_best_of_the_item_alone(case: OracleCase) -> None:
     scores = make_scores(case, 1.0)
-    length = max(1, case.event[0] - 1)
-    short = scores[:, :length]
-    k = min(case.oracle.count((length, *case.event[1:])), 3)
+    length = (torch.tensor(case.oracle._length_limits(case.event)).squeeze(-1) - 1).clamp(min=1)
+    k = min(case.oracle.count(item_event(case, length)), 3)
     if k == 0:
         pytest.skip("the shorter item has no structure")
-    found = case.oracle.kbest(scores, k, lengths=torch.full((len(scores),), length))
-    assert torch.equal(found[:, :, :length], case.oracle.kbest(short, k))
-    assert not found[:, :, length:].any()
+    found = case.oracle.kbest(scores, k, lengths=length)
+    assert torch.equal(cut_to_item(case, found, length), case.oracle.kbest(cut_to_item(case, scores, length), k))
+    assert found.sum() == cut_to_item(case, found, length).sum()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

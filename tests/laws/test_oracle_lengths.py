@@ -10,17 +10,84 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Categorical, LinearChain, Subset
-from tests.helpers import SCALES, OracleCase, one_hots, structures, subsets, tag_sequences
+from structgrad.oracles import (
+    Alignment,
+    Assignment,
+    Categorical,
+    Constituency,
+    LinearChain,
+    ProjectiveTree,
+    ShiftReduce,
+    SpanningTree,
+    Subset,
+)
+from structgrad.oracles.base import RelaxedOracle
+from tests.helpers import (
+    SCALES,
+    OracleCase,
+    binary_trees,
+    derivations,
+    monotone_paths,
+    one_hots,
+    permutations,
+    projective_trees,
+    shift_reduce_policy,
+    spanning_trees,
+    structures,
+    subsets,
+    tag_sequences,
+)
 
 CASES = (
     OracleCase(Categorical(), (5,), one_hots),
     OracleCase(Subset(2), (6,), subsets),
     OracleCase(LinearChain(), (4, 3, 3), tag_sequences),
+    OracleCase(Alignment(), (4, 4), monotone_paths),
+    OracleCase(Constituency(), (5, 5), binary_trees),
+    OracleCase(ProjectiveTree(single_root=True), (5, 5), projective_trees),
+    OracleCase(ProjectiveTree(single_root=False), (5, 5), projective_trees),
+    OracleCase(SpanningTree(single_root=True), (5, 5), spanning_trees),
+    OracleCase(SpanningTree(single_root=False), (5, 5), spanning_trees),
+    OracleCase(Assignment(), (4, 4), permutations),
+    OracleCase(ShiftReduce(), (5, 5, 2), derivations),
+    OracleCase(ShiftReduce("local"), (5, 5, 2), derivations, shift_reduce_policy),
 )
-LENGTHS = torch.tensor([4, 2, 3, 2, 4, 3])
+SIZES = (4, 2, 3, 2, 4, 3)
 cases = pytest.mark.parametrize("case", CASES, ids=str)
 scales = pytest.mark.parametrize("scale", SCALES)
+gibbs = pytest.mark.parametrize("case", [case for case in CASES if case.potentials is None], ids=str)
+"""Laws of which padded scores keep the law of the item alone: a policy is normalised at every state, padding included."""
+
+
+def lengths_of(case: OracleCase) -> Tensor:
+    """One length per row, or two where the oracle takes two."""
+    lengths = torch.tensor(SIZES)
+    return torch.stack([lengths, lengths.roll(1)], -1) if isinstance(case.oracle, Alignment) else lengths
+
+
+def item_event(case: OracleCase, length: Any) -> tuple[int, ...]:
+    """The event shape of an item alone."""
+    match case.oracle:
+        case Alignment():
+            return tuple(length)
+        case Constituency() | Assignment():
+            return (length, length)
+        case ProjectiveTree() | SpanningTree():
+            return (length + 1, length + 1)
+        case ShiftReduce():
+            return (length + 1, length + 1, 2)
+    return (length, *case.event[1:])
+
+
+def inside(case: OracleCase, row: int) -> tuple[slice, ...]:
+    return tuple(slice(size) for size in item_event(case, lengths_of(case)[row].tolist()))
+
+
+def outside(case: OracleCase, row: int) -> Tensor:
+    mask = torch.ones(case.event, dtype=torch.bool)
+    mask[inside(case, row)] = False
+    return mask
+
 
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "argmax": lambda oracle, scores, **kw: oracle.argmax(scores, **kw),
@@ -38,14 +105,14 @@ operations = pytest.mark.parametrize("operation", OPERATIONS)
 def padded_scores(case: OracleCase, scale: float, junk: float = math.nan) -> Tensor:
     """Rows whose padding holds junk."""
     generator = torch.Generator().manual_seed(0)
-    scores = scale * torch.randn(len(LENGTHS), *case.event, generator=generator, dtype=torch.float64)
-    for row, length in enumerate(LENGTHS.tolist()):
-        scores[row, length:] = junk
+    scores = scale * torch.randn(len(SIZES), *case.event, generator=generator, dtype=torch.float64)
+    for row in range(len(SIZES)):
+        scores[row][outside(case, row)] = junk
     return scores
 
 
 def alone(case: OracleCase, scores: Tensor, row: int) -> Tensor:
-    return scores[row, : int(LENGTHS[row])]
+    return scores[row][inside(case, row)]
 
 
 @cases
@@ -53,13 +120,22 @@ def alone(case: OracleCase, scores: Tensor, row: int) -> Tensor:
 @operations
 def test_equals_the_item_alone(case: OracleCase, scale: float, operation: str) -> None:
     compute, scores = OPERATIONS[operation], padded_scores(case, scale)
-    together = compute(case.oracle, scores, lengths=LENGTHS)
-    for row, length in enumerate(LENGTHS.tolist()):
+    together = compute(case.oracle, scores, lengths=lengths_of(case))
+    for row in range(len(SIZES)):
         expected = compute(case.oracle, alone(case, scores, row))
-        found = together[row] if expected.ndim == 0 else together[row, :length]
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        found = together[row] if expected.ndim == 0 else together[row][inside(case, row)]
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10 * max(1.0, scale))
         if expected.ndim:
-            assert not together[row, length:].any()
+            assert not together[row][outside(case, row)].any()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if isinstance(case.oracle, RelaxedOracle)], ids=str)
+def test_the_relaxed_programme_of_the_item_alone(case: OracleCase) -> None:
+    scores = padded_scores(case, 1.0)
+    together = case.oracle.relax(scores, "l2", lengths=lengths_of(case))
+    for row in range(len(SIZES)):
+        torch.testing.assert_close(together[row][inside(case, row)], case.oracle.relax(alone(case, scores, row), "l2"))
+        assert not together[row][outside(case, row)].any()
 
 
 @cases
@@ -67,68 +143,73 @@ def test_equals_the_item_alone(case: OracleCase, scale: float, operation: str) -
 def test_gradients_are_those_of_the_item_alone_and_0_in_the_padding(case: OracleCase, operation: str) -> None:
     compute, scores = OPERATIONS[operation], padded_scores(case, 1.0).requires_grad_()
     weights = torch.randn(case.event, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    result = compute(case.oracle, scores, lengths=LENGTHS)
+    result = compute(case.oracle, scores, lengths=lengths_of(case))
     weighted = result.sum() if result.ndim == 1 else (result * weights).sum()
     (gradient,) = torch.autograd.grad(weighted, scores)
-    for row, length in enumerate(LENGTHS.tolist()):
+    for row in range(len(SIZES)):
         leaf = alone(case, scores, row).detach().requires_grad_()
         single = compute(case.oracle, leaf)
-        (expected,) = torch.autograd.grad(single if single.ndim == 0 else (single * weights[:length]).sum(), leaf)
-        torch.testing.assert_close(gradient[row, :length], expected, rtol=1e-9, atol=1e-11)
-        assert not gradient[row, length:].any()
+        weighted = single if single.ndim == 0 else (single * weights[inside(case, row)]).sum()
+        (expected,) = torch.autograd.grad(weighted, leaf)
+        torch.testing.assert_close(gradient[row][inside(case, row)], expected, rtol=1e-9, atol=1e-11)
+        assert not gradient[row][outside(case, row)].any()
 
 
 @cases
 def test_samples_follow_the_law_of_the_item_alone(case: OracleCase) -> None:
     scores = padded_scores(case, 1.0)
-    samples = case.oracle.sample(scores, 20_000, generator=torch.Generator().manual_seed(0), lengths=LENGTHS)
-    for row, length in enumerate(LENGTHS.tolist()):
+    samples = case.oracle.sample(scores, 20_000, generator=torch.Generator().manual_seed(0), lengths=lengths_of(case))
+    for row in range(len(SIZES)):
         marginals = case.oracle.marginals(alone(case, scores, row))
-        error = (samples[:, row, :length].mean(0) - marginals).abs()
-        assert bool((error <= 5 * (marginals * (1 - marginals) / 20_000).sqrt() + 1e-12).all())
-        assert not samples[:, row, length:].any()
+        mean = samples[:, row].mean(0)
+        error = (mean[inside(case, row)] - marginals).abs()
+        assert bool((error <= 5 * (marginals * (1 - marginals)).clamp(min=0).div(20_000).sqrt() + 1e-12).all())
+        assert not mean[outside(case, row)].any()
 
 
 @cases
 def test_log_prob_reads_no_padding(case: OracleCase) -> None:
     scores = padded_scores(case, 1.0)
-    samples = case.oracle.sample(scores, generator=torch.Generator().manual_seed(0), lengths=LENGTHS)
-    for row, length in enumerate(LENGTHS.tolist()):
-        samples[row, length:] = 1
-    found = case.oracle.log_prob(samples, scores, lengths=LENGTHS)
-    for row, length in enumerate(LENGTHS.tolist()):
-        expected = case.oracle.log_prob(samples[row, :length], alone(case, scores, row))
+    samples = case.oracle.sample(scores, generator=torch.Generator().manual_seed(0), lengths=lengths_of(case))
+    for row in range(len(SIZES)):
+        samples[row][outside(case, row)] = 1
+    found = case.oracle.log_prob(samples, scores, lengths=lengths_of(case))
+    for row in range(len(SIZES)):
+        expected = case.oracle.log_prob(samples[row][inside(case, row)], alone(case, scores, row))
         torch.testing.assert_close(found[row], expected, rtol=1e-12, atol=1e-12)
 
 
 @cases
 def test_atoms_are_structures_of_the_item_alone(case: OracleCase) -> None:
-    solution = case.oracle.project(padded_scores(case, 0.3), lengths=LENGTHS)
-    for row, length in enumerate(LENGTHS.tolist()):
-        short: Any = OracleCase(case.oracle, (length, *case.event[1:]), case.listed)
+    solution = case.oracle.project(padded_scores(case, 0.3), lengths=lengths_of(case))
+    for row, length in enumerate(lengths_of(case).tolist()):
+        short = OracleCase(case.oracle, item_event(case, length), case.listed)
         listed = {tuple(z.flatten().tolist()) for z in structures(short)}
         for atom, weight in zip(solution.atoms[row], solution.weights[row], strict=True):
             if weight > 0:
-                assert tuple(atom[:length].flatten().tolist()) in listed
-                assert not atom[length:].any()
+                assert tuple(atom[inside(case, row)].flatten().tolist()) in listed
+                assert not atom[outside(case, row)].any()
 
 
-@cases
+@gibbs
 def test_padded_scores_hold_one_completion(case: OracleCase) -> None:
     scores = padded_scores(case, 1.0)
-    padded = case.oracle.pad(scores, LENGTHS)
-    possible = (structures(case).flatten(1) @ (padded == -math.inf).double().flatten(1).T == 0).sum(0)
-    for row, length in enumerate(LENGTHS.tolist()):
-        assert int(possible[row]) == case.oracle.count((length, *case.event[1:]))
-    torch.testing.assert_close(case.oracle.log_partition(padded), case.oracle.log_partition(scores, lengths=LENGTHS))
+    padded = case.oracle.pad(scores, lengths_of(case))
+    whole = OracleCase(case.oracle, tuple(padded.shape[1:]), case.listed)
+    possible = (structures(whole).flatten(1) @ (padded == -math.inf).double().flatten(1).T == 0).sum(0)
+    for row, length in enumerate(lengths_of(case).tolist()):
+        assert int(possible[row]) == case.oracle.count(item_event(case, length))
+    torch.testing.assert_close(case.oracle.log_partition(padded), case.oracle.log_partition(scores, lengths=lengths_of(case)))
 
 
 @cases
 def test_the_whole_length_and_one_length_for_all(case: OracleCase) -> None:
     scores = padded_scores(case, 1.0, junk=0.5)
-    full = torch.full((len(scores),), case.event[0])
+    longest = torch.tensor(case.oracle._length_limits(case.event)).squeeze()
+    full = longest.expand(len(scores), *longest.shape)
     torch.testing.assert_close(case.oracle.marginals(scores, lengths=full), case.oracle.marginals(scores))
-    one, many = (case.oracle.marginals(scores, lengths=lengths) for lengths in (torch.tensor(2), torch.full((len(scores),), 2)))
+    two = torch.full_like(longest, 2)
+    one, many = (case.oracle.marginals(scores, lengths=lengths) for lengths in (two, two.expand(len(scores), *two.shape)))
     assert torch.equal(one, many)
 
 
@@ -139,11 +220,14 @@ def test_a_length_below_k_is_infeasible() -> None:
     assert not Subset(2).sample(scores, generator=torch.Generator(), lengths=lengths)[0].any()
 
 
-@cases
+@pytest.mark.parametrize("case", [case for case in CASES if not isinstance(case.oracle, Alignment)], ids=str)
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        (torch.tensor([1, 2]), r"got lengths: torch.int64 of shape \(2,\); expected an integer tensor of shape \(6,\)"),
+        (
+            torch.tensor([1, 2]),
+            r"got lengths: torch.int64 of shape \(2,\); expected an integer tensor of shape \(6,\), one length per item",
+        ),
         (torch.ones(6), r"got lengths: torch.float32 of shape \(6,\); expected an integer tensor"),
         ([1] * 6, "got lengths: list; expected an integer tensor"),
         (torch.tensor([0, 1, 1, 1, 1, 1]), "got lengths from 0 to 1; expected 1 to"),
@@ -153,3 +237,15 @@ def test_a_length_below_k_is_infeasible() -> None:
 def test_refuses_lengths_that_do_not_fit(case: OracleCase, lengths: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         case.oracle.argmax(padded_scores(case, 1.0, junk=0.0), lengths=lengths)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        (torch.ones(6, dtype=torch.int64), r"of shape \(6,\); expected an integer tensor of shape \(6, 2\), 2 lengths per item"),
+        (torch.tensor([1, 5]), "got lengths from 1 to 5; expected 1 to 3 and 1 to 4"),
+    ],
+)
+def test_an_alignment_has_two_lengths(lengths: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Alignment().argmax(torch.zeros(6, 3, 4), lengths=lengths)

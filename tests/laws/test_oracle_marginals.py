@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, enumerate_truth, make_scores, structures
+from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, enumerate_truth, make_scores, pulled_back, shared_parts, structures
 
 
 @pytest.mark.parametrize("regime", REGIMES, ids=str)
@@ -23,13 +23,14 @@ def test_marginals_are_the_expected_structure(case: OracleCase, regime: float | 
 
 @pytest.mark.parametrize("regime", REGIMES, ids=str)
 @pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
-def test_the_gradient_of_log_partition_is_marginals(case: OracleCase, regime: float | str) -> None:
+def test_the_gradient_of_log_partition_is_marginals_in_the_natural_parameters(case: OracleCase, regime: float | str) -> None:
     scores = make_scores(case, regime).requires_grad_()
     rates = torch.arange(1.0, len(scores) + 1, dtype=torch.float64)
     (gradient,) = torch.autograd.grad(
         (rates * case.oracle.log_partition(scores)).masked_fill(~case.oracle.feasible(scores), 0).sum(), scores
     )
     expected = rates.reshape(-1, *[1] * len(case.event)) * enumerate_truth(case, scores.detach()).marginals
+    expected = pulled_back(case, scores.detach(), expected)
     torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-11)
 
 
@@ -43,7 +44,7 @@ def test_values_need_no_gradient_mode(case: OracleCase, mode: Callable[[], Abstr
         assert torch.equal(case.oracle.entropy(scores.clone()), expected[1])
 
 
-@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+@pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.potentials is None], ids=str)
 def test_equal_scores_make_every_structure_equally_likely(case: OracleCase) -> None:
-    marginals = case.oracle.marginals(torch.full(case.event, 7.5, dtype=torch.float64))
+    marginals = case.oracle.marginals(7.5 * shared_parts(case).double())
     torch.testing.assert_close(marginals, structures(case).mean(0), rtol=1e-12, atol=1e-14)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from structgrad.oracles import Categorical
-from structgrad.oracles.categorical import inverse_cdf, sparsemax
+from structgrad.oracles.categorical import inverse_cdf, softmax
 
 THETA = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
 P = torch.tensor([0.353615, 0.214478, 0.431906], dtype=torch.float64)
@@ -33,17 +33,6 @@ def test_the_gradient_of_sparsemax_marginalisation() -> None:
     assert solution.support.item() == 2
 
 
-def test_sparsemax_of_a_known_row() -> None:
-    mean, free = sparsemax(torch.tensor([[1.0, 0.8, -1.0], [-math.inf, -math.inf, -math.inf]], dtype=torch.float64))
-    torch.testing.assert_close(mean, torch.tensor([[0.6, 0.4, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64))
-    assert free.tolist() == [[True, True, False], [False, False, False]]
-
-
-def test_sparsemax_at_huge_scores() -> None:
-    mean, _ = sparsemax(torch.tensor([[1e300, 1e300, -1e300], [-1e300, 0.25, 0.0]], dtype=torch.float64))
-    torch.testing.assert_close(mean, torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.625, 0.375]], dtype=torch.float64))
-
-
 @pytest.mark.parametrize(("uniform", "index"), [(0.0, 1), (0.25, 1), (0.5, 3), (0.75, 3), (1 - 2**-53, 3)])
 def test_inverse_cdf_never_gives_a_category_of_weight_zero(uniform: float, index: int) -> None:
     weights = torch.tensor([0.0, 3.0, 0.0, 3.0, 0.0], dtype=torch.float64)
@@ -63,3 +52,28 @@ def test_rare_categories_can_be_drawn_in_float32() -> None:
 
 def test_the_event_shape_by_name() -> None:
     assert Categorical.event_shape(length=7) == (7,)
+
+
+def test_softmax_of_extreme_rows() -> None:
+    rows = torch.tensor([[-math.inf, -math.inf], [-math.inf, -3e38], [3e38, -3e38], [-200.0, -200.0]])
+    probabilities, log_sum = softmax(rows)
+    assert probabilities.tolist() == [[0, 0], [0, 1], [1, 0], [0.5, 0.5]]
+    assert log_sum.tolist()[0] == -math.inf
+    torch.testing.assert_close(log_sum[1:], torch.tensor([-3e38, 3e38, math.log(2) - 200]))
+
+
+def test_the_closed_forms_are_the_derivatives() -> None:
+    scores = 3 * torch.randn(5, 7, dtype=torch.float64)
+    scores[1, :3], scores[2] = -math.inf, -math.inf
+    direction = torch.randn(5, 7, dtype=torch.float64)
+    leaf = scores.clone().requires_grad_()
+    (first,) = torch.autograd.grad(Categorical()._log_partition(leaf).sum(), leaf, create_graph=True)
+    (second,) = torch.autograd.grad(first, leaf, direction)
+    marginals, log_partition = Categorical()._compute_marginals(scores)
+    torch.testing.assert_close(marginals, first.detach(), rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(log_partition, Categorical()._log_partition(scores), rtol=1e-14, atol=0)
+    torch.testing.assert_close(Categorical()._compute_covariance_product(scores, direction), second, rtol=1e-12, atol=1e-14)
+
+
+def test_ties_of_the_k_best_go_to_the_lowest_index() -> None:
+    assert Categorical().kbest(torch.tensor([0.0, 1.0, 0.0, 1.0]), 4).argmax(-1).tolist() == [1, 3, 0, 2]

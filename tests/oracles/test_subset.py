@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
+import mpmath
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
-from structgrad.oracles import Subset
-from structgrad.oracles.subset import capped_simplex, systematic_atoms
+from structgrad.oracles import Subset, kernels
+from structgrad.oracles.simplex import project
+from structgrad.oracles.subset import systematic_atoms, truncated_product
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.0, True, "2", None])
@@ -39,30 +45,12 @@ def test_systematic_sampling_of_equal_parts() -> None:
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 2), (30, 1), (30, 15), (30, 29), (30, 30), (100, 7)])
 def test_systematic_atoms_write_the_point(n: int, k: int) -> None:
-    points = capped_simplex(torch.randn(20, n, dtype=torch.float64), k)
+    points = project(torch.randn(20, n, dtype=torch.float64), k)[0]
     atoms, weights = systematic_atoms(points, k)
     torch.testing.assert_close(torch.einsum("bm,bmn->bn", weights, atoms), points, rtol=0, atol=1e-10)
     used = atoms[weights > 0]
     assert bool((used.sum(-1) == k).all())
     assert bool(((used == 0) | (used == 1)).all())
-
-
-def bisected(row: np.ndarray, k: int) -> np.ndarray:
-    """clip(θ − τ, 0, 1) with τ found by bisection."""
-    low, high = row.min() - 1, row.max()
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if np.clip(row - middle, 0, 1).sum() > k else (low, middle)
-    result: np.ndarray = np.clip(row - low, 0, 1)
-    return result
-
-
-@pytest.mark.parametrize("scale", [0.0, 0.05, 1.0, 5.0, 50.0])
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (7, 3), (30, 1), (30, 29), (30, 30), (64, 10), (65, 10), (200, 100), (200, 200)])
-def test_the_capped_simplex_against_bisection(n: int, k: int, scale: float) -> None:
-    for rows in (scale * torch.randn(10, n, dtype=torch.float64), (scale * torch.randn(10, n, dtype=torch.float64)).round()):
-        expected = np.stack([bisected(row, k) for row in rows.numpy()])
-        torch.testing.assert_close(capped_simplex(rows, k), torch.from_numpy(expected), rtol=0, atol=1e-10)
 
 
 def test_k_one_is_categorical() -> None:
@@ -107,3 +95,154 @@ def test_the_gibbs_law_is_not_that_of_gumbel_top_k() -> None:
     pairs = torch.stack([weights[0] * weights[1], weights[0] * weights[2], weights[1] * weights[2]])
     probabilities = Subset(2).log_prob(Subset(2).enumerate((3,), dtype=torch.float64), scores).exp()
     torch.testing.assert_close(probabilities, pairs / pairs.sum(), rtol=1e-12, atol=0)
+
+
+SCALES = [0.0, 0.05, 1.0, 10.0, 50.0, 300.0, 1000.0]
+
+
+def scores_of(n: int, scale: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Rows of a scale; then with ties; then with forbidden parts, so many in the last that no subset is left."""
+    plain, masked = scale * torch.randn(8, n, dtype=dtype), scale * torch.randn(4, n, dtype=dtype)
+    masked[torch.rand(4, n) < 0.3] = -math.inf
+    masked[-1] = -math.inf
+    return torch.cat([plain, plain.round(), masked])
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 50.0, 1000.0])
+@pytest.mark.parametrize(("n", "k"), [(5, 2), (30, 7), (40, 39)])
+def test_equals_elementary_symmetric_polynomials_in_many_digits(n: int, k: int, scale: float) -> None:
+    row = scale * torch.randn(n, dtype=torch.float64)
+    with mpmath.workdps(60):
+        weights = [mpmath.e ** mpmath.mpf(score) for score in row.tolist()]
+
+        def symmetric(numbers: list[mpmath.mpf], degree: int) -> mpmath.mpf:
+            sums = [mpmath.mpf(1)] + [mpmath.mpf(0)] * degree
+            for number in numbers:
+                sums = [sums[0], *(sums[j] + number * sums[j - 1] for j in range(1, degree + 1))]
+            return sums[degree]
+
+        total = symmetric(weights, k)
+        log_partition = float(mpmath.log(total))
+        marginals = [float(w * symmetric(weights[:i] + weights[i + 1 :], k - 1) / total) for i, w in enumerate(weights)]
+    assert Subset(k).log_partition(row).item() == pytest.approx(log_partition, rel=1e-13)
+    # Not only close, but to a relative error: the smallest marginals here are below 1e-200.
+    expected = torch.tensor(marginals, dtype=torch.float64)
+    torch.testing.assert_close(Subset(k).marginals(row), expected, rtol=1e-10, atol=1e-300)
+    with kernels.disabled():
+        assert Subset(k).log_partition(row).item() == pytest.approx(log_partition, rel=1e-13)
+        torch.testing.assert_close(Subset(k).marginals(row), expected, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(("n", "k"), [(20, 5), (33, 33), (60, 40), (100, 1)])
+def test_the_kernels_equal_their_twins(n: int, k: int, scale: float, dtype: torch.dtype) -> None:
+    scores, oracle = scores_of(n, scale, dtype), Subset(k)
+    direction = torch.randn(scores.shape, dtype=dtype)
+
+    def results() -> list[Tensor]:
+        leaf = scores.clone().requires_grad_()
+        marginals = oracle.marginals(leaf)
+        (product,) = torch.autograd.grad(marginals, leaf, direction)
+        drawn = oracle.sample(scores, 3, generator=torch.Generator().manual_seed(0))
+        return [oracle.log_partition(scores), marginals.detach(), product, drawn, oracle.argmax(scores)]
+
+    compiled = results()
+    with kernels.disabled():
+        twins = results()
+    tolerance = {"rtol": 1e-10, "atol": 1e-11} if dtype == torch.float64 else {"rtol": 2e-6, "atol": 1e-6}
+    for first, second in zip(compiled[:3], twins[:3], strict=True):
+        torch.testing.assert_close(first, second, **tolerance)
+    assert torch.equal(compiled[3], twins[3])
+    assert torch.equal(compiled[4], twins[4])
+
+
+ENTRIES = st.one_of(st.floats(-3.0, 3.0), st.floats(-1e3, 1e3), st.integers(-2, 2).map(float), st.just(-math.inf))
+
+
+@settings(max_examples=200, deadline=None)
+@given(row=st.lists(ENTRIES, min_size=1, max_size=40), data=st.data())
+def test_marginals_are_a_point_of_the_hypersimplex(row: list[float], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(row)))
+    scores = torch.tensor(row, dtype=torch.float64)
+    oracle, feasible = Subset(k), int((scores > -math.inf).sum()) >= k
+    marginals = oracle.marginals(scores)
+    with kernels.disabled():
+        torch.testing.assert_close(marginals, oracle.marginals(scores), rtol=1e-10, atol=1e-12)
+    assert bool(((marginals >= 0) & (marginals <= 1 + 1e-13)).all())
+    assert bool((marginals[scores == -math.inf] == 0).all())
+    assert marginals.sum().item() == pytest.approx(k if feasible else 0, abs=1e-11)
+    assert bool((marginals[scores.argsort(stable=True)].diff() >= -1e-12).all()), "a higher score, a higher marginal"
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_more_subsets_than_a_float_can_count(compiled: bool) -> None:
+    """10**900 of them: the kernel certifies nothing, and the twin is in range all the same."""
+    scores = torch.zeros(2, 3000, dtype=torch.float64)
+    scores[1, :1000] = 1000.0
+    if compiled:
+        kernel = kernels.find("subset", "log_partition", scores, (1500,))
+        assert kernel is not None
+        failed = kernel.certify(scores, torch.zeros(2, dtype=torch.float64))
+        assert failed is not None
+        assert failed.tolist() == [0, 1]
+    equal = math.lgamma(3001) - 2 * math.lgamma(1501)
+    assert Subset(1500).log_partition(scores[0]).item() == pytest.approx(equal, rel=1e-12)
+    torch.testing.assert_close(Subset(1500).marginals(scores[0]), torch.full_like(scores[0], 0.5), rtol=0, atol=1e-11)
+    # The first thousand are certain, and one of the other two thousand.
+    assert Subset(1001).log_partition(scores[1]).item() == pytest.approx(1e6 + math.log(2000), rel=1e-15)
+
+
+def test_products_of_polynomials() -> None:
+    left, right = torch.randn(2, 3, 4, dtype=torch.float64), torch.randn(2, 3, 4, dtype=torch.float64)
+    for degree in (3, 5, 6, 9):
+        products = truncated_product(left, right, degree)
+        for i, j in itertools.product(range(2), range(3)):
+            expected = np.convolve(left[i, j].numpy(), right[i, j].numpy())[: degree + 1]
+            np.testing.assert_allclose(products[i, j].numpy(), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("k", [1, 5, 33, 60])
+def test_ties_at_the_last_place_go_to_the_lowest_index(k: int, compiled: bool) -> None:
+    scores = torch.randint(-2, 3, (20, 60)).double()
+    order = scores.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    expected = torch.zeros_like(scores).scatter_(-1, order, 1)
+    if compiled:
+        assert torch.equal(Subset(k).argmax(scores), expected)
+    else:
+        assert torch.equal(Subset(k)._argmax(scores).double(), expected)
+
+
+def test_the_k_best_of_equal_scores_come_in_lexicographic_order() -> None:
+    every = Subset(3).enumerate((7,))
+    assert torch.equal(Subset(3).kbest(torch.zeros(7), 35), every)
+    assert torch.equal(Subset(3).kbest(torch.zeros(7), 11), every[:11])
+    scores = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
+    ranked = (every @ scores).sort(descending=True, stable=True).indices
+    assert torch.equal(Subset(3).kbest(scores, 20), every[ranked[:20]])
+
+
+def test_the_k_best_of_many_parts() -> None:
+    scores = torch.randn(2, 400, dtype=torch.float64)
+    # Two parts are in all of them, and every other one in turn: the worst case for leaving parts out beforehand.
+    scores[1] = -torch.arange(400.0)
+    scores[1, [7, 300]] = 1000.0
+    best = Subset(3).kbest(scores, 50)
+    for row in range(2):
+        top = scores[row].sort(descending=True).values[:60]
+        expected = sorted((sum(chosen) for chosen in itertools.combinations(top.tolist(), 3)), reverse=True)[:50]
+        np.testing.assert_allclose((best[:, row] @ scores[row]).numpy(), expected, rtol=1e-12)
+        assert len(best[:, row].unique(dim=0)) == 50
+    assert bool((best.sum(-1) == 3).all())
+
+
+def test_a_long_direction_does_not_leave_the_range() -> None:
+    scores = torch.randn(2, 9, dtype=torch.float64, requires_grad=True)
+    direction = torch.randn(2, 9, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(Subset(4).marginals(scores), scores, direction)
+    for length in (1e-300, 1e300):
+        (product,) = torch.autograd.grad(Subset(4).marginals(scores), scores, length * direction)
+        torch.testing.assert_close(product / length, expected, rtol=1e-12, atol=1e-13)
+    (product,) = torch.autograd.grad(Subset(4).marginals(scores), scores, torch.zeros_like(scores))
+    assert not product.any()

@@ -1,0 +1,76 @@
+"""What dependency trees share, crossing or not: their events, their heads and their padding."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import Oracle
+
+
+@dataclass(frozen=True)
+class DependencyTree(Oracle, abc.ABC):
+    """Trees over a root and n words: event ``[n + 1, n + 1]``, ``scores[..., h, m]`` scores the arc from head h to modifier m.
+
+    Index 0 is the root, words are 1..n; every word has one head. Column 0 and the diagonal are no arcs, and are ignored. ``lengths``
+    counts words.
+
+    Args:
+        single_root: exactly one word is headed by the root; with False, any number of words.
+    """
+
+    single_root: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.single_root, bool):
+            raise ValueError(f"`{type(self).__name__}` got single_root={self.single_root!r}; expected True or False")
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        (length,) = cls._sizes(sizes, "length")
+        return (length + 1, length + 1)
+
+    @classmethod
+    def structure(cls, heads: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Heads ``[*batch, n]`` of the words 1..n to structures ``[*batch, n + 1, n + 1]``; the inverse of `heads`."""
+        arcs = torch.nn.functional.one_hot(heads.long(), heads.shape[-1] + 1).mT
+        return torch.nn.functional.pad(arcs, (1, 0)).to(dtype or torch.get_default_dtype())
+
+    @classmethod
+    def heads(cls, structure: Tensor) -> Tensor:
+        """The head of each word 1..n, 0 for the root: ``[*batch, n]`` of structures ``[*batch, n + 1, n + 1]``."""
+        return structure[..., 1:].to(torch.uint8).argmax(-2)
+
+    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        position = torch.arange(event_shape[0], device=device)
+        return (position != position.unsqueeze(-1)) & (position > 0)
+
+    def _kernel_options(self) -> tuple[Any, ...]:
+        return (self.single_root,)
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        if len(event_shape) != 2 or event_shape[0] != event_shape[1] or event_shape[0] < 2:
+            raise ValueError(
+                f"`{call}` got event shape {event_shape}; expected (n + 1, n + 1) for n >= 1 words, "
+                "scores of arcs from head to modifier with the root at index 0"
+            )
+
+    def _length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (event_shape[0] - 1,)
+
+    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        used = torch.arange(event_shape[0], device=lengths.device) <= lengths.unsqueeze(-1)
+        return used.unsqueeze(-1) & used.unsqueeze(-2)
+
+    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Every word of the padding hangs on the word before it."""
+        inside = self._inside(self._event(scores), lengths)
+        position = torch.arange(scores.shape[-1], device=scores.device)
+        chain = (position == position.unsqueeze(-1) + 1) & (position > lengths.unsqueeze(-1)).unsqueeze(-2)
+        completion = torch.zeros_like(scores).masked_fill(~chain, -math.inf)
+        return torch.where(inside, scores, completion)

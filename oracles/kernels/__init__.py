@@ -1,0 +1,120 @@
+"""Compiled kernels of the CPU: the hot loops, apart from the mathematics.
+
+One module per structure holds functions over contiguous arrays whose first dimension is the batch. `find` gives the one that serves an
+operation where it applies; everything else (other devices, structures without kernels) runs the torch twins, in which the oracles are
+written. Kernels are compiled on first use and cached on disk; importing this package compiles nothing and does not load the compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+GRAIN = 50_000
+"""Inner-loop steps that a thread must get for its start to pay: some 50 microseconds."""
+
+HUGE = 2**25
+"""Bytes from which on the allocator hands out pages that were never touched before."""
+
+_enabled: ContextVar[bool] = ContextVar("structgrad_kernels_enabled", default=True)
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Run the torch twins instead of the kernels, in this context.
+
+    Example:
+        >>> import torch
+        >>> from structgrad.oracles import LinearChain, kernels
+        >>> scores = torch.zeros(2, 3, 3)
+        >>> with kernels.disabled():
+        ...     LinearChain().log_partition(scores)
+        tensor(2.1972)
+    """
+    token = _enabled.set(False)
+    try:
+        yield
+    finally:
+        _enabled.reset(token)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled function, ready to be called with contiguous CPU tensors that share their first dimension."""
+
+    function: Callable[..., None]
+    options: tuple[Any, ...]
+    operations: int
+
+    def __call__(self, *tensors: Tensor) -> None:
+        launch(self.function, tensors, self.options, self.operations)
+
+    def certify(self, *tensors: Tensor) -> Tensor | None:
+        """Call a kernel that says for every row whether its range sufficed: the indices of the rows where it did not, None for none."""
+        certified = np.zeros(tensors[0].shape[0], dtype=np.bool_)
+        launch(self.function, (*tensors, torch.from_numpy(certified)), self.options, self.operations)
+        return None if certified.all() else torch.from_numpy((~certified).nonzero()[0])
+
+
+def enabled(rows: Tensor) -> bool:
+    """Whether kernels serve these rows: float32 or float64 on the CPU."""
+    return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64) and _enabled.get()
+
+
+def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> Kernel | None:
+    """The kernel of an operation for rows [b, *event], or None where the torch twin is to run."""
+    if structure is None or not enabled(rows):
+        return None
+    function, operations = _function(structure, operation)
+    return None if function is None else Kernel(function, options, operations(tuple(rows.shape[1:])))
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros for a kernel's results. From `HUGE` on, NumPy allocates them: it asks for huge pages, which takes a quarter of the time."""
+    if math.prod(shape) * dtype.itemsize < HUGE:
+        return torch.zeros(shape, dtype=dtype)
+    return torch.from_numpy(np.zeros(shape, np.float32 if dtype == torch.float32 else np.float64))
+
+
+def launch(function: Callable[..., None], tensors: tuple[Tensor, ...], options: tuple[Any, ...], operations: int) -> None:
+    """Call a kernel over the first dimension of the tensors, in as many threads as torch uses where that pays.
+
+    Rows are independent of each other, so that the result does not depend on how they are split.
+    """
+    arrays = [tensor.detach().numpy() for tensor in tensors]
+    rows = arrays[0].shape[0]
+    threads = max(1, min(torch.get_num_threads(), rows, rows * operations // GRAIN))
+    if threads == 1:
+        function(*arrays, *options)
+        return
+    edges = [rows * i // threads for i in range(threads + 1)]
+    slices = [slice(first, last) for first, last in pairwise(edges)]
+    others = [_pool(os.getpid(), threads - 1).submit(function, *(array[part] for array in arrays), *options) for part in slices[1:]]
+    function(*(array[slices[0]] for array in arrays), *options)
+    for other in others:
+        other.result()
+
+
+@cache
+def _function(structure: str, operation: str) -> tuple[Callable[..., None] | None, Callable[[tuple[int, ...]], int]]:
+    module = importlib.import_module(f".{structure}", __name__)
+    return getattr(module, operation, None), module.operations
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Kernels release the interpreter's lock. A forked process has none of its parent's threads, hence a pool of its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="structgrad-kernel")

@@ -1,0 +1,49 @@
+"""The k-th largest number of a row, in compiled steps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+FEW = 32
+"""Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def kth_largest(row: np.ndarray, k: int, work: np.ndarray) -> float:
+    """The k-th largest of a row; ``work`` holds at least as many numbers."""
+    if k > FEW:
+        return _partitioned(row, len(row) - k, work)
+    work[:k] = -math.inf
+    for number in row:
+        if number > work[k - 1]:
+            place = k - 1
+            while place > 0 and work[place - 1] < number:
+                work[place] = work[place - 1]
+                place -= 1
+            work[place] = number
+    return float(work[k - 1])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _partitioned(row: np.ndarray, target: int, work: np.ndarray) -> float:
+    """What stands at place ``target`` in ascending order, by partitioning around the number that stands there (Hoare 1961)."""
+    work[: len(row)] = row
+    first, last = 0, len(row) - 1
+    while first < last:
+        pivot, left, right = work[target], first, last
+        while left <= right:
+            while work[left] < pivot:
+                left += 1
+            while work[right] > pivot:
+                right -= 1
+            if left <= right:
+                work[left], work[right] = work[right], work[left]
+                left, right = left + 1, right - 1
+        if right < target:
+            first = left
+        if target < left:
+            last = right
+    return float(work[target])

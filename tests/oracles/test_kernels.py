@@ -1,0 +1,164 @@
+"""How kernels are run, and the arithmetic that they share."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from structgrad.oracles import LinearChain, kernels
+from structgrad.oracles.kernels.exponential import LANES, exponentials, exponentials_single, extent, weigh
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def double(rows: np.ndarray, result: np.ndarray, factor: float) -> None:
+    result[:] = factor * rows
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 7])
+@pytest.mark.parametrize("number", [1, 2, 3, 16])
+@pytest.mark.usefixtures("threads")
+def test_rows_are_split_over_threads(rows: int, number: int) -> None:
+    torch.set_num_threads(number)
+    seen: list[int] = []
+
+    def noting(rows: np.ndarray, result: np.ndarray, factor: float) -> None:
+        seen.append(len(rows))
+        double(rows, result, factor)
+
+    values, result = torch.arange(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64)
+    kernels.launch(noting, (values, result), (2.0,), operations=10**9)
+    assert torch.equal(result, 2 * values)
+    assert sum(seen) == rows
+    assert len(seen) == max(1, min(rows, number))
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_little_work_is_not_split() -> None:
+    torch.set_num_threads(4)
+    seen = []
+    kernels.launch(lambda rows: seen.append(len(rows)), (torch.zeros(8),), (), operations=kernels.GRAIN // 8)
+    assert seen == [8]
+
+
+@pytest.mark.usefixtures("threads")
+def test_an_error_in_another_thread_is_raised() -> None:
+    torch.set_num_threads(2)
+
+    def failing(rows: np.ndarray) -> None:
+        if rows[-1] == 1:
+            raise ArithmeticError("in the last part")
+
+    with pytest.raises(ArithmeticError, match="in the last part"):
+        kernels.launch(failing, (torch.tensor([0.0, 1.0]),), (), operations=10**9)
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    program = (
+        "import os, torch\n"
+        "from structgrad.oracles import LinearChain, kernels\n"
+        "torch.set_num_threads(2)\n"
+        "kernels.GRAIN = 100\n"
+        # Small enough for torch to stay in one thread: its own threads do not survive a fork.
+        "scores = torch.randn(8, 8, 8, 8)\n"
+        "expected = LinearChain().log_partition(scores)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os._exit(0 if torch.equal(LinearChain().log_partition(scores), expected) else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=120, env=environment)
+
+
+def test_the_compiler_is_loaded_on_first_use() -> None:
+    program = (
+        "import sys, torch, structgrad.oracles as oracles\n"
+        "assert 'numba' not in sys.modules\n"
+        "oracles.LinearChain().argmax(torch.zeros(2, 2, 2))\n"
+        "assert 'numba' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_kernels_apply_to_the_cpu_and_can_be_switched_off() -> None:
+    rows = torch.zeros(1, 2, 2, 2)
+    assert kernels.find("linear_chain", "argmax", rows) is not None
+    assert kernels.find("linear_chain", "no_such_operation", rows) is None
+    assert kernels.find(None, "argmax", rows) is None
+    assert kernels.find("linear_chain", "argmax", rows.half()) is None
+    with kernels.disabled():
+        assert kernels.find("linear_chain", "argmax", rows) is None
+        with kernels.disabled():
+            pass
+        assert not kernels.enabled(rows)
+    assert kernels.enabled(rows)
+
+
+def test_rows_without_a_certificate_go_to_the_twin() -> None:
+    scores = torch.randn(4, 5, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores[1::2] *= 1e4
+    kernel = kernels.find("linear_chain", "log_partition", scores)
+    assert kernel is not None
+    failed = kernel.certify(scores, torch.empty(4, dtype=torch.float64))
+    assert failed is not None
+    assert failed.tolist() == [1, 3]
+    with kernels.disabled():
+        expected = LinearChain().log_partition(scores)
+    torch.testing.assert_close(LinearChain().log_partition(scores), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 3, LANES - 1, LANES, 3 * LANES + 5])
+def test_extent(dtype: type, size: int) -> None:
+    values = np.random.default_rng(size).normal(size=size).astype(dtype)
+    lanes = np.empty((2, LANES), dtype)
+    assert extent(values, lanes) == (values.max(), values.min())
+    for hidden in range(size):
+        some = values.copy()
+        some[hidden] = -np.inf
+        finite = some[some > -np.inf]
+        assert extent(some, lanes) == ((finite.max(), finite.min()) if size > 1 else (-np.inf, np.inf))
+
+
+def test_exponentials_are_exact_to_the_last_place() -> None:
+    values = np.concatenate([np.linspace(-699, 700, 20_001), [0.0, -0.0, -1e-300]])
+    out = np.empty_like(values)
+    exponentials(values, 0.0, out)
+    np.testing.assert_allclose(out, np.exp(values), rtol=4.5e-16)
+    exponentials(np.array([-np.inf, -701.0, -1e300, 5.0]), 5.0, out[:4])
+    assert out[:4].tolist() == [0, 0, 0, 1]
+
+
+def test_exponentials_in_single_precision() -> None:
+    values = np.linspace(-85, 85, 20_001).astype(np.float32)
+    out = np.empty_like(values)
+    exponentials_single(values, np.float32(0), out)
+    np.testing.assert_allclose(out, np.exp(values.astype(np.float64)), rtol=1.3e-7)
+    exponentials_single(np.array([-np.inf, -87.0, 1.0], np.float32), np.float32(1), out[:3])
+    assert out[:3].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("spread", [1.0, 19.0, 60.0, 500.0])
+def test_weights_are_relative_to_the_greatest(dtype: type, spread: float) -> None:
+    values = (spread * np.random.default_rng(0).random(100)).astype(dtype)
+    values[7] = -math.inf
+    top, bottom = extent(values, np.empty((2, LANES), dtype))
+    out = np.empty(100)
+    weigh(values, top, bottom, np.empty(100, np.float32), out)
+    np.testing.assert_allclose(out, np.exp(values.astype(np.float64) - top), rtol=1.5e-6 if dtype is np.float32 else 1e-15)
+    weigh(values, -np.inf, np.inf, np.empty(100, np.float32), out)
+    assert not out.any()

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from structgrad.oracles import kernels
+from structgrad.oracles.kernels.selection import FEW, kth_largest
+from structgrad.oracles.simplex import project
+
+SIZES = [(1, 1), (2, 1), (7, 3), (30, 1), (30, 29), (30, 30), (64, 10), (65, 40), (200, 100), (200, 200)]
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def path(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param == "compiled":
+        yield
+        return
+    with kernels.disabled():
+        yield
+
+
+def bisected(row: np.ndarray, k: int) -> np.ndarray:
+    """clip(θ − τ, 0, 1) with τ found by bisection."""
+    low, high = row[row > -np.inf].min() - 1, row.max()
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.clip(row - middle, 0, 1).sum() > k else (low, middle)
+    result: np.ndarray = np.clip(row - low, 0, 1)
+    return result
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 0.05, 1.0, 5.0, 50.0])
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_equals_bisection(n: int, k: int, scale: float) -> None:
+    for rows in (scale * torch.randn(10, n, dtype=torch.float64), (scale * torch.randn(10, n, dtype=torch.float64)).round()):
+        expected = np.stack([bisected(row, k) for row in rows.numpy()])
+        point, free, gap = project(rows, k)
+        torch.testing.assert_close(point, torch.from_numpy(expected), rtol=0, atol=1e-13)
+        assert torch.equal(free, (point > 0) & (point < 1))
+        assert bool((gap <= 1e-12).all())
+
+
+def exact(row: list[float], k: int) -> list[Fraction]:
+    """In rational numbers: the piece between two bends, on which the sum of the clips is affine, that holds the value k."""
+    scores = [Fraction(score) for score in row]
+    bends = sorted({bend for score in scores for bend in (score, score - 1)})
+
+    def clips(threshold: Fraction) -> list[Fraction]:
+        return [min(max(score - threshold, Fraction(0)), Fraction(1)) for score in scores]
+
+    for lower, upper in zip(bends, [*bends[1:], bends[-1] + 1], strict=True):
+        high, low = sum(clips(lower)), sum(clips(upper))
+        if high >= k >= low:
+            return clips(lower if high == low else lower + (upper - lower) * (high - k) / (high - low))
+    return clips(bends[0])
+
+
+ENTRIES = st.one_of(
+    st.integers(-3, 3).map(float),
+    st.floats(-2.0, 2.0),
+    st.floats(-1e6, 1e6),
+    st.floats(-1e-6, 1e-6),
+    st.integers(-4, 4).map(lambda i: i / 3),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_is_exact_to_rounding_at_every_scale(data: st.DataObject) -> None:
+    row = data.draw(st.lists(ENTRIES, min_size=1, max_size=12))
+    k = data.draw(st.integers(1, len(row)))
+    hidden = data.draw(st.lists(st.booleans(), min_size=len(row), max_size=len(row)).filter(lambda mask: sum(mask) <= len(row) - k))
+    expected = iter(exact([score for score, forbidden in zip(row, hidden, strict=True) if not forbidden], k))
+    truth = torch.tensor([0.0 if forbidden else float(next(expected)) for forbidden in hidden], dtype=torch.float64)
+    rows = torch.tensor([row], dtype=torch.float64).masked_fill(torch.tensor([hidden]), -math.inf)
+    finite = rows[rows > -math.inf]
+    # Scores of 1e6 are multiples of 1e-10, and their differences no better.
+    rounding = 1e-15 * (len(row) + float(finite.abs().max()))
+    with kernels.disabled():
+        twin = project(rows, k)
+    for point, free, gap in (project(rows, k), twin):
+        torch.testing.assert_close(point[0], truth, rtol=0, atol=rounding)
+        assert abs(float(point.sum()) - k) <= rounding * len(row)
+        assert bool(((point >= 0) & (point <= 1)).all())
+        thresholds = (rows - point)[free]
+        assert not len(thresholds) or float(thresholds.max() - thresholds.min()) <= 2 * rounding
+        assert 0 <= float(gap) <= 1e-12
+
+
+@pytest.mark.usefixtures("path")
+def test_a_known_row() -> None:
+    point, free, gap = project(torch.tensor([[1.0, 0.8, -1.0], [-math.inf, -math.inf, -math.inf]], dtype=torch.float64), 1)
+    torch.testing.assert_close(point, torch.tensor([[0.6, 0.4, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64))
+    assert free.tolist() == [[True, True, False], [False, False, False]]
+    assert gap.tolist()[1] == math.inf
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize(("k", "expected"), [(1, [0.5, 0.5, 0.0, 0.0]), (2, [1.0, 1.0, 0.0, 0.0]), (3, [1.0, 1.0, 1.0, 0.0])])
+def test_huge_scores(k: int, expected: list[float]) -> None:
+    rows = torch.tensor([[1e300, 1e300, 0.0, -1e300]], dtype=torch.float64)
+    assert project(rows, k)[0].tolist() == [expected]
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize(
+    ("row", "k"),
+    [
+        # Newton's method without a bracket goes round in circles.
+        ([-0.16666666666666666, -1.0, -0.16666666666666666, 0.5, -0.3333333333333333, 0.16666666666666666], 1),
+        ([-0.8333333333333334, 0.0, 0.0, -0.16666666666666666, 0.3333333333333333, -0.5, -0.8333333333333334], 3),
+        # Rounding leads from the last piece on which the sum rises to the next, on which it is k throughout.
+        ([0.3, 0.0, 2.7, 0.0], 4),
+        ([-2.6666666666666665, -2.0, 2.0, -2.6666666666666665, -1.3333333333333333, 0.6666666666666666, 5.0], 7),
+    ],
+)
+def test_rows_that_are_hard_to_solve(row: list[float], k: int) -> None:
+    point, _, gap = project(torch.tensor([row], dtype=torch.float64), k)
+    assert point[0].tolist() == pytest.approx([float(value) for value in exact(row, k)], abs=1e-15)
+    assert gap.item() <= 1e-15
+
+
+@pytest.mark.usefixtures("path")
+def test_rows_do_not_depend_on_each_other() -> None:
+    rows = torch.randn(6, 50, dtype=torch.float64)
+    rows[2], rows[4, 5:] = -math.inf, -math.inf
+    together = project(rows, 6)
+    for i in range(6):
+        for whole, single in zip(together, project(rows[i : i + 1], 6), strict=True):
+            assert torch.equal(whole[i : i + 1], single)
+    assert together[2].isinf().tolist() == [False, False, True, False, True, False]
+    assert not together[0][[2, 4]].any()
+
+
+def ties_and_forbidden(size: int) -> Tensor:
+    numbers = torch.randn(size, dtype=torch.float64).mul(4).round()
+    numbers[torch.rand(size) < 0.2] = -math.inf
+    return numbers
+
+
+@pytest.mark.parametrize("size", [1, 2, 31, 33, 100, 257])
+def test_the_kth_largest_equals_sorting(size: int) -> None:
+    for numbers in (torch.randn(size, dtype=torch.float64), ties_and_forbidden(size), torch.zeros(size), -torch.arange(size).double()):
+        ordered = numbers.sort(descending=True).values
+        for k in {1, min(2, size), min(FEW, size), min(FEW + 1, size), (size + 1) // 2, size}:
+            before = numbers.clone()
+            assert kth_largest(numbers.double().numpy(), k, np.empty(size)) == ordered[k - 1].item()
+            assert torch.equal(before, numbers)
