@@ -1,0 +1,308 @@
+"""Adapters of other libraries: each turns scores into what a library wants, untimed, and gives the call that is timed.
+
+A peer is used where it is installed (extra ``peers``; synjax, supar and lp-sparsemap where they can be imported), and not imported before.
+Where a library can only do less (a transition matrix that all positions share, several roots allowed), that is what it is timed on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .cases import Case
+
+Call = Callable[[], Any]
+Adapter = Callable[[Case, str, Tensor], Call | None]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library.
+
+    Attributes:
+        name: as people know it.
+        module: what is imported.
+        adapt: gives the call for a case, an operation and scores; None where the library has none.
+    """
+
+    name: str
+    module: str
+    adapt: Adapter
+
+    @property
+    def installed(self) -> bool:
+        """Whether it can be found."""
+        return importlib.util.find_spec(self.module.partition(".")[0]) is not None
+
+    def prepare(self, case: Case, operation: str, scores: Tensor) -> Call | None:
+        """The call that is timed; None where the library does not offer the operation."""
+        return self.adapt(case, operation, scores)
+
+
+def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """Chains as edges between neighbours, trees with the root's scores on the diagonal."""
+    library = importlib.import_module("torch_struct")
+
+    def distribution(theta: Tensor) -> Any:
+        match case.structure:
+            case "linear_chain":
+                edges = theta[:, 1:].mT.clone()
+                edges[:, 0] += theta[:, 0, 0].unsqueeze(-2)
+                return library.LinearChainCRF(edges)
+            case "constituency":
+                return library.TreeCRF(theta.triu().unsqueeze(-1))
+            case "projective_tree" | "spanning_tree":
+                inner = theta[:, 1:, 1:] + torch.diag_embed(theta[:, 0, 1:] - theta[:, 1:, 1:].diagonal(dim1=-2, dim2=-1))
+                kind = library.DependencyCRF if case.structure == "projective_tree" else library.NonProjectiveDependencyCRF
+                return kind(inner, multiroot=False)
+        return None
+
+    if case.structure not in {"linear_chain", "constituency", "projective_tree", "spanning_tree"}:
+        return None
+    if case.structure == "spanning_tree" and operation not in {"log_partition", "marginals", "marginals_backward"}:
+        return None
+    return {
+        "argmax": lambda: distribution(scores).argmax,
+        "log_partition": lambda: distribution(scores).partition,
+        "marginals": lambda: distribution(scores).marginals,
+        "marginals_backward": lambda: _backward(scores, lambda leaf: distribution(leaf).marginals),
+        "sample": lambda: distribution(scores).sample((1,)),
+        "sample64": lambda: distribution(scores).sample((64,)),
+    }.get(operation)
+
+
+def supar(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """Chains from a transition matrix that all positions share; one sample a call."""
+    library = importlib.import_module("supar.structs")
+
+    def distribution(theta: Tensor) -> Any:
+        match case.structure:
+            case "linear_chain":
+                tags = theta.shape[-1]
+                unary, transition = theta[:, :, 0], theta.new_zeros(tags + 1, tags + 1)
+                transition[:-1, :-1] = theta[0, 1] - theta[0, 1, :1]
+                return library.LinearChainCRF(unary, transition)
+            case "constituency":
+                return library.ConstituencyCRF(torch.nn.functional.pad(theta, (1, 0, 0, 1)))
+            case "projective_tree":
+                return library.DependencyCRF(theta.mT.contiguous())
+            case "spanning_tree":
+                return library.MatrixTree(theta.mT.contiguous())
+        return None
+
+    if case.structure not in {"linear_chain", "constituency", "projective_tree", "spanning_tree"}:
+        return None
+    calls: dict[str, Call] = {
+        "argmax": lambda: distribution(scores).argmax,
+        "log_partition": lambda: distribution(scores).log_partition,
+        "marginals": lambda: distribution(scores.clone()).marginals,
+        "marginals_backward": lambda: _backward(scores, lambda leaf: distribution(leaf).marginals),
+    }
+    if case.structure != "spanning_tree":
+        calls["sample"] = lambda: distribution(scores.clone()).sample()
+    return calls.get(operation)
+
+
+def synjax(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """Compiled by jax for these shapes, untimed."""
+    jax, library = importlib.import_module("jax"), importlib.import_module("synjax")
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "linear_chain": lambda theta: library.LinearChainCRF(log_potentials=theta),
+        "constituency": lambda theta: library.TreeCRF(log_potentials=theta[..., None]),
+        "projective_tree": lambda theta: library.SpanningTreeCRF(theta, directed=True, projective=True, single_root_edge=True),
+        "spanning_tree": lambda theta: library.SpanningTreeCRF(theta, directed=True, projective=False, single_root_edge=True),
+        "alignment": lambda theta: library.AlignmentCRF(theta, alignment_type="monotone_many_to_many"),
+    }
+    if case.structure not in kinds or (case.structure == "spanning_tree" and operation.startswith("sample")):
+        return None
+    build, key = kinds[case.structure], jax.random.PRNGKey(0)
+
+    def marginals(theta: Any) -> Any:
+        return build(theta).marginals()
+
+    functions: dict[str, Callable[[Any], Any]] = {
+        "argmax": lambda theta: build(theta).argmax(),
+        "log_partition": lambda theta: build(theta).log_partition(),
+        "marginals": marginals,
+        "marginals_backward": jax.grad(lambda theta: (marginals(theta) ** 2).sum()),
+        "sample": lambda theta: build(theta).sample(key),
+        "sample64": lambda theta: build(theta).sample(key, 64),
+    }
+    if operation not in functions:
+        return None
+    compiled, values = jax.jit(functions[operation]), jax.numpy.asarray(scores.numpy())
+    return lambda: compiled(values).block_until_ready()
+
+
+def scipy(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """One call per item."""
+    if (case.structure, operation) != ("assignment", "argmax"):
+        return None
+    solve, rows = importlib.import_module("scipy.optimize").linear_sum_assignment, scores.numpy()
+    return lambda: [solve(row, maximize=True)[1] for row in rows]
+
+
+def lapx(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """One call per item, from its fastest entry for squares."""
+    if (case.structure, operation) != ("assignment", "argmax"):
+        return None
+    solve, rows = importlib.import_module("lap").lapjvs, (-scores).double().numpy()
+    return lambda: [solve(row, return_cost=False)[1] for row in rows]
+
+
+def ufal(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """One call per item, any number of root words."""
+    if (case.structure, operation) != ("spanning_tree", "argmax"):
+        return None
+    solve, rows = importlib.import_module("ufal.chu_liu_edmonds").chu_liu_edmonds, scores.mT.double().contiguous().numpy()
+    return lambda: [solve(row)[0] for row in rows]
+
+
+def entmax(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """Sparsemax by sorting, budgets by bisection."""
+    library = importlib.import_module("entmax")
+    maps: dict[str, Callable[[Tensor], Tensor]] = {
+        "categorical": lambda theta: library.sparsemax(theta, dim=-1),
+        "subset": lambda theta: library.budget_bisect(theta, budget=case.oracle.k, dim=-1),
+    }
+    return _projections(maps.get(case.structure), operation, scores)
+
+
+def jaxopt(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """Compiled by jax for these shapes, untimed."""
+    jax, library = importlib.import_module("jax"), importlib.import_module("jaxopt.projection")
+    maps: dict[str, Callable[[Any], Any]] = {
+        "categorical": library.projection_simplex,
+        "subset": lambda theta: library.projection_box_section(theta, (0.0, 1.0, 1.0, float(case.oracle.k)), check_feasible=False),
+    }
+    if case.structure not in maps or operation not in {"project", "project_backward"}:
+        return None
+    project = jax.vmap(maps[case.structure])
+    function = project if operation == "project" else jax.grad(lambda theta: (project(theta) ** 2).sum())
+    compiled, values = jax.jit(function), jax.numpy.asarray(scores.numpy())
+    return lambda: compiled(values).block_until_ready()
+
+
+def optax(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """Compiled by jax for these shapes, untimed."""
+    if (case.structure, operation) != ("assignment", "argmax"):
+        return None
+    jax, library = importlib.import_module("jax"), importlib.import_module("optax.assignment")
+    compiled, values = jax.jit(jax.vmap(library.hungarian_algorithm)), jax.numpy.asarray(-scores.numpy())
+    return lambda: jax.block_until_ready(compiled(values))[1]
+
+
+def tslearn(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """Soft-DTW of a given cost matrix, one call per item."""
+    if case.structure != "alignment" or operation not in {"log_partition", "marginals"}:
+        return None
+    library, rows = importlib.import_module("tslearn.metrics.soft_dtw_fast"), (-scores).double().numpy()
+    size = case.event[0]
+
+    def one(costs: np.ndarray, backward: bool) -> Any:
+        table = np.zeros((size + 2, size + 2))
+        library._njit_soft_dtw(costs, table, gamma=1.0)
+        if not backward:
+            return -table[size, size]
+        expected = np.zeros((size + 2, size + 2))
+        padded = np.vstack((costs, np.zeros(size)))
+        padded = np.hstack((padded, np.zeros((size + 1, 1))))
+        library._njit_soft_dtw_grad(padded, table, expected, gamma=1.0)
+        return expected[1:-1, 1:-1]
+
+    return lambda: np.stack([one(row, operation == "marginals") for row in rows])
+
+
+def lp_sparsemap(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """The active set method of AD3, one factor graph per item; non-projective trees may have several root words."""
+    if operation not in {"project", "project_backward"} or case.name == "assignment 64":
+        return None
+    library = importlib.import_module("lpsmap")
+    tree = {"projective_tree": True, "spanning_tree": False}
+
+    def one(theta: Tensor) -> Tensor:
+        graph = library.TorchFactorGraph()
+        if case.structure == "linear_chain":
+            length, tags = case.event[:2]
+            unary = graph.variable_from(torch.zeros(length, tags))
+            moves = torch.cat([theta[0, 0], theta[1:].reshape(-1), torch.zeros(tags)])
+            graph.add(library.Sequence(unary, moves))
+            graph.solve(max_iter=1)
+            value: Tensor = unary.value
+            return value
+        if case.structure in tree:
+            arcs = graph.variable_from(_arcs(theta))
+            graph.add(library.DepTree(arcs, packed=True, projective=tree[case.structure]))
+            graph.solve(max_iter=1)
+        else:
+            arcs = graph.variable_from(theta)
+            for i in range(case.event[0]):
+                graph.add(library.Xor(arcs[i, :]))
+                graph.add(library.Xor(arcs[:, i]))
+            graph.solve(max_iter=1000)
+        found: Tensor = arcs.value
+        return found
+
+    if case.structure not in {"linear_chain", "assignment", *tree}:
+        return None
+    if operation == "project":
+        return lambda: torch.stack([one(row.double()) for row in scores])
+    return lambda: _backward(scores.double(), lambda leaf: torch.stack([one(row) for row in leaf]))
+
+
+def _arcs(theta: Tensor) -> Tensor:
+    """[n + 1, n + 1] -> [n, n] with the root's scores on the diagonal."""
+    inner = theta[1:, 1:]
+    return inner + torch.diag_embed(theta[0, 1:] - inner.diagonal())
+
+
+def plain_torch(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """What torch has itself."""
+    calls: dict[tuple[str, str], Call] = {
+        ("categorical", "argmax"): lambda: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]),
+        ("categorical", "log_partition"): lambda: scores.logsumexp(-1),
+        ("categorical", "marginals"): lambda: scores.softmax(-1),
+        ("categorical", "marginals_backward"): lambda: _backward(scores, lambda leaf: leaf.softmax(-1)),
+        ("categorical", "sample"): lambda: torch.multinomial(scores.softmax(-1), 1),
+        ("categorical", "sample64"): lambda: torch.multinomial(scores.softmax(-1), 64, replacement=True),
+        ("subset", "argmax"): lambda: scores.topk(case.oracle.k).indices,
+    }
+    return calls.get((case.structure, operation))
+
+
+def _projections(project: Callable[[Tensor], Tensor] | None, operation: str, scores: Tensor) -> Call | None:
+    if project is None:
+        return None
+    return {
+        "project": lambda: project(scores),
+        "project_backward": lambda: _backward(scores, project),
+    }.get(operation)
+
+
+def _backward(scores: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    leaf = scores.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(function(leaf).square().sum(), leaf)
+    return gradient
+
+
+PEERS: tuple[Peer, ...] = (
+    Peer("torch", "torch", plain_torch),
+    Peer("torch-struct", "torch_struct", torch_struct),
+    Peer("supar", "supar", supar),
+    Peer("synjax", "synjax", synjax),
+    Peer("scipy", "scipy", scipy),
+    Peer("lapx", "lap", lapx),
+    Peer("ufal.chu_liu_edmonds", "ufal", ufal),
+    Peer("entmax", "entmax", entmax),
+    Peer("jaxopt", "jaxopt", jaxopt),
+    Peer("optax", "optax", optax),
+    Peer("tslearn", "tslearn", tslearn),
+    Peer("lp-sparsemap", "lpsmap", lp_sparsemap),
+)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from structgrad.oracles import ORACLES
+from structgrad.suites.speed import comparison
+from structgrad.suites.speed.cases import CASES, OPERATIONS, Case, operations
+from structgrad.suites.speed.comparison import Comparison, compare_one, geometric_mean, interleaved
+from structgrad.suites.speed.floor import Machine, floor, measure_machine
+from structgrad.suites.speed.peers import PEERS, Peer
+
+MACHINE = Machine(bytes_per_second=1e9, multiply_adds_per_second=1e9)
+SMALL = CASES["subset 20/5"]
+
+
+def test_every_oracle_is_timed_in_every_operation_that_it_has() -> None:
+    assert {case.structure for case in CASES.values()} == set(ORACLES)
+    for case in CASES.values():
+        assert case.oracle.event_ndim == len(case.event)
+        assert case.scores(2).shape == (2, *case.event)
+        assert set(operations(case)) | case.without == set(OPERATIONS)
+    assert CASES["assignment 16"].without == CASES["assignment 64"].without
+
+
+@pytest.mark.parametrize("name", ["constituency 10", "subset 20/5", "assignment 8", "shift_reduce 20"])
+def test_operations_compute_what_they_say(name: str) -> None:
+    case = CASES[name]
+    scores = case.scores(3)
+    for operation in operations(case):
+        result = OPERATIONS[operation](case.oracle, scores)
+        leading = {"log_partition": (3,), "sample": (1, 3, *case.event), "sample64": (64, 3, *case.event)}
+        assert tuple(result.shape) == leading.get(operation, (3, *case.event))
+        assert bool(result.isfinite().all())
+
+
+def test_a_peer_is_timed_beside_ours_and_marked_where_it_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Peer("right", "torch", lambda case, operation, scores: lambda: case.oracle.log_partition(scores))
+    wrong = Peer("wrong", "torch", lambda case, operation, scores: lambda: 1.5 * case.oracle.log_partition(scores))
+    lacking = Peer("lacking", "torch", lambda case, operation, scores: None)
+    absent = Peer("absent", "no_such_module_of_this_name", lambda case, operation, scores: pytest.fail("was asked"))
+    monkeypatch.setattr(comparison, "PEERS", (right, wrong, lacking, absent))
+    found = compare_one(SMALL, "log_partition", 2, MACHINE)
+    assert set(found.seconds) == {"structgrad", "right", "wrong"}
+    assert set(found.disagreements) == {"wrong"}
+    assert found.disagreements["wrong"] == pytest.approx(0.5)
+    assert all(seconds > 0 for seconds in found.seconds.values())
+
+
+def test_the_ratio_is_that_of_the_fastest_peer() -> None:
+    found = Comparison("case", "argmax", 1, {"structgrad": 2.0, "slow": 10.0, "fast": 3.0}, floor=1.0)
+    assert found.fastest_peer == "fast"
+    assert found.ratio == 1.5
+    alone = Comparison("case", "argmax", 1, {"structgrad": 2.0}, floor=1.0)
+    assert alone.fastest_peer is None
+    assert math.isnan(alone.ratio)
+    assert geometric_mean([2.0, 8.0, math.nan]) == pytest.approx(4.0)
+    assert math.isnan(geometric_mean([math.nan]))
+
+
+def test_contenders_take_turns() -> None:
+    order: list[str] = []
+    timed = interleaved({"first": lambda: order.append("first"), "second": lambda: order.append("second")})
+    assert set(timed) == {"first", "second"}
+    assert order.index("second") < len(order) - 1 - order[::-1].index("first")
+
+
+def test_floors_count_bytes_and_multiply_adds() -> None:
+    case = Case("chain", CASES["linear_chain 32x16"].oracle, (32, 16, 16), multiply_adds=1e6)
+    assert floor(case, "argmax", 10, MACHINE) == pytest.approx(2 * 4 * 10 * 8192 / 1e9)
+    assert floor(case, "log_partition", 10, MACHINE) == pytest.approx(1e-2)
+    assert floor(case, "marginals", 10, MACHINE) == pytest.approx(2e-2)
+    machine = measure_machine(repeats=1)
+    assert 1e7 < machine.bytes_per_second < 1e13
+    assert 1e7 < machine.multiply_adds_per_second < 1e14
+
+
+@pytest.mark.parametrize("peer", [peer for peer in PEERS if peer.name in {"torch", "scipy"}], ids=lambda peer: peer.name)
+def test_peers_that_are_always_there(peer: Peer) -> None:
+    assert peer.installed
+    offered = [(case, name) for case in CASES.values() for name in operations(case) if peer.prepare(case, name, case.scores(2))]
+    assert offered
+    for case, operation in offered:
+        call = peer.prepare(case, operation, case.scores(2))
+        assert call is not None
+        result = call()
+        if operation in {"log_partition", "marginals", "marginals_backward"}:
+            expected = OPERATIONS[operation](case.oracle, case.scores(2))
+            torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-6)
+        if peer.name == "scipy":
+            ours = case.oracle.argmax(case.scores(2)).argmax(-1).numpy()
+            np.testing.assert_array_equal(np.stack(result), ours)
+
+
+def test_the_command_prints_ratios_and_writes_every_timing(tmp_path: Path) -> None:
+    target = tmp_path / "speed.csv"
+    command = [sys.executable, "-m", "structgrad.suites.speed", "--case", "subset 20", "--operation", "argmax", "--batch", "1"]
+    done = subprocess.run([*command, "--csv", str(target)], check=True, capture_output=True, text=True, timeout=300)
+    assert "subset 20/5" in done.stdout
+    assert "times faster" in done.stdout
+    frame = pd.read_csv(target)
+    assert {"structgrad", "torch"} <= set(frame["contender"])
+    assert (frame["seconds"] > 0).all()
+
+
+@pytest.mark.parametrize(("option", "message"), [("--operation", "operation 'nothing'"), ("--case", "case 'nothing'")])
+def test_the_command_refuses_what_it_does_not_know(option: str, message: str) -> None:
+    command = [sys.executable, "-m", "structgrad.suites.speed", option, "nothing"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=None)
+    assert done.returncode == 2
+    assert message in done.stderr.replace("\n", " ").replace("│", "")
