@@ -377,6 +377,17 @@ def test_a_sample_takes_one_uniform_per_word(single_root: bool) -> None:
     assert SpanningTree(single_root)._noise_size((13, 13)) == 12
 
 
+@roots
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53], ids=["lowest", "highest"])
+def test_extreme_uniforms_give_feasible_trees(single_root: bool, uniform: float) -> None:
+    oracle, scores = SpanningTree(single_root), random_scores(9, 5.0, 0.6, rows=300)
+    structures = oracle._draw(scores, torch.full((300, 1, 9), uniform, dtype=torch.float64))[:, 0]
+    feasible = oracle.feasible(scores)
+    assert 50 < int(feasible.sum()) < 300
+    assert bool((totals(structures, scores)[feasible] > -math.inf).all())
+    assert all(is_tree(heads, single_root=single_root) for heads in oracle.heads(structures[feasible]).tolist())
+
+
 # k best.
 
 

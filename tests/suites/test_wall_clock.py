@@ -74,9 +74,9 @@ def test_a_layer_is_timed_as_a_layer():
     calls = []
 
     class Counted(Subset):
-        def _argmax(self, rows):
+        def _best(self, rows):
             calls.append("argmax")
-            return super()._argmax(rows)
+            return super()._best(rows)
 
     forward, backward = time_once(ImplicitMLE(), Counted(2), loss, scores())
     assert calls == ["argmax", "argmax"]
