@@ -10,6 +10,7 @@ def run() -> None:
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    os.environ.setdefault("JAXTYPING_DISABLE", "1")  # synjax's annotations refuse newer versions of what checks them
     import typer
 
     from .table import main

@@ -38,6 +38,7 @@ class Comparison:
         seconds: median CPU time of one call, by contender; ours is ``structgrad``.
         floor: see `floor`.
         disagreements: peers whose result is not ours, with the largest difference relative to the scale of ours: timed, and marked.
+        failures: peers that raised an error, with its first line.
     """
 
     case: str
@@ -46,6 +47,7 @@ class Comparison:
     seconds: dict[str, float]
     floor: float
     disagreements: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
 
     @property
     def fastest_peer(self) -> str | None:
@@ -74,24 +76,28 @@ def compare_one(case: Case, operation: str, batch: int, machine: Machine) -> Com
     scores = case.scores(batch)
     calls: dict[str, Callable[[], Any]] = {"structgrad": lambda: OPERATIONS[operation](case.oracle, scores)}
     ours = calls["structgrad"]()
-    disagreements = {}
+    disagreements, failures = {}, {}
     for peer in PEERS:
         call = peer.prepare(case, operation, scores) if peer.installed else None
         if call is not None:
+            try:
+                difference = _difference(_statistic(case, operation, call()), _statistic(case, operation, ours))
+            except Exception as error:
+                failures[peer.name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                continue
             calls[peer.name] = call
-            difference = _difference(_statistic(case, operation, call()), _statistic(case, operation, ours))
             if difference > TOLERANCE:
                 disagreements[peer.name] = difference
-    return Comparison(case.name, operation, batch, interleaved(calls), floor(case, operation, batch, machine), disagreements)
+    least = floor(case, operation, batch, machine)
+    return Comparison(case.name, operation, batch, interleaved(calls), least, disagreements, failures)
 
 
 def _statistic(case: Case, operation: str, result: Any) -> np.ndarray | None:
     """What can be compared whatever the layout: log-partitions, and the sum of squares of marginals and projections."""
-    if operation == "log_partition":
-        return np.asarray(result, dtype=np.float64)
-    if operation in {"marginals", "project"} and case.structure != "linear_chain":
-        return np.asarray(np.square(np.asarray(result, dtype=np.float64)).sum())
-    return None
+    if operation not in {"log_partition", "marginals", "project"} or (operation != "log_partition" and case.structure == "linear_chain"):
+        return None
+    values = np.asarray(result.detach() if isinstance(result, torch.Tensor) else result, dtype=np.float64)
+    return values if operation == "log_partition" else np.asarray(np.square(values).sum())
 
 
 def _difference(theirs: np.ndarray | None, ours: np.ndarray | None) -> float:

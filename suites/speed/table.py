@@ -51,6 +51,7 @@ def _line(result: Comparison) -> str:
     peers = sorted((seconds, name) for name, seconds in result.seconds.items() if name != "structgrad")
     others = ", ".join(f"{name} {1e3 * seconds:.4g}{'*' if name in result.disagreements else ''}" for seconds, name in peers)
     ratio = f"{result.ratio:.2f}x" if peers else "no peer"
+    others += "".join(f", {name} failed" for name in result.failures)
     size = f"{result.case:<20} b={result.batch:<4}{result.operation:<20}"
     return f"{size}{1e3 * ours:>10.4g} ms  {ratio:>9}  {ours / max(result.floor, 1e-12):>8.3g} floors  {others}"
 

@@ -44,12 +44,14 @@ def test_operations_compute_what_they_say(name: str) -> None:
 def test_a_peer_is_timed_beside_ours_and_marked_where_it_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Peer("right", "torch", lambda case, operation, scores: lambda: case.oracle.log_partition(scores))
     wrong = Peer("wrong", "torch", lambda case, operation, scores: lambda: 1.5 * case.oracle.log_partition(scores))
+    broken = Peer("broken", "torch", lambda case, operation, scores: lambda: 1 / 0)
     lacking = Peer("lacking", "torch", lambda case, operation, scores: None)
     absent = Peer("absent", "no_such_module_of_this_name", lambda case, operation, scores: pytest.fail("was asked"))
-    monkeypatch.setattr(comparison, "PEERS", (right, wrong, lacking, absent))
+    monkeypatch.setattr(comparison, "PEERS", (right, wrong, broken, lacking, absent))
     found = compare_one(SMALL, "log_partition", 2, MACHINE)
     assert set(found.seconds) == {"structgrad", "right", "wrong"}
     assert set(found.disagreements) == {"wrong"}
+    assert found.failures == {"broken": "ZeroDivisionError: division by zero"}
     assert found.disagreements["wrong"] == pytest.approx(0.5)
     assert all(seconds > 0 for seconds in found.seconds.values())
 
