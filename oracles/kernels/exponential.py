@@ -117,7 +117,17 @@ def extent(values, lanes):
         finite = value if value > -infinity else infinity
         tops[i - whole] = max(value, tops[i - whole])
         bottoms[i - whole] = min(finite, bottoms[i - whole])
-    return np.float64(tops.max()), np.float64(bottoms.min())
+    width = LANES
+    while width > 4:  # fold the lanes in halves
+        width //= 2
+        for lane in range(width):
+            tops[lane] = tops[lane] if tops[lane] > tops[lane + width] else tops[lane + width]
+            bottoms[lane] = bottoms[lane] if bottoms[lane] < bottoms[lane + width] else bottoms[lane + width]
+    top, bottom = tops[0], bottoms[0]
+    for lane in range(1, 4):
+        top = max(top, tops[lane])
+        bottom = min(bottom, bottoms[lane])
+    return np.float64(top), np.float64(bottom)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
