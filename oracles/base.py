@@ -309,10 +309,14 @@ class MarginalOracle(Oracle):
         return self._potentials(at_least_single(valid)), inside
 
     def _log_partition_of(self, valid: Tensor) -> Tensor:
+        if not (valid.requires_grad and torch.is_grad_enabled()):
+            return self._compute_log_partition(valid)
         result: Tensor = LogPartition.apply(valid, self)  # type: ignore[no-untyped-call]
         return result
 
     def _marginals_of(self, valid: Tensor) -> tuple[Tensor, Tensor]:
+        if not (valid.requires_grad and torch.is_grad_enabled()):
+            return self._compute_marginals(valid)
         result: tuple[Tensor, Tensor] = Marginals.apply(valid, self)  # type: ignore[no-untyped-call]
         return result
 

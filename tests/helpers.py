@@ -242,7 +242,7 @@ GENERIC_CASES = tuple(
 )
 """One row per oracle, for laws that cost more."""
 
-SCALES = (0.05, 1.0, 5.0, 50.0)
+SCALES = (0.05, 1.0, 10.0, 50.0)
 REGIMES = (*SCALES, "ties", "equal", "masked", "masked_ties")
 """What scores look like: Gaussian of a scale; many ties; all equal; forbidden parts, with an infeasible row."""
 

@@ -59,6 +59,8 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
             case "constituency":
                 return library.TreeCRF(theta.triu().unsqueeze(-1))
             case "projective_tree" | "spanning_tree":
+                # It writes into its input, which must not be a leaf.
+                theta = theta if theta.requires_grad else theta.detach().requires_grad_()
                 inner = theta[:, 1:, 1:] + torch.diag_embed(theta[:, 0, 1:] - theta[:, 1:, 1:].diagonal(dim1=-2, dim2=-1))
                 kind = library.DependencyCRF if case.structure == "projective_tree" else library.NonProjectiveDependencyCRF
                 return kind(inner, multiroot=False)
@@ -180,7 +182,7 @@ def jaxopt(case: Case, operation: str, scores: Tensor) -> Call | None:
     jax, library = importlib.import_module("jax"), importlib.import_module("jaxopt.projection")
     maps: dict[str, Callable[[Any], Any]] = {
         "categorical": library.projection_simplex,
-        "subset": lambda theta: library.projection_box_section(theta, (0.0, 1.0, 1.0, float(case.oracle.k)), check_feasible=False),
+        "subset": lambda theta: library.projection_box_section(theta, (0 * theta, 1 + 0 * theta, 1 + 0 * theta, 1.0 * case.oracle.k)),
     }
     if case.structure not in maps or operation not in {"project", "project_backward"}:
         return None
@@ -234,19 +236,19 @@ def lp_sparsemap(case: Case, operation: str, scores: Tensor) -> Call | None:
             unary = graph.variable_from(torch.zeros(length, tags))
             moves = torch.cat([theta[0, 0], theta[1:].reshape(-1), torch.zeros(tags)])
             graph.add(library.Sequence(unary, moves))
-            graph.solve(max_iter=1)
+            graph.solve()
             value: Tensor = unary.value
             return value
         if case.structure in tree:
-            arcs = graph.variable_from(_arcs(theta))
+            arcs = graph.variable_from(_arcs(theta).mT.contiguous())
             graph.add(library.DepTree(arcs, packed=True, projective=tree[case.structure]))
-            graph.solve(max_iter=1)
+            graph.solve()
         else:
             arcs = graph.variable_from(theta)
             for i in range(case.event[0]):
                 graph.add(library.Xor(arcs[i, :]))
                 graph.add(library.Xor(arcs[:, i]))
-            graph.solve(max_iter=1000)
+            graph.solve()
         found: Tensor = arcs.value
         return found
 
