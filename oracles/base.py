@@ -159,7 +159,7 @@ class Oracle(abc.ABC):
         if scores.device.type == "cpu" and scores.numel():
             distinct = share_rows(scores.detach(), self.event_ndim)
             # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
-            if not float(distinct.amax()) < math.inf:
+            if not kernels.greatest(distinct) < math.inf:
                 bad = ~(distinct < math.inf) & self.read_mask(self._event(scores), scores.device)
                 if bool(bad.any()):
                     raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")

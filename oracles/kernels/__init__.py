@@ -85,8 +85,20 @@ def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Zeros for a kernel's results. From `HUGE` on, NumPy allocates them: it asks for huge pages, which takes a quarter of the time."""
     if math.prod(shape) * dtype.itemsize < HUGE:
-        return torch.zeros(shape, dtype=dtype)
+        result = torch.empty(shape, dtype=dtype)
+        result.numpy().fill(0)
+        return result
     return torch.from_numpy(np.zeros(shape, np.float32 if dtype == torch.float32 else np.float64))
+
+
+def greatest(values: Tensor) -> float:
+    """The maximum of a CPU tensor, NaN where there is one.
+
+    By NumPy, in one thread, as in `zeros`: OpenMP's threads, which torch would wake, go on spinning for a while where kernels want to run.
+    """
+    if values.dtype in (torch.float32, torch.float64):
+        return float(np.max(values.numpy()))
+    return float(values.amax())
 
 
 def launch(function: Callable[..., None], tensors: tuple[Tensor, ...], options: tuple[Any, ...], operations: int) -> None:
