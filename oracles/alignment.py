@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import active_set
-from .base import EnumerableOracle, KBestOracle, Maximum, ProjectionOracle, RelaxedOracle, RowArgmax, SamplingOracle
+from .base import EnumerableOracle, KBestOracle, Maximum, ProjectionOracle, RelaxedOracle, SamplingOracle
 from .masking import log_sum_exp
-from .sparse_solution import Projection
 
 DIAGONAL, ABOVE, LEFT = 0, 1, 2
 """Where a path comes from, in the order that ties go to: the cell of lowest index first."""
@@ -142,9 +140,6 @@ class Alignment(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
 
         feasible = tables[-1][:, -1] > -math.inf
         return _walk_back(tables, draw, samples=len(uniforms)) * feasible.reshape(-1, 1, 1)
-
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        return active_set.solve(argmax, rows)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         """The recursion with the k best paths to every cell: [b, n, k], and for each the step and the place that it comes from."""

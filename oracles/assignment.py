@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import birkhoff
 from .base import FORBIDDEN, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
-from .masking import log_sum_exp
+from .masking import log_sum_exp, running_sums
 from .matchings import best_columns, one_hot_rows, ranked_columns
 from .sparse_solution import Projection
 
@@ -98,9 +98,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         chosen = []
         for i in reversed(range(size)):
             places, columns = layers[i][0][place], layers[i][1][place]
-            logits = prefixes[i][items.unsqueeze(-1), places] + scores[:, i][items.unsqueeze(-1), columns]
-            top = logits.amax(-1, keepdim=True)
-            table = (logits - torch.where(top > -math.inf, top, 0)).exp().cumsum(-1)
+            table = running_sums(prefixes[i][items.unsqueeze(-1), places] + scores[:, i][items.unsqueeze(-1), columns])
             pick = (table <= uniforms[..., i : i + 1] * table[..., -1:]).sum(-1, keepdim=True).clamp(max=i)
             place = places.gather(-1, pick).squeeze(-1)
             chosen.append(columns.gather(-1, pick).squeeze(-1))

@@ -438,12 +438,12 @@ class ProjectionOracle(Oracle):
         (2, True)
     """
 
-    @abc.abstractmethod
     def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        """The projection of float64 rows [b, *event], without gradients, which `SparseSolution` adds.
+        """The projection of float64 rows [b, *event], without gradients, which `SparseSolution` adds: by the active set, or a closed form.
 
         Padding is forbidden in the rows; ``argmax(direction, items)`` is `_argmax` for some of them, with 0 in the padding.
         """
+        return active_set.solve(argmax, rows)
 
     @final
     def project(self, scores: Tensor, *, lengths: Tensor | None = None) -> SparseSolution:

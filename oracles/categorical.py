@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import simplex
 from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle, at_least_single
-from .masking import log_sum_exp
+from .masking import log_sum_exp, running_sums
 from .sparse_solution import Projection
 
 
@@ -68,10 +68,8 @@ class Categorical(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracl
         return 1
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        top = rows.amax(-1, keepdim=True)
-        cumulative = (rows - torch.where(top > -math.inf, top, 0)).double().exp().cumsum(-1)
-        index = inverse_cdf(cumulative, uniforms.squeeze(-1))
-        feasible = (top > -math.inf).to(rows.dtype).expand(*index.shape, 1)
+        index = inverse_cdf(running_sums(rows.double()), uniforms.squeeze(-1))
+        feasible = (rows.amax(-1, keepdim=True) > -math.inf).to(rows.dtype).expand(*index.shape, 1)
         return rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), feasible)
 
     def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:

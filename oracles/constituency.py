@@ -11,10 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from . import active_set
-from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
-from .masking import log_sum_exp
-from .sparse_solution import Projection
+from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
+from .masking import log_sum_exp, running_sums
 
 
 @dataclass(frozen=True)
@@ -104,17 +102,12 @@ class Constituency(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOrac
         items, draws = torch.arange(len(rows), device=rows.device), iter(uniforms.unbind(-1))
 
         def drawn(i: Tensor, j: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            joint = chart[items, i] + endings[items, j]
-            top = joint.amax(-1, keepdim=True)
-            table = (joint - torch.where(top > -math.inf, top, 0)).exp().cumsum(-1)
+            table = running_sums(chart[items, i] + endings[items, j])
             split = (table <= (next(draws) * table[..., -1]).unsqueeze(-1)).sum(-1)
             return torch.minimum(split, j - 1), label, label
 
         structures = _grown(torch.zeros(uniforms.shape[:-1], dtype=torch.int64, device=rows.device), rows.shape[-1], drawn)
         return structures & (chart[:, 0, -1] > -math.inf).reshape(-1, 1, 1)
-
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        return active_set.solve(argmax, rows)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         """CKY with the k best trees of every span, and for each the cut and the places of its parts among theirs."""

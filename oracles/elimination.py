@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .masking import log_sum_exp
+from .masking import log_sum_exp, running_sums
 
 TOP = 1 - 2**-53
 """The greatest uniform below 1."""
@@ -174,8 +174,7 @@ def pick(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 def search(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Choices [..., s] among logits [..., c] by uniforms [..., s] in [0, 1), never of probability 0; and what is left of the uniforms."""
-    top = logits.amax(-1, keepdim=True)
-    ends = (logits - torch.where(top > -math.inf, top, 0)).exp().cumsum(-1)
+    ends = running_sums(logits)
     total = ends[..., -1:]
     point = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     number = torch.searchsorted(ends, point.contiguous(), right=True).clamp(max=logits.shape[-1] - 1)

@@ -9,11 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from . import active_set
-from .base import EnumerableOracle, KBestOracle, Maximum, ProjectionOracle, RelaxedOracle, RowArgmax, SamplingOracle
+from .base import EnumerableOracle, KBestOracle, Maximum, ProjectionOracle, RelaxedOracle, SamplingOracle
 from .categorical import inverse_cdf
-from .masking import log_sum_exp
-from .sparse_solution import Projection
+from .masking import log_sum_exp, running_sums
 
 
 @dataclass(frozen=True)
@@ -135,20 +133,17 @@ class LinearChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOra
         prefixes = self._prefixes(scores, log_sum_exp)
         length, num_tags = rows.shape[1], rows.shape[2]
         items = torch.arange(rows.shape[0], device=rows.device)
-        tag = inverse_cdf(_cumulative(prefixes[-1]), uniforms[..., -1])
+        tag = inverse_cdf(running_sums(prefixes[-1]), uniforms[..., -1])
         tags = [tag]
         for i in range(length - 1, 0, -1):
             joint = (prefixes[i - 1].unsqueeze(-1) + scores[:, i]).mT
-            table = _cumulative(joint)[items, tag]
+            table = running_sums(joint)[items, tag]
             threshold = uniforms[..., i - 1] * table[..., -1]
             tag = (table <= threshold.unsqueeze(-1)).sum(-1).clamp(max=num_tags - 1)
             tags.append(tag)
         feasible = prefixes[-1].amax(-1) > -math.inf
         structures = self.structure(torch.stack(tags[::-1], -1), num_tags, rows.dtype)
         return structures * feasible.reshape(-1, 1, 1, 1)
-
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        return active_set.solve(argmax, rows)
 
     def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """From the last tag to tag 0, and on with tag 0 to the end."""
@@ -188,9 +183,3 @@ class LinearChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOra
         powers = torch.tensor([num_tags**i for i in reversed(range(length))], device=ranks.device)
         digits = ranks.unsqueeze(-1) // powers % num_tags
         return self.structure(digits, num_tags, torch.bool)
-
-
-def _cumulative(logits: Tensor) -> Tensor:
-    """Running sums of ``exp`` along the last dimension, scaled by the maximum."""
-    top = logits.amax(-1, keepdim=True)
-    return (logits - torch.where(top > -math.inf, top, 0)).exp().cumsum(-1)

@@ -18,6 +18,12 @@ def log_sum_exp(values: Tensor, dim: int) -> Tensor:
     return torch.where(positive, torch.where(positive, total, 1).log() + top.squeeze(dim), -math.inf)
 
 
+def running_sums(logits: Tensor) -> Tensor:
+    """Running sums of ``exp`` along the last dimension, scaled by its maximum; 0 where every logit is -inf."""
+    top = logits.amax(-1, keepdim=True)
+    return (logits - torch.where(top > -math.inf, top, 0)).exp().cumsum(-1)
+
+
 def sparse_max(values: Tensor, dim: int) -> Tensor:
     """``max_p ⟨p, x⟩ − ½‖p‖²`` over the simplex along a dimension: its gradient is sparsemax (Martins & Astudillo 2016).
 

@@ -9,12 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from . import active_set
-from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from .base import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
 from .dependency_tree import DependencyTree
 from .eisner import KBest, LogSum, Maximum, Semiring, Tables, fill
 from .eisner_walks import Chart, Ranks, choose, follow, walk
-from .sparse_solution import Projection
+from .masking import running_sums
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,6 @@ class ProjectiveTree(DependencyTree, SamplingOracle, ProjectionOracle, Enumerabl
         structures = self.structure(heads[:, 1:], rows.dtype).reshape(len(uniforms), *rows.shape)
         return structures * (tables.total > -math.inf).reshape(-1, 1, 1)
 
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        return active_set.solve(argmax, rows)
-
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         best = KBest(k)
         self._fill(rows, best)
@@ -102,6 +98,5 @@ class ProjectiveTree(DependencyTree, SamplingOracle, ProjectionOracle, Enumerabl
 
 def _inverse_cdf(logits: Tensor, uniform: Tensor) -> Tensor:
     """The first place where the running sum of ``exp`` exceeds its share ``uniform`` of the whole."""
-    top = logits.amax(-1, keepdim=True)
-    sums = (logits - torch.where(top > -math.inf, top, 0)).exp().cumsum(-1)
+    sums = running_sums(logits)
     return (sums <= uniform.unsqueeze(-1) * sums[..., -1:]).sum(-1)

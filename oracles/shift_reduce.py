@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from . import active_set, kernels
-from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle, at_least_single
+from . import kernels
+from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle, at_least_single
 from .masking import log_sum_exp, share_rows
-from .sparse_solution import Projection
 
 SHIFT, REDUCE = 0, 1
 """The actions, by their place in the last event dimension."""
@@ -196,9 +195,6 @@ class ShiftReduce(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracl
         actions = _walk(rows.shape[1] - 1, start, lambda step, shifts: uniforms[..., step] >= chance[items, step, shifts])
         feasible = joint[:, 0, SHIFT, 0] > -math.inf
         return _structure(actions) & feasible.reshape(-1, 1, 1, 1)
-
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        return active_set.solve(argmax, rows)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         """Backward with the k best completions per state: [b, n + 1, k], and for each its action and its place at the next state."""

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from . import active_set, elimination, escapes, forests
-from .base import FORBIDDEN, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from . import elimination, escapes, forests
+from .base import FORBIDDEN, EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
 from .contraction import best_heads
 from .dependency_tree import DependencyTree
-from .sparse_solution import Projection
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,6 @@ class SpanningTree(DependencyTree, SamplingOracle, ProjectionOracle, EnumerableO
         back = order.expand(*heads.shape[:-1], -1)
         heads = back.gather(-1, heads).gather(-1, back[..., 1:] - 1)
         return self.structure(heads, rows.dtype) * feasible.reshape(-1, 1, 1)
-
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        return active_set.solve(argmax, rows)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         """Split the space by its best tree: trees that first differ from it at word 1, at word 2, ...; go on with the best of each."""
