@@ -22,8 +22,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .compilation import compiled
 from .corral import (
     ATOMS,
     FREED,
@@ -67,13 +67,13 @@ class Found(NamedTuple):
     counters: Array
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def nothing_found() -> Found:
     """Where `record` begins."""
     return Found(np.empty(256, np.int32), np.empty(16, np.int32), np.empty(16), np.zeros(2, np.int64))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def start(space: Workspace, row: Array) -> None:
     """Take up the scores [d] of an item: the first residual."""
     for place in range(space.counters[SLOTS]):
@@ -84,7 +84,7 @@ def start(space: Workspace, row: Array) -> None:
     copied(row, space.residual)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def advance(space: Workspace, inside: Array, count: int) -> bool:
     """Take in the MAP along the residual, its ``count`` parts in `Workspace.parts`; False when the item is done.
 
@@ -118,7 +118,7 @@ def advance(space: Workspace, inside: Array, count: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _to_slots(space: Workspace, inside: Array, count: int) -> int:
     """Replace the parts of the new atom that count by their slots; how many there are, or -1 where one is forbidden."""
     parts, slot, kept = space.parts, space.slot, 0
@@ -141,7 +141,7 @@ def _to_slots(space: Workspace, inside: Array, count: int) -> int:
     return kept
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _first(space: Workspace, count: int) -> bool:
     """The best structure alone. An item without a structure gets one that uses a forbidden part, or no part at all."""
     if count <= 0:
@@ -157,7 +157,7 @@ def _first(space: Workspace, count: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _gap(space: Workspace, count: int) -> tuple[float, float]:
     """``⟨r, a − μ⟩`` for the new atom, and how large it may be by rounding alone."""
     gap, size, mean, marked = 0.0, 0.0, space.mean, space.marked
@@ -174,7 +174,7 @@ def _gap(space: Workspace, count: int) -> tuple[float, float]:
     return gap, ROUNDING * size + 1e-15
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _make_way(space: Workspace) -> bool:
     """Take out the atom that the new one, ``a = Σ λ_s a_s`` with ``Σ λ = 1``, can stand for at the same mean; False where there is none.
 
@@ -199,7 +199,7 @@ def _make_way(space: Workspace) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _descend(space: Workspace) -> bool:
     """Move the weights to the optimum of a face; atoms whose weight reaches 0 on the way leave. False where rounding blocks the way."""
     weights, target = space.weights, space.target
@@ -224,7 +224,7 @@ def _descend(space: Workspace) -> bool:
                 drop(space, s)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _set_residual(space: Workspace) -> None:
     """The mean of the atoms, and the residual where some atom has been."""
     mean, slots = space.mean, space.counters[SLOTS]
@@ -240,7 +240,7 @@ def _set_residual(space: Workspace) -> None:
         space.residual[space.part[place]] = space.scores[place] - mean[place]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def record(space: Workspace, found: Found, mean: Array, gap: Array, support: Array, item: int) -> Found:
     """Write down the mean [d], gap and number of atoms of an item, and put its atoms behind those of the items before."""
     count = space.counters[ATOMS]
@@ -267,7 +267,7 @@ def record(space: Workspace, found: Found, mean: Array, gap: Array, support: Arr
     return Found(parts, sizes, weights, found.counters)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def result(found: Found) -> tuple[Array, Array, Array]:
     """What was found, cut to its length: parts, sizes and weights of the atoms."""
     atoms, parts = found.counters

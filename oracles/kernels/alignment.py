@@ -12,11 +12,12 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 from numpy.typing import NDArray
 
 from . import active_set
-from .wide_range import FUSED, LARGEST, NOTHING, logarithm, normalise, reference, relative, split
+from .compilation import compiled, fused
+from .wide_range import LARGEST, NOTHING, logarithm, normalise, reference, relative, split
 
 Array = NDArray[Any]
 
@@ -62,7 +63,7 @@ def operations(event: tuple[int, ...]) -> int:
     return 3 * event[0] * event[1]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _grid(n: int, m: int) -> Grid:
     """The layout of skewed arrays for rows [n, m]."""
     places, end = np.empty(n + m - 1, np.int64), 1
@@ -73,7 +74,7 @@ def _grid(n: int, m: int) -> Grid:
     return Grid(n, m, places, end + LANES)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _skew(row, grid, skewed):
     """Lay a row [n, m] out."""
     n, m, places = grid.rows, grid.columns, grid.places
@@ -82,7 +83,7 @@ def _skew(row, grid, skewed):
             skewed[uint64(places[i + j] + i)] = row[i, j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _moderate(scores) -> bool:
     """Whether all finite scores are within `LARGEST`."""
     beyond = 0
@@ -91,7 +92,7 @@ def _moderate(scores) -> bool:
     return beyond == 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _unskew(skewed, grid, row):
     n, m, places = grid.rows, grid.columns, grid.places
     for i in range(n):
@@ -99,13 +100,13 @@ def _unskew(skewed, grid, row):
             row[i, j] = skewed[uint64(places[i + j] + i)]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _lines(n: int) -> Lines:
     size = n + LANES + 2
     return Lines((np.zeros(size), np.zeros(size), np.zeros(size)), (np.zeros(size), np.zeros(size), np.zeros(size)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FUSED)
+@fused
 def _forward(grid, scores, lines, chances):
     """The log-partition of skewed scores; fills the chances, unless they are None."""
     n, m, places = grid.rows, grid.columns, grid.places
@@ -142,7 +143,7 @@ def _forward(grid, scores, lines, chances):
     return logarithm(m1[n], e1[n])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FUSED)
+@fused
 def _backward(grid, chances, lines, marginals):
     """Skewed marginals, from the last cell back: a path that passes a cell came from each neighbour by its chance.
 
@@ -168,7 +169,7 @@ def _backward(grid, chances, lines, marginals):
         p2, p1, p0 = p1, p0, p2
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FUSED)
+@fused
 def _tangents(grid, chances, lines, direction, averages):
     """Skewed derivatives along a direction of the log-partition of the paths to each cell, without the cell itself."""
     n, m, places = grid.rows, grid.columns, grid.places
@@ -185,7 +186,7 @@ def _tangents(grid, chances, lines, direction, averages):
         t2, t1, t0 = t1, t0, t2
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FUSED)
+@fused
 def _backward_tangents(grid, chances, lines, tangents, product):
     """Skewed derivatives along a direction of the marginals.
 
@@ -227,14 +228,14 @@ class Workspace(NamedTuple):
     lines: Lines
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _workspace(n: int, m: int) -> Workspace:
     grid = _grid(n, m)
     chances = Chances(np.zeros(grid.size), np.zeros(grid.size), np.zeros(grid.size))
     return Workspace(grid, np.full(grid.size, -math.inf), np.zeros(grid.size), chances, _lines(n))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def log_partition(rows, log_partition, certified):
     """Log-partitions [b] of rows."""
     grid, lines = _grid(rows.shape[1], rows.shape[2]), _lines(rows.shape[1])
@@ -245,14 +246,14 @@ def log_partition(rows, log_partition, certified):
         log_partition[b] = _forward(grid, scores, lines, None)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _load(row, space):
     """Skew a row and find its chances; gives its log-partition, and whether that is certified."""
     _skew(row, space.grid, space.scores)
     return _forward(space.grid, space.scores, space.lines, space.chances), _moderate(space.scores)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def marginals(rows, marginals, log_partition, certified):
     """Marginals and log-partitions of rows."""
     space = _workspace(rows.shape[1], rows.shape[2])
@@ -263,7 +264,7 @@ def marginals(rows, marginals, log_partition, certified):
             _unskew(space.results, space.grid, marginals[b])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def covariance_product(rows, direction, product, certified):
     """The covariance of the parts times a direction, for each row."""
     space = _workspace(rows.shape[1], rows.shape[2])
@@ -277,7 +278,7 @@ def covariance_product(rows, direction, product, certified):
             _unskew(space.results, space.grid, product[b])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def sample(rows, uniforms, structures, certified):
     """Structures [b, s, n, m] from uniforms [b, s, n + m − 1]: walks from the last cell back, one uniform a step."""
     space = _workspace(rows.shape[1], rows.shape[2])
@@ -290,7 +291,7 @@ def sample(rows, uniforms, structures, certified):
                 _walk(space.grid, space.chances, positions, uniforms[b, some], structures[b, some])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _walk(grid, chances, positions, uniforms, structures):
     """Walks side by side, because the steps of one wait for each other, and without branches, because none could be foreseen."""
     rows, columns = positions
@@ -310,7 +311,7 @@ def _walk(grid, chances, positions, uniforms, structures):
             structures[s, i, j] = 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _best_values(grid, scores, lines, values):
     """The score of the best path to every cell, skewed."""
     n, m, places = grid.rows, grid.columns, grid.places
@@ -329,7 +330,7 @@ def _best_values(grid, scores, lines, values):
         v2, v1, v0 = v1, v0, v2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def best_parts(row, space, parts):
     """Write the cells i·m + j of the best path, from the last to the first, into ``parts`` (int32, n + m − 1); gives how many there are."""
     n, m, places, values = space.grid.rows, space.grid.columns, space.grid.places, space.results
@@ -352,7 +353,7 @@ def best_parts(row, space, parts):
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def argmax(rows, structures):
     """The best path of each row."""
     n, m = rows.shape[1:]
@@ -362,7 +363,7 @@ def argmax(rows, structures):
             structures[b, parts[k] // m, parts[k] % m] = 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def project(rows, inside, mean, gap, support):
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     n, m = rows.shape[1:]

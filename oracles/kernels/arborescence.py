@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from .compilation import compiled
 
 Array = NDArray[Any]
 
@@ -34,7 +35,7 @@ class Workspace(NamedTuple):
     sibling: Array  # [2n] the next member; 0 after the last
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def workspace(size: int) -> Workspace:
     """Arrays for one item of event [size, size]."""
     most = 2 * (size - 1)
@@ -44,7 +45,7 @@ def workspace(size: int) -> Workspace:
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _start(row: Array, space: Workspace) -> None:
     """One component per word, none seen."""
     size = row.shape[0]
@@ -59,7 +60,7 @@ def _start(row: Array, space: Workspace) -> None:
     space.state[0] = DONE
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _choose(space: Workspace, component: int, single_root: bool) -> bool:
     """The component's best head; False where it has none."""
     arcs = space.arcs[component]
@@ -74,7 +75,7 @@ def _choose(space: Workspace, component: int, single_root: bool) -> bool:
     return best > -np.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _contract(space: Workspace, first: int, last: int, into: int) -> None:
     """Join the components of a stretch of the path."""
     arcs, value, size = space.arcs, space.value, space.arcs.shape[1]
@@ -98,7 +99,7 @@ def _contract(space: Workspace, first: int, last: int, into: int) -> None:
             arcs[into, h] = -np.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _grow(space: Workspace, start: int, used: int, single_root: bool) -> tuple[int, int]:
     """Follow best heads from a component until they lead to what is done, contracting cycles.
 
@@ -132,7 +133,7 @@ def _grow(space: Workspace, start: int, used: int, single_root: bool) -> tuple[i
             used += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _open(space: Workspace, component: int) -> None:
     """Give the arc of a contracted component to the member that gains most from it; the others keep theirs."""
     arcs, value, head = space.arcs, space.value, space.head[component]
@@ -147,7 +148,7 @@ def _open(space: Workspace, component: int) -> None:
     space.head[member] = head
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def best_parts(row: Array, single_root: bool, space: Workspace, parts: Array) -> int:
     """Write the parts of the best tree of a row [n + 1, n + 1], numbered in the flat event, into int32 ``parts``; gives n.
 

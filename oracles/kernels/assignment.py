@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import entry, inner
+from .compilation import compiled, inner
 from .matching import load_costs, match, matching_workspace
 from .permanent import LOW, coefficients, collect, count_bits, gather, pair, propagate, reverse, spread, start
 
@@ -45,7 +45,7 @@ class Workspace(NamedTuple):
     found_low: np.ndarray
 
 
-@entry
+@compiled
 def best_parts(scores, costs, floats, integers, parts):
     """Write the parts of the best permutation of scores [n, n]; gives how many there are, 0 where every permutation is forbidden."""
     n = scores.shape[0]
@@ -56,7 +56,7 @@ def best_parts(scores, costs, floats, integers, parts):
     return n if allowed == n else 0
 
 
-@entry
+@compiled
 def argmax(rows, structures):
     """Best permutations; where every one is forbidden, one with a largest allowed part is completed somehow."""
     n = rows.shape[1]
@@ -110,7 +110,7 @@ def _sum(space, turns):
     return space.tables[0, -1]
 
 
-@entry
+@compiled
 def log_partition(rows, log_partition, certified):
     """Log-partitions [b] of rows."""
     space = _workspace(rows.shape[1])
@@ -129,7 +129,7 @@ def _pair(space, prefixes, suffixes):
     reverse(suffixes)
 
 
-@entry
+@compiled
 def marginals(rows, marginals, log_partition, certified):
     """Marginals [b, n, n] and log-partitions [b] of rows."""
     n = rows.shape[1]
@@ -161,7 +161,7 @@ def _tilt(space, direction, total, tilted):
             tilted[0, i, j] = tilted[1, last - i, j] = weight * (direction[i, j] - mean) if weight > 0.0 else 0.0
 
 
-@entry
+@compiled
 def covariance_product(rows, direction, product, certified):
     """Derivatives of the marginals along directions [b, n, n]: tables and their derivatives, paired with each other."""
     n = rows.shape[1]
@@ -191,7 +191,7 @@ def covariance_product(rows, direction, product, certified):
                 product[b, i, j] = (tilted[0, i, j] * space.totals[i, j] + weights[0, i, j] * rises[i, j]) / total
 
 
-@entry
+@compiled
 def sample(rows, uniforms, structures, certified):
     """Permutations by uniforms [b, s, n]: one table per row, then from the last row of each sample to the first."""
     n = rows.shape[1]

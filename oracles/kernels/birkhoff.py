@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import entry, inner
+from .compilation import compiled, inner
 from .matching import load_costs, match, matching_workspace
 
 MOST_STEPS = 100
@@ -202,7 +202,7 @@ def _correct(space):
                 point[i, j] = max(point[i, j] - (space.step[j] - mean), 0.0)
 
 
-@entry
+@compiled
 def nearest(rows, means, gaps):
     """Nearest points [b, n, n] of float64 rows and certified gaps [b]: inf, and no point, where every permutation is forbidden.
 
@@ -229,7 +229,7 @@ def nearest(rows, means, gaps):
         gaps[b] = certify(scores, means[b], costs, floats, integers)
 
 
-@entry
+@compiled
 def certify(scores, point, costs, floats, integers):
     """How much better than the point the best permutation is along the residual: no point is nearer by more (half squared distances)."""
     n, gap = scores.shape[0], 0.0
@@ -244,7 +244,7 @@ def certify(scores, point, costs, floats, integers):
     return max(gap, 0.0)
 
 
-@entry
+@compiled
 def tangents(points, directions, moved):
     """Project directions [b, n, n] on the matrices that are 0 where a point is, and whose rows and columns sum to 0."""
     n = points.shape[1]
@@ -279,7 +279,7 @@ def _mean(point, values):
     return total / max(count, 1)
 
 
-@entry
+@compiled
 def decompose(points, columns, weights):
     """Write points as mixtures of permutations (Birkhoff 1946): int32 columns [b, m, n] and weights [b, m].
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from . import active_set
+from .compilation import compiled
 from .lanes import WIDTH
 from .span_charts import (
     Array,
@@ -29,7 +29,7 @@ def operations(event: tuple[int, ...]) -> int:
     return n * n * n // 12 + 3 * n * n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def log_partition(rows: Array, log_partition: Array, certified: Array) -> None:
     """Log-partitions [b] of rows."""
     space = workspace(rows.shape[1], 1)
@@ -37,7 +37,7 @@ def log_partition(rows: Array, log_partition: Array, certified: Array) -> None:
         log_partition[b], certified[b] = evaluate(space, gather(rows[b], space.starts, space.scores))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array) -> None:
     """Marginals [b, n, n] and log-partitions [b] of rows."""
     space = workspace(rows.shape[1], 2)
@@ -49,7 +49,7 @@ def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Ar
             scatter(space.results, space.starts, 1.0, marginals[b])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def covariance_product(rows: Array, direction: Array, product: Array, certified: Array) -> None:
     """Derivatives of the marginals [b, n, n] of rows along directions: dual numbers through the way up and the way down."""
     space = workspace(rows.shape[1], 4)
@@ -65,7 +65,7 @@ def covariance_product(rows: Array, direction: Array, product: Array, certified:
                 scatter(space.results, space.starts, 0.0, product[b])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array) -> None:
     """Trees by uniforms [b, s, n − 1], from the sentence down: one way up per row, then all its samples."""
     space = workspace(rows.shape[1], 1)
@@ -76,7 +76,7 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array) ->
                 _draw(space, uniforms[b, s], structures[b, s])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _draw(space: Workspace, uniforms: Array, structure: Array) -> None:
     """One tree: every span is cut by the uniform of its place in preorder, in which a span of w + 1 tokens takes w places."""
     n, spans, waiting = structure.shape[0], space.spans, 0
@@ -100,7 +100,7 @@ def _draw(space: Workspace, uniforms: Array, structure: Array) -> None:
             break
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _draw_cut(space: Workspace, uniform: float, i: int, j: int) -> int:
     """The last token of the left part, by the inverse of its distribution function; from the nearer end, as most cuts are at the ends."""
     chart, step, total = space.inside, stride(len(space.spans)), space.sums[space.starts[j - i] + i]
@@ -119,7 +119,7 @@ def _draw_cut(space: Workspace, uniform: float, i: int, j: int) -> int:
     return cut
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def best_parts(row: Array, space: Workspace, parts: Array) -> int:
     """Write the flat indices of the 2n − 1 spans of the best tree of scores [n, n], and give their number.
 
@@ -150,7 +150,7 @@ def best_parts(row: Array, space: Workspace, parts: Array) -> int:
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def argmax(rows: Array, structures: Array) -> None:
     """Best trees of rows, with the shortest left part among equals."""
     n = rows.shape[1]
@@ -161,7 +161,7 @@ def argmax(rows: Array, structures: Array) -> None:
             flat[parts[k]] = 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def project(rows: Array, inside: Array, mean: Array, gap: Array, support: Array) -> tuple[Array, Array, Array]:
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     n = rows.shape[1]

@@ -11,13 +11,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from .compilation import compiled, reordered
 
-ANY_ORDER: Any = {"contract", "reassoc"}
-"""Sums may be taken in any order, so that they vectorise; infinities keep their meaning."""
+Array = NDArray[Any]
 
 ATOMS, SLOTS, STEPS, SWAPS = 0, 1, 2, 3
 """Places in `Workspace.counters`: active atoms; parts met; calls of the MAP; dependent atoms that took the place of another."""
@@ -50,7 +48,7 @@ class Workspace(NamedTuple):
     values: Array
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def workspace(size: int, most: int) -> Workspace:
     """Room for items of ``size`` parts whose structures have at most ``most`` of them."""
     capacity = 16
@@ -64,7 +62,7 @@ def workspace(size: int, most: int) -> Workspace:
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def copied(array: Array, target: Array) -> Array:
     """The target [m], begun with a copy of the array. A loop: assignment between slices takes seconds to compile."""
     for i in range(len(array)):
@@ -72,7 +70,7 @@ def copied(array: Array, target: Array) -> Array:
     return target
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def with_room(space: Workspace) -> Workspace:
     """The workspace, with room for one more atom."""
     capacity = len(space.weights)
@@ -91,7 +89,7 @@ def with_room(space: Workspace) -> Workspace:
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=ANY_ORDER)
+@reordered
 def append(space: Workspace, pattern: Array, count: int, correlation: float) -> bool:
     """Put the atom of these slots last, with weight 0; False where it adds no dimension."""
     last, column, factor, solved = space.counters[ATOMS], space.column, space.factor, space.solved
@@ -115,7 +113,7 @@ def append(space: Workspace, pattern: Array, count: int, correlation: float) -> 
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _overlap(space: Workspace, pattern: Array, count: int) -> None:
     """Write the new atom down behind the others, and into `Workspace.column` how many parts it has in common with each, plus 1."""
     atoms, sizes, marked, column, last = space.atoms, space.sizes, space.marked, space.column, space.counters[ATOMS]
@@ -131,7 +129,7 @@ def _overlap(space: Workspace, pattern: Array, count: int) -> None:
         marked[pattern[i]] = 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def affine_optimum(space: Workspace, total: float) -> None:
     """``R w = R⁻ᵀ(c − λ1)`` with λ such that the weights sum to ``total``."""
     count, solved, factor, target = space.counters[ATOMS], space.solved, space.factor, space.target
@@ -145,7 +143,7 @@ def affine_optimum(space: Workspace, total: float) -> None:
         target[s] = (solved[s, 0] - multiplier * solved[s, 1] - known) * factor[s, s]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=ANY_ORDER)
+@reordered
 def product(values: Array, others: Array) -> float:
     """Their inner product."""
     total = 0.0
@@ -154,7 +152,7 @@ def product(values: Array, others: Array) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def drop(space: Workspace, leaving: int) -> None:
     """Take an atom out, and its column out of R, by Givens rotations of neighbouring rows."""
     count, factor, solved, carried = space.counters[ATOMS], space.factor, space.solved, space.column
@@ -181,7 +179,7 @@ def drop(space: Workspace, leaving: int) -> None:
     space.counters[ATOMS] = count - 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=ANY_ORDER)
+@reordered
 def _rotate(cosine: float, sine: float, rows: tuple[Array, Array, Array]) -> None:
     """One Givens rotation of two rows: the first is carried on, the second is read, and the third takes the result."""
     carried, below, row = rows
@@ -191,7 +189,7 @@ def _rotate(cosine: float, sine: float, rows: tuple[Array, Array, Array]) -> Non
         carried[t] = cosine * below[t] - sine * above
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def move(bounds: Array, direction: Array, moved: Array, parts: Array, sizes: Array, from_parts: bool, to_parts: bool) -> None:
     """How weights, or the mean, move with correlations, or scores, at fixed atoms.
 
@@ -228,7 +226,7 @@ def move(bounds: Array, direction: Array, moved: Array, parts: Array, sizes: Arr
                     moved[b, k, s] = space.target[s]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _correlate(space: Workspace, direction: Array, from_parts: bool) -> None:
     """R⁻ᵀ of the correlations of the atoms with a direction, or of the correlations that it holds."""
     count, column, factor = space.counters[ATOMS], space.column, space.factor

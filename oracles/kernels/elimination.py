@@ -14,15 +14,12 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from .compilation import compiled, ordered, reordered
 from .exponential import exponentials
 
 Array = NDArray[Any]
-
-ANY_ORDER: Any = {"contract", "reassoc"}
-"""What kernels allow the compiler: fused multiply-adds and sums in another order; infinities and NaN keep their meaning."""
 
 DEEPEST = -660.0
 """The least exponent of a weight."""
@@ -37,7 +34,7 @@ CERTAIN, INFEASIBLE, UNCERTAIN = 0, 1, 2
 """What is known of an item: a result; that it has no tree; nothing, because the range of float64 may not suffice."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def weigh(row: Array, single_root: bool, exponents: Array, shift: Array, weights: Array) -> tuple[float, bool, bool]:
     """Fill ``weights`` [n + 1, n + 1].
 
@@ -67,7 +64,7 @@ def weigh(row: Array, single_root: bool, exponents: Array, shift: Array, weights
     return total, in_range, forbidden == 2 * size - 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _load(row: Array, exponents: Array) -> None:
     """Copy the scores of arcs; what is none has -inf."""
     for h in range(row.shape[0]):
@@ -77,7 +74,7 @@ def _load(row: Array, exponents: Array) -> None:
         exponents[h, 0] = -np.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz"})
+@ordered
 def _extent(exponents: Array) -> tuple[bool, int]:
     """Whether every finite exponent is that of a weight which counts, and how many are not finite."""
     least, forbidden = 0.0, 0
@@ -88,7 +85,7 @@ def _extent(exponents: Array) -> tuple[bool, int]:
     return least > DEEPEST, forbidden
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=ANY_ORDER)
+@reordered
 def take_out(weights: Array, k: int, with_root: bool, dense: bool) -> float:
     """Eliminate word k; its column then holds the chances of its heads.
 
@@ -110,7 +107,7 @@ def take_out(weights: Array, k: int, with_root: bool, dense: bool) -> float:
     return total if total > SMALLEST and (dense or _kept(weights, k)) else LOST
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _kept(weights: Array, k: int) -> bool:
     """Whether every arc that leads over word k has a weight that counts, its own or another's."""
     least_child, least_head = np.inf, np.inf
@@ -128,7 +125,7 @@ def _kept(weights: Array, k: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def exchange(weights: Array, k: int) -> None:
     """Exchange word 1 with word k."""
     size = weights.shape[0]
@@ -138,7 +135,7 @@ def exchange(weights: Array, k: int) -> None:
         weights[h, 1], weights[h, k] = weights[h, k], weights[h, 1]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def eliminate(weights: Array, single_root: bool, dense: bool, totals: Array) -> tuple[float, int, int]:
     """Take out all words: the logarithm of the weight of all trees, the word that came last, and what is certain.
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
 from numpy.typing import NDArray
 
-from .elimination import ANY_ORDER, CERTAIN, INFEASIBLE, LARGEST, SMALLEST, UNCERTAIN, take_out
+from .compilation import compiled, reordered
+from .elimination import CERTAIN, INFEASIBLE, LARGEST, SMALLEST, UNCERTAIN, take_out
 from .escapes import Blocks, copy_half, paste_half
 
 Array = NDArray[Any]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=ANY_ORDER)
+@reordered
 def _take_out(weights: Array, rates: Array, k: int, with_root: bool, dense: bool) -> float:
     """Eliminate word k, as `elimination.take_out`."""
     total, rate_of_total = (weights[0, k], rates[0, k]) if with_root else (0.0, 0.0)
@@ -38,7 +38,7 @@ def _take_out(weights: Array, rates: Array, k: int, with_root: bool, dense: bool
     return take_out(weights, k, with_root, dense)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=ANY_ORDER)
+@reordered
 def _substitute(weights: Array, rates: Array, chances: Array, chance_rates: Array, k: int, words: int) -> None:
     """Chances of escape from word k before the words 1..``words``, and their rates, from those of its heads."""
     for t in range(1, words + 1):
@@ -52,7 +52,7 @@ def _substitute(weights: Array, rates: Array, chances: Array, chance_rates: Arra
                 chance_rates[k, t] += head * chance_rates[h, t] + rate * chances[h, t]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _leave(space: Blocks, rates: Blocks, level: int, dense: bool) -> int:
     """Make the next block of one half of this one; gives what is certain."""
     words, below, below_rates, rooted = space.words[level], space.weights[level + 1], rates.weights[level + 1], space.rooted[level]
@@ -74,7 +74,7 @@ def _leave(space: Blocks, rates: Blocks, level: int, dense: bool) -> int:
     return CERTAIN
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _return(space: Blocks, rates: Blocks, level: int) -> None:
     """Bring the chances of the next block, and their rates, back to this one."""
     weights, chances, words, kept = space.weights[level + 1], space.chances[level + 1], space.words[level], space.words[level + 1]
@@ -90,7 +90,7 @@ def _return(space: Blocks, rates: Blocks, level: int) -> None:
     space.half[level] += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _before(weights: Array, rates: Array, chances: Array, chance_rates: Array, words: tuple[int, int, int], rooted: bool) -> float:
     """Chances of escape, and their rates, before word t from words a and b, where no other word is left.
 
@@ -117,7 +117,7 @@ def _before(weights: Array, rates: Array, chances: Array, chance_rates: Array, w
     return float(least)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def find(space: Blocks, rates: Blocks, single_root: bool, dense: bool) -> int:
     """Fill ``chances[0]`` of both for the weights ``weights[0]`` and their rates, as `escapes.find`; gives what is certain."""
     space.half[0], space.rooted[0] = 0, not single_root

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
-SAFE: Any = {"contract", "reassoc"}
-"""What kernels allow the compiler: fused multiply-adds and sums in another order; infinities and NaN keep their meaning."""
+from .compilation import ordered, reordered
+from .wide_range import LOG_2_HIGH, LOG_2_LOW, PER_LOG_2, ROUNDER
 
 RANGE = 700.0
 """``exp`` is 0 below ``-RANGE``: whoever calls makes sure that no finite exponent lies there, or does not certify the result."""
@@ -21,34 +20,31 @@ SINGLE_RANGE = 20.0
 LANES = 64
 """Maxima are taken in so many lanes: one running maximum would wait for itself."""
 
-_LOG2E = 1.4426950408889634
-_LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
-_ROUND = 6755399441055744.0  # adding 1.5·2**52 leaves the nearest integer in the low bits
 _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = (1 / math.factorial(i) for i in range(2, 14))
 
-_LOG2E_SINGLE = np.float32(_LOG2E)
+_LOG2E_SINGLE = np.float32(PER_LOG_2)
 _LN2_HIGH_SINGLE, _LN2_LOW_SINGLE = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _ROUND_SINGLE, _ONE, _ZERO = np.float32(12582912.0), np.float32(1), np.float32(0)
 _RANGE_SINGLE = np.float32(86)
 _S2, _S3, _S4, _S5, _S6, _S7 = (np.float32(1 / math.factorial(i)) for i in range(2, 8))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def exponentials(values, shift, out):
     """``out = exp(values − shift)`` for 1-d contiguous arrays, in float64: to one unit in the last place, 0 below ``exp(-RANGE)``."""
     bits = out.view(np.int64)
     for i in range(values.size):
         exponent = values[i] - shift
         exponent = exponent if exponent > -RANGE else -RANGE
-        out[i] = exponent * _LOG2E + _ROUND
+        out[i] = exponent * PER_LOG_2 + ROUNDER
     for i in range(values.size):
         bits[i] = (bits[i] << 52) + (1023 << 52)
     for i in range(values.size):
         exponent = values[i] - shift
         inside = exponent > -RANGE
         exponent = exponent if inside else -RANGE
-        whole = (exponent * _LOG2E + _ROUND) - _ROUND
-        r = (exponent - whole * _LN2_HIGH) - whole * _LN2_LOW
+        whole = (exponent * PER_LOG_2 + ROUNDER) - ROUNDER
+        r = (exponent - whole * LOG_2_HIGH) - whole * LOG_2_LOW
         p = _C13
         p = p * r + _C12
         p = p * r + _C11
@@ -66,7 +62,7 @@ def exponentials(values, shift, out):
         out[i] = p * out[i] if inside else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def exponentials_single(values, shift, out):
     """The same in float32, three times as fast: to one unit in the last place of float32, 0 below ``exp(-86)``."""
     bits = out.view(np.int32)
@@ -94,7 +90,7 @@ def exponentials_single(values, shift, out):
 
 
 # No NaN gets here, so that the compiler may take maxima in any order.
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz", "contract"})
+@ordered
 def extent(values, lanes):
     """The greatest and the least finite value of a 1-d array without NaN; (-inf, inf) where all are -inf.
 
@@ -130,7 +126,7 @@ def extent(values, lanes):
     return np.float64(top), np.float64(bottom)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def weigh(values, top, bottom, buffer, out):
     """``out = exp(values − top)`` in float64, for values in ``[bottom, top]`` or -inf; see `RANGE`.
 

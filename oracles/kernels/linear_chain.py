@@ -8,10 +8,10 @@ and a 0 is a tag that cannot be reached. Weights are computed again on the way b
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from . import active_set
-from .exponential import LANES, RANGE, SAFE, extent, weigh
+from .compilation import compiled, ordered, reordered
+from .exponential import LANES, RANGE, extent, weigh
 
 LIMIT = 1e-290
 
@@ -21,14 +21,14 @@ def operations(event: tuple[int, ...]) -> int:
     return 2 * event[0] * event[1] * event[2]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _workspace(rows):
     """One step's weights [t, t], float32 exponentials, lanes, and the extent of every step [n, 2]."""
     length, tags = rows.shape[1], rows.shape[2]
     return np.empty((tags, tags)), np.empty(tags * tags, np.float32), np.empty((2, LANES), rows.dtype), np.empty((length, 2))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def _advance(before, weights, after):
     """``after[c] = Σ_p before[p] weights[p, c]``, scaled by its maximum; gives that, and whether no reachable tag was lost."""
     tags = before.size
@@ -48,7 +48,7 @@ def _advance(before, weights, after):
     return greatest, kept
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def _retreat(weights, after, before):
     """``before[p] = Σ_c weights[p, c] after[c]``, scaled as in `_advance`."""
     tags = after.size
@@ -67,7 +67,7 @@ def _retreat(weights, after, before):
     return greatest, kept
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _forward(row, prefixes, workspace):
     """Scaled prefixes of a row; gives the log-partition and whether it is certified.
 
@@ -92,13 +92,13 @@ def _forward(row, prefixes, workspace):
     return total + np.log(prefixes[(length - 1) % rotation].sum()), certified
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _weigh_again(row, i, workspace):
     weights, buffer, _, extents = workspace
     weigh(row[i].reshape(weights.size), extents[i, 0], extents[i, 1], buffer, weights.reshape(weights.size))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def log_partition(rows, log_partition, certified):
     """The log-partition [b] of rows."""
     prefixes, workspace = np.empty((2, rows.shape[2])), _workspace(rows)
@@ -106,7 +106,7 @@ def log_partition(rows, log_partition, certified):
         log_partition[b], certified[b] = _forward(rows[b], prefixes, workspace)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def marginals(rows, marginals, log_partition, certified):
     """Marginals [b, n, t, t] of rows, and their log-partition [b]."""
     length, tags = rows.shape[1], rows.shape[2]
@@ -117,7 +117,7 @@ def marginals(rows, marginals, log_partition, certified):
             certified[b] = _backward(rows[b], prefixes, suffixes, workspace, marginals[b])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def _backward(row, prefixes, suffixes, workspace, marginals):
     """Marginals of a row from its prefixes, with suffixes [2, t] as working memory; gives whether they are certified."""
     length, tags = prefixes.shape
@@ -141,7 +141,7 @@ def _backward(row, prefixes, suffixes, workspace, marginals):
     return certified and partition > LIMIT
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def covariance_product(rows, direction, product, certified):
     """Cov(z) · direction [b, n, t, t]: the tangent of forward and backward along the direction."""
     length, tags = rows.shape[1], rows.shape[2]
@@ -155,7 +155,7 @@ def covariance_product(rows, direction, product, certified):
             certified[b] = _backward_tangents(rows[b], tables, direction[b], mean, workspace, product[b])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def _prefix_tangents(row, prefixes, direction, workspace, tangents):
     """``tangents[i, c]``: derivative of the prefixes, with their scales held fixed; gives the expected direction of a whole chain."""
     length, tags = prefixes.shape
@@ -178,7 +178,7 @@ def _prefix_tangents(row, prefixes, direction, workspace, tangents):
     return tangents[length - 1].sum() / prefixes[length - 1].sum()
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def _backward_tangents(row, tables, direction, mean, workspace, product):
     """The derivative of the marginals: by the product rule, minus marginals times the expected direction."""
     prefixes, prefix_tangents, suffixes, suffix_tangents = tables
@@ -209,7 +209,7 @@ def _backward_tangents(row, tables, direction, mean, workspace, product):
     return certified and partition > LIMIT
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def sample(rows, uniforms, structures, certified):
     """Structures [b, s, n, t, t] from uniforms [b, s, n]: forward filtering once, then backward sampling."""
     length, tags = rows.shape[1], rows.shape[2]
@@ -232,7 +232,7 @@ def sample(rows, uniforms, structures, certified):
                 structures[b, s, 0, 0, tag] = 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _cumulate(prefixes, step, tag, top, table):
     """Running sums over the previous tag of what leads to a tag."""
     total = 0.0
@@ -241,7 +241,7 @@ def _cumulate(prefixes, step, tag, top, table):
         table[p] = total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _first_above(table, uniform):
     """The first index whose running sum exceeds this share of the last one: bisection."""
     threshold = uniform * table[-1]
@@ -255,7 +255,7 @@ def _first_above(table, uniform):
     return low
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def argmax(rows, structures):
     """MAP structures [b, n, t, t] of rows."""
     length, tags = rows.shape[1], rows.shape[2]
@@ -267,7 +267,7 @@ def argmax(rows, structures):
             flat[parts[k]] = 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz"})
+@ordered
 def best_parts(row, best, parts):
     """Viterbi: the n part indices of the best structure of a row [n, t, t], with best [n, t] as working memory.
 
@@ -298,7 +298,7 @@ def best_parts(row, best, parts):
     return length
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def project(rows, inside, mean, gap, support):
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     length, tags = rows.shape[1], rows.shape[2]

@@ -17,7 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from .compilation import compiled
+from .projective_charts import put_rest
 
 
 class Best(NamedTuple):
@@ -30,7 +32,7 @@ class Best(NamedTuple):
     waiting: np.ndarray  # [n + 2, 3] int64: items of the walk, leftward or not, first and last position
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def best_workspace(size, lanes):
     """Room for ``lanes`` items of ``size`` = n + 1 positions."""
     length = size * lanes
@@ -40,7 +42,7 @@ def best_workspace(size, lanes):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def best_parts(row, space, parts, single_root):
     """Write the parts ``head · (n + 1) + modifier`` of the best tree of flat scores [(n + 1)²] into ``parts`` [n]; returns n."""
     # Not literals, for which the compiler would make functions of their own.
@@ -50,7 +52,7 @@ def best_parts(row, space, parts, single_root):
     return read_best(space, lane, lanes, parts)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def load_scores(row, scores, lane, lanes):
     """Put the flat scores of one item into a lane; arcs into the root are not read, and get 0."""
     size = scores.shape[1]
@@ -62,7 +64,7 @@ def load_scores(row, scores, lane, lanes):
             scores[1, head - modifier, modifier * lanes + lane] = row[head * size + modifier]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _raise_to_sums(out, first, second, w, step):
     """``out[x] = max_k first[k, x] + second[w − k, x + k · step]`` for k from 1 to w − 1, where that is more."""
     size, k = len(out), 1
@@ -84,7 +86,7 @@ def _raise_to_sums(out, first, second, w, step):
         k += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def fill_best(space, lanes, single_root):
     """All best items, by increasing width. A single root is bare when it takes its child."""
     size, step, first, second = space.scores.shape[1], 3 * lanes, space.first, space.second
@@ -112,7 +114,7 @@ def fill_best(space, lanes, single_root):
                     after[x - step] = left
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def read_best(space, lane, lanes, parts):
     """The walk of one item from the whole down, one arc per step; returns how many. Where nothing is feasible it reads some tree."""
     size, waiting, count, top = space.scores.shape[1], space.waiting, 0, 1
@@ -129,19 +131,11 @@ def read_best(space, lane, lanes, parts):
         seam = low
         if high - low > 1:
             seam = _first_best(space, low, high, leftward - leftward, lane, lanes)
-        # What lies beyond the arc, above the seam and below it, in this order, so that the lowest comes next.
-        for kind in range(3):
-            side, start, stop = 0, low, seam
-            if kind == 0:
-                side, start, stop = (1, first, child) if leftward else (0, child, last)
-            elif kind == 1:
-                side, start, stop = 1, seam + 1, high
-            waiting[top, 0], waiting[top, 1], waiting[top, 2] = side, start, stop
-            top += stop > start
+        top = put_rest(waiting, top, leftward, first, last, child, seam)
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _first_best(space, first, last, kind, lane, lanes):
     """The first position of the best sum of two items of a kind that meet there."""
     width, step = last - first, 3 * lanes

@@ -9,18 +9,14 @@ The tables are right and left complete items, right and left arcs, and what an a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
+
+from .compilation import compiled, fused
 
 RIGHT, LEFT, RIGHT_ARC, LEFT_ARC, SEAM = 0, 1, 2, 3, 4
 
-CONTRACT: Any = {"contract"}
-"""Fused multiply-adds, which the compiler uses alike in every lane."""
 
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=CONTRACT)
+@fused
 def add_products(out, first, second, high, total, shift):
     """``out[x] += Σ_k first[k, x] · second[total − k, x further on]`` for k from 1 to ``high``.
 
@@ -45,7 +41,7 @@ def add_products(out, first, second, high, total, shift):
         k += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=CONTRACT)
+@fused
 def spread(outer, first, second, outer_first, outer_second, high, total, shift):
     """The derivative of `add_products`: what it took from the two factors, given to them in turn."""
     size, lanes, further = len(outer), abs(shift), 1 if shift < 0 else 0
@@ -58,7 +54,7 @@ def spread(outer, first, second, outer_first, outer_second, high, total, shift):
             de[x] += outer[x] * a[x]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=CONTRACT)
+@fused
 def inside(weights, tables, extremes, lanes, single_root, floor):
     """Fill the tables [5, n + 1, ...] from arc weights [2, n + 1, ...], rightward and leftward.
 
@@ -102,7 +98,7 @@ def inside(weights, tables, extremes, lanes, single_root, floor):
             most[x] = max(most[x], larger)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=CONTRACT)
+@fused
 def outside(weights, tables, outer, lanes, single_root):
     """Derivatives of the logarithm of the whole with respect to the tables: ``outer`` [5, n + 1, ...]."""
     size = weights.shape[1]
@@ -131,7 +127,7 @@ def outside(weights, tables, outer, lanes, single_root):
         spread(seam, right, left, o_right, o_left, w - 2, w - 1, -lanes)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _clear(outer, lanes):
     size = outer.shape[1]
     for kind in range(5):
@@ -140,7 +136,7 @@ def _clear(outer, lanes):
                 outer[kind, w, x] = 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=CONTRACT)
+@fused
 def inside_tangents(weights, directions, tables, tangents, lanes, single_root):
     """How the tables change along directions [2, n + 1, ...] of the scores: ``tangents`` [4, n + 1, ...]."""
     size = weights.shape[1]
@@ -172,7 +168,7 @@ def inside_tangents(weights, directions, tables, tangents, lanes, single_root):
             onward[lane] = 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=CONTRACT)
+@fused
 def outside_tangents(weights, directions, tables, tangents, outer, d_outer, lanes, single_root):
     """How ``outer`` changes along the directions: ``d_outer`` [5, n + 1, ...]."""
     size = weights.shape[1]
@@ -204,3 +200,21 @@ def outside_tangents(weights, directions, tables, tangents, outer, d_outer, lane
             upper[x] += seam[x]
         spread(seam, right, left, o_right, o_left, w - 2, w - 1, -lanes)
         spread(outer[4, w, :count], d_right, d_left, o_right, o_left, w - 2, w - 1, -lanes)
+
+
+@compiled
+def put_rest(waiting, top, leftward, first, last, child, seam):
+    """Where a walk from the whole down has chosen a child and a seam: put what is left on the stack [2n, 3]; returns its new top.
+
+    That is what lies beyond the arc, above the seam and below it, in this order, so that the lowest comes next.
+    """
+    low, high = (child, last) if leftward else (first, child)
+    for kind in range(3):
+        side, start, stop = 0, low, seam
+        if kind == 0:
+            side, start, stop = (1, first, child) if leftward else (0, child, last)
+        elif kind == 1:
+            side, start, stop = 1, seam + 1, high
+        waiting[top, 0], waiting[top, 1], waiting[top, 2] = side, start, stop
+        top += stop > start
+    return top

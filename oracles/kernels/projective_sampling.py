@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from .compilation import compiled
+from .projective_charts import put_rest
 
 
 class Sampling(NamedTuple):
@@ -19,7 +21,7 @@ class Sampling(NamedTuple):
     waiting: np.ndarray  # [n + 2, 3] int64: items of the walk, leftward or not, first and last position
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def sampling_workspace(size):
     """Room for an item of ``size`` = n + 1 positions."""
     return Sampling(
@@ -28,7 +30,7 @@ def sampling_workspace(size):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def load_tables(tables, lane, lanes, space):
     """Take one item out of tables [5, n + 1, ...] by width and position."""
     size = tables.shape[1]
@@ -43,7 +45,7 @@ def load_tables(tables, lane, lanes, space):
                 space.begin[0, i, j], space.end[1, j, i], space.spanned[i, j] = tables[2, w, at], tables[3, w, at], tables[4, w, at]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _pick(begin, end, threshold):
     """The first place where the running sum of the products exceeds a threshold."""
     total, last = 0.0, 0
@@ -56,7 +58,7 @@ def _pick(begin, end, threshold):
     return last
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def draw(space, uniforms, structure):
     """Put one sample into a structure [n + 1, n + 1] from uniforms [2n]: two per step, for the child and for the seam."""
     waiting, top, step = space.waiting, 1, 0
@@ -76,12 +78,4 @@ def draw(space, uniforms, structure):
             seam = low + _pick(space.lower[low, low:high], space.upper[high, low:high], uniforms[2 * step + 1] * whole)
         structure[last if leftward else first, child] = 1
         step += 1
-        # What lies beyond the arc, above the seam and below it, in this order, so that the lowest comes next.
-        for kind in range(3):
-            side, start, stop = 0, low, seam
-            if kind == 0:
-                side, start, stop = (1, first, child) if leftward else (0, child, last)
-            elif kind == 1:
-                side, start, stop = 1, seam + 1, high
-            waiting[top, 0], waiting[top, 1], waiting[top, 2] = side, start, stop
-            top += stop > start
+        top = put_rest(waiting, top, leftward, first, last, child, seam)

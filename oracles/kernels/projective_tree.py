@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from . import active_set
+from .compilation import compiled
 from .exponential import exponentials
 from .projective_best import Best, best_parts, best_workspace, fill_best, load_scores, read_best
 from .projective_charts import LEFT_ARC, RIGHT, RIGHT_ARC, inside, inside_tangents, outside, outside_tangents
@@ -64,7 +64,7 @@ LOST, CERTIFIED, DOUBTFUL, INFEASIBLE = 0, 1, 2, 3
 """Where an item stands: its tables do not fit; they do; something in them was lost; it has no tree, and its log-partition is -inf."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def group_of(rows):
     """Room for as many items as share a cache, and not more than there are."""
     count, size = rows.shape[0], rows.shape[1]
@@ -80,7 +80,7 @@ def group_of(rows):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def argmax(rows, structures, single_root):
     """The best structures [b, n + 1, n + 1]."""
     size, group = rows.shape[1], group_of(rows)
@@ -97,7 +97,7 @@ def argmax(rows, structures, single_root):
                 structure[group.parts[k]] = 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _take_greatest(row, shift):
     """The greatest score of the arcs into every word; 0 where all are forbidden."""
     size = len(shift)
@@ -112,7 +112,7 @@ def _take_greatest(row, shift):
         shift[modifier] = shift[modifier] if shift[modifier] > -np.inf else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _take_best(row, group, shift, single_root):
     """The scores of the arcs of the best tree; False, and 0, where none is feasible."""
     size, feasible = len(row), True
@@ -128,7 +128,7 @@ def _take_best(row, group, shift, single_root):
     return feasible
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _weigh(rows, group, lanes):
     """The weights of the arcs of the items; one whose exponents are too great is lost."""
     size, scores = rows.shape[1], group.best.scores
@@ -149,7 +149,7 @@ def _weigh(rows, group, lanes):
             exponentials(scores[side, w, :count], 0.0, group.weights[side, w, :count])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _measure(group, lanes, lane):
     """The least and the greatest of the items of one lane."""
     least, most = np.inf, 0.0
@@ -159,7 +159,7 @@ def _measure(group, lanes, lane):
     return least, most
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _shift(rows, group, lanes, attempt, single_root):
     """Choose what is taken off the scores, and tell infeasible items from the others."""
     for lane in range(lanes):
@@ -171,7 +171,7 @@ def _shift(rows, group, lanes, attempt, single_root):
             group.state[lane] = INFEASIBLE
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _bound(group, lanes, single_root):
     """Keep those doubtful items whose sum with everything lost raised to `LEAST` is the same; ``outer`` is scratch."""
     size = group.shifts.shape[1]
@@ -183,7 +183,7 @@ def _bound(group, lanes, single_root):
             group.state[lane] = CERTIFIED if most <= MOST and agree else LOST
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def fill(rows, group, lanes, attempt, single_root):
     """The inside tables of the group's items, their state and log-partition; returns whether any is certified."""
     size, state, doubtful, some = rows.shape[1], group.state, False, False
@@ -208,7 +208,7 @@ def fill(rows, group, lanes, attempt, single_root):
     return some
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _next_group(group, waiting, first):
     """Take up the rows that wait from ``first`` on; returns how many."""
     lanes = len(group.items)
@@ -218,7 +218,7 @@ def _next_group(group, waiting, first):
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _settle(group, lanes, waiting, failed, certified):
     """Say which rows are certified, and put the others behind the ``failed`` ones that wait for another attempt."""
     for lane in range(lanes):
@@ -248,7 +248,7 @@ def _no_samples(rows: Array) -> tuple[Array, Array]:
     return np.empty((len(rows), 0, 0)), np.empty((len(rows), 0, 0, 0), rows.dtype)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _evaluate(rows, marginals, uniforms, structures, log_partition, certified, single_root):
     """Log-partition and samples of rows, and marginals where there is room for them: one function, which is compiled once."""
     group, waiting, space = group_of(rows), np.arange(len(rows)), sampling_workspace(rows.shape[1])
@@ -272,7 +272,7 @@ def _evaluate(rows, marginals, uniforms, structures, log_partition, certified, s
         waiting = waiting[:failed]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _write(group, lane, lanes, marginals):
     """The marginals of one item: how the log-partition rises with the score of every arc."""
     size, tables, outer = marginals.shape[0], group.tables, group.outer
@@ -284,7 +284,7 @@ def _write(group, lane, lanes, marginals):
                 marginals[i + w, i] = tables[LEFT_ARC, w, at] * outer[LEFT_ARC, w, at]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def covariance_product(rows, direction, product, certified, single_root):
     """The derivative of the marginals along directions [b, n + 1, n + 1]: ``product`` of the same shape."""
     group, waiting = group_of(rows), np.arange(len(rows))
@@ -306,7 +306,7 @@ def covariance_product(rows, direction, product, certified, single_root):
         waiting = waiting[:failed]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _load_directions(direction, group, directions, scales, lanes):
     """Directions of the items, scaled to at most 1, and 0 where an arc has no weight; ``scales`` [lanes] gets their sizes."""
     size, weights = group.weights.shape[1], group.weights
@@ -325,7 +325,7 @@ def _load_directions(direction, group, directions, scales, lanes):
         scales[lane] = scale
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _write_product(group, tangents, d_outer, lane, lanes, scale, product):
     """The derivatives of the marginals of one item."""
     size, tables, outer = product.shape[0], group.tables, group.outer
@@ -338,7 +338,7 @@ def _write_product(group, tangents, d_outer, lane, lanes, scale, product):
                 product[head, modifier] = scale * value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def project(rows, covered, mean, gap, support, single_root):
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`).
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from .compilation import compiled
 
 FEW = 32
 """Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def kth_largest(row: np.ndarray, k: int, work: np.ndarray) -> float:
     """The k-th largest of a row; ``work`` holds at least as many numbers."""
     if k > FEW:
@@ -27,7 +28,7 @@ def kth_largest(row: np.ndarray, k: int, work: np.ndarray) -> float:
     return float(work[k - 1])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _partitioned(row: np.ndarray, target: int, work: np.ndarray) -> float:
     """What stands at place ``target`` in ascending order, by partitioning around the number that stands there (Hoare 1961)."""
     work[: len(row)] = row

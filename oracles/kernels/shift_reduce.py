@@ -11,10 +11,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from . import active_set
+from .compilation import compiled
 from .exponential import exponentials
 
 Array = NDArray[Any]
@@ -39,14 +39,14 @@ def operations(event: tuple[int, ...]) -> int:
     return 3 * event[0] * event[0]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _workspace(size: int) -> Workspace:
     """Arrays for one item of event [size, size, 2]."""
     table, line = np.empty((size, size, 2)), np.empty(size * size)
     return Workspace(np.empty((size + 1, size + 1)), line, np.empty_like(line), np.empty_like(line), np.empty((size + 1, size + 1)), table)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _compare(row: Array, space: Workspace) -> tuple[float, int]:
     """The best completion from each state, and by how much SHIFT is better there, in the order of the loop.
 
@@ -70,7 +70,7 @@ def _compare(row: Array, space: Workspace) -> tuple[float, int]:
     return row[0, 0, 0] + values[1, 1], count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _policy(row: Array, space: Workspace) -> tuple[float, float]:
     """Fill `Workspace.chances`; gives the score of the best derivation, and the weight of all of them relative to it.
 
@@ -103,7 +103,7 @@ def _policy(row: Array, space: Workspace) -> tuple[float, float]:
     return value, weights[1, 1]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def log_partition(rows: Array, log_partition: Array, certified: Array) -> None:
     """A(θ): [b], from rows [b, n + 1, n + 1, 2]."""
     size = rows.shape[1]
@@ -114,7 +114,7 @@ def log_partition(rows: Array, log_partition: Array, certified: Array) -> None:
         certified[b] = weight < LARGEST
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array) -> None:
     """Probabilities that states are visited, forwards, times those of the actions there."""
     size = rows.shape[1]
@@ -138,7 +138,7 @@ def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Ar
             arriving[1] = 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def covariance_product(rows: Array, direction: Array, product: Array, certified: Array) -> None:
     """Cov(z)·v: how marginals move along v.
 
@@ -175,7 +175,7 @@ def covariance_product(rows: Array, direction: Array, product: Array, certified:
             arriving[1], moving[1] = 0.0, 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def potentials(rows: Array, potentials: Array) -> None:
     """Log-probabilities of a policy: at each state the log-softmax over the actions that can still complete a derivation."""
     size = rows.shape[1]
@@ -195,7 +195,7 @@ def potentials(rows: Array, potentials: Array) -> None:
                     potentials[b, i, d, 1] = min(-lead, 0.0) - total if reduce else -math.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array) -> None:
     """A walk per sample, all of a row by one table: SHIFT where the uniform is below its probability."""
     size = rows.shape[1]
@@ -215,7 +215,7 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array) ->
                 state += 2 * (size + 1) - 2 * (size + 2) * action
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def best_parts(row: Array, space: Workspace, parts: Array) -> int:
     """Flat indices of the parts of the best derivation, written to ``parts`` (int32, 2n − 1); of equal ones that which shifts first."""
     leaves, values = row.shape[0] - 1, space.values
@@ -227,10 +227,10 @@ def best_parts(row: Array, space: Workspace, parts: Array) -> int:
             action = int(i == leaves or row[i, d, 1] + values[i, d - 1] > row[i, d, 0] + values[i + 1, d + 1])
         parts[step] = 2 * (i * (leaves + 1) + d) + action
         i, d = i + 1 - action, d + 1 - 2 * action
-    return 2 * leaves - 1  # type: ignore[no-any-return]
+    return 2 * leaves - 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def argmax(rows: Array, structures: Array) -> None:
     """The best derivation of each row."""
     space, parts = _workspace(rows.shape[1]), np.empty(2 * rows.shape[1] - 3, np.int32)
@@ -241,7 +241,7 @@ def argmax(rows: Array, structures: Array) -> None:
             flat[part] = 1.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def project(rows: Array, inside: Array, mean: Array, gap: Array, support: Array) -> tuple[Array, Array, Array]:
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     size = rows.shape[1]

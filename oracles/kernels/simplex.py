@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from .exponential import SAFE
+from .compilation import compiled, reordered
 from .selection import kth_largest
 
 
@@ -16,7 +15,7 @@ def operations(event: tuple[int, ...]) -> int:
     return 5 * event[0]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarray, k: int) -> None:
     """Project rows [b, n]: ``mean = clip(θ − τ, 0, 1)``, the parts ``free`` with 0 < mean < 1, and the certified gap [b].
 
@@ -52,7 +51,7 @@ def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarra
         gap[item] = max(above, 0.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _threshold(near: np.ndarray, count: int, k: int) -> float:
     """The τ in [-1, 0] with ``Σ clip(x − τ, 0, 1) = k``: Newton's method in a bracket.
 
@@ -77,7 +76,7 @@ def _threshold(near: np.ndarray, count: int, k: int) -> float:
                 return threshold
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def _piece(near: np.ndarray, count: int, threshold: float) -> tuple[float, int, int]:
     """The sum of the x with τ < x ≤ τ + 1; how many x are above τ, and above τ + 1."""
     total, above, full = 0.0, 0, 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from . import active_set, escape_rates, escapes
 from .arborescence import best_parts, workspace
+from .compilation import compiled
 from .elimination import CERTAIN, INFEASIBLE, LARGEST, UNCERTAIN, eliminate, exchange, weigh
 from .tree_samples import draw
 
@@ -24,7 +24,7 @@ def operations(event: tuple[int, ...]) -> int:
     return event[0] ** 3 // 3 + 4 * event[0] ** 2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def argmax(rows: Array, structures: Array, single_root: bool) -> None:
     """The best tree of each row [b, n + 1, n + 1]."""
     space, parts = workspace(rows.shape[1]), np.empty(rows.shape[1] - 1, np.int32)
@@ -34,7 +34,7 @@ def argmax(rows: Array, structures: Array, single_root: bool) -> None:
             flat[parts[i]] = 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """The log-partition of each row by one elimination."""
     size = rows.shape[1]
@@ -46,7 +46,7 @@ def log_partition(rows: Array, log_partition: Array, certified: Array, single_ro
         certified[b] = in_range and known != UNCERTAIN
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """Marginals from the chances of escape; every one is right to its own size, and none is a difference."""
     size = rows.shape[1]
@@ -65,7 +65,7 @@ def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Ar
                 marginals[b, h, m] = weights[h, m] * chances[h, m] * totals[m]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _add_up(weights: Array, chances: Array, totals: Array) -> bool:
     """What the heads of each word weigh together, inverted; False where that is out of range."""
     totals[:] = 0.0
@@ -79,7 +79,7 @@ def _add_up(weights: Array, chances: Array, totals: Array) -> bool:
     return certain
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def covariance_product(rows: Array, direction: Array, product: Array, certified: Array, single_root: bool) -> None:
     """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
     size = rows.shape[1]
@@ -108,7 +108,7 @@ def covariance_product(rows: Array, direction: Array, product: Array, certified:
                 product[b, h, m] = exponents[h, m] - weights[h, m] * chances[h, m] * totals[m] * slopes[m]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, single_root: bool) -> None:
     """Trees of each row from uniforms [b, s, n]: one elimination for all of them."""
     size = rows.shape[1]
@@ -126,19 +126,19 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, si
                 _write(words[0], last_word, structures[b, s])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _write(head: Array, last_word: int, structure: Array) -> None:
     """The arcs of a tree in which word 1 and another one have changed places."""
     for m in range(1, len(head)):
         structure[_place(head[m], last_word), _place(m, last_word)] = 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _place(position: int, last_word: int) -> int:
     return last_word if position == 1 else 1 if position == last_word else position
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def project(rows: Array, inside: Array, mean: Array, gap: Array, support: Array, single_root: bool) -> tuple[Array, Array, Array]:
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     size = rows.shape[1]

@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from .exponential import SAFE, exponentials
+from .compilation import compiled, reordered
+from .exponential import exponentials
 from .selection import kth_largest
 
 BLOCK = 8
@@ -35,7 +35,7 @@ def operations(event: tuple[int, ...]) -> int:
     return 20 * event[0]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
     """The k largest of each row; of those that tie with the smallest of them, the first."""
     size = rows.shape[1]
@@ -55,7 +55,7 @@ def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
             part -= 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def log_partition(rows: np.ndarray, log_partition: np.ndarray, certified: np.ndarray, k: int) -> None:
     """``log Σ_z exp⟨θ, z⟩`` of each row."""
     size = rows.shape[1]
@@ -71,7 +71,7 @@ def log_partition(rows: np.ndarray, log_partition: np.ndarray, certified: np.nda
             log_partition[item] += math.log(both[size % 2, BLOCK + k])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray, certified: np.ndarray, k: int) -> None:
     """The probability of each part, and the log-partition."""
     size = rows.shape[1]
@@ -93,7 +93,7 @@ def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray
             marginals[item, part] = weights[part, TAKE] * _walk_back(prefixes[part], worth, weights[part])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def covariance_product(rows: np.ndarray, direction: np.ndarray, product: np.ndarray, certified: np.ndarray, k: int) -> None:
     """The derivative of the marginals along a direction: every number of `marginals` with its tangent."""
     size = rows.shape[1]
@@ -117,7 +117,7 @@ def covariance_product(rows: np.ndarray, direction: np.ndarray, product: np.ndar
             product[item, part] = length * (weights[part, TAKE_TANGENT] * value + weights[part, TAKE] * tangent)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray, k: int) -> None:
     """Exact samples: part by part, taken with its probability given how many are still to be taken."""
     size = rows.shape[1]
@@ -139,20 +139,20 @@ def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certi
                 part += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _representable(size: int, k: int) -> bool:
     """Whether sums over all subsets are certainly float64 numbers, in every coefficient that is computed."""
     most = min(k + BLOCK, size // 2)
     return math.lgamma(size + 1) - math.lgamma(most + 1) - math.lgamma(size - most + 1) < REPRESENTABLE
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _polynomials(count: int, k: int) -> np.ndarray:
     """Zeros; column ``BLOCK + j`` of a prefix is its coefficient j, and column j of a worth is what that is worth."""
     return np.zeros((count, BLOCK * (2 + k // BLOCK)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _weigh(row: np.ndarray, k: int, weights: np.ndarray, work: np.ndarray) -> float:
     """Write the weights of a row, and return the score of its best subset: -inf where there is none."""
     origin = kth_largest(row, k, work[0])
@@ -171,7 +171,7 @@ def _weigh(row: np.ndarray, k: int, weights: np.ndarray, work: np.ndarray) -> fl
     return best
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _weigh_tangents(direction: np.ndarray, weights: np.ndarray) -> float:
     """Write the derivatives of the weights along the direction, shortened to a largest entry of 1, and return its length."""
     length = 0.0
@@ -187,7 +187,7 @@ def _weigh_tangents(direction: np.ndarray, weights: np.ndarray) -> float:
     return length
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _multiply(before: np.ndarray, after: np.ndarray, weight: np.ndarray) -> None:
     """``after = before · (skip + take·x)``."""
     skip, take = weight[SKIP], weight[TAKE]
@@ -196,7 +196,7 @@ def _multiply(before: np.ndarray, after: np.ndarray, weight: np.ndarray) -> None
             after[block + lane] = skip * before[block + lane] + take * before[block + lane - 1]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _multiply_tangent(before: np.ndarray, tangent: np.ndarray, after_tangent: np.ndarray, weight: np.ndarray) -> None:
     """The tangent of `_multiply`."""
     skip, take, skip_tangent, take_tangent = weight[SKIP], weight[TAKE], weight[SKIP_TANGENT], weight[TAKE_TANGENT]
@@ -206,7 +206,7 @@ def _multiply_tangent(before: np.ndarray, tangent: np.ndarray, after_tangent: np
             after_tangent[block + lane] = moved + (skip_tangent * before[block + lane] + take_tangent * before[block + lane - 1])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def _walk_back(prefix: np.ndarray, worth: np.ndarray, weight: np.ndarray) -> float:
     """Put one more part on the right of the worths, in place; return ``Σ_j prefix_j · worth_{j+1}``, what taking that part is worth."""
     skip, take = weight[SKIP], weight[TAKE]
@@ -218,7 +218,7 @@ def _walk_back(prefix: np.ndarray, worth: np.ndarray, weight: np.ndarray) -> flo
     return value
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=SAFE)
+@reordered
 def _walk_back_tangent(
     prefix: np.ndarray, prefix_tangent: np.ndarray, worth: np.ndarray, worth_tangent: np.ndarray, weight: np.ndarray
 ) -> tuple[float, float]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from .compilation import compiled, fused
 
 NOTHING = -1e300
 """The exponent of 0: small next to every other, and absorbs what is added to it."""
@@ -25,9 +27,6 @@ LARGEST = 1e6
 PER_LOG_2, LOG_2_HIGH, LOG_2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 ROUNDER = 6755399441055744.0
 """1.5 · 2⁵²: added to a number of moderate size, its last bits hold the nearest integer."""
-
-FUSED: Any = {"contract"}
-"""What loops over these numbers allow the compiler: fused multiply-adds. Sums in another order would undo the rounding to integers."""
 
 FRACTION, ONE, WHOLE, BIAS = 0x000FFFFFFFFFFFFF, 0x3FF0000000000000, 0x4330000000000000, 4503599627370496.0 + 1023.0
 
@@ -47,19 +46,19 @@ def _reinterpretation(source: Any, target: Any) -> Any:
 bits_of, float_of = _reinterpretation(types.float64, types.int64), _reinterpretation(types.int64, types.float64)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def reference(exponent: float) -> float:
     """What `relative` counts from, for an exponent."""
     return exponent - (ROUNDER + 1023.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def relative(exponent: float, reference: float) -> float:
     """``2^(e − f)`` for exponents e <= f + 1000, where f is that of the reference; 2^-1000 stands for everything below it."""
     return float(float_of(bits_of(max(exponent - reference, ROUNDER + 1023.0 + FARTHEST)) << 52))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FUSED)
+@fused
 def split(value: float) -> tuple[float, float]:
     """``exp(value)`` as mantissa in (0.7, 1.42) and exponent; -inf gives 0.
 
@@ -83,7 +82,7 @@ def split(value: float) -> tuple[float, float]:
     return (tail * r + 1.0 if allowed else 0.0), (exponent if allowed else NOTHING)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def normalise(mantissas, exponents):
     """Bring mantissas [n] into [1, 2), and what they exceed it by into the exponents."""
     for x in range(len(mantissas)):
@@ -92,7 +91,7 @@ def normalise(mantissas, exponents):
         mantissas[x] = float_of((bits & FRACTION) | ONE) if mantissas[x] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def logarithm(mantissa: float, exponent: float) -> float:
     """The logarithm of the number; -inf of 0."""
     return math.log(mantissa) + exponent * math.log(2.0) if mantissa > 0.0 else -math.inf

@@ -189,8 +189,9 @@ def test_kernels_are_their_twins(leaves: int, scale: float, mask: float, dtype: 
     with kernels.disabled():
         expected = results()
         drawn = GLOBAL.sample(scores, 5, generator=torch.Generator().manual_seed(0))
+    # The float32 twin subtracts logarithms of some 40 nats, whose unit in the last place is 4e-6.
     for found, reference in zip(results(), expected, strict=True):
-        torch.testing.assert_close(found, reference, rtol=1e-11 if double else 1e-4, atol=(1e-13 if double else 2e-6) * max(scale, 1.0))
+        torch.testing.assert_close(found, reference, rtol=1e-11 if double else 1e-4, atol=(1e-13 if double else 1e-5) * max(scale, 1.0))
     assert torch.equal(GLOBAL.sample(scores, 5, generator=torch.Generator().manual_seed(0)), drawn)
 
 
