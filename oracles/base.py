@@ -328,7 +328,7 @@ class MarginalOracle(Oracle):
             if kernel is None:
                 return self._twin_log_partition(rows)
             log_partition = torch.empty(rows.shape[0], dtype=torch.float64)
-            failed = kernel.certify(rows.contiguous(), log_partition)
+            failed = kernel.certify((rows.contiguous(),), (log_partition,))
             if failed is not None:
                 log_partition[failed] = self._twin_log_partition(rows[failed].double())
             return log_partition
@@ -341,7 +341,7 @@ class MarginalOracle(Oracle):
             if kernel is None:
                 return twin_marginals(self._twin_log_partition, rows)
             marginals, log_partition = kernels.zeros(tuple(rows.shape), rows.dtype), torch.empty(rows.shape[0], dtype=torch.float64)
-            failed = kernel.certify(rows.contiguous(), marginals, log_partition)
+            failed = kernel.certify((rows.contiguous(),), (marginals, log_partition))
             if failed is not None:
                 redone, log_partition[failed] = twin_marginals(self._twin_log_partition, rows[failed].double())
                 marginals[failed] = redone.to(marginals.dtype)
@@ -358,7 +358,7 @@ class MarginalOracle(Oracle):
             product = self._twin_covariance_product(rows, along)
         else:
             product = kernels.zeros(tuple(rows.shape), rows.dtype)
-            failed = kernel.certify(rows.contiguous(), along.contiguous(), product)
+            failed = kernel.certify((rows.contiguous(), along.contiguous()), (product,))
             if failed is not None:
                 product[failed] = self._twin_covariance_product(rows[failed].double(), along[failed].double()).to(product.dtype)
         return product.reshape(scores.shape).to(scores.dtype)
@@ -417,7 +417,7 @@ class SamplingOracle(MarginalOracle):
         if kernel is None:
             return self._twin_draw(rows, uniforms)
         structures = kernels.zeros((*uniforms.shape[:2], *rows.shape[1:]), rows.dtype)
-        failed = kernel.certify(rows.contiguous(), uniforms.contiguous(), structures)
+        failed = kernel.certify((rows.contiguous(), uniforms.contiguous()), (structures,))
         if failed is not None:
             structures[failed] = self._twin_draw(rows[failed], uniforms[failed]).to(structures.dtype)
         return structures

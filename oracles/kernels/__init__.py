@@ -26,8 +26,13 @@ from torch import Tensor
 GRAIN = 50_000
 """Inner-loop steps that a thread must get for its start to pay: some 50 microseconds."""
 
+FEW = 3
+"""Fewer rows than this are taken one by one where there is a choice."""
+
 HUGE = 2**25
 """Bytes from which on the allocator hands out pages that were never touched before."""
+
+_Function = Callable[..., None]
 
 _enabled: ContextVar[bool] = ContextVar("structgrad_kernels_enabled", default=True)
 
@@ -55,17 +60,36 @@ def disabled() -> Iterator[None]:
 class Kernel:
     """A compiled function, ready to be called with contiguous CPU tensors that share their first dimension."""
 
-    function: Callable[..., None]
+    function: _Function
+    careful: _Function | None
     options: tuple[Any, ...]
     operations: int
 
     def __call__(self, *tensors: Tensor) -> None:
         launch(self.function, tensors, self.options, self.operations)
 
-    def certify(self, *tensors: Tensor) -> Tensor | None:
-        """Call a kernel that says for every row whether its range sufficed: the indices of the rows where it did not, None for none."""
+    def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Tensor | None:
+        """Call a kernel that says for every row whether its range sufficed.
+
+        Where there is a careful one beside it, which takes rows one by one, that gets the rows which failed, or all where they are few.
+
+        Returns:
+            The indices of the rows whose results are still to be found, None for none.
+        """
+        careful = self.careful or self.function
+        few = inputs[0].shape[0] < FEW
+        failed = self._failures(careful if few else self.function, (*inputs, *results))
+        if failed is None or few or self.careful is None:
+            return failed
+        redone = tuple(result[failed] for result in results)
+        still = self._failures(careful, (*(given[failed] for given in inputs), *redone))
+        for result, rows in zip(results, redone, strict=True):
+            result[failed] = rows
+        return None if still is None else failed[still]
+
+    def _failures(self, function: _Function, tensors: tuple[Tensor, ...]) -> Tensor | None:
         certified = np.zeros(tensors[0].shape[0], dtype=np.bool_)
-        launch(self.function, (*tensors, torch.from_numpy(certified)), self.options, self.operations)
+        launch(function, (*tensors, torch.from_numpy(certified)), self.options, self.operations)
         return None if certified.all() else torch.from_numpy((~certified).nonzero()[0])
 
 
@@ -78,8 +102,8 @@ def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any
     """The kernel of an operation for rows [b, *event], or None where the torch twin is to run."""
     if structure is None or not enabled(rows):
         return None
-    function, operations = _function(structure, operation)
-    return None if function is None else Kernel(function, options, operations(tuple(rows.shape[1:])))
+    function, careful, operations = _functions(structure, operation)
+    return None if function is None else Kernel(function, careful, options, operations(tuple(rows.shape[1:])))
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -101,7 +125,7 @@ def greatest(values: Tensor) -> float:
     return float(values.amax())
 
 
-def launch(function: Callable[..., None], tensors: tuple[Tensor, ...], options: tuple[Any, ...], operations: int) -> None:
+def launch(function: _Function, tensors: tuple[Tensor, ...], options: tuple[Any, ...], operations: int) -> None:
     """Call a kernel over the first dimension of the tensors, in as many threads as torch uses where that pays.
 
     Rows are independent of each other, so that the result does not depend on how they are split.
@@ -121,9 +145,11 @@ def launch(function: Callable[..., None], tensors: tuple[Tensor, ...], options: 
 
 
 @cache
-def _function(structure: str, operation: str) -> tuple[Callable[..., None] | None, Callable[[tuple[int, ...]], int]]:
+def _functions(
+    structure: str, operation: str
+) -> tuple[Callable[..., None] | None, Callable[..., None] | None, Callable[[tuple[int, ...]], int]]:
     module = importlib.import_module(f".{structure}", __name__)
-    return getattr(module, operation, None), module.operations
+    return getattr(module, operation, None), getattr(module, f"careful_{operation}", None), module.operations
 
 
 @cache

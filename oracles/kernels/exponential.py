@@ -8,7 +8,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from .compilation import ordered, reordered
+from .compilation import compiled, inner, ordered, reordered
+from .lanes import WIDTH, add, greatest, least, load, multiply, multiply_add, power_of_two, spread, store, subtract, where_greater
 from .wide_range import LOG_2_HIGH, LOG_2_LOW, PER_LOG_2, ROUNDER
 
 RANGE = 700.0
@@ -29,37 +30,46 @@ _RANGE_SINGLE = np.float32(86)
 _S2, _S3, _S4, _S5, _S6, _S7 = (np.float32(1 / math.factorial(i)) for i in range(2, 8))
 
 
-@reordered
+@inner
+def exponential(x):
+    """``exp`` of a vector, to one unit in the last place; 0 below ``-RANGE``, and ``exp(709)`` above 709.
+
+    Cody and Waite's reduction: ``x = k log 2 + r``, and a polynomial in r.
+    """
+    lowest = spread(-RANGE)
+    y = least(greatest(x, lowest), spread(709.0))
+    shifted = multiply_add(y, spread(PER_LOG_2), spread(ROUNDER))
+    whole = subtract(shifted, spread(ROUNDER))
+    r = multiply_add(whole, spread(-LOG_2_LOW), multiply_add(whole, spread(-LOG_2_HIGH), y))
+    # Two polynomials side by side, in r², so that they do not wait for each other.
+    square = multiply(r, r)
+    odd = multiply_add(square, spread(_C13), spread(_C11))
+    even = multiply_add(square, spread(_C12), spread(_C10))
+    odd = multiply_add(square, odd, spread(_C9))
+    even = multiply_add(square, even, spread(_C8))
+    odd = multiply_add(square, odd, spread(_C7))
+    even = multiply_add(square, even, spread(_C6))
+    odd = multiply_add(square, odd, spread(_C5))
+    even = multiply_add(square, even, spread(_C4))
+    odd = multiply_add(square, odd, spread(_C3))
+    even = multiply_add(square, even, spread(_C2))
+    polynomial = multiply_add(square, multiply_add(r, odd, even), add(r, spread(1.0)))
+    return where_greater(x, lowest, multiply(polynomial, power_of_two(shifted)), spread(0.0))
+
+
+@compiled
 def exponentials(values, shift, out):
-    """``out = exp(values − shift)`` for 1-d contiguous arrays, in float64: to one unit in the last place, 0 below ``exp(-RANGE)``."""
-    bits = out.view(np.int64)
-    for i in range(values.size):
-        exponent = values[i] - shift
-        exponent = exponent if exponent > -RANGE else -RANGE
-        out[i] = exponent * PER_LOG_2 + ROUNDER
-    for i in range(values.size):
-        bits[i] = (bits[i] << 52) + (1023 << 52)
-    for i in range(values.size):
-        exponent = values[i] - shift
-        inside = exponent > -RANGE
-        exponent = exponent if inside else -RANGE
-        whole = (exponent * PER_LOG_2 + ROUNDER) - ROUNDER
-        r = (exponent - whole * LOG_2_HIGH) - whole * LOG_2_LOW
-        p = _C13
-        p = p * r + _C12
-        p = p * r + _C11
-        p = p * r + _C10
-        p = p * r + _C9
-        p = p * r + _C8
-        p = p * r + _C7
-        p = p * r + _C6
-        p = p * r + _C5
-        p = p * r + _C4
-        p = p * r + _C3
-        p = p * r + _C2
-        p = p * r + 1.0
-        p = p * r + 1.0
-        out[i] = p * out[i] if inside else 0.0
+    """``out = exp(values − shift)`` for 1-d contiguous float64 arrays, which may be the same; see `exponential`."""
+    size, by = values.size, spread(shift)
+    if size < WIDTH:
+        for i in range(size):
+            out[i] = math.exp(values[i] - shift) if values[i] - shift > -RANGE else 0.0
+        return
+    # The last vector overlaps with the one before, and is read first: in place that has become exponentials by then.
+    last = exponential(subtract(load(values, size - WIDTH), by))
+    for i in range(0, size - WIDTH, WIDTH):
+        store(out, i, exponential(subtract(load(values, i), by)))
+    store(out, size - WIDTH, last)
 
 
 @reordered
@@ -144,7 +154,9 @@ def weigh(values, top, bottom, buffer, out):
         for i in range(values.size):
             out[i] = buffer[i]
     else:
-        exponentials(values, top, out)
+        for i in range(values.size):
+            out[i] = values[i]
+        exponentials(out, top, out)
 
 
 def _fits_single(values, extent):

@@ -122,3 +122,15 @@ least = _elementwise(2, lambda builder, x, y: _selected(builder, x, y, y, x))
 
 where_greater = _elementwise(4, _selected)
 """z where x > y, u elsewhere."""
+
+
+@_operation
+def power_of_two(typing_context: Any, shifted: Any) -> Any:
+    """2^k for whole numbers k from −1022 to 1023, given k + 1.5 · 2⁵², whose lowest bits hold k."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        whole = ir.VectorType(ir.IntType(64), WIDTH)
+        exponents = builder.shl(builder.bitcast(arguments[0], whole), ir.Constant(whole, [52] * WIDTH))
+        return builder.bitcast(builder.add(exponents, ir.Constant(whole, [1023 << 52] * WIDTH)), _VECTOR)
+
+    return _LANES(_LANES), generate

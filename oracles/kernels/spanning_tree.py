@@ -1,4 +1,8 @@
-"""Kernels of spanning trees: MAP by contraction, the rest by elimination of words (see `arborescence`, `elimination`, `escapes`)."""
+"""Kernels of spanning trees: MAP by contraction, the rest by elimination of words.
+
+Log-partition, marginals and their derivative take items side by side (`lane_elimination`, `lane_escapes`); where scores lie far apart or
+forbidden arcs leave a word without heads on the way, the careful kernels take them one by one (`elimination`, `escapes`, `escape_rates`).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import active_set, escape_rates, escapes
+from . import active_set, escape_rates, escapes, lane_escapes
 from .arborescence import best_parts, workspace
 from .compilation import compiled
 from .elimination import CERTAIN, INFEASIBLE, LARGEST, UNCERTAIN, eliminate, exchange, weigh
+from .lane_elimination import bounds, conclude, items, take_out
+from .lane_elimination import weigh as weigh_items
+from .lane_escapes import table
+from .lanes import WIDTH
 from .tree_samples import draw
 
 Array = NDArray[Any]
@@ -38,6 +46,71 @@ def argmax(rows: Array, structures: Array, single_root: bool) -> None:
 def log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """The log-partition of each row by one elimination."""
     size = rows.shape[1]
+    space = items(size, np.empty((size, size * WIDTH)))
+    for first in range(0, rows.shape[0], WIDTH):
+        weigh_items(rows, first, single_root, space)
+        take_out(space.weights, None, size - 1, 1, not single_root, space.sums)
+        space.sums[WIDTH : 2 * WIDTH] = space.weights[0, WIDTH : 2 * WIDTH]
+        bounds(space.sums, 1, size - 1, space.extent)
+        conclude(space, first, log_partition, certified)
+
+
+@compiled
+def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
+    """Marginals from the chances of escape; every one is right to its own size, and none is a difference."""
+    size = rows.shape[1]
+    halves, totals = lane_escapes.halves(size), np.empty(size * WIDTH)
+    weights, chances = table(halves.weights, halves, 0), table(halves.chances, halves, 0)
+    space = items(size, weights)
+    for first in range(0, rows.shape[0], WIDTH):
+        weigh_items(rows, first, single_root, space)
+        lane_escapes.find(halves, None, not single_root, space.sums, space.extent)
+        conclude(space, first, log_partition, certified)
+        lane_escapes.expect(weights, chances, space.exponents, totals)
+        _hand_out(space.exponents, totals, first, marginals, certified)
+
+
+@compiled
+def covariance_product(rows: Array, direction: Array, product: Array, certified: Array, single_root: bool) -> None:
+    """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
+    size = rows.shape[1]
+    halves, halved_rates = lane_escapes.halves(size), lane_escapes.halves(size)
+    weights, chances = table(halves.weights, halves, 0), table(halves.chances, halves, 0)
+    rates, chance_rates = table(halved_rates.weights, halves, 0), table(halved_rates.chances, halves, 0)
+    space, totals, slopes, ignored = items(size, weights), np.empty(size * WIDTH), np.empty(size * WIDTH), np.empty(rows.shape[0])
+    for first in range(0, rows.shape[0], WIDTH):
+        weigh_items(rows, first, single_root, space)
+        for lane in range(WIDTH):
+            along = direction[min(first + lane, rows.shape[0] - 1)]
+            for h in range(size):
+                for m in range(1, size):
+                    weight = weights[h, m * WIDTH + lane]
+                    rates[h, m * WIDTH + lane] = weight * along[h, m] if weight > 0.0 else 0.0
+        lane_escapes.find(halves, halved_rates, not single_root, space.sums, space.extent)
+        conclude(space, first, ignored, certified)
+        lane_escapes.expect(weights, chances, space.exponents, totals)
+        lane_escapes.expect_rates(weights, rates, chances, chance_rates, space.exponents, totals, slopes)
+        _hand_out(rates, totals, first, product, certified)
+
+
+@compiled
+def _hand_out(table: Array, totals: Array, first: int, results: Array, certified: Array) -> None:
+    """Write the items from ``first`` on that are certain, where what the heads of every word weigh together is in range."""
+    size = len(table)
+    for lane in range(min(WIDTH, len(results) - first)):
+        for m in range(1, size):
+            if not LEAST_TOTAL < totals[m * WIDTH + lane] < LARGEST:
+                certified[first + lane] = False
+        if certified[first + lane]:
+            for h in range(size):
+                for m in range(1, size):
+                    results[first + lane, h, m] = table[h, m * WIDTH + lane]
+
+
+@compiled
+def careful_log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
+    """The log-partition of each row by one elimination."""
+    size = rows.shape[1]
     exponents, weights, shift, totals = np.empty((size, size)), np.empty((size, size)), np.empty(size), np.empty(size)
     for b in range(rows.shape[0]):
         shifted, in_range, dense = weigh(rows[b], single_root, exponents, shift, weights)
@@ -47,7 +120,7 @@ def log_partition(rows: Array, log_partition: Array, certified: Array, single_ro
 
 
 @compiled
-def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
+def careful_marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """Marginals from the chances of escape; every one is right to its own size, and none is a difference."""
     size = rows.shape[1]
     blocks, exponents, shift, totals = escapes.blocks(size), np.empty((size, size)), np.empty(size), np.empty(size)
@@ -80,7 +153,7 @@ def _add_up(weights: Array, chances: Array, totals: Array) -> bool:
 
 
 @compiled
-def covariance_product(rows: Array, direction: Array, product: Array, certified: Array, single_root: bool) -> None:
+def careful_covariance_product(rows: Array, direction: Array, product: Array, certified: Array, single_root: bool) -> None:
     """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
     size = rows.shape[1]
     blocks, rates, exponents = escapes.blocks(size), escapes.blocks(size), np.empty((size, size))

@@ -112,7 +112,7 @@ def test_rows_without_a_certificate_go_to_the_twin() -> None:
     scores[1::2] *= 1e4
     kernel = kernels.find("linear_chain", "log_partition", scores)
     assert kernel is not None
-    failed = kernel.certify(scores, torch.empty(4, dtype=torch.float64))
+    failed = kernel.certify((scores,), (torch.empty(4, dtype=torch.float64),))
     assert failed is not None
     assert failed.tolist() == [1, 3]
     with kernels.disabled():

@@ -284,6 +284,19 @@ def test_kernel_and_twin_draw_the_same_trees(single_root: bool, scale: float, ma
 
 
 @roots
+@pytest.mark.parametrize("mask", [0.0, 0.3])
+def test_items_side_by_side_are_those_one_by_one(single_root: bool, mask: float) -> None:
+    oracle, scores = SpanningTree(single_root), random_scores(11, 3.0, mask, rows=19).requires_grad_()
+    direction = torch.randn(scores.shape, generator=seeded(5), dtype=torch.float64)
+    together = torch.autograd.grad(oracle.marginals(scores), scores, direction)[0]
+    for row in range(len(scores)):
+        alone = torch.autograd.grad(oracle.marginals(scores[row]), scores, direction[row])[0][row]
+        torch.testing.assert_close(together[row], alone, rtol=1e-11, atol=1e-13)
+        torch.testing.assert_close(oracle.marginals(scores)[row], oracle.marginals(scores[row]), rtol=1e-12, atol=0)
+        torch.testing.assert_close(oracle.log_partition(scores)[row], oracle.log_partition(scores[row]), rtol=1e-13, atol=0)
+
+
+@roots
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_single_precision_is_that_of_the_result_alone(single_root: bool, dtype: torch.dtype) -> None:
     oracle, scores = SpanningTree(single_root), random_scores(15, 3.0, 0.2).to(dtype)
@@ -312,11 +325,24 @@ def test_kernels_certify_what_is_in_range(single_root: bool, scale: float, certa
 
 
 @roots
-def test_a_weight_that_gets_lost_on_the_way_is_not_certified(single_root: bool) -> None:
+def test_far_apart_weights_are_certified_only_where_none_is_forbidden(single_root: bool) -> None:
+    """Weights that every arc has only grow; others may come about as products of what is left of several."""
+    scores, oracle = torch.zeros(3, 9, 9, dtype=torch.float64), SpanningTree(single_root)
+    scores[1:, 2, 3] = -200.0
+    scores[2, 1, 4] = -math.inf
+    kernel, certified = oracle._kernel("log_partition", scores), torch.zeros(3, dtype=torch.bool)
+    assert kernel is not None
+    kernel(scores, torch.empty(3, dtype=torch.float64), certified)
+    assert certified.tolist() == [True, True, False]
+
+
+@roots
+@pytest.mark.parametrize("rows", [1, 9], ids=["one by one", "side by side"])
+def test_a_weight_that_gets_lost_on_the_way_is_not_certified(single_root: bool, rows: int) -> None:
     """Each weight is in range. But words 2 to 4 head each other with ease, and what else leads to them, over 4, is a product of two."""
-    scores = torch.full((1, 5, 5), -math.inf, dtype=torch.float64)
-    scores[0, 0, 1] = scores[0, 3, 4] = scores[0, 2, 3] = scores[0, 3, 2] = 0.0
-    scores[0, 1, 4] = scores[0, 4, 3] = scores[0, 4, 2] = -500.0
+    scores = torch.full((rows, 5, 5), -math.inf, dtype=torch.float64)
+    scores[:, 0, 1] = scores[:, 3, 4] = scores[:, 2, 3] = scores[:, 3, 2] = 0.0
+    scores[:, 1, 4] = scores[:, 4, 3] = scores[:, 4, 2] = -500.0
     oracle = SpanningTree(single_root)
     assert float(oracle.log_partition(scores)[0]) == pytest.approx(-1000.0 + math.log(2))
     expected = (SpanningTree.structure(torch.tensor([0, 4, 2, 1])) + SpanningTree.structure(torch.tensor([0, 3, 4, 1]))).double() / 2
