@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,8 +55,7 @@ def disabled() -> Iterator[None]:
         _enabled.reset(token)
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A compiled function, ready to be called with contiguous CPU tensors that share their first dimension."""
 
     function: _Function
@@ -89,7 +87,7 @@ class Kernel:
 
     def _failures(self, function: _Function, tensors: tuple[Tensor, ...]) -> Tensor | None:
         certified = np.zeros(tensors[0].shape[0], dtype=np.bool_)
-        launch(function, (*tensors, torch.from_numpy(certified)), self.options, self.operations)
+        launch(function, (*tensors, certified), self.options, self.operations)
         return None if certified.all() else torch.from_numpy((~certified).nonzero()[0])
 
 
@@ -102,8 +100,8 @@ def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any
     """The kernel of an operation for rows [b, *event], or None where the torch twin is to run."""
     if structure is None or not enabled(rows):
         return None
-    function, careful, operations = _functions(structure, operation)
-    return None if function is None else Kernel(function, careful, options, operations(tuple(rows.shape[1:])))
+    function, careful, operations = _plan(structure, operation, rows.shape[1:])
+    return None if function is None else Kernel(function, careful, options, operations)
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -125,15 +123,17 @@ def greatest(values: Tensor) -> float:
     return float(values.amax())
 
 
-def launch(function: _Function, tensors: tuple[Tensor, ...], options: tuple[Any, ...], operations: int) -> None:
+def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], options: tuple[Any, ...], operations: int) -> None:
     """Call a kernel over the first dimension of the tensors, in as many threads as torch uses where that pays.
 
     Rows are independent of each other, so that the result does not depend on how they are split.
     """
-    arrays = [tensor.detach().numpy() for tensor in tensors]
+    arrays = [
+        tensor if isinstance(tensor, np.ndarray) else (tensor.detach() if tensor.requires_grad else tensor).numpy() for tensor in tensors
+    ]
     rows = arrays[0].shape[0]
-    threads = max(1, min(torch.get_num_threads(), rows, rows * operations // GRAIN))
-    if threads == 1:
+    threads = min(torch.get_num_threads(), rows, rows * operations // GRAIN) if rows > 1 else 1
+    if threads <= 1:
         function(*arrays, *options)
         return
     edges = [rows * i // threads for i in range(threads + 1)]
@@ -144,12 +144,17 @@ def launch(function: _Function, tensors: tuple[Tensor, ...], options: tuple[Any,
         other.result()
 
 
-@cache
-def _functions(
-    structure: str, operation: str
-) -> tuple[Callable[..., None] | None, Callable[..., None] | None, Callable[[tuple[int, ...]], int]]:
+def _array(tensor: Tensor | np.ndarray) -> np.ndarray:
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
+
+
+@lru_cache(maxsize=4096)
+def _plan(structure: str, operation: str, event: torch.Size) -> tuple[_Function | None, _Function | None, int]:
+    """The kernel of an operation, the careful one beside it, and what a row of an event takes."""
     module = importlib.import_module(f".{structure}", __name__)
-    return getattr(module, operation, None), getattr(module, f"careful_{operation}", None), module.operations
+    return getattr(module, operation, None), getattr(module, f"careful_{operation}", None), module.operations(tuple(event))
 
 
 @cache

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import compiled
+from .compilation import compiled, uncounted
 from .corral import (
     ATOMS,
     FREED,
@@ -157,7 +157,7 @@ def _first(space: Workspace, count: int) -> bool:
     return True
 
 
-@compiled
+@uncounted
 def _gap(space: Workspace, count: int) -> tuple[float, float]:
     """``⟨r, a − μ⟩`` for the new atom, and how large it may be by rounding alone."""
     gap, size, mean, marked = 0.0, 0.0, space.mean, space.marked
@@ -174,7 +174,7 @@ def _gap(space: Workspace, count: int) -> tuple[float, float]:
     return gap, ROUNDING * size + 1e-15
 
 
-@compiled
+@uncounted
 def _make_way(space: Workspace) -> bool:
     """Take out the atom that the new one, ``a = Σ λ_s a_s`` with ``Σ λ = 1``, can stand for at the same mean; False where there is none.
 
@@ -224,7 +224,7 @@ def _descend(space: Workspace) -> bool:
                 drop(space, s)
 
 
-@compiled
+@uncounted
 def _set_residual(space: Workspace) -> None:
     """The mean of the atoms, and the residual where some atom has been."""
     mean, slots = space.mean, space.counters[SLOTS]

@@ -16,7 +16,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from . import active_set
-from .compilation import compiled, fused
+from .compilation import compiled, fused, uncounted
 from .wide_range import LARGEST, NOTHING, logarithm, normalise, reference, relative, split
 
 Array = NDArray[Any]
@@ -83,7 +83,7 @@ def _skew(row, grid, skewed):
             skewed[uint64(places[i + j] + i)] = row[i, j]
 
 
-@compiled
+@uncounted
 def _moderate(scores) -> bool:
     """Whether all finite scores are within `LARGEST`."""
     beyond = 0

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled
+from .compilation import compiled, uncounted
 
 Array = NDArray[Any]
 
@@ -45,7 +45,7 @@ def workspace(size: int) -> Workspace:
     )
 
 
-@compiled
+@uncounted
 def _start(row: Array, space: Workspace) -> None:
     """One component per word, none seen."""
     size = row.shape[0]
@@ -60,7 +60,7 @@ def _start(row: Array, space: Workspace) -> None:
     space.state[0] = DONE
 
 
-@compiled
+@uncounted
 def _choose(space: Workspace, component: int, single_root: bool) -> bool:
     """The component's best head; False where it has none."""
     arcs = space.arcs[component]
@@ -75,7 +75,7 @@ def _choose(space: Workspace, component: int, single_root: bool) -> bool:
     return best > -np.inf
 
 
-@compiled
+@uncounted
 def _contract(space: Workspace, first: int, last: int, into: int) -> None:
     """Join the components of a stretch of the path."""
     arcs, value, size = space.arcs, space.value, space.arcs.shape[1]
@@ -133,7 +133,7 @@ def _grow(space: Workspace, start: int, used: int, single_root: bool) -> tuple[i
             used += 1
 
 
-@compiled
+@uncounted
 def _open(space: Workspace, component: int) -> None:
     """Give the arc of a contracted component to the member that gains most from it; the others keep theirs."""
     arcs, value, head = space.arcs, space.value, space.head[component]

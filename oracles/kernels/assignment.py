@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import compiled, inner
+from .compilation import compiled, inner, uncounted
 from .matching import load_costs, match, matching_workspace
 from .permanent import LOW, coefficients, collect, count_bits, gather, pair, propagate, reverse, spread, start
 
@@ -147,7 +147,7 @@ def marginals(rows, marginals, log_partition, certified):
                     marginals[b, i, j] = space.weights[0, i, j] * space.totals[i, j] / total
 
 
-@inner
+@uncounted
 def _tilt(space, direction, total, tilted):
     """The derivative of the weights along a direction, from which its mean in each row is subtracted: that moves no probability."""
     n, last = direction.shape[0], tilted.shape[1] - 1
@@ -205,7 +205,7 @@ def sample(rows, uniforms, structures, certified):
                 _walk(space.tables[0], space.weights[0], uniforms[b, s], structures[b, s])
 
 
-@inner
+@uncounted
 def _walk(prefix, weights, uniforms, structure):
     n = structure.shape[0]
     rest = (1 << n) - 1

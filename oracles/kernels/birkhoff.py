@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import compiled, inner
+from .compilation import compiled, inner, uncounted
 from .matching import load_costs, match, matching_workspace
 
 MOST_STEPS = 100
@@ -40,13 +40,13 @@ class Space(NamedTuple):
     cells: np.ndarray  # [n] the columns of a row that are not 0
 
 
-@inner
+@uncounted
 def _set(array, value):
     for k in range(len(array)):
         array[k] = value
 
 
-@inner
+@uncounted
 def _inner(left, right):
     total = 0.0
     for k in range(len(left)):
@@ -59,7 +59,7 @@ def _space(n):
     return Space(np.empty((n, n)), np.empty((n, n)), np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64))
 
 
-@inner
+@uncounted
 def _fill(scores, v, space):
     """The point for given v: every row of ``scores − v`` on the simplex (Michelot 1986). Gives the greatest excess of a column."""
     n, point, excess = scores.shape[0], space.point, space.excess
@@ -88,7 +88,7 @@ def _fill(scores, v, space):
     return greatest
 
 
-@inner
+@uncounted
 def _laplacian(point, damping, hessian, cells):
     """``D_c − Mᵀ D_r⁻¹ M`` plus damping, with M the cells above 0 and D their counts by column and by row: below the diagonal and on it."""
     n = point.shape[0]
@@ -108,7 +108,7 @@ def _laplacian(point, damping, hessian, cells):
         hessian[j, j] += damping
 
 
-@inner
+@uncounted
 def _solve(hessian, right, result):
     """Solve in place by Cholesky's method; where a pivot vanishes, at the last column of a component, the result is 0 there."""
     n = hessian.shape[0]
@@ -135,7 +135,7 @@ def _solve(hessian, right, result):
         result[j] = total * hessian[j, j]
 
 
-@inner
+@uncounted
 def _search(scores, space, error):
     """Move v along the step to where the slope of the convex function has halved, or the error has; gives the error there."""
     v, trial, step, excess = space.v, space.trial, space.step, space.excess
@@ -162,7 +162,7 @@ def _search(scores, space, error):
     return reached
 
 
-@inner
+@uncounted
 def _descend(scores, space):
     """Newton's method on v, from 0."""
     n = scores.shape[0]
@@ -179,7 +179,7 @@ def _descend(scores, space):
             return
 
 
-@inner
+@uncounted
 def _correct(space):
     """Move the cells above 0 so that all sums are 1: where v is large, its rounding is in them."""
     n, point, excess = space.point.shape[0], space.point, space.excess
@@ -268,7 +268,7 @@ def tangents(points, directions, moved):
                     moved[b, i, j] -= mean
 
 
-@inner
+@uncounted
 def _mean(point, values):
     """Of the values where the point is not 0."""
     total, count = 0.0, 0
@@ -307,7 +307,7 @@ def decompose(points, columns, weights):
                 weights[b, k] /= total
 
 
-@inner
+@uncounted
 def _take(rest, column_of, row_of):
     """Take as much as there is of a permutation, and unmatch the cells that are 0 then; gives how much."""
     share = math.inf
@@ -322,7 +322,7 @@ def _take(rest, column_of, row_of):
     return share
 
 
-@inner
+@uncounted
 def _complete(rest, integers):
     """Match all rows by cells above 0, with a search in breadth for each that is not matched; False where that cannot be."""
     n = rest.shape[0]

@@ -11,18 +11,26 @@ from typing import Any
 from numba import njit
 
 _njit: Any = partial(njit, cache=True, nogil=True, error_model="numpy")
+_uncounted: Any = partial(_njit, _nrt=False)
 
 compiled: Any = _njit()
-"""As it is written."""
+"""As it is written: for what Python calls."""
 
 inner: Any = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """For what compiled functions alone call: without the wrappers for others, a seventh of the compile time is saved."""
 
-fused: Any = _njit(fastmath={"contract"})
+uncounted: Any = _uncounted(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""The same without counts of the references to its arrays: locked instructions, which take longer than the work of a short function.
+
+Such a function returns numbers or vectors alone, makes no array, and calls nothing that gives it one: counts would go wrong. So it is with
+those below, which have the wrappers.
+"""
+
+fused: Any = _uncounted(fastmath={"contract"})
 """With fused multiply-adds."""
 
-reordered: Any = _njit(fastmath={"contract", "reassoc"})
+reordered: Any = _uncounted(fastmath={"contract", "reassoc"})
 """With fused multiply-adds, and sums in any order."""
 
-ordered: Any = _njit(fastmath={"nnan", "nsz", "contract"})
+ordered: Any = _uncounted(fastmath={"nnan", "nsz", "contract"})
 """For comparisons of what is no NaN: maxima and minima that vectorise, whatever the sign of a zero."""

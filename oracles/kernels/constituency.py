@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import active_set
-from .compilation import compiled
+from .compilation import compiled, uncounted
 from .lanes import WIDTH
 from .span_charts import (
     Array,
@@ -76,7 +76,7 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array) ->
                 _draw(space, uniforms[b, s], structures[b, s])
 
 
-@compiled
+@uncounted
 def _draw(space: Workspace, uniforms: Array, structure: Array) -> None:
     """One tree: every span is cut by the uniform of its place in preorder, in which a span of w + 1 tokens takes w places."""
     n, spans, waiting = structure.shape[0], space.spans, 0
@@ -100,7 +100,7 @@ def _draw(space: Workspace, uniforms: Array, structure: Array) -> None:
             break
 
 
-@compiled
+@uncounted
 def _draw_cut(space: Workspace, uniform: float, i: int, j: int) -> int:
     """The last token of the left part, by the inverse of its distribution function; from the nearer end, as most cuts are at the ends."""
     chart, step, total = space.inside, stride(len(space.spans)), space.sums[space.starts[j - i] + i]

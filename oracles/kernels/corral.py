@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, reordered
+from .compilation import compiled, reordered, uncounted
 
 Array = NDArray[Any]
 
@@ -113,7 +113,7 @@ def append(space: Workspace, pattern: Array, count: int, correlation: float) -> 
     return True
 
 
-@compiled
+@uncounted
 def _overlap(space: Workspace, pattern: Array, count: int) -> None:
     """Write the new atom down behind the others, and into `Workspace.column` how many parts it has in common with each, plus 1."""
     atoms, sizes, marked, column, last = space.atoms, space.sizes, space.marked, space.column, space.counters[ATOMS]
@@ -129,7 +129,7 @@ def _overlap(space: Workspace, pattern: Array, count: int) -> None:
         marked[pattern[i]] = 0.0
 
 
-@compiled
+@uncounted
 def affine_optimum(space: Workspace, total: float) -> None:
     """``R w = R⁻ᵀ(c − λ1)`` with λ such that the weights sum to ``total``."""
     count, solved, factor, target = space.counters[ATOMS], space.solved, space.factor, space.target
@@ -152,7 +152,7 @@ def product(values: Array, others: Array) -> float:
     return total
 
 
-@compiled
+@uncounted
 def drop(space: Workspace, leaving: int) -> None:
     """Take an atom out, and its column out of R, by Givens rotations of neighbouring rows."""
     count, factor, solved, carried = space.counters[ATOMS], space.factor, space.solved, space.column
@@ -226,7 +226,7 @@ def move(bounds: Array, direction: Array, moved: Array, parts: Array, sizes: Arr
                     moved[b, k, s] = space.target[s]
 
 
-@compiled
+@uncounted
 def _correlate(space: Workspace, direction: Array, from_parts: bool) -> None:
     """R⁻ᵀ of the correlations of the atoms with a direction, or of the correlations that it holds."""
     count, column, factor = space.counters[ATOMS], space.column, space.factor

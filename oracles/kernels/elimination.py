@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, ordered, reordered
+from .compilation import compiled, ordered, reordered, uncounted
 from .exponential import exponentials
 
 Array = NDArray[Any]
@@ -64,7 +64,7 @@ def weigh(row: Array, single_root: bool, exponents: Array, shift: Array, weights
     return total, in_range, forbidden == 2 * size - 1
 
 
-@compiled
+@uncounted
 def _load(row: Array, exponents: Array) -> None:
     """Copy the scores of arcs; what is none has -inf."""
     for h in range(row.shape[0]):
@@ -107,7 +107,7 @@ def take_out(weights: Array, k: int, with_root: bool, dense: bool) -> float:
     return total if total > SMALLEST and (dense or _kept(weights, k)) else LOST
 
 
-@compiled
+@uncounted
 def _kept(weights: Array, k: int) -> bool:
     """Whether every arc that leads over word k has a weight that counts, its own or another's."""
     least_child, least_head = np.inf, np.inf
@@ -125,7 +125,7 @@ def _kept(weights: Array, k: int) -> bool:
     return True
 
 
-@compiled
+@uncounted
 def exchange(weights: Array, k: int) -> None:
     """Exchange word 1 with word k."""
     size = weights.shape[0]
@@ -135,7 +135,7 @@ def exchange(weights: Array, k: int) -> None:
         weights[h, 1], weights[h, k] = weights[h, k], weights[h, 1]
 
 
-@compiled
+@uncounted
 def eliminate(weights: Array, single_root: bool, dense: bool, totals: Array) -> tuple[float, int, int]:
     """Take out all words: the logarithm of the weight of all trees, the word that came last, and what is certain.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .compilation import compiled, reordered
+from .compilation import reordered, uncounted
 from .elimination import CERTAIN, INFEASIBLE, LARGEST, SMALLEST, UNCERTAIN, take_out
 from .escapes import Blocks, copy_half, paste_half
 
@@ -52,7 +52,7 @@ def _substitute(weights: Array, rates: Array, chances: Array, chance_rates: Arra
                 chance_rates[k, t] += head * chance_rates[h, t] + rate * chances[h, t]
 
 
-@compiled
+@uncounted
 def _leave(space: Blocks, rates: Blocks, level: int, dense: bool) -> int:
     """Make the next block of one half of this one; gives what is certain."""
     words, below, below_rates, rooted = space.words[level], space.weights[level + 1], rates.weights[level + 1], space.rooted[level]
@@ -74,7 +74,7 @@ def _leave(space: Blocks, rates: Blocks, level: int, dense: bool) -> int:
     return CERTAIN
 
 
-@compiled
+@uncounted
 def _return(space: Blocks, rates: Blocks, level: int) -> None:
     """Bring the chances of the next block, and their rates, back to this one."""
     weights, chances, words, kept = space.weights[level + 1], space.chances[level + 1], space.words[level], space.words[level + 1]
@@ -90,7 +90,7 @@ def _return(space: Blocks, rates: Blocks, level: int) -> None:
     space.half[level] += 1
 
 
-@compiled
+@uncounted
 def _before(weights: Array, rates: Array, chances: Array, chance_rates: Array, words: tuple[int, int, int], rooted: bool) -> float:
     """Chances of escape, and their rates, before word t from words a and b, where no other word is left.
 
@@ -117,7 +117,7 @@ def _before(weights: Array, rates: Array, chances: Array, chance_rates: Array, w
     return float(least)
 
 
-@compiled
+@uncounted
 def find(space: Blocks, rates: Blocks, single_root: bool, dense: bool) -> int:
     """Fill ``chances[0]`` of both for the weights ``weights[0]`` and their rates, as `escapes.find`; gives what is certain."""
     space.half[0], space.rooted[0] = 0, not single_root

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, reordered
+from .compilation import compiled, reordered, uncounted
 from .elimination import CERTAIN, INFEASIBLE, LARGEST, SMALLEST, UNCERTAIN, take_out
 
 Array = NDArray[Any]
@@ -46,7 +46,7 @@ def blocks(size: int) -> Blocks:
     return Blocks(np.empty(tables), np.zeros(tables), counts, half, rooted, end, np.empty(levels))
 
 
-@compiled
+@uncounted
 def copy_half(weights: Array, below: Array, words: int, second: bool) -> None:
     """Copy a block into the next level, in reversed order for its second half."""
     for h in range(words + 1):
@@ -59,7 +59,7 @@ def copy_half(weights: Array, below: Array, words: int, second: bool) -> None:
                 below[h, m] = weights[other, m]
 
 
-@compiled
+@uncounted
 def _leave(space: Blocks, level: int, wanted: bool, dense: bool) -> int:
     """Make the next block of one half of this one; gives what is certain.
 
@@ -95,7 +95,7 @@ def _substitute(weights: Array, chances: Array, k: int, words: int) -> None:
                 chances[k, t] += head * chances[h, t]
 
 
-@compiled
+@uncounted
 def _return(space: Blocks, level: int) -> None:
     """Bring the chances of the next block back to this one."""
     weights, chances, words, kept = space.weights[level + 1], space.chances[level + 1], space.words[level], space.words[level + 1]
@@ -109,7 +109,7 @@ def _return(space: Blocks, level: int) -> None:
     space.half[level] += 1
 
 
-@compiled
+@uncounted
 def paste_half(below: Array, above: Array, words: int, kept: int, second: bool) -> None:
     """Copy what is known of the words that a half kept into the block that it came from."""
     for h in range(words + 1):
@@ -122,7 +122,7 @@ def paste_half(below: Array, above: Array, words: int, kept: int, second: bool) 
                 above[other, t] = below[h, t]
 
 
-@compiled
+@uncounted
 def _before(weights: Array, chances: Array, words: tuple[int, int, int], rooted: bool) -> tuple[float, float, float]:
     """Chances of escape before word t from words a and b, where no other word is left.
 
@@ -141,7 +141,7 @@ def _before(weights: Array, chances: Array, words: tuple[int, int, int], rooted:
     return total_a * total_b, onward, min(min(total_a, total_b), min(onward_b, onward))
 
 
-@compiled
+@uncounted
 def _last_words(weights: Array, chances: Array, words: int, rooted: bool) -> tuple[float, float]:
     """Chances of escape in a block of up to three words, at once: the weight of all its trees, and the least of the numbers above 0."""
     if words == 3:
@@ -158,7 +158,7 @@ def _last_words(weights: Array, chances: Array, words: int, rooted: bool) -> tup
     return second * onward, min(min(first, second), min(onward, other))
 
 
-@compiled
+@uncounted
 def find(space: Blocks, single_root: bool, dense: bool) -> tuple[float, int]:
     """Fill ``chances[0]`` for the weights ``weights[0]``: the logarithm of the weight of all trees, and what is certain.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, inner
+from .compilation import compiled, uncounted
 from .exponential import exponentials
 from .lanes import WIDTH, add, divide, greatest, least, load, multiply, multiply_add, spread, store, subtract, where_greater
 
@@ -82,7 +82,7 @@ def weigh(rows, first, single_root, space):
     store(space.extent, WIDTH, spread(0.0))
 
 
-@compiled
+@uncounted
 def _load_row(rows, first, last, h, exponents):
     """Copy the scores of the arcs from h; what is none has -inf."""
     size = rows.shape[1]
@@ -98,14 +98,14 @@ def _load_row(rows, first, last, h, exponents):
         exponents[h * WIDTH + lane] = exponents[lane] = -np.inf
 
 
-@inner
+@uncounted
 def _raise(shift, exponents):
     """Raise the shift of each word to an exponent that is greater."""
     for x in range(0, len(shift), WIDTH):
         store(shift, x, greatest(load(exponents, x), load(shift, x)))
 
 
-@compiled
+@uncounted
 def _lower_root(exponents, shift, total):
     """Subtract the greatest shifted exponent of the root's arcs."""
     for lane in range(WIDTH):
@@ -118,7 +118,7 @@ def _lower_root(exponents, shift, total):
                 exponents[x] -= top
 
 
-@inner
+@uncounted
 def _subtract(exponents, shift, extent):
     """Subtract the shift; ``extent`` takes in the least finite exponent of each item, and counts those that are not."""
     zero, one, nothing = spread(0.0), spread(1.0), spread(-np.inf)
@@ -132,7 +132,7 @@ def _subtract(exponents, shift, extent):
     store(extent, WIDTH, forbidden)
 
 
-@inner
+@uncounted
 def _to_chances(weights, rates, k, rooted):
     """Divide the weights of the heads of word k by their sum, which is returned; the root's counts in it where ``rooted``."""
     at = k * WIDTH
@@ -152,7 +152,7 @@ def _to_chances(weights, rates, k, rooted):
     return total
 
 
-@inner
+@uncounted
 def _lead_over(weights, rates, h, k, first, last):
     """Let the arcs from h to the words from ``first`` up to ``last`` lead over word k too."""
     row, over, chance = weights[h], weights[k], load(weights[h], k * WIDTH)
@@ -169,7 +169,7 @@ def _lead_over(weights, rates, h, k, first, last):
             store(row, at, multiply_add(chance, load(over, at), load(row, at)))
 
 
-@inner
+@uncounted
 def _lead_over_two(weights, rates, h, k, j):
     """Let the arcs from h to the words below j lead over word k and over word j too."""
     row, over, beyond = weights[h], weights[k], weights[j]
@@ -189,7 +189,7 @@ def _lead_over_two(weights, rates, h, k, j):
             store(rate_row, at, multiply_add(other_rate, b, multiply_add(rate, a, slope)))
 
 
-@compiled
+@uncounted
 def take_out(weights, rates, words, kept, rooted, sums):
     """Eliminate the words from ``words`` down to ``kept`` + 1; their columns then hold the chances of their heads.
 
@@ -212,7 +212,7 @@ def take_out(weights, rates, words, kept, rooted, sums):
             _lead_over(weights, rates, h, k, 1, k)
 
 
-@compiled
+@uncounted
 def bounds(sums, first, last, extent):
     """Take the sums of the words from ``first`` to ``last`` into the least and the greatest of all."""
     low, high = load(extent, 0), load(extent, WIDTH)
@@ -222,7 +222,7 @@ def bounds(sums, first, last, extent):
     store(extent, WIDTH, high)
 
 
-@compiled
+@uncounted
 def conclude(space, first, log_partition, certified):
     """Write the log-partition of the items from ``first`` on, and whether it is certain, from the sums and their extent."""
     for lane in range(min(WIDTH, len(log_partition) - first)):

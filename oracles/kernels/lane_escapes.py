@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, inner
+from .compilation import compiled, inner, uncounted
 from .lane_elimination import bounds, take_out
 from .lanes import WIDTH, add, divide, load, multiply, multiply_add, spread, store, subtract
 
@@ -100,16 +100,13 @@ def _leave(space, rates, level, rooted, sums, extent):
     space.half[level + 1] = 0
 
 
-@inner
+@uncounted
 def _copy_half(weights, below, words, second):
     """Copy a block into the next level, in reversed order for its second half."""
     for h in range(words + 1):
-        if second:
-            above, row = weights[words + 1 - h if h > 0 else 0], below[h]
-            for m in range(1, words + 1):
-                store(row, m * WIDTH, load(above, (words + 1 - m) * WIDTH))
-        else:
-            below[h, WIDTH : (words + 1) * WIDTH] = weights[h, WIDTH : (words + 1) * WIDTH]
+        above, row = weights[words + 1 - h if second and h > 0 else h], below[h]
+        for m in range(1, words + 1):
+            store(row, m * WIDTH, load(above, (words + 1 - m if second else m) * WIDTH))
 
 
 @inner
@@ -128,19 +125,16 @@ def _return(space, rates, level):
     space.half[level] += 1
 
 
-@inner
+@uncounted
 def _paste_half(below, above, words, kept, second):
     """Copy what is known of the words that a half kept into the block that it came from."""
     for h in range(1, words + 1):
-        if second:
-            row, other = below[h], above[words + 1 - h]
-            for t in range(1, kept + 1):
-                store(other, (words + 1 - t) * WIDTH, load(row, t * WIDTH))
-        else:
-            above[h, WIDTH : (kept + 1) * WIDTH] = below[h, WIDTH : (kept + 1) * WIDTH]
+        row, other = below[h], above[words + 1 - h if second else h]
+        for t in range(1, kept + 1):
+            store(other, (words + 1 - t if second else t) * WIDTH, load(row, t * WIDTH))
 
 
-@inner
+@uncounted
 def _substitute(weights, chances, k, words, two):
     """Chances of escape from word k, and for ``two`` from the next one too, before the words 1..``words``, from those of their heads.
 
@@ -164,7 +158,7 @@ def _substitute(weights, chances, k, words, two):
             store(chances[k + 1], y, multiply_add(last, k_y, j_y))
 
 
-@inner
+@uncounted
 def _substitute_rates(weights, rates, chances, chance_rates, k, words):
     """The rates of the chances of escape from word k; four words at once."""
     at = k * WIDTH
@@ -183,7 +177,7 @@ def _substitute_rates(weights, rates, chances, chance_rates, k, words):
         store(chance_rates[k], d, four)
 
 
-@inner
+@uncounted
 def _few_words(weights, rates, chances, chance_rates, words, rooted, sums, extent):
     """Chances of escape in a block of one or three words, at once."""
     if words == 1:
@@ -200,7 +194,7 @@ def _few_words(weights, rates, chances, chance_rates, words, rooted, sums, exten
             _rates_before(weights, rates, chance_rates, (t, a, b), rooted, (total, over, total_b, from_a, from_b))
 
 
-@inner
+@uncounted
 def _before(weights, chances, t, a, b, rooted, sums):
     """Chances of escape before word t from words a and b, where no other word is left; the sums are those of taking out a, b and t."""
     root_a, b_a, t_a = load(weights[0], a * WIDTH), load(weights[b], a * WIDTH), load(weights[t], a * WIDTH)
@@ -222,7 +216,7 @@ def _before(weights, chances, t, a, b, rooted, sums):
     return total_a, over, total_b, from_a, from_b
 
 
-@inner
+@uncounted
 def _rates_before(weights, rates, chance_rates, words, rooted, values):
     """The rates of `_before`, with what it computed."""
     t, a, b = words
@@ -243,11 +237,12 @@ def _rates_before(weights, rates, chance_rates, words, rooted, values):
     store(chance_rates[b], t * WIDTH, rate_b)
 
 
-@compiled
+@uncounted
 def expect(weights, chances, expected, totals):
     """Marginals of arcs, in the layout of the weights; ``totals`` [(n + 1) · WIDTH] gets what the heads of each word weigh together."""
     size = len(weights)
-    totals[:] = weights[0]
+    for at in range(WIDTH, size * WIDTH, WIDTH):
+        store(totals, at, load(weights[0], at))
     for h in range(1, size):
         from_word, escaping, row = weights[h], chances[h], expected[h]
         for at in range(WIDTH, size * WIDTH, WIDTH):
@@ -261,7 +256,7 @@ def expect(weights, chances, expected, totals):
             store(expected[h], at, multiply(load(expected[h], at), scale))
 
 
-@compiled
+@uncounted
 def expect_rates(weights, rates, chances, chance_rates, expected, totals, slopes):
     """The rates of the marginals, put in the place of those of the weights."""
     slopes[:] = 0.0

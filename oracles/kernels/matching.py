@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from .compilation import inner
+from .compilation import inner, uncounted
 
 ROUNDS = 2
 """Of augmenting row reduction: two were fastest at n = 8 to 64."""
@@ -22,7 +22,7 @@ def matching_workspace(n):
     return np.empty((n, n)), np.empty((2, n)), np.empty((5, n), np.int64)
 
 
-@inner
+@uncounted
 def load_costs(scores, costs):
     """Write the negated scores, in float64."""
     for i in range(scores.shape[0]):
@@ -57,7 +57,7 @@ def match(costs, floats, integers):
     return n - missing
 
 
-@inner
+@uncounted
 def _reduce_columns(costs, v, column_of, row_of, shared):
     """Every column bids its least cost; a row takes the last column that it is cheapest for. ``shared`` counts these columns."""
     n = costs.shape[0]
@@ -80,7 +80,7 @@ def _reduce_columns(costs, v, column_of, row_of, shared):
             row_of[j] = -1
 
 
-@inner
+@uncounted
 def _transfer(costs, v, column_of, shared, free):
     """Lower the dual of a column by what its row loses with the second best; list the rows that have none."""
     n, count = costs.shape[0], 0
@@ -99,7 +99,7 @@ def _transfer(costs, v, column_of, shared, free):
     return count
 
 
-@inner
+@uncounted
 def _reduce_rows(costs, v, column_of, row_of, free, count):
     """Unmatched rows take their best column and lower its dual to the second best; who loses it tries next. At most 3 n tries."""
     n, k, kept, tries = costs.shape[0], 0, 0, 0
@@ -169,7 +169,7 @@ def _augment(costs, floats, integers, first):
             return True
 
 
-@inner
+@uncounted
 def _nearest(distance, row_of, order, low):
     """Bring the columns at the least distance, of those from ``low`` on, to the front; gives where they end, and an unmatched one or -1."""
     least, high, sink = distance[order[low]], low + 1, -1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compilation import inner
+from .compilation import inner, uncounted
 
 LOW = 4
 LANES = 16
@@ -31,7 +31,7 @@ def coefficients(n):
     return np.zeros((n - LOW, n - LOW + 1, LANES)), np.zeros((n - LOW + 1, LOW, LOW))
 
 
-@inner
+@uncounted
 def spread(weights, high, low, counts):
     """Lay weights [n, n] out by block: ``high[j, q, lane] = w[q + |lane|, j + 4]``, ``low[q, c, t] = w[q + c, t]``."""
     n = weights.shape[0]
@@ -46,7 +46,7 @@ def spread(weights, high, low, counts):
                 low[q, c, t] = weights[q + c, t]
 
 
-@inner
+@uncounted
 def start(table):
     """The empty set has weight 1."""
     for s in range(1, table.shape[0]):
@@ -69,7 +69,7 @@ def propagate(table, high, low, counts):
         _propagate_low(table, here, edge, q * LANES)
 
 
-@inner
+@uncounted
 def _propagate_low(f, s, w, q):
     """The same within a block, whose sets differ in the first four columns."""
     f1, f2, f4, f8 = f[s + 1] + f[s] * w[q], f[s + 2] + f[s] * w[q + 1], f[s + 4] + f[s] * w[q + 2], f[s + 8] + f[s] * w[q + 3]
@@ -125,7 +125,7 @@ def pair(prefix, suffix, counts, high, low):
         _pair_low(prefix, suffix, here, low.ravel(), q * LANES)
 
 
-@inner
+@uncounted
 def _pair_low(f, g, s, a, q):
     """The same within a block."""
     a[q] += f[s] * g[s + 1]
@@ -146,7 +146,7 @@ def _pair_low(f, g, s, a, q):
     a[q + 15] += f[s + 7] * g[s + 15]
 
 
-@inner
+@uncounted
 def collect(high, low, totals):
     """Sum what `pair` found over the places of each weight [n, n], and make room for the next."""
     n = totals.shape[0]
@@ -166,7 +166,7 @@ def collect(high, low, totals):
                 low[q, c, t] = 0.0
 
 
-@inner
+@uncounted
 def reverse(table):
     """From prefixes of the reversed rows to suffixes: the set of columns becomes its complement."""
     last = table.shape[0] - 1

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import compiled
+from .compilation import compiled, uncounted
 from .projective_charts import put_rest
 
 
@@ -52,7 +52,7 @@ def best_parts(row, space, parts, single_root):
     return read_best(space, lane, lanes, parts)
 
 
-@compiled
+@uncounted
 def load_scores(row, scores, lane, lanes):
     """Put the flat scores of one item into a lane; arcs into the root are not read, and get 0."""
     size = scores.shape[1]
@@ -64,7 +64,7 @@ def load_scores(row, scores, lane, lanes):
             scores[1, head - modifier, modifier * lanes + lane] = row[head * size + modifier]
 
 
-@compiled
+@uncounted
 def _raise_to_sums(out, first, second, w, step):
     """``out[x] = max_k first[k, x] + second[w − k, x + k · step]`` for k from 1 to w − 1, where that is more."""
     size, k = len(out), 1
@@ -86,7 +86,7 @@ def _raise_to_sums(out, first, second, w, step):
         k += 1
 
 
-@compiled
+@uncounted
 def fill_best(space, lanes, single_root):
     """All best items, by increasing width. A single root is bare when it takes its child."""
     size, step, first, second = space.scores.shape[1], 3 * lanes, space.first, space.second
@@ -114,7 +114,7 @@ def fill_best(space, lanes, single_root):
                     after[x - step] = left
 
 
-@compiled
+@uncounted
 def read_best(space, lane, lanes, parts):
     """The walk of one item from the whole down, one arc per step; returns how many. Where nothing is feasible it reads some tree."""
     size, waiting, count, top = space.scores.shape[1], space.waiting, 0, 1
@@ -135,7 +135,7 @@ def read_best(space, lane, lanes, parts):
     return count
 
 
-@compiled
+@uncounted
 def _first_best(space, first, last, kind, lane, lanes):
     """The first position of the best sum of two items of a kind that meet there."""
     width, step = last - first, 3 * lanes

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compilation import compiled, fused
+from .compilation import fused, uncounted
 
 RIGHT, LEFT, RIGHT_ARC, LEFT_ARC, SEAM = 0, 1, 2, 3, 4
 
@@ -127,7 +127,7 @@ def outside(weights, tables, outer, lanes, single_root):
         spread(seam, right, left, o_right, o_left, w - 2, w - 1, -lanes)
 
 
-@compiled
+@uncounted
 def _clear(outer, lanes):
     size = outer.shape[1]
     for kind in range(5):
@@ -202,7 +202,7 @@ def outside_tangents(weights, directions, tables, tangents, outer, d_outer, lane
         spread(outer[4, w, :count], d_right, d_left, o_right, o_left, w - 2, w - 1, -lanes)
 
 
-@compiled
+@uncounted
 def put_rest(waiting, top, leftward, first, last, child, seam):
     """Where a walk from the whole down has chosen a child and a seam: put what is left on the stack [2n, 3]; returns its new top.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import compiled
+from .compilation import compiled, uncounted
 from .projective_charts import put_rest
 
 
@@ -30,7 +30,7 @@ def sampling_workspace(size):
     )  # fmt: skip
 
 
-@compiled
+@uncounted
 def load_tables(tables, lane, lanes, space):
     """Take one item out of tables [5, n + 1, ...] by width and position."""
     size = tables.shape[1]
@@ -45,7 +45,7 @@ def load_tables(tables, lane, lanes, space):
                 space.begin[0, i, j], space.end[1, j, i], space.spanned[i, j] = tables[2, w, at], tables[3, w, at], tables[4, w, at]
 
 
-@compiled
+@uncounted
 def _pick(begin, end, threshold):
     """The first place where the running sum of the products exceeds a threshold."""
     total, last = 0.0, 0
@@ -58,7 +58,7 @@ def _pick(begin, end, threshold):
     return last
 
 
-@compiled
+@uncounted
 def draw(space, uniforms, structure):
     """Put one sample into a structure [n + 1, n + 1] from uniforms [2n]: two per step, for the child and for the seam."""
     waiting, top, step = space.waiting, 1, 0

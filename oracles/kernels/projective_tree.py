@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import active_set
-from .compilation import compiled
+from .compilation import compiled, uncounted
 from .exponential import exponentials
 from .projective_best import Best, best_parts, best_workspace, fill_best, load_scores, read_best
 from .projective_charts import LEFT_ARC, RIGHT, RIGHT_ARC, inside, inside_tangents, outside, outside_tangents
@@ -97,7 +97,7 @@ def argmax(rows, structures, single_root):
                 structure[group.parts[k]] = 1
 
 
-@compiled
+@uncounted
 def _take_greatest(row, shift):
     """The greatest score of the arcs into every word; 0 where all are forbidden."""
     size = len(shift)
@@ -149,7 +149,7 @@ def _weigh(rows, group, lanes):
             exponentials(scores[side, w, :count], 0.0, group.weights[side, w, :count])
 
 
-@compiled
+@uncounted
 def _measure(group, lanes, lane):
     """The least and the greatest of the items of one lane."""
     least, most = np.inf, 0.0
@@ -171,7 +171,7 @@ def _shift(rows, group, lanes, attempt, single_root):
             group.state[lane] = INFEASIBLE
 
 
-@compiled
+@uncounted
 def _bound(group, lanes, single_root):
     """Keep those doubtful items whose sum with everything lost raised to `LEAST` is the same; ``outer`` is scratch."""
     size = group.shifts.shape[1]
@@ -208,7 +208,7 @@ def fill(rows, group, lanes, attempt, single_root):
     return some
 
 
-@compiled
+@uncounted
 def _next_group(group, waiting, first):
     """Take up the rows that wait from ``first`` on; returns how many."""
     lanes = len(group.items)
@@ -272,7 +272,7 @@ def _evaluate(rows, marginals, uniforms, structures, log_partition, certified, s
         waiting = waiting[:failed]
 
 
-@compiled
+@uncounted
 def _write(group, lane, lanes, marginals):
     """The marginals of one item: how the log-partition rises with the score of every arc."""
     size, tables, outer = marginals.shape[0], group.tables, group.outer
@@ -325,7 +325,7 @@ def _load_directions(direction, group, directions, scales, lanes):
         scales[lane] = scale
 
 
-@compiled
+@uncounted
 def _write_product(group, tangents, d_outer, lane, lanes, scale, product):
     """The derivatives of the marginals of one item."""
     size, tables, outer = product.shape[0], group.tables, group.outer

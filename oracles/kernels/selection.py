@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .compilation import compiled
+from .compilation import compiled, uncounted
 
 FEW = 32
 """Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
@@ -28,10 +28,11 @@ def kth_largest(row: np.ndarray, k: int, work: np.ndarray) -> float:
     return float(work[k - 1])
 
 
-@compiled
+@uncounted
 def _partitioned(row: np.ndarray, target: int, work: np.ndarray) -> float:
     """What stands at place ``target`` in ascending order, by partitioning around the number that stands there (Hoare 1961)."""
-    work[: len(row)] = row
+    for i in range(row.size):
+        work[i] = row[i]
     first, last = 0, len(row) - 1
     while first < last:
         pivot, left, right = work[target], first, last

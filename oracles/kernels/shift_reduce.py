@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import active_set
-from .compilation import compiled
+from .compilation import compiled, uncounted
 from .exponential import exponentials
 
 Array = NDArray[Any]
@@ -46,7 +46,7 @@ def _workspace(size: int) -> Workspace:
     return Workspace(np.empty((size + 1, size + 1)), line, np.empty_like(line), np.empty_like(line), np.empty((size + 1, size + 1)), table)
 
 
-@compiled
+@uncounted
 def _compare(row: Array, space: Workspace) -> tuple[float, int]:
     """The best completion from each state, and by how much SHIFT is better there, in the order of the loop.
 
@@ -215,7 +215,7 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array) ->
                 state += 2 * (size + 1) - 2 * (size + 2) * action
 
 
-@compiled
+@uncounted
 def best_parts(row: Array, space: Workspace, parts: Array) -> int:
     """Flat indices of the parts of the best derivation, written to ``parts`` (int32, 2n − 1); of equal ones that which shifts first."""
     leaves, values = row.shape[0] - 1, space.values

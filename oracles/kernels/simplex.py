@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .compilation import compiled, reordered
+from .compilation import compiled, reordered, uncounted
 from .selection import kth_largest
 
 
@@ -51,7 +51,7 @@ def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarra
         gap[item] = max(above, 0.0)
 
 
-@compiled
+@uncounted
 def _threshold(near: np.ndarray, count: int, k: int) -> float:
     """The τ in [-1, 0] with ``Σ clip(x − τ, 0, 1) = k``: Newton's method in a bracket.
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled
+from .compilation import compiled, uncounted
 from .exponential import exponentials
 from .lanes import WIDTH, add, divide, greatest, least, load, multiply, multiply_add, spread, store, subtract, where_greater
 
@@ -54,7 +54,7 @@ class Workspace(NamedTuple):
     lanes: Array  # [5 · WIDTH]
 
 
-@compiled
+@uncounted
 def stride(n: int) -> int:
     """From one row of a chart to the next."""
     return (n + WIDTH - 1) // WIDTH * WIDTH + WIDTH
@@ -78,7 +78,7 @@ def workspace(n: int, charts: int) -> Workspace:
     )  # fmt: skip
 
 
-@compiled
+@uncounted
 def gather(row: Array, starts: Array, by_width: Array) -> float:
     """Gather the spans of two tokens and more; gives the sum of the single tokens."""
     n, leaves = row.shape[0], 0.0
@@ -89,7 +89,7 @@ def gather(row: Array, starts: Array, by_width: Array) -> float:
     return leaves
 
 
-@compiled
+@uncounted
 def scatter(by_width: Array, starts: Array, leaf: float, matrix: Array) -> None:
     """Write numbers by width, and one for all single tokens, into a matrix [n, n]."""
     n = matrix.shape[0]
@@ -124,7 +124,7 @@ def _guess(space: Workspace) -> tuple[float, float, float]:
     return mean + RATE + DEVIATION * np.sqrt(max(variance, 0.0)), lanes[0], lanes[WIDTH]
 
 
-@compiled
+@uncounted
 def _go_up(space: Workspace) -> bool:
     """Fill the chart `inside` from the weights; gives whether it is certain."""
     n, chart, step, lanes = len(space.spans), space.inside, stride(len(space.spans)), space.lanes
@@ -154,7 +154,7 @@ def _go_up(space: Workspace) -> bool:
     return fits and (exact or _zeros_are_exact(space))
 
 
-@compiled
+@uncounted
 def _zeros_are_exact(space: Workspace) -> bool:
     """Whether every span of weight 0 is forbidden, or has in every cut a part of weight 0."""
     n, chart, step, exact = len(space.spans), space.inside, stride(len(space.spans)), True
@@ -166,7 +166,7 @@ def _zeros_are_exact(space: Workspace) -> bool:
     return exact
 
 
-@compiled
+@uncounted
 def find_best(space: Workspace) -> float:
     """Fill the chart `best`; gives the score of the best tree, without its single tokens."""
     n, chart, step, nothing = len(space.spans), space.best, stride(len(space.spans)), spread(-np.inf)
@@ -199,7 +199,7 @@ def evaluate(space: Workspace, leaves: float) -> tuple[float, bool]:
     return -np.inf, False
 
 
-@compiled
+@uncounted
 def go_down(space: Workspace) -> None:
     """Marginals by width, from the widest span down, and the chart `around`."""
     n, inside, around, step, zero = len(space.spans), space.inside, space.around, stride(len(space.spans)), spread(0.0)
@@ -240,7 +240,7 @@ def scale_rates(space: Workspace) -> float:
     return float(scale)
 
 
-@compiled
+@uncounted
 def go_up_rates(space: Workspace) -> None:
     """Derivatives of `_go_up`: the chart `inside_rate`."""
     n, inside, rates, step, zero = len(space.spans), space.inside, space.inside_rate, stride(len(space.spans)), spread(0.0)
@@ -256,7 +256,7 @@ def go_up_rates(space: Workspace) -> None:
             store(rates, here, multiply_add(load(inside, here), load(space.rates, space.starts[w] + i), weighted))
 
 
-@compiled
+@uncounted
 def go_down_rates(space: Workspace, scale: float) -> None:
     """Derivatives of `go_down`, times a number, in place of the marginals."""
     n, inside, around, step, zero = len(space.spans), space.inside, space.around, stride(len(space.spans)), spread(0.0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import active_set, escape_rates, escapes, lane_escapes
 from .arborescence import best_parts, workspace
-from .compilation import compiled
+from .compilation import compiled, uncounted
 from .elimination import CERTAIN, INFEASIBLE, LARGEST, UNCERTAIN, eliminate, exchange, weigh
 from .lane_elimination import bounds, conclude, items, take_out
 from .lane_elimination import weigh as weigh_items
@@ -93,7 +93,7 @@ def covariance_product(rows: Array, direction: Array, product: Array, certified:
         _hand_out(rates, totals, first, product, certified)
 
 
-@compiled
+@uncounted
 def _hand_out(table: Array, totals: Array, first: int, results: Array, certified: Array) -> None:
     """Write the items from ``first`` on that are certain, where what the heads of every word weigh together is in range."""
     size = len(table)
@@ -138,7 +138,7 @@ def careful_marginals(rows: Array, marginals: Array, log_partition: Array, certi
                 marginals[b, h, m] = weights[h, m] * chances[h, m] * totals[m]
 
 
-@compiled
+@uncounted
 def _add_up(weights: Array, chances: Array, totals: Array) -> bool:
     """What the heads of each word weigh together, inverted; False where that is out of range."""
     totals[:] = 0.0
@@ -199,14 +199,14 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, si
                 _write(words[0], last_word, structures[b, s])
 
 
-@compiled
+@uncounted
 def _write(head: Array, last_word: int, structure: Array) -> None:
     """The arcs of a tree in which word 1 and another one have changed places."""
     for m in range(1, len(head)):
         structure[_place(head[m], last_word), _place(m, last_word)] = 1
 
 
-@compiled
+@uncounted
 def _place(position: int, last_word: int) -> int:
     return last_word if position == 1 else 1 if position == last_word else position
 

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from .compilation import compiled, reordered
+from .compilation import compiled, reordered, uncounted
 from .exponential import exponentials
 from .selection import kth_largest
 
@@ -139,7 +139,7 @@ def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certi
                 part += 1
 
 
-@compiled
+@uncounted
 def _representable(size: int, k: int) -> bool:
     """Whether sums over all subsets are certainly float64 numbers, in every coefficient that is computed."""
     most = min(k + BLOCK, size // 2)
@@ -171,7 +171,7 @@ def _weigh(row: np.ndarray, k: int, weights: np.ndarray, work: np.ndarray) -> fl
     return best
 
 
-@compiled
+@uncounted
 def _weigh_tangents(direction: np.ndarray, weights: np.ndarray) -> float:
     """Write the derivatives of the weights along the direction, shortened to a largest entry of 1, and return its length."""
     length = 0.0
@@ -187,7 +187,7 @@ def _weigh_tangents(direction: np.ndarray, weights: np.ndarray) -> float:
     return length
 
 
-@compiled
+@uncounted
 def _multiply(before: np.ndarray, after: np.ndarray, weight: np.ndarray) -> None:
     """``after = before · (skip + take·x)``."""
     skip, take = weight[SKIP], weight[TAKE]
@@ -196,7 +196,7 @@ def _multiply(before: np.ndarray, after: np.ndarray, weight: np.ndarray) -> None
             after[block + lane] = skip * before[block + lane] + take * before[block + lane - 1]
 
 
-@compiled
+@uncounted
 def _multiply_tangent(before: np.ndarray, tangent: np.ndarray, after_tangent: np.ndarray, weight: np.ndarray) -> None:
     """The tangent of `_multiply`."""
     skip, take, skip_tangent, take_tangent = weight[SKIP], weight[TAKE], weight[SKIP_TANGENT], weight[TAKE_TANGENT]

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .compilation import compiled
+from .compilation import uncounted
 
 Array = NDArray[Any]
 
@@ -18,7 +18,7 @@ HEAD, OVER, WAITING, NEXT = 0, 1, 2, 3
 and the next one of the same."""
 
 
-@compiled
+@uncounted
 def draw(direct: Array, weights: Array, totals: Array, uniforms: Array, single_root: bool, rest: Array, words: Array) -> None:
     """Fill ``words[HEAD]`` with the heads of one tree.
 
@@ -50,7 +50,7 @@ def draw(direct: Array, weights: Array, totals: Array, uniforms: Array, single_r
             child = after
 
 
-@compiled
+@uncounted
 def _pick(weights: Array, k: int, first: int, uniform: float) -> tuple[int, float]:
     """A head of word k below it, and what is left of the uniform."""
     start, last = 0.0, 0
@@ -63,7 +63,7 @@ def _pick(weights: Array, k: int, first: int, uniform: float) -> tuple[int, floa
     return last, TOP
 
 
-@compiled
+@uncounted
 def _inherited(words: Array, k: int) -> int:
     """The head of the last word that leads over k, on the way to the root from the lowest one that does."""
     head, over, following = words[HEAD], words[OVER], words[NEXT]
@@ -80,7 +80,7 @@ def _inherited(words: Array, k: int) -> int:
     return int(head[last])
 
 
-@compiled
+@uncounted
 def _lead_over(direct: Array, weights: Array, h: int, m: int, total: float, rest: Array, words: Array) -> None:
     """Choose over which word the arc from h to m leads, and let m wait for it."""
     point, start, chance = rest[m] * total, 0.0, direct[h, m]

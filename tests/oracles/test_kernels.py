@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import ast
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numba import njit
 
 from structgrad.oracles import LinearChain, kernels
-from structgrad.oracles.kernels.exponential import LANES, exponentials, exponentials_single, extent, weigh
+from structgrad.oracles.kernels.exponential import exponential_single, exponentials
+from structgrad.oracles.kernels.lanes import WIDTH, high_half, load_singles, low_half, store
 
 
 @pytest.fixture
@@ -120,19 +123,6 @@ def test_rows_without_a_certificate_go_to_the_twin() -> None:
     torch.testing.assert_close(LinearChain().log_partition(scores), expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("size", [1, 3, LANES - 1, LANES, 3 * LANES + 5])
-def test_extent(dtype: type, size: int) -> None:
-    values = np.random.default_rng(size).normal(size=size).astype(dtype)
-    lanes = np.empty((2, LANES), dtype)
-    assert extent(values, lanes) == (values.max(), values.min())
-    for hidden in range(size):
-        some = values.copy()
-        some[hidden] = -np.inf
-        finite = some[some > -np.inf]
-        assert extent(some, lanes) == ((finite.max(), finite.min()) if size > 1 else (-np.inf, np.inf))
-
-
 def test_exponentials_are_exact_to_the_last_place() -> None:
     values = np.concatenate([np.linspace(-699, 700, 20_001), [0.0, -0.0, -1e-300]])
     out = np.empty_like(values)
@@ -142,23 +132,55 @@ def test_exponentials_are_exact_to_the_last_place() -> None:
     assert out[:4].tolist() == [0, 0, 0, 1]
 
 
+@pytest.mark.parametrize("size", [*range(1, 20), 100])
+def test_exponentials_in_place_and_of_any_size(size: int) -> None:
+    values = np.random.default_rng(size).normal(size=size)
+    values[size // 2] = -np.inf
+    room = np.concatenate([values, [7.0]])
+    exponentials(room[:size], 0.5, room[:size])
+    np.testing.assert_allclose(room, [*np.exp(values - 0.5), 7.0], rtol=4.5e-16)
+
+
 def test_exponentials_in_single_precision() -> None:
-    values = np.linspace(-85, 85, 20_001).astype(np.float32)
-    out = np.empty_like(values)
-    exponentials_single(values, np.float32(0), out)
+    @njit
+    def apply(values: np.ndarray, out: np.ndarray) -> None:
+        for x in range(0, len(values), 2 * WIDTH):
+            weight = exponential_single(load_singles(values, x))
+            store(out, x, low_half(weight))
+            store(out, x + WIDTH, high_half(weight))
+
+    values = np.linspace(-85, 0, 20_000).astype(np.float32)
+    out = np.empty(20_000)
+    apply(values, out)
     np.testing.assert_allclose(out, np.exp(values.astype(np.float64)), rtol=1.3e-7)
-    exponentials_single(np.array([-np.inf, -87.0, 1.0], np.float32), np.float32(1), out[:3])
-    assert out[:3].tolist() == [0, 0, 1]
+    apply(np.full(16, -np.inf, np.float32), out)
+    apply(np.full(16, -87, np.float32), out[16:])
+    assert not out[:32].any()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("spread", [1.0, 19.0, 60.0, 500.0])
-def test_weights_are_relative_to_the_greatest(dtype: type, spread: float) -> None:
-    values = (spread * np.random.default_rng(0).random(100)).astype(dtype)
-    values[7] = -math.inf
-    top, bottom = extent(values, np.empty((2, LANES), dtype))
-    out = np.empty(100)
-    weigh(values, top, bottom, np.empty(100, np.float32), out)
-    np.testing.assert_allclose(out, np.exp(values.astype(np.float64) - top), rtol=1.5e-6 if dtype is np.float32 else 1e-15)
-    weigh(values, -np.inf, np.inf, np.empty(100, np.float32), out)
-    assert not out.any()
+def test_what_does_not_count_references_gets_and_gives_no_arrays() -> None:
+    """Otherwise an array would be freed twice, or never. That no array is made, the compiler checks."""
+    functions: dict[str, tuple[str, ast.FunctionDef]] = {}
+    for path in Path(kernels.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.decorator_list and isinstance(node.decorator_list[0], ast.Name):
+                functions[f"{path.stem}.{node.name}"] = (node.decorator_list[0].id, node)
+    counted = {"compiled", "inner"}
+    numbers = {"float", "int", "bool"}
+    givers = {node.name for decorator, node in functions.values() if decorator in counted and _returned(node)}
+    givers -= {node.name for _, node in functions.values() if isinstance(node.returns, ast.Name) and node.returns.id in numbers}
+    uncounted = {name: node for name, (decorator, node) in functions.items() if decorator not in counted}
+    assert len(uncounted) > 100
+    for name, node in uncounted.items():
+        called = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
+        own = {other.split(".")[1] for other in uncounted}
+        assert not called & givers - own, f"{name} may get an array from {called & givers}"
+        arrays = {
+            part.value.id for part in ast.walk(node) if isinstance(part, ast.Subscript | ast.Attribute) and isinstance(part.value, ast.Name)
+        }
+        given = {part.id for value in _returned(node) for part in getattr(value, "elts", [value]) if isinstance(part, ast.Name)}
+        assert not given & arrays, f"{name} returns {given & arrays}"
+
+
+def _returned(function: ast.FunctionDef) -> list[ast.expr]:
+    return [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]

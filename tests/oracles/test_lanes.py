@@ -65,3 +65,39 @@ def test_places_need_no_alignment_and_numbers_spread() -> None:
     source, out = np.arange(20.0), np.zeros(20)
     moved(source, out)
     assert out.tolist() == [0.0] * 3 + [5.5 + k for k in range(WIDTH)] + [0.0] * 9
+
+
+def test_single_precision_is_converted() -> None:
+    @njit
+    def doubled(source: np.ndarray, out: np.ndarray) -> None:
+        store(out, 1, lanes.add(load(source, 2), load(source, 2)))
+
+    source, out = np.linspace(-1, 1, 12).astype(np.float32), np.zeros(10, np.float32)
+    doubled(source, out)
+    np.testing.assert_array_equal(out, [0, *(2 * source[2:10]), 0])
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_entries_are_joined(single: bool) -> None:
+    @njit
+    def joined(source: np.ndarray, out: np.ndarray) -> None:
+        vector = lanes.load_singles(source, 0) if single else load(source, 0)
+        out[0], out[1], out[2] = lanes.total(vector), lanes.maximum(vector), lanes.minimum(vector)
+
+    values = np.random.default_rng(0).normal(size=2 * WIDTH if single else WIDTH).astype(np.float32 if single else np.float64)
+    out = np.zeros(3)
+    joined(values, out)
+    np.testing.assert_allclose(out, [values.sum(), values.max(), values.min()], rtol=1e-6 if single else 1e-15)
+
+
+def test_halves_powers_and_numbers_in_single_precision() -> None:
+    @njit
+    def apply(source: np.ndarray, out: np.ndarray) -> None:
+        vector = lanes.add(lanes.load_singles(source, 0), lanes.spread_single(np.float32(12582912.0)))
+        store(out, 0, lanes.low_half(lanes.power_of_two(vector)))
+        store(out, WIDTH, lanes.high_half(lanes.power_of_two(vector)))
+        store(out, 2 * WIDTH, lanes.power_of_two(lanes.add(load(source, 0), spread(6755399441055744.0))))
+
+    exponents, out = np.arange(-8, 8).astype(np.float32), np.zeros(3 * WIDTH)
+    apply(exponents, out)
+    np.testing.assert_array_equal(out, 2.0 ** np.concatenate([exponents, exponents[:WIDTH]]))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import LinearChain
+from tests.helpers import seeded
 
 BATCH, LENGTH, TAGS = 2, 4, 3
 
@@ -123,3 +124,16 @@ def test_messages_of_from_potentials() -> None:
         LinearChain.from_potentials(unary, start=torch.zeros(2))
     with pytest.raises(ValueError, match=r"`from_potentials` got end of shape \(\); expected \(..., 3\)"):
         LinearChain.from_potentials(unary, end=torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("tags", [2, 5, 8, 11])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_an_item_leaves_nothing_behind_for_the_next(tags: int, dtype: torch.dtype) -> None:
+    """Not even where tags do not fill a vector and scores are far from 0."""
+    scores = torch.randn(4, 6, tags, tags, generator=seeded(), dtype=torch.float64).to(dtype) - 1000
+    scores.requires_grad_()
+    direction = torch.randn(scores.shape, generator=seeded(1), dtype=torch.float64).to(dtype)
+    together = torch.autograd.grad(LinearChain().marginals(scores), scores, direction)[0]
+    for row in range(4):
+        assert torch.equal(LinearChain().marginals(scores)[row], LinearChain().marginals(scores[row]))
+        assert torch.equal(together[row], torch.autograd.grad(LinearChain().marginals(scores[row]), scores, direction[row])[0][row])

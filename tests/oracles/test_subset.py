@@ -183,7 +183,7 @@ def test_more_subsets_than_a_float_can_count(compiled: bool) -> None:
     if compiled:
         kernel = kernels.find("subset", "log_partition", scores, (1500,))
         assert kernel is not None
-        failed = kernel.certify(scores, torch.zeros(2, dtype=torch.float64))
+        failed = kernel.certify((scores,), (torch.zeros(2, dtype=torch.float64),))
         assert failed is not None
         assert failed.tolist() == [0, 1]
     equal = math.lgamma(3001) - 2 * math.lgamma(1501)
