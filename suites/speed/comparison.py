@@ -106,16 +106,22 @@ def _difference(theirs: np.ndarray | None, ours: np.ndarray | None) -> float:
 
 
 def interleaved(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median CPU seconds of one call of each, timed in turns so that what else the machine does hits all alike."""
+    """Median CPU seconds of one call of each, timed in turns so that what else the machine does hits all alike.
+
+    Short calls are timed in a loop that has begun: what their contenders left in the caches would weigh more than they do.
+    """
     repeats, once = {}, {}
     for name, call in calls.items():
-        call()
         once[name] = _timed(call, 1)
+        if once[name] < LONGEST:
+            once[name] = min(_timed(call, 1) for _ in range(3))
         repeats[name] = max(1, min(1000, math.ceil(SHORTEST / max(once[name], 1e-7))))
     timings: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
             if once[name] < LONGEST or not timings[name]:
+                if repeats[name] > 1:
+                    call()
                 timings[name].append(_timed(call, repeats[name]))
     return {name: statistics.median(values) for name, values in timings.items()}
 
