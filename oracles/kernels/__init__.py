@@ -128,9 +128,7 @@ def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], option
 
     Rows are independent of each other, so that the result does not depend on how they are split.
     """
-    arrays = [
-        tensor if isinstance(tensor, np.ndarray) else (tensor.detach() if tensor.requires_grad else tensor).numpy() for tensor in tensors
-    ]
+    arrays = [_array(tensor) for tensor in tensors]
     rows = arrays[0].shape[0]
     threads = min(torch.get_num_threads(), rows, rows * operations // GRAIN) if rows > 1 else 1
     if threads <= 1:

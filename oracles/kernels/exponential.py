@@ -38,16 +38,22 @@ _S2, _S3, _S4, _S5, _S6, _S7 = (np.float32(1 / math.factorial(i)) for i in range
 
 
 @uncounted
+def _reduced(y, per_log_2, rounder, minus_high, minus_low):
+    """Cody and Waite's reduction ``y = k log 2 + r``: k with the rounder added, for `power_of_two`, and r."""
+    shifted = multiply_add(y, per_log_2, rounder)
+    whole = subtract(shifted, rounder)
+    return shifted, multiply_add(whole, minus_low, multiply_add(whole, minus_high, y))
+
+
+@uncounted
 def exponential(x):
     """``exp`` of a vector, to one unit in the last place; 0 below ``-RANGE``, and ``exp(709)`` above 709.
 
-    Cody and Waite's reduction: ``x = k log 2 + r``, and a polynomial in r.
+    A polynomial in what `_reduced` leaves.
     """
     lowest = spread(-RANGE)
     y = least(greatest(x, lowest), spread(709.0))
-    shifted = multiply_add(y, spread(PER_LOG_2), spread(ROUNDER))
-    whole = subtract(shifted, spread(ROUNDER))
-    r = multiply_add(whole, spread(-LOG_2_LOW), multiply_add(whole, spread(-LOG_2_HIGH), y))
+    shifted, r = _reduced(y, spread(PER_LOG_2), spread(ROUNDER), spread(-LOG_2_HIGH), spread(-LOG_2_LOW))
     # Two polynomials side by side, in r², so that they do not wait for each other.
     square = multiply(r, r)
     odd = multiply_add(square, spread(_C13), spread(_C11))
@@ -84,9 +90,8 @@ def exponential_single(x):
     """``exp`` of a vector of float32 numbers up to 0, to one unit in the last place; 0 below ``-SINGLE_RANGE``."""
     lowest = spread_single(-_SINGLE_RANGE)
     y = greatest(x, lowest)
-    shifted = multiply_add(y, spread_single(_PER_LOG_2), spread_single(_ROUNDER))
-    whole = subtract(shifted, spread_single(_ROUNDER))
-    r = multiply_add(whole, spread_single(-_LOG_2_LOW), multiply_add(whole, spread_single(-_LOG_2_HIGH), y))
+    singles = spread_single(_PER_LOG_2), spread_single(_ROUNDER), spread_single(-_LOG_2_HIGH), spread_single(-_LOG_2_LOW)
+    shifted, r = _reduced(y, *singles)
     square = multiply(r, r)
     odd = multiply_add(square, spread_single(_S7), spread_single(_S5))
     even = multiply_add(square, spread_single(_S6), spread_single(_S4))

@@ -14,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .compilation import compiled, uncounted
+from .elimination import DEEPEST
 from .exponential import exponentials
 from .lanes import WIDTH, add, divide, greatest, least, load, multiply, multiply_add, spread, store, subtract, where_greater
 
 Array = NDArray[Any]
-
-DEEPEST = -660.0
-"""The least exponent of a weight."""
 
 SAFEST = 600.0
 """Where the exponents of n weights add up to no more, with log n for each, no weight that a path of arcs has is lost."""
