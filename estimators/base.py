@@ -15,6 +15,8 @@ direction is minus the estimate.
 from __future__ import annotations
 
 import abc
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final
@@ -39,6 +41,7 @@ class Evaluations:
     Attributes:
         losses: loss values. ``loss_gradients``: of these, how many are differentiated in the structure.
         argmax: MAP calls. ``marginals``: marginals or log-partitions. ``samples``: exact samples. ``projections``: SparseMAP calls.
+        kbest: structures of k-best lists. ``relaxations``: smoothed recursions.
         perturbations: draws of a noise tensor.
         enumerations: passes over all structures (each takes the loss and the probability of every one).
         support_losses: passes over the support of a sparse distribution (each evaluates the loss on every atom).
@@ -50,9 +53,30 @@ class Evaluations:
     marginals: int = 0
     samples: int = 0
     projections: int = 0
+    kbest: int = 0
+    relaxations: int = 0
     perturbations: int = 0
     enumerations: int = 0
     support_losses: int = 0
+
+
+def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The method, which raises ValueError with the reason where the oracle or the shape of the scores cannot be served."""
+    if getattr(method, "__isabstractmethod__", False):
+        return method
+
+    parameters = list(inspect.signature(method).parameters)[1:]
+
+    @functools.wraps(method)
+    def checked(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
+        given = dict(zip(parameters, args, strict=False)) | named
+        oracle, scores = given["oracle"], given["scores"]
+        reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
+        if reason is not None:
+            raise ValueError(f"{reason}; choose another pair")
+        return method(self, *args, **named)
+
+    return checked
 
 
 class Estimator(abc.ABC, Generic[O]):
@@ -116,12 +140,23 @@ class Estimator(abc.ABC, Generic[O]):
         return self
 
     @final
-    def incompatibility(self, oracle: Oracle) -> str | None:
-        """Why this estimator cannot serve an oracle; None where it can."""
+    def incompatibility(self, oracle: Oracle, event_shape: tuple[int, ...] | None = None) -> str | None:
+        """Why this estimator cannot serve an oracle, or its scores of a shape; None where it can."""
         missing = [need.__name__ for need in self.needs if not isinstance(oracle, need)]
-        if not missing:
-            return None
-        return f"{self.name} needs {_listed(missing)}, which the oracle {oracle.name} does not offer"
+        if missing:
+            return f"{self.name} needs {_listed(missing)}, which the oracle {oracle.name} does not offer"
+        return None if event_shape is None else self._limitation(oracle, event_shape)
+
+    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
+        """Why scores of this shape are out of reach, as one sentence that begins with the estimator's name; None where they are not."""
+        return None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Whatever a subclass lets people call first asks whether the pair is possible."""
+        super().__init_subclass__(**options)
+        for method in ("surrogate", "structure"):
+            if method in vars(cls):
+                setattr(cls, method, _refusing(vars(cls)[method]))
 
 
 class PathwiseEstimator(Estimator[O]):

@@ -14,7 +14,9 @@ from .base import (
     RelaxedOracle,
     SamplingOracle,
 )
+from .capabilities import FactorisedOracle, PolicyOracle, SubsetOracle
 from .categorical import Categorical
+from .categories import Categories
 from .constituency import Constituency
 from .linear_chain import LinearChain
 from .projective_tree import ProjectiveTree
@@ -26,6 +28,7 @@ from .subset import Subset
 
 ORACLES: dict[str, type[Oracle]] = {
     "categorical": Categorical,
+    "categories": Categories,
     "subset": Subset,
     "linear_chain": LinearChain,
     "alignment": Alignment,
@@ -41,12 +44,15 @@ __all__ = [
     "Alignment",
     "Assignment",
     "Categorical",
+    "Categories",
     "Constituency",
     "EnumerableOracle",
+    "FactorisedOracle",
     "KBestOracle",
     "LinearChain",
     "MarginalOracle",
     "Oracle",
+    "PolicyOracle",
     "ProjectionOracle",
     "ProjectiveTree",
     "RelaxedOracle",
@@ -56,6 +62,7 @@ __all__ = [
     "SpanningTree",
     "SparseSolution",
     "Subset",
+    "SubsetOracle",
     "make_oracle",
 ]
 

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from . import simplex
-from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle, at_least_single
+from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, at_least_single
+from .capabilities import FactorisedOracle
 from .masking import log_sum_exp, running_sums
 from .sparse_solution import Projection
 
 
 @dataclass(frozen=True)
-class Categorical(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """One of n: event ``[n]``, structures are one-hot.
 
     Cost: O(n) each; the projection (sparsemax) sorts, but for the CPU, where it is compiled and O(n).

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from . import kernels
-from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle, at_least_single
+from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, at_least_single
+from .capabilities import PolicyOracle
 from .masking import log_sum_exp, share_rows
 
 SHIFT, REDUCE = 0, 1
@@ -20,7 +21,7 @@ SHIFT, REDUCE = 0, 1
 
 
 @dataclass(frozen=True)
-class ShiftReduce(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Shift-reduce derivations: event ``[n + 1, n + 1, 2]``, ``scores[..., i, d, a]`` scores action a after i shifts with stack depth d.
 
     A derivation of n leaves is 2n − 1 actions from state (0, 0) to (n, 1). Action 0, SHIFT, needs i < n and leads to (i + 1, d + 1); action
@@ -122,6 +123,12 @@ class ShiftReduce(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracl
             total = torch.where(possible, log_sum_exp(joint, 2).unsqueeze(2), 0)
             steps = _by_states(torch.where(possible, joint - total, -math.inf)).reshape(scores.shape)
         return torch.where(mask if inside is None else mask & inside, steps, -math.inf).to(scores.dtype)
+
+    def steps(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        """``[n + 1, n + 1, 2]``: state (i, d) is reached after 2i − d actions."""
+        place = torch.arange(event_shape[0], device=device)
+        taken = (2 * place.unsqueeze(-1) - place).unsqueeze(-1)
+        return torch.where(self.read_mask(event_shape, device), taken, -1)
 
     def count(self, event_shape: tuple[int, ...]) -> int:
         leaves = event_shape[0] - 1

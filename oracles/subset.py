@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn.functional import pad, softplus
 
 from . import simplex
-from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax
+from .capabilities import SubsetOracle
 from .sparse_solution import Projection
 
 
 @dataclass(frozen=True)
-class Subset(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class Subset(SubsetOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Exactly ``k`` of ``n``: event ``[n]``, structures hold k ones.
 
     The Gibbs law is the conditional Poisson law (not Plackett-Luce, which Gumbel top-k draws): of n independent parts, given that k are

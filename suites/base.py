@@ -137,9 +137,9 @@ METRICS: dict[str, str] = {
 """Every metric and what it means; reports print these sentences."""
 
 
-def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss) -> Skip | None:
-    """Why an estimator cannot be measured on an oracle with a loss; None where it can."""
-    reason = estimator.incompatibility(oracle)
+def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, event_shape: tuple[int, ...] | None = None) -> Skip | None:
+    """Why an estimator cannot be measured on an oracle, with scores of a shape and a loss; None where it can."""
+    reason = estimator.incompatibility(oracle, event_shape)
     if reason is None and estimator.evaluations().loss_gradients and not loss.differentiable:
         reason = f"{estimator.name} needs gradients of the loss, and the loss {loss.name} gives values only"
     if reason is None and estimator.inside_hull and not loss.inside_hull:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from structgrad.oracles import (
     Alignment,
     Assignment,
     Categorical,
+    Categories,
     Constituency,
     LinearChain,
     ProjectiveTree,
@@ -31,6 +32,7 @@ from tests.helpers import (
     monotone_paths,
     one_hots,
     permutations,
+    products,
     projective_trees,
     shift_reduce_policy,
     spanning_trees,
@@ -39,22 +41,38 @@ from tests.helpers import (
     tag_sequences,
 )
 
-NAMES = (
-    *ESTIMATORS,
+VARIANTS = (
+    # score function
     "exact[chunk=2]",
     "reinforce[num_samples=3]",
     "reinforce_constant[value=-0.3, num_samples=2]",
     "reinforce_running_mean[mean=0.7, num_samples=2]",
     "reinforce_greedy[num_samples=2]",
     "rloo[num_samples=3]",
+    # independent categories
+    # straight-through
+    # perturbation
     "st_gumbel[temperature=0.5]",
     "perturb_and_map[noise=sum_of_gamma/k=2]",
     "perturb_and_parse[noise=gumbel/scale=0.5]",
+    # surrogate projections
     "spigot[step_size=0.3, max_norm=1.5]",
+    # implicit differentiation
     "imle[lambda=2.5, noise=sum_of_gamma/k=2, num_samples=3]",
     "imle[lambda=0.5, divide_by_lambda=True]",
+    # deterministic
+    # policies
 )
+"""Entries of the registry with options."""
+
+NAMES = (*ESTIMATORS, *VARIANTS)
 """Every entry of the registry with its defaults, and some with options."""
+
+STATEFUL = ("reinforce_running_mean",)
+"""What `warmed_up` changes."""
+
+IDENTITY_BACKWARD = ("ste", "ste_sample", "perturb_and_map")
+"""What hands γ itself back, and so gives an estimate where there is nothing to learn."""
 
 estimators = pytest.mark.parametrize("name", NAMES)
 
@@ -73,6 +91,8 @@ EXACT_FOR_ANOTHER_OBJECTIVE = names_where(lambda estimator: estimator.unbiased a
 
 CASES = (
     OracleCase(Categorical(), (5,), one_hots),
+    OracleCase(Categories(), (3, 2), products),
+    OracleCase(Categories(), (2, 3), products),
     OracleCase(Subset(2), (5,), subsets),
     OracleCase(LinearChain(), (3, 2, 2), tag_sequences),
     OracleCase(Alignment(), (3, 2), monotone_paths),
@@ -92,6 +112,7 @@ ALL_CASES = (
 
 SMALLEST = (
     OracleCase(Categorical(), (1,), one_hots),
+    OracleCase(Categories(), (3, 1), products),
     OracleCase(Subset(1), (1,), subsets),
     OracleCase(Subset(3), (3,), subsets),
     OracleCase(LinearChain(), (1, 1, 1), tag_sequences),
@@ -103,6 +124,21 @@ SMALLEST = (
 """Spaces of a single structure."""
 
 oracles = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def pairs_of(names: Iterable[str], cases: tuple[OracleCase, ...] = CASES) -> pytest.MarkDecorator:
+    """Every pair of a name and a case that is possible."""
+    fitting = [(name, case) for name in names for case in cases if make_estimator(name).incompatibility(case.oracle, case.event) is None]
+    return pytest.mark.parametrize(("name", "case"), fitting, ids=[f"{name}-{case}" for name, case in fitting])
+
+
+pairs = pairs_of(NAMES)
+
+
+def a_case_for(name: str) -> OracleCase:
+    """The first case that an estimator serves."""
+    estimator = make_estimator(name)
+    return next(case for case in CASES if estimator.incompatibility(case.oracle, case.event) is None)
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -171,7 +207,7 @@ def loss_gradient(loss: Loss, points: Tensor) -> Tensor:
 def exact_mean(estimator: Estimator[Any], case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
     """The mean of an estimator that draws one sample, over all samples: [*event]."""
     space = structures(case)
-    dealt = ScriptedOracle(case.oracle, space.unsqueeze(0))
+    dealt: Any = ScriptedOracle(case.oracle, space.unsqueeze(0))
     estimates = estimator.gradient(loss, dealt, scores.expand(len(space), *case.event), generator=torch.Generator())
     probabilities = enumerate_truth(case, scores).probabilities[0]
     return torch.einsum("s,s...->...", probabilities, estimates)

@@ -16,7 +16,7 @@ import pytest
 
 import structgrad
 from structgrad.estimators import ESTIMATORS, make_estimator
-from structgrad.oracles import ORACLES, make_oracle
+from structgrad.oracles import ORACLES
 
 ROOT = Path(__file__).parents[1]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -78,11 +78,6 @@ def test_the_tables_of_the_readme_are_those_of_the_registries() -> None:
         estimator = make_estimator(name)
         assert objective == estimator.objective, name
         assert unbiased == ("yes" if estimator.unbiased else "no"), name
-
-
-def test_every_estimator_runs_on_every_oracle() -> None:
-    oracles = [make_oracle(OPTIONS.get(name, name)) for name in ORACLES]
-    assert [(name, oracle) for name in ESTIMATORS for oracle in oracles if make_estimator(name).incompatibility(oracle)] == []
 
 
 def cells(line: str) -> list[str]:

@@ -19,7 +19,7 @@ from ...estimators import ESTIMATORS, make_estimator
 from ...estimators.base import Estimator
 from ...oracles.registry import unknown
 from .. import problems
-from ..base import SCHEMA_VERSION, Problem, Row, pairing
+from ..base import SCHEMA_VERSION, Problem, Row, Skip, pairing
 from ..measures.bias import Sampling, Tier
 from ..problems import STAGES
 from ..problems.score_files import ScoreFile
@@ -122,7 +122,7 @@ def grid(plan: Plan) -> Grid:
         problem = load_problem(plan, name, stage)
         fitting = []
         for estimator in names:
-            skip = pairing(make_estimator(estimator), problem.oracle, problem.instances[0].loss)
+            skip = first_skip(make_estimator(estimator), problem)
             if skip is None:
                 fitting.append(estimator)
             else:
@@ -131,6 +131,12 @@ def grid(plan: Plan) -> Grid:
         if plan.timing and fitting and stage == scores[0][1]:
             cells.append(_cell(plan, "timing", problem, tuple(fitting)))
     return Grid(tuple(cells), tuple(skips))
+
+
+def first_skip(estimator: Estimator[Any], problem: Problem) -> Skip | None:
+    """Why an estimator cannot be measured on some instance of a problem; None where it can on all."""
+    found = (pairing(estimator, problem.oracle, item.loss, tuple(item.scores.shape)) for item in problem.instances)
+    return next((skip for skip in found if skip is not None), None)
 
 
 def estimator_names(patterns: tuple[str, ...]) -> tuple[str, ...]:

@@ -268,6 +268,10 @@ def _arcs(theta: Tensor) -> Tensor:
 def plain_torch(case: Case, operation: str, scores: Tensor) -> Call | None:
     """What torch has itself."""
     calls: dict[tuple[str, str], Call] = {
+        ("categories", "argmax"): lambda: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]),
+        ("categories", "log_partition"): lambda: scores.logsumexp(-1).sum(-1),
+        ("categories", "marginals"): lambda: scores.softmax(-1),
+        ("categories", "marginals_backward"): lambda: _backward(scores, lambda leaf: leaf.softmax(-1)),
         ("categorical", "argmax"): lambda: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]),
         ("categorical", "log_partition"): lambda: scores.logsumexp(-1),
         ("categorical", "marginals"): lambda: scores.softmax(-1),

@@ -14,7 +14,17 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
-from ...oracles.base import EnumerableOracle, MarginalOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from ...oracles.base import (
+    EnumerableOracle,
+    KBestOracle,
+    MarginalOracle,
+    Maximum,
+    ProjectionOracle,
+    RelaxedOracle,
+    RowArgmax,
+    SamplingOracle,
+)
+from ...oracles.capabilities import FactorisedOracle, PolicyOracle, SubsetOracle
 from ...oracles.sparse_solution import Projection
 from ..statistics.metrics import Summary
 from .enumeration import Target, Truth
@@ -26,21 +36,26 @@ CHUNK = 4096
 
 
 @dataclass(eq=False)
-class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
+class ScriptedOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """An oracle whose samples are dealt from a script; everything else is the real oracle's.
 
     Args:
         real: the oracle that answers everything but `sample`.
         script: structures ``[slots, rows, *event]``, taken slot by slot; None counts the slots that are asked for.
+        law: the scores ``[*event]`` whose law a script weighs; `strayed` tells whether samples of other scores were asked for.
     """
 
     real: Any
     script: Tensor | None = None
+    law: Tensor | None = None
     taken: int = field(default=0, init=False)
+    strayed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.name, self.event_ndim = self.real.name, self.real.event_ndim  # type: ignore[misc]
         self.kernel, self._ignores_entries = self.real.kernel, self.real._ignores_entries  # type: ignore[misc]
+        if isinstance(self.real, SubsetOracle):
+            self.k = self.real.k
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -58,6 +73,7 @@ class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
     ) -> Tensor:
         slots = 1 if num_samples is None else num_samples
         first, self.taken = self.taken, self.taken + slots
+        self.strayed |= self.law is not None and not bool((scores == self.law).all())
         if self.script is None:
             dealt = self.real.argmax(scores).expand(slots, *scores.shape)
         else:
@@ -89,6 +105,18 @@ class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
     def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
         return self.real._project(rows, argmax)  # type: ignore[no-any-return]
 
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        return self.real._kbest(rows, k)  # type: ignore[no-any-return]
+
+    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
+        return self.real._value(rows, maximum)  # type: ignore[no-any-return]
+
+    def step_log_probs(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        return self.real.step_log_probs(scores, lengths=lengths)  # type: ignore[no-any-return]
+
+    def steps(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        return self.real.steps(event_shape, device)  # type: ignore[no-any-return]
+
     def _rank(self, structures: Tensor) -> Tensor:
         return self.real._rank(structures)  # type: ignore[no-any-return]
 
@@ -99,15 +127,15 @@ class ScriptedOracle(SamplingOracle, ProjectionOracle, EnumerableOracle):
 def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
     """How many structures one estimate draws through the oracle; None where it is random in another way too.
 
-    A trial run tells: it counts the samples that are asked for, and looks whether the generator was touched.
+    A trial run tells: it counts the samples that are asked for, of these scores alone, and looks whether the generator was touched.
     """
     if not isinstance(oracle, SamplingOracle | MarginalOracle):
         return None
     generator = torch.Generator(scores.device).manual_seed(0)
     before = generator.get_state()
-    scripted = ScriptedOracle(oracle)
+    scripted = ScriptedOracle(oracle, law=scores)
     estimator.gradient(loss, scripted, scores.unsqueeze(0), generator=generator)
-    return scripted.taken if torch.equal(before, generator.get_state()) else None
+    return scripted.taken if torch.equal(before, generator.get_state()) and not scripted.strayed else None
 
 
 def replay(estimator: Estimator[Any], target: Target, slots: int) -> Summary:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from structgrad.estimators import Loss, RunningMeanBaseline, make_estimator
 from structgrad.oracles import SeedBlocks
-from tests.estimator_cases import CASES, DETERMINISTIC, LOSSES, STOCHASTIC, estimators, numbers, oracles
+from tests.estimator_cases import CASES, DETERMINISTIC, LOSSES, STOCHASTIC, numbers, oracles, pairs, pairs_of
 from tests.helpers import OracleCase, make_scores, seeded
 
 SEEDS = (3, 1, 4, 1, 5, 9)
@@ -21,8 +21,7 @@ def with_targets(case: OracleCase, targets: Tensor) -> Loss:
 
 
 @pytest.mark.parametrize("regime", [1.0, "masked"], ids=str)
-@oracles
-@estimators
+@pairs
 def test_every_row_has_data_of_its_own(name: str, case: OracleCase, regime: float | str) -> None:
     """Each row draws from a stream of its own, so that one batch is comparable with single calls."""
     estimator, scores, targets = make_estimator(name), make_scores(case, regime, rows=6, seed=4), numbers(6, *case.event, seed=8)
@@ -35,8 +34,7 @@ def test_every_row_has_data_of_its_own(name: str, case: OracleCase, regime: floa
     assert regime == "masked" or batched.abs().sum() > 0
 
 
-@oracles
-@estimators
+@pairs
 def test_several_batch_dimensions(name: str, case: OracleCase) -> None:
     estimator, scores, targets = make_estimator(name), numbers(6, *case.event), numbers(6, *case.event, seed=8)
     flat = estimator.gradient(with_targets(case, targets), case.oracle, scores, generator=seeded())
@@ -48,8 +46,7 @@ def test_several_batch_dimensions(name: str, case: OracleCase) -> None:
     assert value.shape == (2, 3)
 
 
-@oracles
-@estimators
+@pairs
 def test_no_batch_dimension(name: str, case: OracleCase) -> None:
     estimator, scores, loss = make_estimator(name), numbers(*case.event), LOSSES["smooth"](case)
     found = estimator.gradient(loss, case.oracle, scores, generator=seeded())
@@ -61,8 +58,7 @@ def test_no_batch_dimension(name: str, case: OracleCase) -> None:
 
 
 @pytest.mark.parametrize("layout", [((1,), (12,)), ((3, 1), (3, 4)), ((1, 3), (4, 3))], ids=["all", "last", "first"])
-@oracles
-@estimators
+@pairs
 def test_expanded_rows_are_materialised_rows(name: str, case: OracleCase, layout: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     estimator, loss = make_estimator(name), LOSSES["smooth"](case)
     small, large = layout
@@ -72,8 +68,7 @@ def test_expanded_rows_are_materialised_rows(name: str, case: OracleCase, layout
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
-@oracles
-@pytest.mark.parametrize("name", STOCHASTIC)
+@pairs_of(STOCHASTIC)
 def test_expanded_rows_are_independent_replicates(name: str, case: OracleCase) -> None:
     """The mean over pairs of neighbouring replicates of ⟨ĝ_i − ĝ, ĝ_{i+1} − ĝ⟩ is that of independent ones: 0."""
     rows = (0.3 * numbers(*case.event)).expand(2000, *case.event)
@@ -84,8 +79,7 @@ def test_expanded_rows_are_independent_replicates(name: str, case: OracleCase) -
     assert abs(float(products.mean())) < 5 * float(products.std()) / len(products) ** 0.5
 
 
-@oracles
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@pairs_of(DETERMINISTIC)
 def test_replicates_of_a_deterministic_estimator_are_equal(name: str, case: OracleCase) -> None:
     rows = numbers(*case.event).expand(5, *case.event)
     estimates = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, rows, generator=seeded())
@@ -116,4 +110,4 @@ def test_a_baseline_warms_up_on_rows_with_data_of_their_own(case: OracleCase, ro
 def test_the_table_has_both_kinds() -> None:
     assert len(DETERMINISTIC) > 5
     assert len(STOCHASTIC) > 10
-    assert len(CASES) == 6
+    assert len(CASES) == 8

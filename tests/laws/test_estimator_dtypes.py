@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from structgrad.estimators import make_estimator
-from tests.estimator_cases import DETERMINISTIC, LOSSES, estimators, numbers, oracles
+from tests.estimator_cases import DETERMINISTIC, LOSSES, numbers, pairs, pairs_of
 from tests.helpers import OracleCase, seeded
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@oracles
-@estimators
+@pairs
 def test_an_estimate_has_the_dtype_and_shape_of_the_scores(name: str, case: OracleCase, dtype: torch.dtype) -> None:
     estimator, scores = make_estimator(name), numbers(3, *case.event).to(dtype)
     seen = []
@@ -29,8 +28,7 @@ def test_an_estimate_has_the_dtype_and_shape_of_the_scores(name: str, case: Orac
     assert estimator.surrogate(loss, case.oracle, scores, generator=seeded()).shape == (3,)
 
 
-@oracles
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@pairs_of(DETERMINISTIC)
 def test_float32_agrees_with_float64(name: str, case: OracleCase) -> None:
     scores = numbers(6, *case.event).float()
     single = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())
@@ -38,8 +36,7 @@ def test_float32_agrees_with_float64(name: str, case: OracleCase) -> None:
     torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-5)
 
 
-@oracles
-@estimators
+@pairs
 def test_float32_draws_the_noise_of_float64(name: str, case: OracleCase) -> None:
     """So all but rounding agrees, where no choice was that close."""
     scores = numbers(40, *case.event).float()
@@ -48,8 +45,7 @@ def test_float32_draws_the_noise_of_float64(name: str, case: OracleCase) -> None
     torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=2e-5)
 
 
-@oracles
-@estimators
+@pairs
 def test_the_device_of_the_scores_is_kept(name: str, case: OracleCase, device: torch.device) -> None:
     scores = numbers(3, *case.event).to(device)
     estimate = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores, generator=seeded(device=device))
@@ -57,8 +53,7 @@ def test_the_device_of_the_scores_is_kept(name: str, case: OracleCase, device: t
     assert estimate.isfinite().all()
 
 
-@oracles
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@pairs_of(DETERMINISTIC)
 def test_devices_agree(name: str, case: OracleCase, device: torch.device) -> None:
     scores = numbers(6, *case.event)
     here = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +11,17 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import Evaluations, Loss, Noise, make_estimator
-from structgrad.oracles import EnumerableOracle, MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
-from tests.estimator_cases import LOSSES, estimators, numbers, oracles
+from structgrad.oracles import (
+    EnumerableOracle,
+    KBestOracle,
+    MarginalOracle,
+    Oracle,
+    ProjectionOracle,
+    RelaxedOracle,
+    SamplingOracle,
+    ShiftReduce,
+)
+from tests.estimator_cases import LOSSES, numbers, pairs
 from tests.helpers import OracleCase, seeded, structures
 
 ROWS = 2
@@ -20,11 +30,20 @@ OPERATIONS: tuple[tuple[type, str, str], ...] = (
     (MarginalOracle, "marginals", "marginals"),
     (MarginalOracle, "log_partition", "marginals"),
     (MarginalOracle, "log_prob", "log_prob"),
+    (ShiftReduce, "step_log_probs", "marginals"),
+    (KBestOracle, "kbest", "kbest"),
+    (RelaxedOracle, "relax", "relaxations"),
     (SamplingOracle, "sample", "samples"),
     (ProjectionOracle, "project", "projections"),
     (EnumerableOracle, "enumerate", "enumerated"),
     (Noise, "perturb", "perturbations"),
 )
+
+
+SUPPORTS: dict[str, Callable[[OracleCase, Tensor], int]] = {
+    "sparsemap_marginalisation": lambda case, scores: int(case.oracle.project(scores).atoms.shape[1]),
+}
+"""How many structures the loss sees in one pass over a support."""
 
 
 class Counts(Counter[str]):
@@ -55,7 +74,7 @@ class Counts(Counter[str]):
     def size(self, kind: str, positional: tuple[Any, ...], result: Any) -> int:
         if kind == "enumerated":
             return len(result)
-        if kind == "samples":
+        if kind in ("samples", "kbest"):
             return self.rows(result)
         scores = positional[2] if kind in ("log_prob", "perturbations") else positional[1]
         return self.rows(scores)
@@ -88,7 +107,7 @@ class _Counted(torch.autograd.Function):
 def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
     """What was counted, in the terms of a declaration."""
     size = len(structures(case))
-    enumerations, support_losses = counts["enumerated"] // size, int(name.startswith("sparsemap_marginalisation"))
+    enumerations, support_losses = counts["enumerated"] // size, int(name.partition("[")[0] in SUPPORTS)
     losses = counts["losses"] - enumerations * size - support_losses * counts["atoms"]
     return Evaluations(
         losses=losses,
@@ -98,17 +117,18 @@ def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
         marginals=counts["marginals"] + (counts["log_prob"] if not enumerations else 0),
         samples=counts["samples"],
         projections=counts["projections"],
+        kbest=counts["kbest"],
+        relaxations=counts["relaxations"],
         perturbations=counts["perturbations"],
         enumerations=enumerations,
         support_losses=support_losses,
     )
 
 
-@oracles
-@estimators
+@pairs
 def test_one_estimate_takes_what_is_declared(name: str, case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
     estimator, scores, counts = make_estimator(name), numbers(ROWS, *case.event), Counts(case)
-    atoms = case.oracle.project(scores).atoms.shape[1]
+    atoms = SUPPORTS.get(estimator.name, lambda *_: 0)(case, scores)
     counts.watch(monkeypatch)
     estimator.gradient(counts.loss(LOSSES["smooth"](case)), case.oracle, scores, generator=seeded())
     counts["atoms"] = atoms

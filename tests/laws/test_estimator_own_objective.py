@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import make_estimator
-from tests.estimator_cases import EXACT_FOR_ANOTHER_OBJECTIVE, LOSSES, numbers, oracles
+from tests.estimator_cases import EXACT_FOR_ANOTHER_OBJECTIVE, LOSSES, numbers, pairs_of
 from tests.helpers import OracleCase, seeded
 
 STEP = 1e-5
@@ -32,16 +32,14 @@ def finite_differences(name: str, case: OracleCase, kind: str, scores: Tensor) -
 
 @pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
 @pytest.mark.parametrize("kind", ["linear", "quadratic", "smooth"])
-@oracles
-@pytest.mark.parametrize("name", EXACT_FOR_ANOTHER_OBJECTIVE)
+@pairs_of(EXACT_FOR_ANOTHER_OBJECTIVE)
 def test_the_estimate_is_the_derivative_of_the_objective(name: str, case: OracleCase, kind: str, scale: float) -> None:
     scores = scale * numbers(*case.event, seed=3)
     estimate = make_estimator(name).gradient(LOSSES[kind](case), case.oracle, scores, generator=seeded())
     torch.testing.assert_close(estimate, finite_differences(name, case, kind, scores), rtol=1e-5, atol=1e-7)
 
 
-@oracles
-@pytest.mark.parametrize("name", EXACT_FOR_ANOTHER_OBJECTIVE)
+@pairs_of(EXACT_FOR_ANOTHER_OBJECTIVE)
 def test_the_value_is_the_objective(name: str, case: OracleCase) -> None:
     scores = numbers(4, *case.event)
     value = make_estimator(name).surrogate(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from structgrad.estimators import Estimator, make_estimator
-from tests.estimator_cases import estimators, numbers, oracles
-from tests.helpers import OracleCase, enumerate_truth, seeded, structures
+from structgrad.estimators import make_estimator
+from tests.catalogue.values import value_of
+from tests.estimator_cases import numbers, pairs
+from tests.helpers import OracleCase, seeded
 
 ROWS = 3
 
@@ -33,28 +32,15 @@ class Decoder(nn.Module):
         return (hidden @ self.second - self.target).square()
 
 
-def objective(estimator: Estimator[Any], case: OracleCase, scores: Tensor, decoder: Decoder) -> Tensor:
-    """[rows], by plain autograd at the structures that the estimator used."""
-    if estimator.name == "exact":
-        space = structures(case)
-        values = decoder(space.unsqueeze(1).expand(len(space), ROWS, *case.event))
-        return torch.einsum("bs,sb->b", enumerate_truth(case, scores).probabilities, values)
-    values = decoder(decoder.seen[-1])
-    if estimator.name == "sparsemap_marginalisation":
-        return (case.oracle.project(scores).weights * values.mT).sum(-1)
-    return values.reshape(-1, ROWS).mean(0)
-
-
 @pytest.mark.parametrize("scores_require_grad", [True, False])
-@oracles
-@estimators
+@pairs
 def test_the_decoder_gets_the_gradient_of_the_objective(name: str, case: OracleCase, scores_require_grad: bool) -> None:
     estimator, decoder = make_estimator(name), Decoder(case)
     scores = numbers(ROWS, *case.event).requires_grad_(scores_require_grad)
     rates = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     value = estimator.surrogate(decoder, case.oracle, scores, generator=seeded())
     found = torch.autograd.grad((rates * value).sum(), [decoder.first, decoder.second])
-    expected_value = objective(estimator, case, scores.detach(), decoder)
+    expected_value = value_of(estimator, case, scores.detach(), decoder.seen, decoder)
     expected = torch.autograd.grad((rates * expected_value).sum(), [decoder.first, decoder.second])
     torch.testing.assert_close(value, expected_value, rtol=1e-12, atol=1e-12)
     for ours, theirs in zip(found, expected, strict=True):
@@ -62,8 +48,7 @@ def test_the_decoder_gets_the_gradient_of_the_objective(name: str, case: OracleC
         assert ours.abs().sum() > 0
 
 
-@oracles
-@estimators
+@pairs
 def test_gradient_gives_the_decoder_nothing(name: str, case: OracleCase) -> None:
     decoder = Decoder(case)
     make_estimator(name).gradient(decoder, case.oracle, numbers(ROWS, *case.event), generator=seeded())

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from structgrad.estimators import make_estimator
 from structgrad.oracles import SeedBlocks
 from structgrad.suites.statistics.seeds import BLOCK
-from tests.estimator_cases import DETERMINISTIC, LOSSES, STOCHASTIC, estimators, numbers, oracles
+from tests.estimator_cases import DETERMINISTIC, LOSSES, STOCHASTIC, numbers, pairs, pairs_of
 from tests.helpers import OracleCase, seeded
 
 
-@oracles
-@estimators
+@pairs
 def test_the_same_seed_gives_the_same_numbers(name: str, case: OracleCase) -> None:
     estimator, loss, scores = make_estimator(name), LOSSES["smooth"](case), numbers(8, *case.event)
     first = estimator.gradient(loss, case.oracle, scores, generator=seeded(1))
     assert torch.equal(first, estimator.gradient(loss, case.oracle, scores, generator=seeded(1)))
 
 
-@oracles
-@pytest.mark.parametrize("name", STOCHASTIC)
+@pairs_of(STOCHASTIC)
 def test_another_seed_gives_other_numbers(name: str, case: OracleCase) -> None:
     estimator, loss, scores = make_estimator(name), LOSSES["smooth"](case), 0.3 * numbers(20, *case.event)
     first = estimator.gradient(loss, case.oracle, scores, generator=seeded(1))
     assert not torch.equal(first, estimator.gradient(loss, case.oracle, scores, generator=seeded(2)))
 
 
-@oracles
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@pairs_of(DETERMINISTIC)
 def test_deterministic_estimators_do_not_touch_the_generator(name: str, case: OracleCase) -> None:
     generator = seeded()
     before = generator.get_state()
@@ -37,8 +33,7 @@ def test_deterministic_estimators_do_not_touch_the_generator(name: str, case: Or
     assert torch.equal(generator.get_state(), before)
 
 
-@oracles
-@pytest.mark.parametrize("name", STOCHASTIC)
+@pairs_of(STOCHASTIC)
 def test_stochastic_estimators_draw_from_the_generator(name: str, case: OracleCase) -> None:
     generator = seeded()
     before = generator.get_state()
@@ -46,8 +41,7 @@ def test_stochastic_estimators_draw_from_the_generator(name: str, case: OracleCa
     assert not torch.equal(generator.get_state(), before)
 
 
-@oracles
-@estimators
+@pairs
 def test_the_global_generator_is_never_touched(name: str, case: OracleCase) -> None:
     before = torch.get_rng_state()
     estimator, loss, scores = make_estimator(name), LOSSES["smooth"](case), numbers(3, *case.event)
@@ -56,8 +50,7 @@ def test_the_global_generator_is_never_touched(name: str, case: OracleCase) -> N
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@oracles
-@estimators
+@pairs
 def test_blocks_do_not_depend_on_the_launch(name: str, case: OracleCase) -> None:
     """Bitwise: three blocks in one launch, in two, in three; the last one is cut short."""
     estimator, loss, scores = make_estimator(name), LOSSES["smooth"](case), 0.5 * numbers(*case.event)

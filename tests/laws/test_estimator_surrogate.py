@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import Estimator, Loss, PathwiseEstimator, make_estimator
-from tests.estimator_cases import LOSSES, PATHWISE, estimators, numbers, oracles
-from tests.helpers import OracleCase, enumerate_truth, seeded, structures
+from structgrad.estimators import Loss, PathwiseEstimator, make_estimator
+from tests.catalogue.values import value_of
+from tests.estimator_cases import LOSSES, PATHWISE, numbers, pairs, pairs_of
+from tests.helpers import OracleCase, seeded
 
 ROWS = 4
 
@@ -28,27 +26,16 @@ class Recorded:
         return values
 
 
-def objective_estimate(estimator: Estimator[Any], case: OracleCase, scores: Tensor, recorded: Recorded) -> Tensor:
-    """[rows]: from what the loss saw: an exact expectation, or the mean over samples (the greedy structure, seen first, is none)."""
-    if estimator.name == "exact":
-        return enumerate_truth(case, scores).probabilities @ recorded.loss(structures(case))
-    _, values = recorded.calls[-1]
-    if estimator.name == "sparsemap_marginalisation":
-        return (case.oracle.project(scores).weights * values.movedim(0, -1)).sum(-1)
-    return values.reshape(-1, ROWS).mean(0)
-
-
-@oracles
-@estimators
+@pairs
 def test_the_value_estimates_the_objective(name: str, case: OracleCase) -> None:
     estimator, scores, recorded = make_estimator(name), numbers(ROWS, *case.event), Recorded(LOSSES["offset"](case))
     value = estimator.surrogate(recorded, case.oracle, scores, generator=seeded())
     assert value.shape == (ROWS,)
-    torch.testing.assert_close(value, objective_estimate(estimator, case, scores, recorded), rtol=1e-12, atol=1e-12)
+    expected = value_of(estimator, case, scores, [z for z, _ in recorded.calls], recorded.loss)
+    torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-12)
 
 
-@oracles
-@estimators
+@pairs
 def test_the_gradient_does_not_depend_on_the_reduction(name: str, case: OracleCase) -> None:
     estimator, loss = make_estimator(name), LOSSES["smooth"](case)
     scores = numbers(ROWS, *case.event).requires_grad_()
@@ -67,8 +54,7 @@ def test_the_gradient_does_not_depend_on_the_reduction(name: str, case: OracleCa
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
-@oracles
-@estimators
+@pairs
 def test_a_surrogate_is_part_of_a_larger_graph(name: str, case: OracleCase) -> None:
     """Scores come from an encoder, and the surrogate is not the last operation."""
     estimator, loss = make_estimator(name), LOSSES["smooth"](case)
@@ -79,8 +65,7 @@ def test_a_surrogate_is_part_of_a_larger_graph(name: str, case: OracleCase) -> N
     torch.testing.assert_close(weight.grad, 3 * (estimate * numbers(ROWS, *case.event)).sum() / ROWS, rtol=1e-11, atol=1e-12)
 
 
-@oracles
-@estimators
+@pairs
 def test_gradient_leaves_its_arguments_alone(name: str, case: OracleCase) -> None:
     scores = numbers(ROWS, *case.event).requires_grad_()
     before = scores.detach().clone()
@@ -92,8 +77,7 @@ def test_gradient_leaves_its_arguments_alone(name: str, case: OracleCase) -> Non
     assert estimate.abs().sum() > 0
 
 
-@oracles
-@pytest.mark.parametrize("name", [name for name in PATHWISE if "num_samples" not in name])
+@pairs_of([name for name in PATHWISE if "num_samples" not in name])
 def test_a_layer_gives_the_structure_and_the_estimate(name: str, case: OracleCase) -> None:
     """With the sum of the losses, γ is that of every single row, and a layer gives what the surrogate gives."""
     estimator, loss = make_estimator(name), LOSSES["smooth"](case)
