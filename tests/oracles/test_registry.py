@@ -44,7 +44,7 @@ def test_a_misspelt_name_gets_a_suggestion() -> None:
 
 
 def test_a_strange_name_gets_the_list() -> None:
-    with pytest.raises(ValueError, match="got the unknown oracle 'qqq'; expected one of categorical, subset, linear_chain"):
+    with pytest.raises(ValueError, match="got the unknown oracle 'qqq'; expected one of categorical, categories, subset, linear_chain"):
         make_oracle("qqq")
 
 
