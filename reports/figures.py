@@ -30,6 +30,7 @@ _GREY = "#7f7f7f"
 _PANELS_PER_ROW = 3
 _PANEL = (3.2, 3.0)
 _LEGEND_WIDTH = 2.7
+_LEGEND_LINE = 0.19
 _MARKER_SIZE = 6.5
 _SAME_PLACE = 0.012
 _KINDS = {"bias-variance": "bias against variance", "cost-error": "cost against error", "sparsity": "sparsity"}
@@ -232,7 +233,8 @@ def _faceted(points: pd.DataFrame, plot: _Plot) -> Drawing:
     rows = math.ceil(len(stages) / columns)
     names = tables.order(points, "estimator")
     scales = tuple(_Scale.of(points[[f"median_{axis}", f"lower_{axis}", f"upper_{axis}"]].to_numpy().ravel()) for axis in "xy")
-    with canvas.canvas(columns * _PANEL[0] + _LEGEND_WIDTH, max(rows * _PANEL[1] + 0.35, 0.19 * len(names) + 0.3)) as figure:
+    frame = _Frame(columns * _PANEL[0], rows * _PANEL[1] + 0.35, len(names))
+    with canvas.canvas(frame.width, frame.height) as figure:
         panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
         for panel, stage in zip(panels, stages, strict=False):
             _panel(panel, points[points["stage"] == stage], plot, (scales[0], scales[1]))
@@ -241,10 +243,39 @@ def _faceted(points: pd.DataFrame, plot: _Plot) -> Drawing:
             spare.set_visible(False)
         for panel in panels[max(0, len(stages) - columns) : len(stages)]:
             panel.tick_params(labelbottom=True)
-        figure.supxlabel(plot.labels[0])
+            panel.set_xlabel(plot.labels[0])
         figure.supylabel(plot.labels[1])
-        _legend(figure, {name: plot.styles[name] for name in names})
+        _legend(figure, {name: plot.styles[name] for name in names}, frame)
         return _drawing(figure, plot.kind, plot.problem)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Panels of a size in inches, and a legend of some entries: beside them where it is hardly taller than they are, else below."""
+
+    across: float
+    along: float
+    entries: int
+
+    @property
+    def beside(self) -> bool:
+        return _LEGEND_LINE * self.entries + 0.3 <= 1.3 * self.along
+
+    @property
+    def legend_columns(self) -> int:
+        return 1 if self.beside else max(2, int(self.across / (_LEGEND_WIDTH - 0.3)))
+
+    @property
+    def width(self) -> float:
+        return self.across + _LEGEND_WIDTH if self.beside else max(self.across, 2 * _LEGEND_WIDTH)
+
+    @property
+    def height(self) -> float:
+        return max(self.along, self._legend_height) if self.beside else self.along + self._legend_height
+
+    @property
+    def _legend_height(self) -> float:
+        return _LEGEND_LINE * math.ceil(self.entries / self.legend_columns) + 0.3
 
 
 def _panel(panel: Axes, points: pd.DataFrame, plot: _Plot, scales: tuple[_Scale, _Scale]) -> None:
@@ -361,9 +392,10 @@ def _stage_legend(figure: Figure, stages: list[str]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=len(stages), frameon=False)
 
 
-def _legend(figure: Figure, chosen: dict[str, Style]) -> None:
+def _legend(figure: Figure, chosen: dict[str, Style], frame: _Frame) -> None:
     handles = [Line2D([], [], linestyle="none", label=name, **style.keywords()) for name, style in chosen.items()]
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, ncols=1)
+    place = "outside right upper" if frame.beside else "outside lower center"
+    figure.legend(handles=handles, loc=place, frameon=False, ncols=frame.legend_columns)
 
 
 def _drawing(figure: Figure, kind: str, problem: str) -> Drawing:
