@@ -13,6 +13,12 @@ from .implicit_mle import ImplicitMLE
 from .marginals import StructuredAttention
 from .noise import NOISES, Gumbel, Noise, SumOfGamma
 from .perturb_and_map import PerturbAndMAP, PerturbAndParse
+from .policy import StepLeaveOneOut, StepReinforce
+from .policy_completions import StepGreedy, StepSampled
+from .policy_enumerated import StepConditionalMean, StepOptimal
+from .policy_learned import StepLearned
+from .policy_ppo import StepPPO, StepRollout
+from .policy_relaxed import StepStraightThrough, StepStraightThroughGumbel
 from .score_function import LeaveOneOut, Reinforce
 from .sparse import SparseMAP, SparseMAPMarginalisation
 from .spigot import SPIGOT
@@ -25,11 +31,21 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "reinforce_running_mean": RunningMeanBaseline,
     "reinforce_greedy": GreedyBaseline,
     "rloo": LeaveOneOut,
+    "step_reinforce": StepReinforce,
+    "step_greedy": StepGreedy,
+    "step_sampled": StepSampled,
+    "step_conditional_mean": StepConditionalMean,
+    "step_optimal": StepOptimal,
+    "step_learned": StepLearned,
+    "step_leave_one_out": StepLeaveOneOut,
+    "step_ppo": StepPPO,
     "ste": StraightThrough,
     "ste_marginals": StraightThroughMarginals,
     "ste_sample": SampledStraightThrough,
     "simple": Simple,
     "st_gumbel": StraightThroughGumbel,
+    "step_ste": StepStraightThrough,
+    "step_st_gumbel": StepStraightThroughGumbel,
     "perturb_and_map": PerturbAndMAP,
     "perturb_and_parse": PerturbAndParse,
     "spigot": SPIGOT,
@@ -62,6 +78,17 @@ __all__ = [
     "Simple",
     "SparseMAP",
     "SparseMAPMarginalisation",
+    "StepConditionalMean",
+    "StepGreedy",
+    "StepLearned",
+    "StepLeaveOneOut",
+    "StepOptimal",
+    "StepPPO",
+    "StepReinforce",
+    "StepRollout",
+    "StepSampled",
+    "StepStraightThrough",
+    "StepStraightThroughGumbel",
     "StraightThrough",
     "StraightThroughGumbel",
     "StraightThroughMarginals",

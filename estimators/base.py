@@ -45,6 +45,7 @@ class Evaluations:
         perturbations: draws of a noise tensor.
         enumerations: passes over all structures (each takes the loss and the probability of every one).
         support_losses: passes over the support of a sparse distribution (each evaluates the loss on every atom).
+        completions: passes over the prefixes of a sample (each completes every prefix once, by an argmax or a sample, and takes its loss).
     """
 
     losses: int = 0
@@ -58,6 +59,7 @@ class Evaluations:
     perturbations: int = 0
     enumerations: int = 0
     support_losses: int = 0
+    completions: int = 0
 
 
 def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:

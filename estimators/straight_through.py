@@ -69,7 +69,7 @@ class StraightThroughMarginals(PathwiseEstimator[MarginalOracle]):
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1)
 
     def structure(self, oracle: MarginalOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return _replace_value(oracle.marginals(scores), oracle.argmax(scores))
+        return replace_value(oracle.marginals(scores), oracle.argmax(scores))
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ class Simple(PathwiseEstimator[SamplingOracle]):
         return Evaluations(losses=1, loss_gradients=1, samples=1, marginals=1)
 
     def structure(self, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return _replace_value(oracle.marginals(scores), oracle.sample(scores, generator=generator))
+        return replace_value(oracle.marginals(scores), oracle.sample(scores, generator=generator))
 
 
-def _replace_value(smooth: Tensor, structure: Tensor) -> Tensor:
+def replace_value(smooth: Tensor, structure: Tensor) -> Tensor:
     """The structure, with the gradient of the smooth value (finite everywhere, so that it cancels exactly)."""
     return structure + (smooth - smooth.detach())

@@ -62,13 +62,23 @@ VARIANTS = (
     "imle[lambda=0.5, divide_by_lambda=True]",
     # deterministic
     # policies
+    "step_reinforce[value=-0.3, num_samples=2]",
+    "step_greedy[num_samples=2]",
+    "step_sampled[num_samples=2]",
+    "step_conditional_mean[num_samples=2]",
+    "step_optimal[num_samples=2]",
+    "step_learned[num_samples=2]",
+    "step_leave_one_out[num_samples=3]",
+    "step_ppo[clip=0.05, inner_steps=3, step_size=0.5, value=0.3, num_samples=2]",
+    "step_ste[temperature=0.5]",
+    "step_st_gumbel[temperature=2.0]",
 )
 """Entries of the registry with options."""
 
 NAMES = (*ESTIMATORS, *VARIANTS)
 """Every entry of the registry with its defaults, and some with options."""
 
-STATEFUL = ("reinforce_running_mean",)
+STATEFUL = ("reinforce_running_mean", "step_learned")
 """What `warmed_up` changes."""
 
 IDENTITY_BACKWARD = ("ste", "ste_sample", "perturb_and_map")

@@ -46,6 +46,11 @@ class Setting:
     def best(self, scores: Tensor) -> Tensor:
         return structures(self.case)[enumerate_scores(self.case, scores).argmax()]
 
+    @cached_property
+    def law(self) -> Tensor:
+        """p(z) of every structure."""
+        return enumerate_truth(self.case, self.scores).probabilities[0]
+
     def marginals(self) -> Tensor:
         return enumerate_truth(self.case, self.scores).marginals[0]
 

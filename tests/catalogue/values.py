@@ -39,6 +39,10 @@ def over_the_support(estimator: Any, case: OracleCase, scores: Tensor, seen: lis
 VALUES: dict[str, Value] = {
     "exact": expectation,
     "sparsemap_marginalisation": over_the_support,
+    "step_greedy": mean_of_first,
+    "step_sampled": mean_of_first,
+    "step_conditional_mean": mean_of_first,
+    "step_optimal": mean_of_first,
 }
 """The others are `mean_of_last`."""
 

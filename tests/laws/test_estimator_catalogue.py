@@ -6,15 +6,19 @@ import pytest
 import torch
 
 from structgrad.estimators import ESTIMATORS, make_estimator
+from structgrad.oracles import PolicyOracle
 from tests.catalogue import categories, deterministic, policies, score_function, straight_through
 from tests.catalogue.setting import Setting
-from tests.estimator_cases import CASES, LOSSES, NAMES, VARIANTS, exact_mean, loss_gradient, numbers, pairs_of
+from tests.estimator_cases import ALL_CASES, CASES, LOSSES, NAMES, VARIANTS, exact_mean, loss_gradient, numbers, pairs_of
 from tests.helpers import OracleCase, enumerate_truth, make_scores, read_parts, seeded, structures
 
 NATURAL = tuple(case for case in CASES if case.potentials is None)
 """Where scores are natural parameters: the formulas say so by z − μ."""
 
-POLICIES = tuple(case for case in CASES if case.potentials is not None)
+POLICIES = tuple(case for case in ALL_CASES if isinstance(case.oracle, PolicyOracle))
+"""Under either normalisation, which formulas of policies tell apart."""
+
+OF_POLICIES = tuple(name for name in NAMES if PolicyOracle in make_estimator(name).needs)
 
 FORMULAS = {
     **score_function.FORMULAS,
@@ -35,6 +39,16 @@ def test_every_estimator_has_a_formula() -> None:
 @pytest.mark.parametrize("regime", [0.3, 5.0, "masked"], ids=str)
 @pairs_of(NAMES, NATURAL)
 def test_the_estimate_is_the_formula(name: str, case: OracleCase, regime: float | str) -> None:
+    assert_the_estimate_is_the_formula(name, case, regime)
+
+
+@pytest.mark.parametrize("regime", [0.3, 5.0, "masked"], ids=str)
+@pairs_of(OF_POLICIES, POLICIES)
+def test_the_estimate_of_a_policy_is_the_formula(name: str, case: OracleCase, regime: float | str) -> None:
+    assert_the_estimate_is_the_formula(name, case, regime)
+
+
+def assert_the_estimate_is_the_formula(name: str, case: OracleCase, regime: float | str) -> None:
     estimator, loss = make_estimator(name), LOSSES["smooth"](case)
     for row, scores in enumerate(make_scores(case, regime, rows=3, seed=5)):
         setting = Setting(estimator, case, loss, scores, seeded(row))

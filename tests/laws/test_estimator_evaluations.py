@@ -45,6 +45,9 @@ SUPPORTS: dict[str, Callable[[OracleCase, Tensor], int]] = {
 }
 """How many structures the loss sees in one pass over a support."""
 
+COMPLETED_BY: dict[str, str] = {"step_greedy": "argmax", "step_sampled": "samples"}
+"""The operation that completes prefixes, once before every decision."""
+
 
 class Counts(Counter[str]):
     """Calls per batch row, of what a user calls: what an operation calls in turn is part of it."""
@@ -106,7 +109,13 @@ class _Counted(torch.autograd.Function):
 
 def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
     """What was counted, in the terms of a declaration."""
-    size = len(structures(case))
+    size, completions = len(structures(case)), 0
+    by = COMPLETED_BY.get(name.partition("[")[0])
+    if by is not None:
+        decisions = int(structures(case)[0].sum())
+        completions = counts[by] // decisions
+        counts[by] -= completions * decisions
+        counts["losses"] -= completions * decisions
     enumerations, support_losses = counts["enumerated"] // size, int(name.partition("[")[0] in SUPPORTS)
     losses = counts["losses"] - enumerations * size - support_losses * counts["atoms"]
     return Evaluations(
@@ -122,6 +131,7 @@ def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
         perturbations=counts["perturbations"],
         enumerations=enumerations,
         support_losses=support_losses,
+        completions=completions,
     )
 
 
