@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..oracles import registry
+from .antithetic import ARM, ARSM, DisARM
 from .base import Estimator, Evaluations, Loss, PathwiseEstimator
 from .combinators import ConstantBaseline, GreedyBaseline, RunningMeanBaseline
+from .control_variates import ControlSettings, Rebar, Relax
 from .exact import ExactMarginalisation
-from .gumbel import StraightThroughGumbel
+from .gumbel import GumbelSoftmax, StraightThroughGumbel
+from .gumbel_rao import GappedStraightThrough, GumbelRao
 from .implicit_mle import ImplicitMLE
 from .marginals import StructuredAttention
 from .noise import NOISES, Gumbel, Noise, SumOfGamma
@@ -19,6 +22,7 @@ from .policy_enumerated import StepConditionalMean, StepOptimal
 from .policy_learned import StepLearned
 from .policy_ppo import StepPPO, StepRollout
 from .policy_relaxed import StepStraightThrough, StepStraightThroughGumbel
+from .reinmax import ReinMax, ReinMaxRao
 from .score_function import LeaveOneOut, Reinforce
 from .sparse import SparseMAP, SparseMAPMarginalisation
 from .spigot import SPIGOT
@@ -39,13 +43,23 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "step_learned": StepLearned,
     "step_leave_one_out": StepLeaveOneOut,
     "step_ppo": StepPPO,
+    "arm": ARM,
+    "disarm": DisARM,
+    "arsm": ARSM,
+    "rebar": Rebar,
+    "relax": Relax,
     "ste": StraightThrough,
     "ste_marginals": StraightThroughMarginals,
     "ste_sample": SampledStraightThrough,
     "simple": Simple,
+    "gumbel_softmax": GumbelSoftmax,
     "st_gumbel": StraightThroughGumbel,
     "step_ste": StepStraightThrough,
     "step_st_gumbel": StepStraightThroughGumbel,
+    "gumbel_rao": GumbelRao,
+    "gst": GappedStraightThrough,
+    "reinmax": ReinMax,
+    "reinmax_rao": ReinMaxRao,
     "perturb_and_map": PerturbAndMAP,
     "perturb_and_parse": PerturbAndParse,
     "spigot": SPIGOT,
@@ -56,15 +70,22 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
 }
 
 __all__ = [
+    "ARM",
+    "ARSM",
     "ESTIMATORS",
     "NOISES",
     "SPIGOT",
     "ConstantBaseline",
+    "ControlSettings",
+    "DisARM",
     "Estimator",
     "Evaluations",
     "ExactMarginalisation",
+    "GappedStraightThrough",
     "GreedyBaseline",
     "Gumbel",
+    "GumbelRao",
+    "GumbelSoftmax",
     "ImplicitMLE",
     "LeaveOneOut",
     "Loss",
@@ -72,7 +93,11 @@ __all__ = [
     "PathwiseEstimator",
     "PerturbAndMAP",
     "PerturbAndParse",
+    "Rebar",
+    "ReinMax",
+    "ReinMaxRao",
     "Reinforce",
+    "Relax",
     "RunningMeanBaseline",
     "SampledStraightThrough",
     "Simple",

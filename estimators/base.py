@@ -46,6 +46,7 @@ class Evaluations:
         enumerations: passes over all structures (each takes the loss and the probability of every one).
         support_losses: passes over the support of a sparse distribution (each evaluates the loss on every atom).
         completions: passes over the prefixes of a sample (each completes every prefix once, by an argmax or a sample, and takes its loss).
+        swap_losses: passes over the exchanges of two of C parts (each evaluates the loss on C(C − 1)/2 + 1 structures).
     """
 
     losses: int = 0
@@ -60,6 +61,7 @@ class Evaluations:
     enumerations: int = 0
     support_losses: int = 0
     completions: int = 0
+    swap_losses: int = 0
 
 
 def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -187,21 +189,25 @@ class PathwiseEstimator(Estimator[O]):
             point = structure.detach()
             point = (point if draws == 1 else point.movedim(sample_dim, 0)).requires_grad_()
             losses = evaluate(loss, point, oracle.event_ndim)
-            gamma = self._loss_gradient(losses, point)
+            gamma = upstream_gradient(self.name, losses, point)
             upstream = gamma if draws == 1 else gamma.movedim(0, sample_dim)
             (estimate,) = torch.autograd.grad(structure, leaf, upstream, allow_unused=True, materialize_grads=True)
         if draws > 1:
             losses, estimate = losses.mean(0), estimate.mean(sample_dim)
         return with_gradient(losses, scores, estimate)
 
-    def _loss_gradient(self, losses: Tensor, point: Tensor) -> Tensor:
-        (gamma,) = torch.autograd.grad(losses.sum(), point, retain_graph=True, allow_unused=True) if losses.requires_grad else (None,)
-        if gamma is None:
-            raise ValueError(
-                f"`{self.name}` got a loss without a gradient in the structure; expected a differentiable loss, "
-                "or choose an estimator that needs its values only, such as rloo"
-            )
-        return gamma
+
+def upstream_gradient(name: str, losses: Tensor, point: Tensor, *, create_graph: bool = False) -> Tensor:
+    """γ, the gradient of every loss in its own point, for the estimator of this name; a loss without one is refused."""
+    gamma = None
+    if losses.requires_grad:
+        (gamma,) = torch.autograd.grad(losses.sum(), point, retain_graph=True, create_graph=create_graph, allow_unused=True)
+    if gamma is None:
+        raise ValueError(
+            f"`{name}` got a loss without a gradient in the structure; expected a differentiable loss, "
+            "or choose an estimator that needs its values only, such as rloo"
+        )
+    return gamma
 
 
 def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
@@ -310,6 +316,7 @@ __all__ = [
     "expand_samples",
     "moving_parts",
     "straight_through",
+    "upstream_gradient",
     "with_backward",
     "with_gradient",
 ]

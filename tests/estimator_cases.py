@@ -50,6 +50,16 @@ VARIANTS = (
     "reinforce_greedy[num_samples=2]",
     "rloo[num_samples=3]",
     # independent categories
+    "arm[num_pairs=2]",
+    "disarm[num_pairs=3]",
+    "rebar[eta=-0.7, temperature=0.9]",
+    "relax[eta=0.4, temperature=2.0]",
+    "gumbel_softmax[temperature=0.4]",
+    "gumbel_rao[temperature=0.5, num_conditionals=1]",
+    "gst[temperature=0.6, gap=p]",
+    "gst[gap=0.2]",
+    "reinmax[temperature=1.3]",
+    "reinmax_rao[temperature=0.7, num_conditionals=3]",
     # straight-through
     # perturbation
     "st_gumbel[temperature=0.5]",
@@ -97,7 +107,9 @@ STOCHASTIC = names_where(lambda estimator: not estimator.deterministic)
 PATHWISE = names_where(lambda estimator: isinstance(estimator, PathwiseEstimator))
 GRADIENT_FREE = names_where(lambda estimator: estimator.evaluations().loss_gradients == 0)
 TARGETS_THE_EXPECTATION = names_where(lambda estimator: estimator.unbiased and estimator.objective == "expected")
-EXACT_FOR_ANOTHER_OBJECTIVE = names_where(lambda estimator: estimator.unbiased and estimator.objective != "expected")
+EXACT_FOR_ANOTHER_OBJECTIVE = names_where(
+    lambda estimator: estimator.unbiased and estimator.deterministic and estimator.objective != "expected"
+)
 
 CASES = (
     OracleCase(Categorical(), (5,), one_hots),

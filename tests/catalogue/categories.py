@@ -1,7 +1,191 @@
-"""Formulas of estimators for independent categories."""
+"""Formulas of estimators for independent categories, category by category and part by part."""
 
 from __future__ import annotations
 
-from tests.catalogue.setting import Formula
+import math
+from collections.abc import Callable
 
-FORMULAS: dict[str, Formula] = {}
+import numpy as np
+import torch
+from torch import Tensor
+
+from structgrad.estimators import Gumbel
+from tests.catalogue.setting import Formula, Setting
+
+
+def per_category(s: Setting, values: Callable[[np.ndarray, int], np.ndarray]) -> Tensor:
+    """``values(scores of the free parts, number of the category)``, 0 at forbidden parts."""
+    rows = s.scores.reshape(-1, s.case.event[-1])
+    result = torch.zeros_like(rows)
+    for i, row in enumerate(rows):
+        free = row > -math.inf
+        result[i, free] = torch.from_numpy(values(row[free].numpy(), i))
+    return result.reshape(s.case.event)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    weights = np.exp(x - x.max())
+    return weights / weights.sum()
+
+
+def jacobian(y: np.ndarray) -> np.ndarray:
+    return np.diag(y) - np.outer(y, y)
+
+
+def draws(s: Setting, count: int) -> Tensor:
+    """Gumbel noise ``[count, *event]``, drawn as the estimators draw it."""
+    zeros = torch.zeros(count, *s.case.event, dtype=torch.float64)
+    return Gumbel().perturb(s.case.oracle, zeros, generator=s.generator)
+
+
+def at(s: Setting, tensor: Tensor, i: int) -> np.ndarray:
+    """The free parts of one category."""
+    free = s.scores.reshape(-1, s.case.event[-1])[i] > -math.inf
+    return tensor.reshape(-1, s.case.event[-1])[i, free].numpy()
+
+
+def race(p: np.ndarray, z: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """``log p + G`` given its argmax, from exponentials: the authors' formula."""
+    exponentials = np.exp(-noise)
+    least = (exponentials * z).sum()
+    return np.where(z > 0, -np.log(least), -np.log(exponentials / p + least))
+
+
+def one_hot(s: Setting, chosen: list[int]) -> Tensor:
+    return torch.nn.functional.one_hot(torch.tensor(chosen), s.case.event[-1]).double().reshape(s.case.event)
+
+
+def of_bits(s: Setting, weight: Callable[[float, float, bool, bool], float]) -> Tensor:
+    """Pair by pair and bit by bit: the difference of the losses, times ``weight(u, φ, b, b̃)``."""
+    count, rows = s.estimator.num_pairs, s.scores.reshape(-1, 2)
+    uniforms = torch.rand(count, len(rows), generator=s.generator, dtype=torch.float64).tolist()
+    logits = [float(row[1] - row[0]) for row in rows]
+    result = torch.zeros_like(rows)
+    for pair in uniforms:
+        sigmoids = [0.5 * (1 + math.tanh(phi / 2)) for phi in logits]
+        first = [u > 1 - p for u, p in zip(pair, sigmoids, strict=True)]
+        second = [u < p for u, p in zip(pair, sigmoids, strict=True)]
+        difference = float(s.loss(one_hot(s, [int(b) for b in first])) - s.loss(one_hot(s, [int(b) for b in second])))
+        for i, phi in enumerate(logits):
+            if math.isfinite(phi):
+                value = difference * weight(pair[i], phi, first[i], second[i]) / count
+                result[i] += torch.tensor([-value, value], dtype=torch.float64)
+    return result.reshape(s.case.event)
+
+
+def disarm_weight(u: float, phi: float, first: bool, second: bool) -> float:
+    return 0.0 if first == second else 0.5 * (-1) ** int(second) / (1 + math.exp(-abs(phi)))
+
+
+def arsm(s: Setting) -> Tensor:
+    """Every exchange anew, the one of a part with itself too."""
+    parts, scores = s.case.event[-1], s.scores.reshape(-1, s.case.event[-1]).numpy()
+    exponentials = np.exp(-draws(s, 1)[0].reshape(-1, parts).numpy())
+    pi = exponentials / exponentials.sum(-1, keepdims=True)
+
+    def value(c: int, j: int) -> float:
+        order = list(range(parts))
+        order[c], order[j] = j, c
+        with np.errstate(over="ignore"):
+            winners = (pi[:, order] * np.exp(-scores)).argmin(-1)
+        return float(s.loss(one_hot(s, winners.tolist())))
+
+    values = np.array([[value(c, j) for j in range(parts)] for c in range(parts)])
+    excess = values - values.mean(0)
+    estimate = (1 - parts * pi) @ excess.T / parts
+    choice = (scores > -math.inf).sum(-1, keepdims=True) > 1
+    return torch.from_numpy(np.where(choice, estimate, 0)).reshape(s.case.event)
+
+
+def rebar(s: Setting) -> Tensor:
+    """With the Jacobians of both races written out."""
+    b, noise = s.samples(None), draws(s, 2)
+    eta, tau = s.estimator.eta, s.estimator.temperature
+    probabilities = per_category(s, lambda x, i: softmax(x))
+
+    def relaxed(which: int) -> Tensor:
+        return per_category(s, lambda x, i: softmax(race(softmax(x), at(s, b, i), at(s, noise[which], i)) / tau))
+
+    y, conditional = relaxed(0), relaxed(1)
+    gamma, conditional_gamma = s.gamma(y), s.gamma(conditional)
+
+    def pathwise(x: np.ndarray, i: int) -> np.ndarray:
+        p, z, exponentials = softmax(x), at(s, b, i), np.exp(-at(s, noise[1], i))
+        slope = np.where(z > 0, 0, (exponentials / p) / (exponentials / p + (exponentials * z).sum()))
+        through = np.diag(slope) @ (np.eye(len(p)) - np.outer(np.ones(len(p)), p))
+        held = jacobian(at(s, y, i)) @ at(s, gamma, i) / tau
+        return held - through.T @ jacobian(at(s, conditional, i)) @ at(s, conditional_gamma, i) / tau
+
+    weight = float(s.loss(b) - eta * s.loss(conditional))
+    return weight * (b - probabilities) + eta * per_category(s, pathwise)
+
+
+def gumbel_softmax(s: Setting) -> Tensor:
+    noise, tau = draws(s, 1)[0], s.estimator.temperature
+    y = per_category(s, lambda x, i: softmax((x + at(s, noise, i)) / tau))
+    gamma = s.gamma(y)
+    return per_category(s, lambda x, i: jacobian(at(s, y, i)) @ at(s, gamma, i) / tau)
+
+
+def rao(s: Setting, x: np.ndarray, i: int, z: Tensor, noise: Tensor) -> np.ndarray:
+    """The mean Jacobian of races that z won, at probabilities x."""
+    tau = s.estimator.temperature
+    races = [softmax(race(x, at(s, z, i), at(s, one, i)) / tau) for one in noise]
+    return np.mean([jacobian(y) for y in races], axis=0) / tau
+
+
+def gumbel_rao(s: Setting) -> Tensor:
+    z = s.samples(None)
+    noise, gamma = draws(s, s.estimator.num_conditionals), s.gamma(z)
+    return per_category(s, lambda x, i: rao(s, softmax(x), i, z, noise) @ at(s, gamma, i))
+
+
+def gst(s: Setting) -> Tensor:
+    z, tau = s.samples(None), s.estimator.temperature
+    gamma = s.gamma(z)
+
+    def moved(x: np.ndarray, i: int) -> np.ndarray:
+        won, p = at(s, z, i) > 0, softmax(x)
+        with np.errstate(divide="ignore"):
+            gap = -np.log1p(-p[won]) / p[won] if s.estimator.gap == "p" else s.estimator.gap
+        lowered = x - np.maximum(x - x.max() + gap, 0)
+        y = softmax(np.where(won, x.max(), lowered) / tau)
+        return jacobian(y) @ at(s, gamma, i) / tau
+
+    return per_category(s, moved)
+
+
+def reinmax(s: Setting) -> Tensor:
+    z = s.samples(None)
+    gamma = s.gamma(z)
+
+    def heun(x: np.ndarray, i: int) -> np.ndarray:
+        middle = (softmax(x / s.estimator.temperature) + at(s, z, i)) / 2
+        return (2 * jacobian(middle) - jacobian(softmax(x)) / 2) @ at(s, gamma, i)
+
+    return per_category(s, heun)
+
+
+def reinmax_rao(s: Setting) -> Tensor:
+    z = s.samples(None)
+    noise, gamma = draws(s, s.estimator.num_conditionals), s.gamma(z)
+
+    def combined(x: np.ndarray, i: int) -> np.ndarray:
+        middle = (softmax(x) + at(s, z, i)) / 2
+        return (2 * rao(s, middle, i, z, noise) - jacobian(softmax(x)) / 2) @ at(s, gamma, i)
+
+    return per_category(s, combined)
+
+
+FORMULAS: dict[str, Formula] = {
+    "arm": lambda s: of_bits(s, lambda u, phi, first, second: u - 0.5),
+    "disarm": lambda s: of_bits(s, disarm_weight),
+    "arsm": arsm,
+    "rebar": rebar,
+    "relax": rebar,
+    "gumbel_softmax": gumbel_softmax,
+    "gumbel_rao": gumbel_rao,
+    "gst": gst,
+    "reinmax": reinmax,
+    "reinmax_rao": reinmax_rao,
+}

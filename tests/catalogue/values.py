@@ -38,6 +38,8 @@ def over_the_support(estimator: Any, case: OracleCase, scores: Tensor, seen: lis
 
 VALUES: dict[str, Value] = {
     "exact": expectation,
+    "rebar": mean_of_first,
+    "relax": mean_of_first,
     "sparsemap_marginalisation": over_the_support,
     "step_greedy": mean_of_first,
     "step_sampled": mean_of_first,

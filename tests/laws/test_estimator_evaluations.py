@@ -47,6 +47,10 @@ SUPPORTS: dict[str, Callable[[OracleCase, Tensor], int]] = {
 
 COMPLETED_BY: dict[str, str] = {"step_greedy": "argmax", "step_sampled": "samples"}
 """The operation that completes prefixes, once before every decision."""
+SWAPS: dict[str, Callable[[OracleCase], int]] = {
+    "arsm": lambda case: case.event[-1] * (case.event[-1] - 1) // 2 + 1,
+}
+"""How many structures the loss sees in one pass over the exchanges of two parts."""
 
 
 class Counts(Counter[str]):
@@ -109,15 +113,16 @@ class _Counted(torch.autograd.Function):
 
 def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
     """What was counted, in the terms of a declaration."""
-    size, completions = len(structures(case)), 0
-    by = COMPLETED_BY.get(name.partition("[")[0])
+    size, kind = len(structures(case)), name.partition("[")[0]
+    completions, by = 0, COMPLETED_BY.get(kind)
     if by is not None:
         decisions = int(structures(case)[0].sum())
         completions = counts[by] // decisions
         counts[by] -= completions * decisions
         counts["losses"] -= completions * decisions
-    enumerations, support_losses = counts["enumerated"] // size, int(name.partition("[")[0] in SUPPORTS)
+    enumerations, support_losses, swap_losses = counts["enumerated"] // size, int(kind in SUPPORTS), int(kind in SWAPS)
     losses = counts["losses"] - enumerations * size - support_losses * counts["atoms"]
+    losses -= SWAPS[kind](case) if swap_losses else 0
     return Evaluations(
         losses=losses,
         loss_gradients=counts["loss_gradients"],
@@ -132,6 +137,7 @@ def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
         enumerations=enumerations,
         support_losses=support_losses,
         completions=completions,
+        swap_losses=swap_losses,
     )
 
 
