@@ -9,12 +9,17 @@ from .antithetic import ARM, ARSM, DisARM
 from .base import Estimator, Evaluations, Loss, PathwiseEstimator
 from .combinators import ConstantBaseline, GreedyBaseline, RunningMeanBaseline
 from .control_variates import ControlSettings, Rebar, Relax
+from .combinators import ConstantBaseline, GreedyBaseline, RunningMeanBaseline, SampledBaseline
+from .conditional_mean import ConditionalMeanBaseline
 from .exact import ExactMarginalisation
 from .gumbel import GumbelSoftmax, StraightThroughGumbel
 from .gumbel_rao import GappedStraightThrough, GumbelRao
 from .implicit_mle import ImplicitMLE
+from .importance_weighted_set import ImportanceWeightedSet
+from .learned_baseline import LearnedBaseline
 from .marginals import StructuredAttention
 from .noise import NOISES, Gumbel, Noise, SumOfGamma
+from .optimal_baseline import OptimalBaseline
 from .perturb_and_map import PerturbAndMAP, PerturbAndParse
 from .policy import StepLeaveOneOut, StepReinforce
 from .policy_completions import StepGreedy, StepSampled
@@ -24,9 +29,14 @@ from .policy_ppo import StepPPO, StepRollout
 from .policy_relaxed import StepStraightThrough, StepStraightThroughGumbel
 from .reinmax import ReinMax, ReinMaxRao
 from .score_function import LeaveOneOut, Reinforce
+from .ppo import ProximalPolicy, Rollout
+from .reward_normalisation import NormalisedRewards
+from .score_function import LeaveOneOut, Reinforce, VarGrad, half_variance
 from .sparse import SparseMAP, SparseMAPMarginalisation
 from .spigot import SPIGOT
 from .straight_through import SampledStraightThrough, Simple, StraightThrough, StraightThroughMarginals
+from .sum_and_sample import SumAndSample
+from .unordered_set import UnorderedSet
 
 ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "exact": ExactMarginalisation,
@@ -34,6 +44,12 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "reinforce_constant": ConstantBaseline,
     "reinforce_running_mean": RunningMeanBaseline,
     "reinforce_greedy": GreedyBaseline,
+    "reinforce_sampled": SampledBaseline,
+    "reinforce_optimal": OptimalBaseline,
+    "reinforce_learned": LearnedBaseline,
+    "reinforce_conditional_mean": ConditionalMeanBaseline,
+    "reinforce_normalised": NormalisedRewards,
+    "reinforce_ppo": ProximalPolicy,
     "rloo": LeaveOneOut,
     "step_reinforce": StepReinforce,
     "step_greedy": StepGreedy,
@@ -48,6 +64,10 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "arsm": ARSM,
     "rebar": Rebar,
     "relax": Relax,
+    "vargrad": VarGrad,
+    "sum_and_sample": SumAndSample,
+    "unordered_set": UnorderedSet,
+    "importance_weighted_set": ImportanceWeightedSet,
     "ste": StraightThrough,
     "ste_marginals": StraightThroughMarginals,
     "ste_sample": SampledStraightThrough,
@@ -75,6 +95,7 @@ __all__ = [
     "ESTIMATORS",
     "NOISES",
     "SPIGOT",
+    "ConditionalMeanBaseline",
     "ConstantBaseline",
     "ControlSettings",
     "DisARM",
@@ -87,9 +108,13 @@ __all__ = [
     "GumbelRao",
     "GumbelSoftmax",
     "ImplicitMLE",
+    "ImportanceWeightedSet",
+    "LearnedBaseline",
     "LeaveOneOut",
     "Loss",
     "Noise",
+    "NormalisedRewards",
+    "OptimalBaseline",
     "PathwiseEstimator",
     "PerturbAndMAP",
     "PerturbAndParse",
@@ -98,7 +123,11 @@ __all__ = [
     "ReinMaxRao",
     "Reinforce",
     "Relax",
+    "ProximalPolicy",
+    "Reinforce",
+    "Rollout",
     "RunningMeanBaseline",
+    "SampledBaseline",
     "SampledStraightThrough",
     "Simple",
     "SparseMAP",
@@ -118,7 +147,11 @@ __all__ = [
     "StraightThroughGumbel",
     "StraightThroughMarginals",
     "StructuredAttention",
+    "SumAndSample",
     "SumOfGamma",
+    "UnorderedSet",
+    "VarGrad",
+    "half_variance",
     "make_estimator",
 ]
 

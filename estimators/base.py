@@ -44,6 +44,7 @@ class Evaluations:
         kbest: structures of k-best lists. ``relaxations``: smoothed recursions.
         perturbations: draws of a noise tensor.
         enumerations: passes over all structures (each takes the loss and the probability of every one).
+        listings: passes over all structures that take their probabilities alone.
         support_losses: passes over the support of a sparse distribution (each evaluates the loss on every atom).
         completions: passes over the prefixes of a sample (each completes every prefix once, by an argmax or a sample, and takes its loss).
         swap_losses: passes over the exchanges of two of C parts (each evaluates the loss on C(C − 1)/2 + 1 structures).
@@ -59,6 +60,7 @@ class Evaluations:
     relaxations: int = 0
     perturbations: int = 0
     enumerations: int = 0
+    listings: int = 0
     support_losses: int = 0
     completions: int = 0
     swap_losses: int = 0

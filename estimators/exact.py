@@ -10,14 +10,11 @@ from torch import Tensor
 
 from ..oracles.base import EnumerableOracle, MarginalOracle, Oracle
 from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
-
-
-class _Enumerated(MarginalOracle, EnumerableOracle):
-    """What exact marginalisation needs, as a type."""
+from .enumeration import ListedOracle, chunks
 
 
 @dataclass(frozen=True)
-class ExactMarginalisation(Estimator[_Enumerated]):
+class ExactMarginalisation(Estimator[ListedOracle]):
     """Exact marginalisation: ``∇ Σ_z p_θ(z) L(z) = Σ_z p(z) (L(z) − L(z₀)) ∇ log p(z)``, by enumeration in chunks.
 
     Subtracting the loss of one structure z₀ changes nothing in exact arithmetic and keeps large offsets of the loss from cancelling.
@@ -49,16 +46,13 @@ class ExactMarginalisation(Estimator[_Enumerated]):
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, argmax=1, enumerations=1)
 
-    def surrogate(self, loss: Loss, oracle: _Enumerated, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+    def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         theta = scores.detach()
-        batch, event = theta.shape[: theta.ndim - oracle.event_ndim], tuple(theta.shape[theta.ndim - oracle.event_ndim :])
         pivot = evaluate(loss, oracle.argmax(theta), oracle.event_ndim).detach()
         value = pivot
         estimate = torch.zeros_like(theta)
-        total = oracle.count(event)
-        for start in range(0, total, self.chunk):
-            chunk = oracle.enumerate(event, start, min(start + self.chunk, total), dtype=theta.dtype, device=theta.device)
-            structures = chunk.reshape(chunk.shape[0], *([1] * len(batch)), *event).expand(chunk.shape[0], *batch, *event)
+        for chunk in chunks(oracle, theta, self.chunk):
+            structures = chunk.expand(len(chunk), *theta.shape)
             with torch.enable_grad():
                 leaf = theta.clone().requires_grad_()
                 log_prob = oracle.log_prob(structures, leaf)

@@ -51,8 +51,13 @@ class Gumbel(Noise):
             raise ValueError(f"`Gumbel` got scale={self.scale}; expected a positive number")
 
     def _draw(self, size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
-        uniform = torch.rand(size, generator=stream, dtype=torch.float64, device=device).clamp(min=2.0**-54)
-        return -self.scale * (-uniform.log()).log()
+        return self.scale * gumbel_variables(size, stream, device)
+
+
+def gumbel_variables(size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
+    """Float64 Gumbel variables of location 0 and scale 1, from one stream."""
+    uniform = torch.rand(size, generator=stream, dtype=torch.float64, device=device).clamp(min=2.0**-54)
+    return -(-uniform.log()).log()
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,21 @@ VARIANTS = (
     "reinforce_constant[value=-0.3, num_samples=2]",
     "reinforce_running_mean[mean=0.7, num_samples=2]",
     "reinforce_greedy[num_samples=2]",
+    "reinforce_sampled[num_samples=2]",
+    "reinforce_optimal[pilots=1]",
+    "reinforce_optimal[pilots=3, per_part=True, num_samples=2]",
+    "reinforce_learned[num_samples=2, regression_weight=0.5]",
+    "reinforce_conditional_mean[num_samples=2, chunk=3]",
+    "reinforce_normalised[mean=0.4, variance=2.0, decay=0.5, num_samples=2]",
+    "reinforce_ppo[inner_steps=3, step_size=0.5, clip=0.1, value=0.3, num_samples=3]",
     "rloo[num_samples=3]",
+    "vargrad[num_samples=3]",
+    "sum_and_sample[k=3, candidates=2]",
+    "sum_and_sample[candidates=1, centred=False]",
+    "unordered_set[num_samples=2]",
+    "unordered_set[num_samples=3, baseline=False]",
+    "importance_weighted_set[num_samples=3, baseline=False]",
+    "importance_weighted_set[num_samples=2, normalised=True]",
     # independent categories
     "arm[num_pairs=2]",
     "disarm[num_pairs=3]",
@@ -88,7 +102,7 @@ VARIANTS = (
 NAMES = (*ESTIMATORS, *VARIANTS)
 """Every entry of the registry with its defaults, and some with options."""
 
-STATEFUL = ("reinforce_running_mean", "step_learned")
+STATEFUL = ("reinforce_running_mean", "reinforce_learned", "reinforce_normalised", "step_learned")
 """What `warmed_up` changes."""
 
 IDENTITY_BACKWARD = ("ste", "ste_sample", "perturb_and_map")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import Estimator, Loss
-from tests.helpers import OracleCase, enumerate_truth, structures
+from tests.catalogue.score_function import importance_weights, in_order, race
+from tests.helpers import OracleCase, enumerate_truth, seeded, structure_indices, structures
 
 Value = Callable[[Any, OracleCase, Tensor, list[Tensor], Loss], Tensor]
 """Estimator, case, scores [b, *event], what the loss saw call by call, loss: to [b]."""
@@ -36,10 +38,49 @@ def over_the_support(estimator: Any, case: OracleCase, scores: Tensor, seen: lis
     return (case.oracle.project(scores).weights * loss(seen[-1]).movedim(0, -1)).sum(-1)
 
 
+def summed_and_sampled(estimator: Any, case: OracleCase, scores: Tensor, seen: list[Tensor], loss: Loss) -> Tensor:
+    """The best structures by their probabilities, and the sample after them by its weight."""
+    best, losses = seen[-1][:-1], loss(seen[-1])
+    p = probabilities_of(case, scores, best)
+    q = p.sum(0)
+    found = (seen[-1][-1:] != best).flatten(2).any(-1).all(0)
+    weight = found * (1 - q) / (1 - q**estimator.candidates)
+    baseline = (p * losses[:-1]).sum(0) / q if estimator.centred else 0
+    return (p * losses[:-1]).sum(0) + (1 - q - weight) * baseline + weight * losses[-1]
+
+
+def by_first_draw(estimator: Any, case: OracleCase, scores: Tensor, seen: list[Tensor], loss: Loss) -> Tensor:
+    """Every structure of the set by the probability that it was drawn first, over all orders of the set."""
+    p = enumerate_truth(case, scores).probabilities
+    chosen = structure_indices(case, seen[-1])
+    weights = torch.zeros(chosen.shape, dtype=torch.float64)
+    for row in range(len(scores)):
+        for order in itertools.permutations(range(len(chosen))):
+            weights[order[0], row] += in_order(p[row], tuple(chosen[list(order), row].tolist()))
+    return (weights / weights.sum(0) * loss(seen[-1])).sum(0)
+
+
+def by_chances(estimator: Any, case: OracleCase, scores: Tensor, seen: list[Tensor], loss: Loss) -> Tensor:
+    """By importance weights; the threshold is that of the laws' seed."""
+    uniforms = torch.rand(len(scores), len(structures(case)), generator=seeded(), dtype=torch.float64)
+    k, p = estimator.num_samples, probabilities_of(case, scores, seen[-1])
+    races = [race(case, row, uniform).sort(descending=True).values for row, uniform in zip(scores, uniforms, strict=True)]
+    weights = torch.stack([importance_weights(p[:, row], float(races[row][k])) for row in range(len(scores))], 1)
+    return ((weights / weights.sum(0) if estimator.normalised else weights) * loss(seen[-1])).sum(0)
+
+
+def probabilities_of(case: OracleCase, scores: Tensor, chosen: Tensor) -> Tensor:
+    """[n, b] of structures [n, b, *event]."""
+    return enumerate_truth(case, scores).probabilities.T.gather(0, structure_indices(case, chosen))
+
+
 VALUES: dict[str, Value] = {
     "exact": expectation,
     "rebar": mean_of_first,
     "relax": mean_of_first,
+    "sum_and_sample": summed_and_sampled,
+    "unordered_set": by_first_draw,
+    "importance_weighted_set": by_chances,
     "sparsemap_marginalisation": over_the_support,
     "step_greedy": mean_of_first,
     "step_sampled": mean_of_first,

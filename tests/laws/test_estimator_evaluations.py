@@ -120,21 +120,24 @@ def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
         completions = counts[by] // decisions
         counts[by] -= completions * decisions
         counts["losses"] -= completions * decisions
-    enumerations, support_losses, swap_losses = counts["enumerated"] // size, int(kind in SUPPORTS), int(kind in SWAPS)
+    passes, support_losses, swap_losses = counts["enumerated"] // size, int(kind in SUPPORTS), int(kind in SWAPS)
+    # A pass that takes the losses of all structures is an enumeration, one that takes their probabilities alone a listing.
+    enumerations = min(passes, counts["losses"] // size)
     losses = counts["losses"] - enumerations * size - support_losses * counts["atoms"]
     losses -= SWAPS[kind](case) if swap_losses else 0
     return Evaluations(
         losses=losses,
         loss_gradients=counts["loss_gradients"],
         argmax=counts["argmax"],
-        # The probabilities of all structures belong to their enumeration.
-        marginals=counts["marginals"] + (counts["log_prob"] if not enumerations else 0),
+        # The probabilities of all structures belong to the pass over them.
+        marginals=counts["marginals"] + (counts["log_prob"] if not passes else 0),
         samples=counts["samples"],
         projections=counts["projections"],
         kbest=counts["kbest"],
         relaxations=counts["relaxations"],
         perturbations=counts["perturbations"],
         enumerations=enumerations,
+        listings=passes - enumerations,
         support_losses=support_losses,
         completions=completions,
         swap_losses=swap_losses,
