@@ -6,7 +6,9 @@ from typing import Any
 
 from ..oracles import registry
 from .antithetic import ARM, ARSM, DisARM
+from .adaptive_implicit_mle import AdaptiveImplicitMLE
 from .base import Estimator, Evaluations, Loss, PathwiseEstimator
+from .blackbox import BlackboxDifferentiation
 from .combinators import ConstantBaseline, GreedyBaseline, RunningMeanBaseline
 from .control_variates import ControlSettings, Rebar, Relax
 from .combinators import ConstantBaseline, GreedyBaseline, RunningMeanBaseline, SampledBaseline
@@ -14,6 +16,9 @@ from .conditional_mean import ConditionalMeanBaseline
 from .exact import ExactMarginalisation
 from .gumbel import GumbelSoftmax, StraightThroughGumbel
 from .gumbel_rao import GappedStraightThrough, GumbelRao
+from .gumbel import StraightThroughGumbel
+from .gumbel_crf import GumbelCRF, StraightThroughGumbelCRF
+from .identity import Identity, PerturbedIdentity
 from .implicit_mle import ImplicitMLE
 from .importance_weighted_set import ImportanceWeightedSet
 from .learned_baseline import LearnedBaseline
@@ -28,12 +33,18 @@ from .policy_learned import StepLearned
 from .policy_ppo import StepPPO, StepRollout
 from .policy_relaxed import StepStraightThrough, StepStraightThroughGumbel
 from .reinmax import ReinMax, ReinMaxRao
+from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma
+from .perturb_and_map import PerturbAndMAP, PerturbAndParse
+from .perturbed import MultiplicativePerturbation, PerturbedOptimizer
+from .relaxed_subset import RelaxedTopK, StraightThroughTopK
 from .score_function import LeaveOneOut, Reinforce
 from .ppo import ProximalPolicy, Rollout
 from .reward_normalisation import NormalisedRewards
 from .score_function import LeaveOneOut, Reinforce, VarGrad, half_variance
 from .sparse import SparseMAP, SparseMAPMarginalisation
 from .spigot import SPIGOT
+from .spigot_variants import SPIGOTCE, SPIGOTEG, SPIGOTSteps
+from .stochastic_softmax import StochasticSoftmax, StochasticSparseMAP
 from .straight_through import SampledStraightThrough, Simple, StraightThrough, StraightThroughMarginals
 from .sum_and_sample import SumAndSample
 from .unordered_set import UnorderedSet
@@ -82,8 +93,23 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "reinmax_rao": ReinMaxRao,
     "perturb_and_map": PerturbAndMAP,
     "perturb_and_parse": PerturbAndParse,
+    "identity": Identity,
+    "identity_perturbed": PerturbedIdentity,
+    "stochastic_softmax": StochasticSoftmax,
+    "stochastic_sparsemap": StochasticSparseMAP,
+    "perturbed_optimizer": PerturbedOptimizer,
+    "perturbed_multiplicative": MultiplicativePerturbation,
+    "relaxed_top_k": RelaxedTopK,
+    "relaxed_top_k_st": StraightThroughTopK,
+    "gumbel_crf": GumbelCRF,
+    "gumbel_crf_st": StraightThroughGumbelCRF,
     "spigot": SPIGOT,
+    "spigot_steps": SPIGOTSteps,
+    "spigot_ce": SPIGOTCE,
+    "spigot_eg": SPIGOTEG,
+    "blackbox": BlackboxDifferentiation,
     "imle": ImplicitMLE,
+    "aimle": AdaptiveImplicitMLE,
     "structured_attention": StructuredAttention,
     "sparsemap": SparseMAP,
     "sparsemap_marginalisation": SparseMAPMarginalisation,
@@ -96,6 +122,10 @@ __all__ = [
     "NOISES",
     "SPIGOT",
     "ConditionalMeanBaseline",
+    "SPIGOTCE",
+    "SPIGOTEG",
+    "AdaptiveImplicitMLE",
+    "BlackboxDifferentiation",
     "ConstantBaseline",
     "ControlSettings",
     "DisARM",
@@ -107,11 +137,14 @@ __all__ = [
     "Gumbel",
     "GumbelRao",
     "GumbelSoftmax",
+    "GumbelCRF",
+    "Identity",
     "ImplicitMLE",
     "ImportanceWeightedSet",
     "LearnedBaseline",
     "LeaveOneOut",
     "Loss",
+    "MultiplicativePerturbation",
     "Noise",
     "NormalisedRewards",
     "OptimalBaseline",
@@ -128,8 +161,19 @@ __all__ = [
     "Rollout",
     "RunningMeanBaseline",
     "SampledBaseline",
+    "Normal",
+    "PathwiseEstimator",
+    "PerturbAndMAP",
+    "PerturbAndParse",
+    "PerturbedIdentity",
+    "PerturbedOptimizer",
+    "Reinforce",
+    "RelaxedTopK",
+    "RunningMeanBaseline",
+    "SPIGOTSteps",
     "SampledStraightThrough",
     "Simple",
+    "SmoothNoise",
     "SparseMAP",
     "SparseMAPMarginalisation",
     "StepConditionalMean",
@@ -143,9 +187,13 @@ __all__ = [
     "StepSampled",
     "StepStraightThrough",
     "StepStraightThroughGumbel",
+    "StochasticSoftmax",
+    "StochasticSparseMAP",
     "StraightThrough",
     "StraightThroughGumbel",
+    "StraightThroughGumbelCRF",
     "StraightThroughMarginals",
+    "StraightThroughTopK",
     "StructuredAttention",
     "SumAndSample",
     "SumOfGamma",

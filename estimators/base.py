@@ -224,6 +224,20 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
     return losses
 
 
+def check_positive(name: str, **options: float) -> None:
+    """ValueError with the first of an estimator's options that is not above 0."""
+    for option, value in options.items():
+        if not value > 0:
+            raise ValueError(f"`{name}` got {option.rstrip('_')}={value}; expected a positive number")
+
+
+def check_at_least_one(name: str, **options: int) -> None:
+    """ValueError with the first of an estimator's counts that is not at least 1."""
+    for option, value in options.items():
+        if value < 1:
+            raise ValueError(f"`{name}` got {option}={value}; expected at least 1")
+
+
 def expand_samples(scores: Tensor, samples: int, event_ndim: int) -> Tensor:
     """[*batch, *event] -> [*batch, samples, *event] without a copy. Samples come after the batch, so that seed blocks cut the batch."""
     batch_dims = scores.ndim - event_ndim
@@ -314,6 +328,8 @@ __all__ = [
     "ProjectionOracle",
     "SamplingOracle",
     "carry",
+    "check_at_least_one",
+    "check_positive",
     "evaluate",
     "expand_samples",
     "moving_parts",

@@ -26,7 +26,7 @@ class ImplicitMLE(PathwiseEstimator[Oracle]):
 
     Args:
         lambda_: λ, the size of the step that defines the target distribution, positive. On the command line: ``imle[lambda=2.5]``.
-        noise: `Gumbel` or `SumOfGamma`.
+        noise: any `Noise`; the authors use `SumOfGamma`.
         num_samples: estimates that are averaged in one call of `surrogate`.
         divide_by_lambda: return ``ĝ/λ``; the authors fold 1/λ into the learning rate.
 

@@ -1,4 +1,4 @@
-"""Noise that is added to scores: Gumbel and Sum-of-Gamma."""
+"""Noise on scores: Gumbel, normal and Sum-of-Gamma."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..oracles.base import Oracle
-from ..oracles.random_streams import draw_rows
+from ..oracles.random_streams import draw_rows, standard_gumbel
 
 
 class Noise(abc.ABC):
@@ -24,14 +24,29 @@ class Noise(abc.ABC):
 
     def perturb(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """``θ + ε``: ``[*batch, *event]``, independent over batch rows; nothing is added to ignored entries."""
+        return scores + self.draw(oracle, scores, generator=generator).to(scores.dtype)
+
+    def draw(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        """ε alone: float64 ``[*batch, *event]``, 0 in ignored entries."""
         batch_dims = scores.ndim - oracle.event_ndim
         batch, event = tuple(scores.shape[:batch_dims]), tuple(scores.shape[batch_dims:])
         drawn = draw_rows(batch, event, lambda size, stream: self._draw(size, stream, scores.device), generator)
-        return scores + torch.where(oracle.read_mask(event, scores.device), drawn, 0).to(scores.dtype)
+        return torch.where(oracle.read_mask(event, scores.device), drawn, 0)
+
+
+class SmoothNoise(Noise):
+    """Noise of a differentiable density f, whose score says how means over the noise depend on where it is centred.
+
+    ``∇_θ E F(θ + σε) = E F(θ + σε) ν(ε) / σ`` with ``ν = −(log f)'``, for every function F, smooth or not.
+    """
+
+    @abc.abstractmethod
+    def score(self, noise: Tensor) -> Tensor:
+        """``ν(ε)``, elementwise; its mean is 0."""
 
 
 @dataclass(frozen=True)
-class Gumbel(Noise):
+class Gumbel(SmoothNoise):
     """Gumbel noise of location 0: mean ``0.5772·scale``, variance ``π²/6·scale²``.
 
     For `categorical`, ``argmax(θ + ε)`` at scale 1 is an exact sample of the softmax; for other structures it is not one of the Gibbs law.
@@ -51,13 +66,40 @@ class Gumbel(Noise):
             raise ValueError(f"`Gumbel` got scale={self.scale}; expected a positive number")
 
     def _draw(self, size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
-        return self.scale * gumbel_variables(size, stream, device)
+        return self.scale * standard_gumbel(size, stream, device)
+
+    def score(self, noise: Tensor) -> Tensor:
+        """``(1 − e^{−ε/s}) / s`` at scale s."""
+        return -torch.expm1(-noise / self.scale) / self.scale
 
 
-def gumbel_variables(size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
-    """Float64 Gumbel variables of location 0 and scale 1, from one stream."""
-    uniform = torch.rand(size, generator=stream, dtype=torch.float64, device=device).clamp(min=2.0**-54)
-    return -(-uniform.log()).log()
+@dataclass(frozen=True)
+class Normal(SmoothNoise):
+    """Normal noise of mean 0.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> noise = Normal(scale=2.0)
+        >>> noisy = noise.perturb(Categorical(), torch.zeros(100_000, 2), generator=torch.Generator().manual_seed(0))
+        >>> round(float(noisy.var()), 1)
+        4.0
+        >>> noise.score(torch.tensor([1.0, -2.0]))
+        tensor([ 0.2500, -0.5000])
+    """
+
+    scale: float = 1.0
+    name: ClassVar[str] = "normal"
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError(f"`Normal` got scale={self.scale}; expected a positive number")
+
+    def _draw(self, size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
+        return self.scale * torch.randn(size, generator=stream, dtype=torch.float64, device=device)
+
+    def score(self, noise: Tensor) -> Tensor:
+        """``ε / s²`` at scale s."""
+        return noise / self.scale**2
 
 
 @dataclass(frozen=True)
@@ -95,4 +137,4 @@ class SumOfGamma(Noise):
         return (self.scale / self.k) * (gammas.sum(-1) - math.log(self.terms))
 
 
-NOISES: dict[str, type[Noise]] = {"gumbel": Gumbel, "sum_of_gamma": SumOfGamma}
+NOISES: dict[str, type[Noise]] = {"gumbel": Gumbel, "normal": Normal, "sum_of_gamma": SumOfGamma}

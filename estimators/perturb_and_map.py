@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..oracles.base import MarginalOracle, Oracle
-from .base import Evaluations, Objective, PathwiseEstimator, straight_through
+from .base import Evaluations, Objective, PathwiseEstimator, check_positive, straight_through
 from .noise import Gumbel, Noise
+from .straight_through import replace_value, tempered_marginals
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class PerturbAndMAP(PathwiseEstimator[Oracle]):
     Cost: one argmax, one noise tensor, one loss gradient.
 
     Args:
-        noise: `Gumbel` or `SumOfGamma`.
+        noise: any `Noise`: `Gumbel`, `Normal` or `SumOfGamma`.
 
     References:
         Papandreou & Yuille 2011, "Perturb-and-MAP random fields", section 3.
@@ -48,15 +49,16 @@ class PerturbAndMAP(PathwiseEstimator[Oracle]):
 
 @dataclass(frozen=True)
 class PerturbAndParse(PathwiseEstimator[MarginalOracle]):
-    """Perturb-and-parse: forward ``z = argmax(θ + ε)``, backward of the marginals there, ``ĝ = Cov_{θ+ε}(z) γ(z)``. Biased.
+    """Perturb-and-parse: forward ``z = argmax(θ + ε)``, backward of the marginals there, ``ĝ = Cov_{(θ+ε)/τ}(z) γ(z) / τ``. Biased.
 
-    With Gumbel noise this is `StraightThroughGumbel` at temperature 1. The published parser hands the loss the relaxed tree; here the
-    forward is discrete, and the backward is the same.
+    With Gumbel noise this is `StraightThroughGumbel`. The factor 1/τ is that of the derivative of ``μ((θ+ε)/τ)`` in θ. The published parser
+    hands the loss the relaxed tree; here the forward is discrete, and the backward is the same.
 
     Cost: one argmax, one noise tensor, the marginals and a product with their Jacobian, one loss gradient.
 
     Args:
-        noise: `Gumbel` or `SumOfGamma`.
+        noise: any `Noise`. The authors use `Gumbel`.
+        temperature: τ of the backward, positive. The authors have none, which is 1.
 
     References:
         Corro & Titov 2019, "Differentiable perturb-and-parse", section 4.
@@ -72,20 +74,23 @@ class PerturbAndParse(PathwiseEstimator[MarginalOracle]):
     """
 
     noise: Noise = Gumbel()
+    temperature: float = 1.0
 
     name: ClassVar[str] = "perturb_and_parse"
     references: ClassVar[tuple[str, ...]] = ("corro2019differentiable",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "perturbed"
 
+    def __post_init__(self) -> None:
+        check_positive(self.name, temperature=self.temperature)
+
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)
 
     def structure(self, oracle: MarginalOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return discrete_forward(oracle, self.noise.perturb(oracle, scores, generator=generator))
+        return discrete_forward(oracle, self.noise.perturb(oracle, scores, generator=generator), self.temperature)
 
 
 def discrete_forward(oracle: MarginalOracle, scores: Tensor, temperature: float = 1.0) -> Tensor:
     """The best structure, with the backward of the marginals of ``scores / temperature``."""
-    smooth = oracle.marginals(scores / temperature)
-    return oracle.argmax(scores) + (smooth - smooth.detach())
+    return replace_value(tempered_marginals(oracle, scores, temperature), oracle.argmax(scores))

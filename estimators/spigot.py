@@ -64,8 +64,7 @@ class SPIGOT(PathwiseEstimator[ProjectionOracle]):
 
         def pull_back(gamma: Tensor) -> Tensor:
             step = self.step_size * self._clipped(torch.where(moving, gamma, 0), oracle.event_ndim)
-            nearest = oracle.project(torch.where(moving, best - step, -math.inf)).mean
-            return torch.where(moving, best - nearest, 0)
+            return torch.where(moving, best - nearest_point(oracle, best - step, moving), 0)
 
         return with_backward(best, scores, pull_back)
 
@@ -74,3 +73,8 @@ class SPIGOT(PathwiseEstimator[ProjectionOracle]):
             return gamma
         norm = gamma.flatten(gamma.ndim - event_ndim).norm(dim=-1)
         return gamma * unsqueeze_event((self.max_norm / norm.clamp(min=1e-300)).clamp(max=1.0), event_ndim)
+
+
+def nearest_point(oracle: ProjectionOracle, point: Tensor, moving: Tensor) -> Tensor:
+    """The projection of a point on the hull of the structures that use moving parts alone; 0 in the other parts."""
+    return torch.where(moving, oracle.project(torch.where(moving, point, -math.inf)).mean, 0)

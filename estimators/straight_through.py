@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..oracles.base import MarginalOracle, Oracle, SamplingOracle
-from .base import Evaluations, Objective, PathwiseEstimator, straight_through
+from ..oracles.masking import scaled
+from .base import Evaluations, Objective, PathwiseEstimator, check_positive, straight_through
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,13 @@ class StraightThrough(PathwiseEstimator[Oracle]):
 class StraightThroughMarginals(PathwiseEstimator[MarginalOracle]):
     """Straight-through with the backward of the marginals: forward ``z = argmax θ``, backward ``ĝ = Cov(z) γ(z)``. Biased; deterministic.
 
-    The whole Jacobian of the marginals is used: its diagonal alone, as in some published code, is another vector.
+    The whole Jacobian of the marginals is used: its diagonal alone, as in some published code, is another vector. With a temperature τ it
+    is that of ``μ(θ/τ)`` in θ, ``Cov_{θ/τ}(z) / τ``: the factor 1/τ, which some published code drops, is part of it.
 
     Cost: one argmax, the marginals and a product with their Jacobian, one loss gradient.
+
+    Args:
+        temperature: τ of the backward, positive.
 
     References:
         Jang, Gu & Poole 2017, section 2.2, without noise; Martins & Niculae 2019, "Latent structure models for NLP" (tutorial), part 3.
@@ -59,17 +64,22 @@ class StraightThroughMarginals(PathwiseEstimator[MarginalOracle]):
         tensor([-0.0390, -0.3454,  0.3843])
     """
 
+    temperature: float = 1.0
+
     name: ClassVar[str] = "ste_marginals"
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "martins2019latent")
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "argmax"
     deterministic: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        check_positive(self.name, temperature=self.temperature)
+
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1)
 
     def structure(self, oracle: MarginalOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return replace_value(oracle.marginals(scores), oracle.argmax(scores))
+        return replace_value(tempered_marginals(oracle, scores, self.temperature), oracle.argmax(scores))
 
 
 @dataclass(frozen=True)
@@ -105,9 +115,13 @@ class SampledStraightThrough(PathwiseEstimator[SamplingOracle]):
 class Simple(PathwiseEstimator[SamplingOracle]):
     """SIMPLE: forward an exact sample, backward the exact marginals, ``ĝ = Cov(z) γ(z)``.
 
-    Unbiased for losses whose gradient is constant on the hull (linear losses), biased else; the variance is small.
+    Unbiased for losses whose gradient is constant on the hull (linear losses), biased else; the variance is small. With a temperature τ the
+    backward is that of ``μ(θ/τ)`` in θ, ``Cov_{θ/τ}(z) γ(z) / τ``, which is biased for linear losses too; the sample is one of θ itself.
 
     Cost: one exact sample, the marginals and a product with their Jacobian, one loss gradient.
+
+    Args:
+        temperature: τ of the backward, positive. The authors have none.
 
     References:
         Ahmed, Zeng, Niepert & Van den Broeck 2023, "SIMPLE: a gradient estimator for k-subset sampling", section 3.
@@ -120,16 +134,26 @@ class Simple(PathwiseEstimator[SamplingOracle]):
         tensor([-0.0390, -0.3454,  0.3843])
     """
 
+    temperature: float = 1.0
+
     name: ClassVar[str] = "simple"
     references: ClassVar[tuple[str, ...]] = ("ahmed2023simple",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
 
+    def __post_init__(self) -> None:
+        check_positive(self.name, temperature=self.temperature)
+
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, samples=1, marginals=1)
 
     def structure(self, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return replace_value(oracle.marginals(scores), oracle.sample(scores, generator=generator))
+        return replace_value(tempered_marginals(oracle, scores, self.temperature), oracle.sample(scores, generator=generator))
+
+
+def tempered_marginals(oracle: MarginalOracle, scores: Tensor, temperature: float) -> Tensor:
+    """``μ(θ/τ)``, as a function of θ; rows that share their scores go on sharing them."""
+    return oracle.marginals(scores if temperature == 1 else scaled(scores, 1 / temperature, oracle.event_ndim))
 
 
 def replace_value(smooth: Tensor, structure: Tensor) -> Tensor:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ..oracles.masking import log_sum_exp, share_rows
-from ..oracles.random_streams import draw_rows
+from ..oracles.random_streams import draw_rows, standard_gumbel
 from .enumeration import ListedOracle
-from .noise import gumbel_variables
 
 CHUNK = 4096
 """Structures that race at a time. A constant: the random numbers follow it."""
@@ -55,7 +54,7 @@ def draw_set(oracle: ListedOracle, scores: Tensor, k: int, *, generator: torch.G
     for start in range(0, len(space), CHUNK):
         listed = space[start : start + CHUNK].double()
         log_probs = oracle.log_prob(listed.reshape(len(listed), *[1] * batch_dims, *event), theta).movedim(0, -1)
-        drawn = draw_rows(batch, (len(listed),), lambda size, stream: gumbel_variables(size, stream, scores.device), generator)
+        drawn = draw_rows(batch, (len(listed),), lambda size, stream: standard_gumbel(size, stream, scores.device), generator)
         race = race.joined(log_probs.expand(*batch, -1), drawn, start, k + 1)
     return race.ended(space, min(k, len(space)))
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from . import active_set, kernels
 from .derivatives import LogPartition, Marginals, twin_covariance_product, twin_marginals, unsqueeze_event
 from .masking import cut, log_sum_exp, share_rows, sparse_max, zero_ignored
-from .random_streams import random_uniform
+from .random_streams import draw_rows, random_uniform, standard_gumbel
 from .sparse_solution import Projection, SparseSolution
 
 Maximum = Callable[[Tensor, int], Tensor]
@@ -614,6 +614,66 @@ class RelaxedOracle(MarginalOracle):
             value = self._value(self._cleaned(theta).reshape(-1, *self._event(theta)), sparse_max)
             (expected,) = torch.autograd.grad(value.sum(), theta, create_graph=differentiable)
         return self._cut(expected.to(scores.dtype), inside)
+
+    @final
+    def relaxed_sample(
+        self, scores: Tensor, temperature: float = 1.0, *, hard: bool = False, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> Tensor:
+        """A relaxed sample of the Gibbs law (Fu et al. 2020): ``[*batch, *event]`` in [0, 1], differentiable; 0 for an infeasible item.
+
+        The walk that draws a sample from the recursion chooses at every maximum, with probabilities that the values there give. Each choice
+        is a Gumbel-softmax here, and the result is the expected structure of the relaxed walk: for ``temperature`` → 0 an exact sample. It
+        depends on the scores through the choices, whose values are those of the exact recursion.
+
+        Args:
+            scores: [*batch, *event].
+            temperature: of every Gumbel-softmax, positive.
+            hard: take every choice as it is, which makes the result an exact sample; the derivative remains that of the softmaxes.
+            generator: the only source of randomness.
+            lengths: int [*batch], how much of the event an item uses.
+        """
+        if not temperature > 0:
+            raise ValueError(f"`relaxed_sample` got temperature={temperature}; expected a positive number")
+        valid, inside = self._prepared("relaxed_sample", scores, lengths)
+        batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
+        rows = self._cleaned(at_least_single(valid)).reshape(-1, *self._event(valid))
+        choices: list[tuple[Tensor, Tensor]] = []
+
+        def choose(values: Tensor, dim: int) -> Tensor:
+            """The exact recursion, which leaves a choice behind at every maximum."""
+            drawn = draw_rows(batch, tuple(values.shape[1:]), lambda size, stream: standard_gumbel(size, stream, values.device), generator)
+            choices.append(_gumbel_softmax(values, drawn.reshape(values.shape).to(values.dtype), dim, temperature, hard=hard))
+            return log_sum_exp(values, dim)
+
+        self._value(rows, choose)
+        return self._cut(self._walked(rows, choices).reshape(valid.shape).to(scores.dtype), inside)
+
+    def _walked(self, rows: Tensor, choices: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """The expected structures of walks of known choices: with the maxima replaced by means, the recursion is linear in the scores."""
+        remaining = iter(choices)
+
+        def mean(values: Tensor, dim: int) -> Tensor:
+            weights, allowed = next(remaining)
+            return (weights * torch.where(allowed, values, 0)).sum(dim)
+
+        with torch.enable_grad():
+            origin = torch.zeros_like(rows, requires_grad=True)
+            total = self._value(origin, mean).sum()
+            differentiable = any(weights.requires_grad for weights, _ in choices)
+            (expected,) = torch.autograd.grad(total, origin, create_graph=differentiable, materialize_grads=True)
+        return expected
+
+
+def _gumbel_softmax(values: Tensor, gumbel: Tensor, dim: int, temperature: float, *, hard: bool) -> tuple[Tensor, Tensor]:
+    """Weights along a dimension, all 0 where every value is -inf, and which values are above -inf."""
+    allowed = values > -math.inf
+    some = allowed.any(dim, keepdim=True)
+    noisy = torch.where(some, values + gumbel, 0) / temperature
+    soft = torch.where(some, noisy.softmax(dim), 0)
+    if not hard:
+        return soft, allowed
+    chosen = torch.zeros_like(soft).scatter_(dim, noisy.argmax(dim, keepdim=True), 1)
+    return torch.where(some, chosen, 0) + (soft - soft.detach()), allowed
 
 
 def inner(structure: Tensor, scores: Tensor, event_ndim: int) -> Tensor:

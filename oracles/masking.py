@@ -55,6 +55,12 @@ def zero_ignored(scores: Tensor, mask: Tensor) -> Tensor:
     return result
 
 
+def scaled(scores: Tensor, factor: float, event_ndim: int) -> Tensor:
+    """Scores times a number. Expanded rows stay expanded, and each has a gradient of its own."""
+    result: Tensor = _Scaled.apply(scores, factor, event_ndim)  # type: ignore[no-untyped-call]
+    return result
+
+
 def cut(values: Tensor, inside: Tensor | None) -> Tensor:
     """The values inside, 0 elsewhere; everything where there is no mask."""
     return values if inside is None else torch.where(inside, values, 0)
@@ -80,3 +86,16 @@ class _ZeroIgnored(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
         return torch.where(mask, grads[0], 0), None
+
+
+class _Scaled(torch.autograd.Function):
+    """A plain product would write expanded rows out."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, factor: float, event_ndim: int) -> Tensor:
+        ctx.factor = factor
+        return (share_rows(scores, event_ndim) * factor).expand_as(scores)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return grads[0] * ctx.factor, None, None

@@ -57,3 +57,9 @@ def draw_rows(
         rest = (*batch[1:], *shape)
         return generator.draw(batch[0], lambda rows, stream: draw((rows, *rest), stream))
     return draw((*batch, *shape), generator)
+
+
+def standard_gumbel(size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
+    """Float64 Gumbel variables of location 0 and scale 1, all finite, to be drawn through `draw_rows`."""
+    uniform = torch.rand(size, generator=stream, dtype=torch.float64, device=device).clamp(min=2.0**-54)
+    return -(-uniform.log()).log()

@@ -75,15 +75,39 @@ VARIANTS = (
     "reinmax[temperature=1.3]",
     "reinmax_rao[temperature=0.7, num_conditionals=3]",
     # straight-through
+    "ste_marginals[temperature=0.5]",
+    "simple[temperature=2.0]",
     # perturbation
     "st_gumbel[temperature=0.5]",
     "perturb_and_map[noise=sum_of_gamma/k=2]",
+    "perturb_and_map[noise=normal/scale=0.5]",
     "perturb_and_parse[noise=gumbel/scale=0.5]",
+    "perturb_and_parse[noise=normal, temperature=0.7]",
+    "stochastic_softmax[temperature=0.5, noise=normal]",
+    "stochastic_sparsemap[temperature=2.0, noise=normal]",
+    "perturbed_optimizer[sigma=0.5, num_samples=3, noise=gumbel/scale=2]",
+    "perturbed_optimizer[num_samples=2, control_variate=argmax]",
+    "perturbed_optimizer[num_samples=2, control_variate=none]",
+    "perturbed_multiplicative[sigma=0.5, num_samples=3]",
+    "perturbed_multiplicative[num_samples=2, control_variate=argmax]",
+    "relaxed_top_k[temperature=2.0]",
+    "relaxed_top_k_st[temperature=0.7]",
+    "gumbel_crf[temperature=0.3]",
+    "gumbel_crf_st[temperature=0.3]",
     # surrogate projections
     "spigot[step_size=0.3, max_norm=1.5]",
+    "spigot_steps[step_size=0.7, inner_steps=2]",
+    "spigot_ce[step_size=0.3, inner_steps=3]",
+    "spigot_eg[step_size=0.5, inner_steps=2]",
+    "identity[centre=False]",
+    "identity[normalise=False]",
+    "identity_perturbed[noise=sum_of_gamma/k=2, centre=False]",
     # implicit differentiation
+    "blackbox[lambda=0.8]",
     "imle[lambda=2.5, noise=sum_of_gamma/k=2, num_samples=3]",
     "imle[lambda=0.5, divide_by_lambda=True]",
+    "aimle[beta=0.5, symmetric=False, noise=normal]",
+    "aimle[beta=2.0, divide_by_lambda=False, num_samples=2]",
     # deterministic
     # policies
     "step_reinforce[value=-0.3, num_samples=2]",
@@ -102,11 +126,19 @@ VARIANTS = (
 NAMES = (*ESTIMATORS, *VARIANTS)
 """Every entry of the registry with its defaults, and some with options."""
 
-STATEFUL = ("reinforce_running_mean", "reinforce_learned", "reinforce_normalised", "step_learned")
+STATEFUL = ("reinforce_running_mean", "reinforce_learned", "reinforce_normalised", "aimle", "step_learned")
 """What `warmed_up` changes."""
 
-IDENTITY_BACKWARD = ("ste", "ste_sample", "perturb_and_map")
+IDENTITY_BACKWARD = ("ste", "ste_sample", "perturb_and_map", "identity", "identity_perturbed")
 """What hands γ itself back, and so gives an estimate where there is nothing to learn."""
+
+NEVER_STILL = (
+    *IDENTITY_BACKWARD,
+    "perturbed_optimizer[num_samples=2, control_variate=none]",
+    "relaxed_top_k",
+    "relaxed_top_k_st",
+)
+"""What gives an estimate where there is nothing to learn: its mean is 0 without a control variate, and soft choices always move."""
 
 estimators = pytest.mark.parametrize("name", NAMES)
 

@@ -75,6 +75,9 @@ def probabilities_of(case: OracleCase, scores: Tensor, chosen: Tensor) -> Tensor
 
 
 VALUES: dict[str, Value] = {
+    "spigot_steps": mean_of_first,
+    "spigot_ce": mean_of_first,
+    "spigot_eg": mean_of_first,
     "exact": expectation,
     "rebar": mean_of_first,
     "relax": mean_of_first,

@@ -82,6 +82,11 @@ def test_only_what_says_so_leaves_the_structures(name: str, case: OracleCase) ->
     ("name", "scale"),
     [
         ("spigot[step_size=0.3]", 0.3),
+        ("spigot_steps[step_size=0.3, inner_steps=2]", 0.6),
+        ("spigot_ce[step_size=0.5, inner_steps=3]", 1.5),
+        ("spigot_eg[step_size=0.5, inner_steps=3]", 1.5),
+        ("aimle[beta=2.5, divide_by_lambda=False]", 2.5),
+        ("aimle[beta=2.5]", 1.0),
         ("imle[lambda=2.5]", 2.5),
         ("imle[lambda=2.5, divide_by_lambda=True]", 1.0),
         *((name, 1.0) for name in ESTIMATORS),

@@ -33,10 +33,12 @@ OPERATIONS: tuple[tuple[type, str, str], ...] = (
     (ShiftReduce, "step_log_probs", "marginals"),
     (KBestOracle, "kbest", "kbest"),
     (RelaxedOracle, "relax", "relaxations"),
+    (RelaxedOracle, "relaxed_sample", "relaxations"),
     (SamplingOracle, "sample", "samples"),
     (ProjectionOracle, "project", "projections"),
     (EnumerableOracle, "enumerate", "enumerated"),
     (Noise, "perturb", "perturbations"),
+    (Noise, "draw", "perturbations"),
 )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from structgrad.estimators import ESTIMATORS, PathwiseEstimator, make_estimator
-from structgrad.oracles import Categories, ShiftReduce, Subset
+from structgrad.oracles import Categories, LinearChain, ShiftReduce, Subset
 from tests.estimator_cases import PATHWISE, numbers
 from tests.helpers import seeded
 
@@ -17,6 +17,7 @@ ROWS, STEPS = 8, 40
 SPACES: tuple[tuple[Any, tuple[int, ...]], ...] = (
     (Subset(2), (5,)),
     (Categories(), (5, 2)),
+    (LinearChain(), (4, 2, 2)),
     (ShiftReduce("local"), (5, 5, 2)),
 )
 """A model lives on the first that its estimator serves."""
@@ -31,9 +32,10 @@ class Model(nn.Module):
         self.encoder = nn.Parameter(0.1 * numbers(ROWS, *event))
         self.bias = nn.Parameter(torch.full((), 0.5, dtype=torch.float64))
         self.targets = self.oracle.argmax(numbers(ROWS, *event, seed=4))
+        self.read = self.oracle.read_mask(event)
 
     def loss(self, z: Tensor) -> Tensor:
-        return (z + self.bias - self.targets).square().flatten(z.ndim - self.oracle.event_ndim).sum(-1)
+        return torch.where(self.read, z + self.bias - self.targets, 0).square().flatten(z.ndim - self.oracle.event_ndim).sum(-1)
 
     def error(self) -> float:
         """Mean loss of the best structures."""
