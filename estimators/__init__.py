@@ -5,52 +5,65 @@ from __future__ import annotations
 from typing import Any
 
 from ..oracles import registry
-from .antithetic import ARM, ARSM, DisARM
 from .adaptive_implicit_mle import AdaptiveImplicitMLE
+from .antithetic import ARM, ARSM, DisARM
+from .attention import ConstrainedSoftmax, ConstrainedSparsemax, Entmax, Fusedmax, Oscarmax
 from .base import Estimator, Evaluations, Loss, PathwiseEstimator
 from .blackbox import BlackboxDifferentiation
-from .combinators import ConstantBaseline, GreedyBaseline, RunningMeanBaseline
-from .control_variates import ControlSettings, Rebar, Relax
 from .combinators import ConstantBaseline, GreedyBaseline, RunningMeanBaseline, SampledBaseline
 from .conditional_mean import ConditionalMeanBaseline
+from .constrained import csoftmax, csparsemax
+from .control_variates import ControlSettings, Rebar, Relax
+from .differentiable_dp import DifferentiableDP, smoothed_maximum
+from .entmax import entmax
 from .exact import ExactMarginalisation
+from .fused import fusedmax, oscarmax
 from .gumbel import GumbelSoftmax, StraightThroughGumbel
-from .gumbel_rao import GappedStraightThrough, GumbelRao
-from .gumbel import StraightThroughGumbel
 from .gumbel_crf import GumbelCRF, StraightThroughGumbelCRF
+from .gumbel_rao import GappedStraightThrough, GumbelRao
 from .identity import Identity, PerturbedIdentity
 from .implicit_mle import ImplicitMLE
 from .importance_weighted_set import ImportanceWeightedSet
 from .learned_baseline import LearnedBaseline
 from .marginals import StructuredAttention
-from .noise import NOISES, Gumbel, Noise, SumOfGamma
+from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma
 from .optimal_baseline import OptimalBaseline
 from .perturb_and_map import PerturbAndMAP, PerturbAndParse
+from .perturbed import MultiplicativePerturbation, PerturbedOptimizer
 from .policy import StepLeaveOneOut, StepReinforce
 from .policy_completions import StepGreedy, StepSampled
 from .policy_enumerated import StepConditionalMean, StepOptimal
 from .policy_learned import StepLearned
 from .policy_ppo import StepPPO, StepRollout
 from .policy_relaxed import StepStraightThrough, StepStraightThroughGumbel
-from .reinmax import ReinMax, ReinMaxRao
-from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma
-from .perturb_and_map import PerturbAndMAP, PerturbAndParse
-from .perturbed import MultiplicativePerturbation, PerturbedOptimizer
-from .relaxed_subset import RelaxedTopK, StraightThroughTopK
-from .score_function import LeaveOneOut, Reinforce
 from .ppo import ProximalPolicy, Rollout
+from .reinmax import ReinMax, ReinMaxRao
+from .relaxed_subset import RelaxedTopK, StraightThroughTopK
 from .reward_normalisation import NormalisedRewards
 from .score_function import LeaveOneOut, Reinforce, VarGrad, half_variance
-from .sparse import SparseMAP, SparseMAPMarginalisation
+from .sparse import SparseMAP, SparseMAPMarginalisation, SparsemaxMarginalisation, TopKSparsemax
 from .spigot import SPIGOT
 from .spigot_variants import SPIGOTCE, SPIGOTEG, SPIGOTSteps
 from .stochastic_softmax import StochasticSoftmax, StochasticSparseMAP
 from .straight_through import SampledStraightThrough, Simple, StraightThrough, StraightThroughMarginals
 from .sum_and_sample import SumAndSample
+from .supervised import (
+    SUPERVISED_LOSSES,
+    PerturbedFenchelYoung,
+    crf_loss,
+    fenchel_young,
+    hamming,
+    margin_perceptron,
+    margin_sparsemap_loss,
+    sparsemap_loss,
+    structured_perceptron,
+)
 from .unordered_set import UnorderedSet
 
 ESTIMATORS: dict[str, type[Estimator[Any]]] = {
+    # the reference
     "exact": ExactMarginalisation,
+    # score function
     "reinforce": Reinforce,
     "reinforce_constant": ConstantBaseline,
     "reinforce_running_mean": RunningMeanBaseline,
@@ -62,6 +75,17 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "reinforce_normalised": NormalisedRewards,
     "reinforce_ppo": ProximalPolicy,
     "rloo": LeaveOneOut,
+    "vargrad": VarGrad,
+    "sum_and_sample": SumAndSample,
+    "unordered_set": UnorderedSet,
+    "importance_weighted_set": ImportanceWeightedSet,
+    # score function of independent categories and bits
+    "arm": ARM,
+    "disarm": DisARM,
+    "arsm": ARSM,
+    "rebar": Rebar,
+    "relax": Relax,
+    # score function of policies, decision by decision
     "step_reinforce": StepReinforce,
     "step_greedy": StepGreedy,
     "step_sampled": StepSampled,
@@ -70,39 +94,34 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "step_learned": StepLearned,
     "step_leave_one_out": StepLeaveOneOut,
     "step_ppo": StepPPO,
-    "arm": ARM,
-    "disarm": DisARM,
-    "arsm": ARSM,
-    "rebar": Rebar,
-    "relax": Relax,
-    "vargrad": VarGrad,
-    "sum_and_sample": SumAndSample,
-    "unordered_set": UnorderedSet,
-    "importance_weighted_set": ImportanceWeightedSet,
+    # straight-through
     "ste": StraightThrough,
     "ste_marginals": StraightThroughMarginals,
     "ste_sample": SampledStraightThrough,
     "simple": Simple,
-    "gumbel_softmax": GumbelSoftmax,
-    "st_gumbel": StraightThroughGumbel,
     "step_ste": StepStraightThrough,
-    "step_st_gumbel": StepStraightThroughGumbel,
-    "gumbel_rao": GumbelRao,
+    "identity": Identity,
+    "identity_perturbed": PerturbedIdentity,
     "gst": GappedStraightThrough,
     "reinmax": ReinMax,
     "reinmax_rao": ReinMaxRao,
-    "perturb_and_map": PerturbAndMAP,
-    "perturb_and_parse": PerturbAndParse,
-    "identity": Identity,
-    "identity_perturbed": PerturbedIdentity,
-    "stochastic_softmax": StochasticSoftmax,
-    "stochastic_sparsemap": StochasticSparseMAP,
-    "perturbed_optimizer": PerturbedOptimizer,
-    "perturbed_multiplicative": MultiplicativePerturbation,
+    # Gumbel relaxations
+    "gumbel_softmax": GumbelSoftmax,
+    "st_gumbel": StraightThroughGumbel,
+    "gumbel_rao": GumbelRao,
+    "step_st_gumbel": StepStraightThroughGumbel,
     "relaxed_top_k": RelaxedTopK,
     "relaxed_top_k_st": StraightThroughTopK,
     "gumbel_crf": GumbelCRF,
     "gumbel_crf_st": StraightThroughGumbelCRF,
+    # perturbation
+    "perturb_and_map": PerturbAndMAP,
+    "perturb_and_parse": PerturbAndParse,
+    "stochastic_softmax": StochasticSoftmax,
+    "stochastic_sparsemap": StochasticSparseMAP,
+    "perturbed_optimizer": PerturbedOptimizer,
+    "perturbed_multiplicative": MultiplicativePerturbation,
+    # surrogate projections and finite differences
     "spigot": SPIGOT,
     "spigot_steps": SPIGOTSteps,
     "spigot_ce": SPIGOTCE,
@@ -110,9 +129,19 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "blackbox": BlackboxDifferentiation,
     "imle": ImplicitMLE,
     "aimle": AdaptiveImplicitMLE,
+    # relaxations without noise
     "structured_attention": StructuredAttention,
+    "differentiable_dp": DifferentiableDP,
+    "entmax": Entmax,
+    "fusedmax": Fusedmax,
+    "oscarmax": Oscarmax,
+    "csparsemax": ConstrainedSparsemax,
+    "csoftmax": ConstrainedSoftmax,
     "sparsemap": SparseMAP,
+    # marginalisation over a sparse support
     "sparsemap_marginalisation": SparseMAPMarginalisation,
+    "sparsemax_marginalisation": SparsemaxMarginalisation,
+    "top_k_sparsemax": TopKSparsemax,
 }
 
 __all__ = [
@@ -121,23 +150,29 @@ __all__ = [
     "ESTIMATORS",
     "NOISES",
     "SPIGOT",
-    "ConditionalMeanBaseline",
     "SPIGOTCE",
     "SPIGOTEG",
+    "SUPERVISED_LOSSES",
     "AdaptiveImplicitMLE",
     "BlackboxDifferentiation",
+    "ConditionalMeanBaseline",
     "ConstantBaseline",
+    "ConstrainedSoftmax",
+    "ConstrainedSparsemax",
     "ControlSettings",
+    "DifferentiableDP",
     "DisARM",
+    "Entmax",
     "Estimator",
     "Evaluations",
     "ExactMarginalisation",
+    "Fusedmax",
     "GappedStraightThrough",
     "GreedyBaseline",
     "Gumbel",
+    "GumbelCRF",
     "GumbelRao",
     "GumbelSoftmax",
-    "GumbelCRF",
     "Identity",
     "ImplicitMLE",
     "ImportanceWeightedSet",
@@ -146,36 +181,33 @@ __all__ = [
     "Loss",
     "MultiplicativePerturbation",
     "Noise",
+    "Normal",
     "NormalisedRewards",
     "OptimalBaseline",
+    "Oscarmax",
     "PathwiseEstimator",
     "PerturbAndMAP",
     "PerturbAndParse",
+    "PerturbedFenchelYoung",
+    "PerturbedIdentity",
+    "PerturbedOptimizer",
+    "ProximalPolicy",
     "Rebar",
     "ReinMax",
     "ReinMaxRao",
     "Reinforce",
     "Relax",
-    "ProximalPolicy",
-    "Reinforce",
+    "RelaxedTopK",
     "Rollout",
     "RunningMeanBaseline",
-    "SampledBaseline",
-    "Normal",
-    "PathwiseEstimator",
-    "PerturbAndMAP",
-    "PerturbAndParse",
-    "PerturbedIdentity",
-    "PerturbedOptimizer",
-    "Reinforce",
-    "RelaxedTopK",
-    "RunningMeanBaseline",
     "SPIGOTSteps",
+    "SampledBaseline",
     "SampledStraightThrough",
     "Simple",
     "SmoothNoise",
     "SparseMAP",
     "SparseMAPMarginalisation",
+    "SparsemaxMarginalisation",
     "StepConditionalMean",
     "StepGreedy",
     "StepLearned",
@@ -197,10 +229,24 @@ __all__ = [
     "StructuredAttention",
     "SumAndSample",
     "SumOfGamma",
+    "TopKSparsemax",
     "UnorderedSet",
     "VarGrad",
+    "crf_loss",
+    "csoftmax",
+    "csparsemax",
+    "entmax",
+    "fenchel_young",
+    "fusedmax",
     "half_variance",
+    "hamming",
     "make_estimator",
+    "margin_perceptron",
+    "margin_sparsemap_loss",
+    "oscarmax",
+    "smoothed_maximum",
+    "sparsemap_loss",
+    "structured_perceptron",
 ]
 
 

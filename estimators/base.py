@@ -41,7 +41,7 @@ class Evaluations:
     Attributes:
         losses: loss values. ``loss_gradients``: of these, how many are differentiated in the structure.
         argmax: MAP calls. ``marginals``: marginals or log-partitions. ``samples``: exact samples. ``projections``: SparseMAP calls.
-        kbest: structures of k-best lists. ``relaxations``: smoothed recursions.
+        kbest: structures of k-best lists (all of them where there are fewer). ``relaxations``: smoothed recursions.
         perturbations: draws of a noise tensor.
         enumerations: passes over all structures (each takes the loss and the probability of every one).
         listings: passes over all structures that take their probabilities alone.

@@ -85,6 +85,16 @@ class Oracle(abc.ABC):
         return self._cut(self._rowwise(lambda rows: self._best(self._potentials(rows)), valid), inside)
 
     @final
+    def score(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """``⟨θ, z⟩``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
+
+        It is what `argmax` maximises and what `kbest` ranks by; for a policy that is normalised locally it is the log-probability. ``z``
+        and ``scores`` broadcast against each other, so that many structures may share one row of scores.
+        """
+        valid, inside = self._prepared("score", scores, lengths)
+        return self._score("score", z, self._potentials(at_least_single(valid)), inside).to(scores.dtype)
+
+    @final
     def pad(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Scores whose padding holds one free completion: every structure of an item goes on there in one way only, of score 0.
 
@@ -94,10 +104,11 @@ class Oracle(abc.ABC):
         return self._cleaned(self._prepared("pad", scores, lengths)[0])
 
     @final
-    def free_parts(self, scores: Tensor) -> Tensor:
+    def free_parts(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch, *event]``: parts that are read and not forbidden. Only these carry noise and gradient."""
-        shape = tuple(scores.shape[scores.ndim - self.event_ndim :])
-        return (scores > -math.inf) & self.read_mask(shape, scores.device)
+        free = (scores > -math.inf) & self.read_mask(self._event(scores), scores.device)
+        inside = None if lengths is None else self._prepared("free_parts", scores, lengths)[1]
+        return free if inside is None else free & inside
 
     # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 
@@ -107,6 +118,16 @@ class Oracle(abc.ABC):
 
     @abc.abstractmethod
     def _argmax(self, rows: Tensor) -> Tensor: ...
+
+    def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None) -> Tensor:
+        """⟨θ', z⟩ of natural parameters: what is inside, without ignored entries."""
+        natural = self._cut(self._cleaned(parameters), inside)
+        if z.shape[z.ndim - self.event_ndim :] != natural.shape[natural.ndim - self.event_ndim :]:
+            raise ValueError(
+                f"`{call}` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(natural.shape)}; "
+                f"expected the same last {self.event_ndim} dimension(s)"
+            )
+        return inner(self._cut(z, inside), natural, self.event_ndim)
 
     def _kernel_options(self) -> tuple[Any, ...]:
         """The scalars that the kernels take after their arrays."""
@@ -270,13 +291,8 @@ class MarginalOracle(Oracle):
         ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores.
         """
         single, inside = self._parameters("log_prob", scores, lengths)
-        if z.shape[z.ndim - self.event_ndim :] != scores.shape[scores.ndim - self.event_ndim :]:
-            raise ValueError(
-                f"`log_prob` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(scores.shape)}; "
-                f"expected the same last {self.event_ndim} dimension(s)"
-            )
+        total = self._score("log_prob", z, single, inside)
         log_partition = self._log_partition_of(single)
-        total = inner(self._cut(z, inside), self._cut(self._cleaned(single), inside), self.event_ndim)
         return torch.where(log_partition > -math.inf, total - log_partition, -math.inf).to(scores.dtype)
 
     @final
@@ -603,17 +619,36 @@ class RelaxedOracle(MarginalOracle):
         References:
             Mensch & Blondel 2018, "Differentiable dynamic programming for structured prediction and attention", sections 3 and 4.
         """
-        if omega == "entropy":
+        if self._is_entropy("relax", omega):
             return self.marginals(scores, lengths=lengths)
-        if omega != "l2":
-            raise ValueError(f'`relax` got omega={omega!r}; expected "entropy" or "l2"')
         valid, inside = self._prepared("relax", scores, lengths)
         differentiable = torch.is_grad_enabled() and valid.requires_grad
         with torch.enable_grad():
-            theta = at_least_single(valid if differentiable else valid.detach().requires_grad_())
-            value = self._value(self._cleaned(theta).reshape(-1, *self._event(theta)), sparse_max)
+            theta = valid if differentiable else valid.detach().requires_grad_()
+            value = self._sparse_value(theta)
             (expected,) = torch.autograd.grad(value.sum(), theta, create_graph=differentiable)
         return self._cut(expected.to(scores.dtype), inside)
+
+    @final
+    def relaxed_value(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
+        """The smoothed recursion itself, a convex function of the scores whose gradient is `relax`: ``[*batch]``.
+
+        With ``"entropy"`` it is `log_partition`. ``-inf``, with gradient 0, for an infeasible item.
+        """
+        if self._is_entropy("relaxed_value", omega):
+            return self.log_partition(scores, lengths=lengths)
+        valid = self._prepared("relaxed_value", scores, lengths)[0]
+        return self._sparse_value(valid).reshape(scores.shape[: scores.ndim - self.event_ndim]).to(scores.dtype)
+
+    def _sparse_value(self, scores: Tensor) -> Tensor:
+        """[b], every maximum of the recursion a sparsemax."""
+        return self._value(self._cleaned(at_least_single(scores)).reshape(-1, *self._event(scores)), sparse_max)
+
+    @staticmethod
+    def _is_entropy(call: str, omega: str) -> bool:
+        if omega not in ("entropy", "l2"):
+            raise ValueError(f'`{call}` got omega={omega!r}; expected "entropy" or "l2"')
+        return omega == "entropy"
 
     @final
     def relaxed_sample(

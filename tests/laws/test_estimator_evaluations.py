@@ -123,10 +123,10 @@ def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
         counts[by] -= completions * decisions
         counts["losses"] -= completions * decisions
     passes, support_losses, swap_losses = counts["enumerated"] // size, int(kind in SUPPORTS), int(kind in SWAPS)
+    losses = counts["losses"] - support_losses * counts["atoms"] - (SWAPS[kind](case) if swap_losses else 0)
     # A pass that takes the losses of all structures is an enumeration, one that takes their probabilities alone a listing.
-    enumerations = min(passes, counts["losses"] // size)
-    losses = counts["losses"] - enumerations * size - support_losses * counts["atoms"]
-    losses -= SWAPS[kind](case) if swap_losses else 0
+    enumerations = min(passes, losses // size)
+    losses -= enumerations * size
     return Evaluations(
         losses=losses,
         loss_gradients=counts["loss_gradients"],

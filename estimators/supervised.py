@@ -1,0 +1,310 @@
+"""Losses of scores against a known structure, for supervised heads: Fenchel–Young losses.
+
+Each maps ``(oracle, scores, target)`` to ``[*batch]``. The target is a structure, ``[*batch, *event]``, that broadcasts against the scores.
+The gradient in the scores is ``ŷ(θ) − y``, exactly, with the prediction ŷ of the loss; minimise.
+
+| loss | prediction ŷ | regulariser Ω |
+|---|---|---|
+| `structured_perceptron` | argmax | 0 |
+| `crf_loss` | marginals | minus the entropy of the Gibbs law |
+| `sparsemap_loss` | SparseMAP | ½‖μ‖² |
+| `margin_perceptron`, `margin_sparsemap_loss` | the same at ``θ + ρ`` | the same, minus the Hamming cost |
+| `PerturbedFenchelYoung` | mean of argmax at noisy scores | the conjugate of the expected maximum |
+
+Forbidden parts carry no gradient. A row where nothing is feasible has loss 0, and one whose target holds a forbidden part ``inf``, both
+with gradient 0. For a policy that is normalised locally, ⟨θ, z⟩ is the log-probability of z in all but the SparseMAP losses, which take the
+scores as they are; ŷ − y is then the gradient in the log-probabilities of the actions, the scores get what follows from it, and the
+perceptrons are not convex.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, inner
+from .base import expand_samples
+from .noise import Gumbel, Noise
+
+
+def fenchel_young(conjugate: Tensor, regulariser: Tensor | float, target_score: Tensor) -> Tensor:
+    """The Fenchel–Young loss ``Ω*(θ) + Ω(y) − ⟨θ, y⟩``: ``[*batch]``, convex in θ, at least 0, and 0 exactly where ``ŷ_Ω(θ) = y``.
+
+    ``Ω*(θ) = max_μ ⟨θ, μ⟩ − Ω(μ)``, and ŷ_Ω(θ), where that is attained, is its gradient.
+
+    Args:
+        conjugate: ``Ω*(θ)``, differentiable; ``-inf`` where nothing is feasible, and there the loss is 0.
+        regulariser: ``Ω(y)``.
+        target_score: ``⟨θ, y⟩``, differentiable; ``-inf`` where the target is forbidden, and there the loss is ``inf``.
+
+    References:
+        Blondel, Martins & Niculae 2020, "Learning with Fenchel-Young losses", definition 2 and proposition 2.
+
+    Example:
+        >>> scores, target = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+        >>> fenchel_young(scores.logsumexp(-1), 0.0, scores @ target), -scores.log_softmax(-1)[1]
+        (tensor(1.3133), tensor(1.3133))
+    """
+    feasible, allowed = conjugate > -math.inf, target_score > -math.inf
+    # Both replaced, so that no difference of infinities has a gradient.
+    value = torch.where(feasible, conjugate, 0) + regulariser - torch.where(allowed, target_score, 0)
+    return torch.where(feasible & allowed, value, torch.where(feasible, math.inf, 0.0).to(value))
+
+
+def structured_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    """The structured perceptron loss ``max_z ⟨θ, z⟩ − ⟨θ, y⟩``, of gradient ``argmax θ − y``.
+
+    0 where the target is a best structure; that needs no margin, and scores of 0 attain it.
+
+    Cost: one argmax.
+
+    Args:
+        oracle: any.
+        scores: ``[*batch, *event]``.
+        target: structures.
+        lengths: of the items, where the oracle takes them.
+
+    References:
+        Collins 2002, "Discriminative training methods for hidden Markov models", section 2; Blondel, Martins & Niculae 2020, section 3.2.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> scores, target = torch.tensor([1.0, 0.6, 0.2], requires_grad=True), torch.tensor([0.0, 1.0, 1.0])
+        >>> loss = structured_perceptron(Subset(2), scores, target)
+        >>> loss.backward()
+        >>> loss.detach(), scores.grad
+        (tensor(0.8000), tensor([ 1.,  0., -1.]))
+    """
+    best = oracle.argmax(scores, lengths=lengths)
+    some = best.flatten(best.ndim - oracle.event_ndim).any(-1)
+    conjugate = torch.where(some, oracle.score(best, scores, lengths=lengths), -math.inf)
+    return fenchel_young(conjugate, 0.0, oracle.score(target, scores, lengths=lengths))
+
+
+def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    """The negative log-likelihood ``−log p(y) = A(θ) − ⟨θ, y⟩`` of the Gibbs law, of gradient ``μ(θ) − y``.
+
+    The Fenchel–Young loss of minus the entropy. It falls towards 0 and attains it at no finite scores.
+
+    Cost: one log-partition, and the marginals for the backward.
+
+    Args:
+        oracle: of marginals.
+        scores: ``[*batch, *event]``.
+        target: structures.
+        lengths: of the items, where the oracle takes them.
+
+    References:
+        Lafferty, McCallum & Pereira 2001, "Conditional random fields", section 3; Blondel, Martins & Niculae 2020, section 7.
+
+    Example:
+        A tagger learns a sentence:
+
+        >>> from structgrad.oracles import LinearChain
+        >>> oracle, scores = LinearChain(), torch.zeros(4, 3, 3, requires_grad=True)
+        >>> target = LinearChain.structure(torch.tensor([0, 2, 1, 1]), 3)
+        >>> optimiser = torch.optim.SGD([scores], lr=1.0)
+        >>> for step in range(20):
+        ...     optimiser.zero_grad()
+        ...     loss = crf_loss(oracle, scores, target)
+        ...     loss.backward()
+        ...     optimiser.step()
+        ...     if step in (0, 19):
+        ...         print(round(float(loss.detach()), 2))
+        4.39
+        0.06
+    """
+    _require("crf_loss", oracle, MarginalOracle)
+    conjugate = oracle.log_partition(scores, lengths=lengths)
+    return fenchel_young(conjugate, 0.0, oracle.score(target, scores, lengths=lengths))
+
+
+def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    """The SparseMAP loss ``max_μ (⟨θ, μ⟩ − ½‖μ‖²) + ½‖y‖² − ⟨θ, y⟩``, of gradient ``μ − y`` with the projection μ of θ.
+
+    The Fenchel–Young loss of ½‖·‖². It attains 0, at finite scores, where the projection is the target.
+
+    Cost: one projection.
+
+    Args:
+        oracle: of projections.
+        scores: ``[*batch, *event]``.
+        target: structures.
+        lengths: of the items, where the oracle takes them.
+
+    References:
+        Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 4; Blondel, Martins &
+        Niculae 2020, section 7.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> scores, target = torch.tensor([1.0, 0.8, -1.0], requires_grad=True), torch.tensor([1.0, 0.0, 0.0])
+        >>> loss = sparsemap_loss(Categorical(), scores, target)
+        >>> loss.backward()
+        >>> loss.detach(), scores.grad
+        (tensor(0.1600), tensor([-0.4000,  0.4000,  0.0000]))
+        >>> sparsemap_loss(Categorical(), torch.tensor([2.0, 0.8, -1.0]), target)
+        tensor(0.)
+    """
+    _require("sparsemap_loss", oracle, ProjectionOracle)
+    mean = oracle.project(scores.detach(), lengths=lengths).mean
+    free, event = oracle.free_parts(scores.detach(), lengths=lengths), oracle.event_ndim
+    feasible = mean.flatten(mean.ndim - event).any(-1)
+    allowed = oracle.score(target, scores.detach(), lengths=lengths) > -math.inf
+    # The gradient of a maximum is the point where it is attained, which may so be held fixed.
+    theta, y = torch.where(free, scores, 0), torch.where(free, target, 0).to(scores.dtype)
+    conjugate = inner(mean, theta, event) - inner(mean, mean, event) / 2
+    return fenchel_young(
+        torch.where(feasible, conjugate, -math.inf), inner(y, y, event) / 2, torch.where(allowed, inner(y, theta, event), -math.inf)
+    )
+
+
+def hamming(target: Tensor, cost: float = 1.0) -> Tensor:
+    """``ρ = cost·(1 − 2y)``: added to scores, it rewards every part in which z differs from y: ``⟨ρ, z⟩ = cost·(‖z − y‖² − ‖y‖²)``.
+
+    Example:
+        >>> hamming(torch.tensor([0.0, 1.0]))
+        tensor([ 1., -1.])
+    """
+    return cost * (1 - 2 * target)
+
+
+def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None) -> Tensor:
+    """The structured hinge loss ``max_z (⟨θ, z⟩ + c‖z − y‖²) − ⟨θ, y⟩``: the structured perceptron at ``θ + ρ``, ρ of `hamming`.
+
+    Of gradient ``argmax(θ + ρ) − y``. It is 0 exactly where the target leads every structure by c times their Hamming distance.
+
+    Cost: one argmax.
+
+    Args:
+        oracle: any.
+        scores: ``[*batch, *event]``.
+        target: structures.
+        cost: c, of every part that differs.
+        lengths: of the items, where the oracle takes them.
+
+    References:
+        Taskar, Guestrin & Koller 2003, "Max-margin Markov networks", section 3; Blondel, Martins & Niculae 2020, section 7 (cost-sensitive
+        losses).
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> target = torch.tensor([0.0, 1.0, 1.0])
+        >>> margin_perceptron(Subset(2), torch.tensor([0.2, 0.6, 1.0]), target)  # the target leads by 0.4, where 2 is asked
+        tensor(1.6000)
+    """
+    return structured_perceptron(oracle, scores + hamming(target, cost).to(scores), target, lengths=lengths)
+
+
+def margin_sparsemap_loss(
+    oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None
+) -> Tensor:
+    """The margin SparseMAP loss ``max_μ (⟨θ, μ⟩ − ½‖μ‖² + ρ(μ, y)) + ½‖y‖² − ⟨θ, y⟩``: the SparseMAP loss at ``θ + ρ``.
+
+    ``ρ(μ, y) = c·(⟨1 − 2y, μ⟩ + ‖y‖²)`` is the expected Hamming cost. Of gradient ``μ − y`` with the projection μ of ``θ + ρ``.
+
+    Cost: one projection.
+
+    Args:
+        oracle: of projections.
+        scores: ``[*batch, *event]``.
+        target: structures.
+        cost: c, of every part that differs.
+        lengths: of the items, where the oracle takes them.
+
+    References:
+        Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 4.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> target = torch.tensor([1.0, 0.0, 0.0])
+        >>> margin_sparsemap_loss(Categorical(), torch.tensor([2.0, 0.8, -1.0]), target)
+        tensor(0.8100)
+    """
+    _require("margin_sparsemap_loss", oracle, ProjectionOracle)
+    return sparsemap_loss(oracle, scores + hamming(target, cost).to(scores), target, lengths=lengths)
+
+
+@dataclass(frozen=True)
+class PerturbedFenchelYoung:
+    """The perturbed Fenchel–Young loss, ``E max_z ⟨θ + ε, z⟩ − ⟨θ, y⟩`` up to a constant, of gradient ``E argmax(θ + ε) − y``.
+
+    The mean of structured perceptrons at noisy scores, ``(1/M) Σ_m max_z ⟨θ + ε_m, z⟩ − ⟨θ + ε_m, y⟩``: at least 0, and above the formula
+    by ``−⟨ε_m, y⟩``, which does not depend on θ. The gradient is unbiased for every M.
+
+    Cost: M argmax and one noise tensor each, per row.
+
+    Args:
+        num_samples: M.
+        noise: the distribution of ε, its scale included.
+
+    References:
+        Berthet, Blondel, Teboul, Cuturi, Vert & Bach 2020, "Learning with differentiable perturbed optimizers", section 4.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> oracle, target = Subset(2), torch.tensor([0.0, 1.0, 1.0, 0.0])
+        >>> loss, generator = PerturbedFenchelYoung(num_samples=100), torch.Generator().manual_seed(0)
+        >>> scores = torch.zeros(4, requires_grad=True)
+        >>> optimiser = torch.optim.SGD([scores], lr=1.0)
+        >>> values = []
+        >>> for step in range(20):
+        ...     optimiser.zero_grad()
+        ...     value = loss(oracle, scores, target, generator=generator)
+        ...     value.backward()
+        ...     optimiser.step()
+        ...     values.append(float(value.detach()))
+        >>> values[-1] < 0.2 * values[0]
+        True
+    """
+
+    num_samples: int = 10
+    noise: Noise = Gumbel()
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 1:
+            raise ValueError(f"`PerturbedFenchelYoung` got num_samples={self.num_samples}; expected at least 1")
+
+    def __call__(
+        self, oracle: Oracle, scores: Tensor, target: Tensor, *, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> Tensor:
+        """``[*batch]``; the generator is the only source of randomness."""
+        event = oracle.event_ndim
+        perturbed = self.noise.perturb(oracle, expand_samples(scores, self.num_samples, event), generator=generator)
+        targets = expand_samples(target.expand_as(scores), self.num_samples, event)
+        several = None if lengths is None else self._expanded(oracle, scores, lengths)
+        return structured_perceptron(oracle, perturbed, targets, lengths=several).mean(-1)
+
+    def _expanded(self, oracle: Oracle, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Lengths of each sample: those of its item, or those that all items share."""
+        batch = tuple(scores.shape[: scores.ndim - oracle.event_ndim])
+        if len(batch) == 0 or tuple(lengths.shape[: len(batch)]) != batch or lengths.ndim == len(_one_length(oracle, scores)):
+            return lengths
+        return lengths.unsqueeze(len(batch)).expand(*batch, self.num_samples, *lengths.shape[len(batch) :])
+
+
+def _one_length(oracle: Oracle, scores: Tensor) -> tuple[int, ...]:
+    """The shape of the lengths of one item."""
+    limits = oracle._length_limits(tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
+    return () if len(limits) == 1 else (len(limits),)
+
+
+def _require(call: str, oracle: Oracle, need: Any) -> None:
+    if not isinstance(oracle, need):
+        raise ValueError(f"`{call}` needs {need.__name__}, which the oracle {oracle.name} does not offer; choose another pair")
+
+
+SUPERVISED_LOSSES: dict[str, Callable[..., Tensor]] = {
+    "structured_perceptron": structured_perceptron,
+    "margin_perceptron": margin_perceptron,
+    "crf_loss": crf_loss,
+    "sparsemap_loss": sparsemap_loss,
+    "margin_sparsemap_loss": margin_sparsemap_loss,
+    "perturbed_fenchel_young_loss": PerturbedFenchelYoung(),
+}
+"""By name, with their defaults: ``(oracle, scores, target) -> [*batch]``; the last one takes a ``generator`` besides."""
