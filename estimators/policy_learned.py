@@ -22,7 +22,7 @@ WARM_UP = 64
 class StepLearned(StepScoreFunction):
     """Actor and critic: ``b_t = v(s_t)``, the value that a network gives to the state, trained along with the scores.
 
-    The surrogate carries the regression ``(1/N) Σ_i Σ_t (L(z_i) − v(s_t))²`` over the states that were visited: it adds a gradient in the
+    The surrogate carries the regression ``λ (1/N) Σ_i Σ_t (L(z_i) − v(s_t))²`` over the states that were visited: it adds a gradient in the
     parameters of the network, and changes neither the surrogate's value nor its gradient in the scores. Unbiased for every network, because
     a value knows the scores and the state and not the action. Without a network, the baseline is 0 until `warmed_up` has fitted the
     mean loss of every state from 64 samples at the scores that it is given.
@@ -34,6 +34,7 @@ class StepLearned(StepScoreFunction):
             ``[*batch, *event]`` without the last dimension. A `torch.nn.Module` whose parameters are given to the optimiser.
         values: the values of the states, in the order of memory, where there is no module; `warmed_up` sets them.
         num_samples: N, at least 1.
+        regression_weight: λ, at least 0.
 
     References:
         Sutton & Barto 2018, "Reinforcement learning: an introduction", section 13.4; Mnih & Gregor 2014, "Neural variational inference and
@@ -57,6 +58,7 @@ class StepLearned(StepScoreFunction):
     module: Callable[[Tensor], Tensor] | None = None
     values: tuple[float, ...] = ()
     num_samples: int = 1
+    regression_weight: float = 1.0
 
     name: ClassVar[str] = "step_learned"
     references: ClassVar[tuple[str, ...]] = ("sutton2018reinforcement", "mnih2014neural")
@@ -65,6 +67,8 @@ class StepLearned(StepScoreFunction):
         super().__post_init__()
         if self.module is not None and self.values:
             raise ValueError(f"`{self.name}` got a module and {len(self.values)} values; expected one of them")
+        if not self.regression_weight >= 0:
+            raise ValueError(f"`{self.name}` got regression_weight={self.regression_weight}; expected at least 0")
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
         states = torch.Size(event_shape[:-1]).numel()
@@ -82,14 +86,14 @@ class StepLearned(StepScoreFunction):
                 f"`{self.name}` got values of shape {tuple(values.shape)} from its module for scores of shape {tuple(walks.scores.shape)}; "
                 f"expected one per state, {tuple(walks.scores.shape[:-1])}"
             )
-        return values.unsqueeze(-1)
+        return values.to(walks.scores.dtype).unsqueeze(-1)
 
     def _carrier(self, walks: Walks, baselines: Tensor, log_probs: Tensor) -> Tensor:
         carrier = super()._carrier(walks, baselines, log_probs)
         if not baselines.requires_grad:
             return carrier
         errors = (walks.over_parts(walks.losses) - baselines).square().expand_as(walks.samples)
-        return carrier + inner(walks.samples, errors, walks.oracle.event_ndim).mean(0)
+        return carrier + self.regression_weight * inner(walks.samples, errors, walks.oracle.event_ndim).mean(0)
 
     def warmed_up(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
         """The estimator with the mean loss of every state at these scores; itself, where it has a network."""

@@ -14,18 +14,18 @@ from ..oracles.derivatives import unsqueeze_event
 from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepRollout:
-    """What one round of samples leaves for several steps of optimisation, without gradients.
+    """Samples of a policy that several updates go over.
 
     Attributes:
-        samples: ``[N, *batch, *event]``.
-        losses: ``[N, *batch]``.
-        log_probs: ``log π(a|s)`` of the policy that drew the samples, ``[*batch, *event]``.
+        samples: ``[N, *batch, *event]``, drawn at the old scores.
+        advantages: ``[N, *batch]``, ``R = L(z) − b``: what is minimised.
+        log_probs: ``log π(a|s)`` at the old scores, ``[*batch, *event]``.
     """
 
     samples: Tensor
-    losses: Tensor
+    advantages: Tensor
     log_probs: Tensor
 
 
@@ -37,14 +37,14 @@ class StepPPO(Estimator[PolicyOracle]):
     R > 0, or more likely where R < 0. The estimate is the mean of ``inner_steps`` gradients: the first at the scores, which is
     `step_reinforce` exactly, the others after steps of size ``step_size`` down the gradients before. Biased after the first.
 
-    In training, draw with `rollout` and take as many steps of an optimiser on `clipped` as are wanted; the surrogate takes plain steps.
+    To train a model, draw with `rollout` and take the inner steps on `inner_objective` in the model's parameters, as the example does.
 
     Cost: N samples and loss values; per inner step one pass for the probabilities of the actions and its gradient.
 
     Args:
-        clip: ε, positive.
         inner_steps: gradients that are averaged, at least 1.
-        step_size: of the steps between them, positive.
+        step_size: of the steps between them in the scores, positive.
+        clip: ε, between 0 and 1.
         value: b.
         num_samples: N, at least 1.
 
@@ -61,15 +61,15 @@ class StepPPO(Estimator[PolicyOracle]):
         ...     rollout = ppo.rollout(left_branching, ShiftReduce("local"), scores, generator=generator)
         ...     for _ in range(5):
         ...         optimiser.zero_grad()
-        ...         ppo.clipped(rollout, ShiftReduce("local"), scores).backward()
+        ...         ppo.inner_objective(rollout, ShiftReduce("local"), scores).backward()
         ...         optimiser.step()
         >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
         True
     """
 
-    clip: float = 0.2
     inner_steps: int = 4
     step_size: float = 0.1
+    clip: float = 0.2
     value: float = 0.0
     num_samples: int = 1
 
@@ -79,12 +79,12 @@ class StepPPO(Estimator[PolicyOracle]):
     objective: ClassVar[Objective] = "expected"
 
     def __post_init__(self) -> None:
-        if not (self.clip > 0 and self.step_size > 0):
-            raise ValueError(f"`{self.name}` got clip={self.clip}, step_size={self.step_size}; expected positive numbers")
-        if self.inner_steps < 1 or self.num_samples < 1:
+        if self.num_samples < 1 or self.inner_steps < 1:
             raise ValueError(
-                f"`{self.name}` got inner_steps={self.inner_steps}, num_samples={self.num_samples}; expected at least 1 of each"
+                f"`{self.name}` got num_samples={self.num_samples}, inner_steps={self.inner_steps}; expected at least 1 of each"
             )
+        if not (0 < self.clip < 1 and self.step_size > 0):
+            raise ValueError(f"`{self.name}` got clip={self.clip}, step_size={self.step_size}; expected 0 < clip < 1 and a positive step")
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=self.inner_steps, samples=self.num_samples)
@@ -94,17 +94,17 @@ class StepPPO(Estimator[PolicyOracle]):
         with torch.no_grad():
             samples = oracle.sample(scores, self.num_samples, generator=generator)
             losses = evaluate(loss, samples, oracle.event_ndim)
-            return StepRollout(samples, losses, oracle.step_log_probs(scores))
+            return StepRollout(samples, losses - self.value, oracle.step_log_probs(scores))
 
-    def clipped(self, rollout: StepRollout, oracle: PolicyOracle, scores: Tensor) -> Tensor:
+    def inner_objective(self, rollout: StepRollout, oracle: PolicyOracle, scores: Tensor) -> Tensor:
         """The clipped objective of a rollout at other scores, ``[*batch]``: what an optimiser descends."""
         return self._clipped(rollout, oracle.step_log_probs(scores), oracle.event_ndim)
 
     def _clipped(self, rollout: StepRollout, log_probs: Tensor, event_ndim: int) -> Tensor:
         taken = rollout.samples != 0
         ratios = (torch.where(taken, log_probs, 0) - torch.where(taken, rollout.log_probs, 0)).exp()
-        excess = unsqueeze_event(rollout.losses - self.value, event_ndim)
-        worse = torch.maximum(ratios * excess, ratios.clamp(1 - self.clip, 1 + self.clip) * excess)
+        advantages = unsqueeze_event(rollout.advantages, event_ndim)
+        worse = torch.maximum(ratios * advantages, ratios.clamp(1 - self.clip, 1 + self.clip) * advantages)
         return inner(rollout.samples, worse, event_ndim).mean(0)
 
     def surrogate(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -115,7 +115,7 @@ class StepPPO(Estimator[PolicyOracle]):
             with torch.enable_grad():
                 leaf = moved.requires_grad_()
                 log_probs = oracle.step_log_probs(leaf)
-                rollout = rollout or StepRollout(samples, losses.detach(), log_probs.detach())
+                rollout = rollout or StepRollout(samples, losses.detach() - self.value, log_probs.detach())
                 (gradient,) = torch.autograd.grad(self._clipped(rollout, log_probs, oracle.event_ndim).sum(), leaf)
             gradients.append(gradient)
             moved = moved.detach() - self.step_size * gradient

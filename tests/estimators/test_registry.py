@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-import torch
 
 from structgrad.estimators import (
     ESTIMATORS,
@@ -28,8 +27,7 @@ from structgrad.estimators import (
     SumOfGamma,
     make_estimator,
 )
-from structgrad.oracles import Categorical
-from tests.estimator_cases import LOSSES, NAMES, PATHWISE, estimators, numbers, oracles
+from tests.estimator_cases import LOSSES, NAMES, PATHWISE, a_case_for, numbers, pairs
 from tests.helpers import OracleCase, seeded
 
 
@@ -140,8 +138,7 @@ def test_an_option_that_makes_no_sense(make: Any, message: str) -> None:
         make()
 
 
-@oracles
-@estimators
+@pairs
 def test_a_loss_must_not_be_reduced(name: str, case: OracleCase) -> None:
     """A mean over the batch would mix the rows, and shrink the step of I-MLE and SPIGOT."""
     loss = LOSSES["smooth"](case)
@@ -153,9 +150,9 @@ def test_a_loss_must_not_be_reduced(name: str, case: OracleCase) -> None:
 
 @pytest.mark.parametrize("name", PATHWISE)
 def test_a_layer_needs_a_loss_with_a_gradient(name: str) -> None:
-    estimator = make_estimator(name)
+    estimator, case = make_estimator(name), a_case_for(name)
     with pytest.raises(ValueError, match=rf"`{estimator.name}` got a loss without a gradient in the structure; .* such as rloo"):
-        estimator.gradient(lambda z: z.detach().sum(-1), Categorical(), torch.zeros(2, 3), generator=seeded())
+        estimator.gradient(LOSSES["black_box"](case), case.oracle, numbers(2, *case.event), generator=seeded())
 
 
 def test_layers_are_pathwise() -> None:
