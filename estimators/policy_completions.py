@@ -38,7 +38,7 @@ def forced_prefixes(walks: Walks) -> Tensor:
     """
     event_ndim, batch_dims = walks.oracle.event_ndim, walks.losses.ndim - 1
     order = torch.arange(walks.decisions, device=walks.scores.device).reshape(-1, *[1] * event_ndim)
-    earlier = (walks.steps >= 0) & (walks.steps < order)
+    earlier = walks.steps < order
     others = (walks.samples == 0).movedim(0, batch_dims).unsqueeze(batch_dims + 1)
     scores = walks.scores[(..., None, None, *[slice(None)] * event_ndim)]
     return torch.where(earlier & others, -math.inf, scores)

@@ -60,7 +60,7 @@ class _Space:
 
     def mean_loss(self, samples: Tensor, step: int) -> Tensor:
         """The weighted mean over the structures that begin as the samples [N, *batch, parts] do before a step: [N, *batch]."""
-        before = self.structures * ((self.steps >= 0) & (self.steps < step))
+        before = self.structures * (self.steps < step)
         shared = samples @ before.mT == step
         log_law = torch.where(shared, self.log_law, -math.inf)
         top = log_law.amax(-1, keepdim=True)

@@ -32,7 +32,7 @@ class StepRelaxed(PathwiseEstimator[PolicyOracle]):
         """The sample, with the gradient of ``softmax(logits / τ)`` at the states that it visits; -inf where an action is impossible."""
         visited = sample.any(-1, keepdim=True)
         choices = torch.where(visited, logits / self.temperature, 0).softmax(-1)
-        return replace_value(torch.where(visited, choices, 0).to(sample.dtype), sample)
+        return replace_value(choices.to(sample.dtype), sample)
 
 
 @dataclass(frozen=True)

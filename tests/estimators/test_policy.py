@@ -7,6 +7,7 @@ import math
 import pickle
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,30 @@ def test_nothing_beats_the_optimal_baseline_of_a_policy(seed: int, scale: float)
     constant = StepReinforce(mean_loss(case, loss, scores))
     others = [StepReinforce(), constant, StepGreedy(), StepConditionalMean(), StepLearned(Critic(case))]
     assert all(least <= variance(other, case, loss, scores) * (1 + 1e-9) for other in others)
+
+
+@dataclass(frozen=True)
+class Shifted(StepOptimal):
+    """Off the optimum at one state."""
+
+    state: tuple[int, int] = (2, 2)
+    shift: float = 0.0
+
+    def _baselines(self, loss: Loss, walks: Any, generator: torch.Generator) -> Tensor:
+        there = torch.zeros(walks.event, dtype=torch.float64)
+        there[self.state] = self.shift
+        return super()._baselines(loss, walks, generator) + there
+
+
+@pytest.mark.parametrize("state", [(2, 2), (3, 2), (3, 3)])
+@pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
+def test_the_optimal_baseline_of_a_policy_is_a_minimum(scale: float, state: tuple[int, int]) -> None:
+    """The variance is a parabola of a shift at a state, with its bottom at 0."""
+    case = derivation_case("local", 4)
+    scores, loss = scale * numbers(*case.event, seed=3), scalar_loss(case, 103)
+    below, bottom, above = (variance(Shifted(state=state, shift=shift), case, loss, scores) for shift in (-0.5, 0.0, 0.5))
+    assert above - bottom == pytest.approx(below - bottom, rel=1e-8)
+    assert above > bottom * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("seed", range(4))
