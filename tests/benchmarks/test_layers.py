@@ -1,0 +1,85 @@
+"""Every layer in training beside the bare calls that it makes of its oracle, one after the other in the same run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+from torch import Tensor
+
+from structgrad.estimators import PathwiseEstimator, make_estimator
+from structgrad.oracles import SpanningTree
+from structgrad.suites.speed.cases import CASES
+from tests.estimator_cases import PATHWISE
+
+pytestmark = pytest.mark.benchmark
+
+CASE, BATCH, ROUNDS, MOST = CASES["spanning_tree 20"], 64, 60, 1.3
+OPERATIONS = ("argmax", "marginals", "sample", "project")
+LAYERS = [name for name in PATHWISE if "[" not in name and make_estimator(name).incompatibility(CASE.oracle, CASE.event) is None]
+Call = Callable[[], Any]
+
+
+def recorded(call: Call, gamma: Tensor) -> list[Call]:
+    """What a call asks of the oracle, on the same inputs, each with its backward where the layer has it."""
+    calls: list[Call] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OPERATIONS:
+            patch.setattr(SpanningTree, name, keeping(getattr(SpanningTree, name), calls, gamma))
+        call()
+    return calls
+
+
+def keeping(original: Any, calls: list[Call], gamma: Tensor) -> Any:
+    """The operation, which appends a call of itself on the scores that it was given."""
+
+    def operation(oracle: Any, scores: Tensor, *rest: Any, **named: Any) -> Any:
+        def bare() -> None:
+            leaf = scores.detach().requires_grad_(scores.requires_grad)
+            result = original(oracle, leaf, *rest, **named)
+            values = getattr(result, "mean", None) if original.__name__ == "project" else result
+            if values.requires_grad:
+                torch.autograd.grad(values, leaf, gamma)
+
+        calls.append(bare)
+        return original(oracle, scores, *rest, **named)
+
+    return operation
+
+
+def seconds(call: Call) -> float:
+    """Of this process alone: a neighbour on the machine does not count."""
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_costs_what_its_oracle_costs(benchmark: BenchmarkFixture, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.set_num_threads(1)
+    estimator, generator = make_estimator(name), torch.Generator().manual_seed(0)
+    assert isinstance(estimator, PathwiseEstimator)
+    scores, gamma = CASE.scores(BATCH).requires_grad_(), torch.randn(BATCH, *CASE.event, generator=generator)
+
+    def layer() -> None:
+        structure = estimator.structure(CASE.oracle, scores, generator=generator)
+        torch.autograd.grad(structure, scores, gamma)
+
+    calls = recorded(layer, gamma)
+
+    def bare() -> None:
+        for call in calls:
+            call()
+
+    times = [(seconds(layer), seconds(bare)) for _ in range(ROUNDS)]
+    ours, theirs = (statistics.median(column) for column in zip(*times[5:], strict=True))
+    benchmark.extra_info["ratio to the bare oracle calls"] = ours / theirs
+    with capsys.disabled():
+        print(f"\n{name}: {1e3 * ours:.2f} ms, its oracle calls {1e3 * theirs:.2f} ms, ratio {ours / theirs:.2f}")  # noqa: T201
+    benchmark.pedantic(layer, rounds=5)
+    assert ours <= MOST * theirs
