@@ -1,0 +1,242 @@
+"""REBAR and RELAX: the published formulas of bits, exact means by quadrature, and variances that fall."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from structgrad.estimators import Loss, Rebar, Reinforce, Relax, make_estimator
+from structgrad.oracles import Categorical, Categories
+from structgrad.suites.truth import exact_truth
+from tests.estimator_cases import numbers
+from tests.helpers import seeded
+from tests.quadrature import bits_of_ratios, deal_gumbels, estimates_of, logistic_numbers, moments
+
+LOGITS = [0.0, 0.8, -2.5]
+logits = pytest.mark.parametrize("logit", LOGITS)
+settings = pytest.mark.parametrize(("eta", "temperature"), [(1.0, 0.5), (0.3, 1.0), (-1.4, 2.0), (0.0, 0.5)])
+SAMPLES = torch.eye(2, dtype=torch.float64)
+
+
+def bit(logit: float) -> Tensor:
+    return torch.tensor([0.0, logit], dtype=torch.float64)
+
+
+def curved(z: Tensor) -> Tensor:
+    """A smooth loss of one bit."""
+    return (1.3 * z[..., 1] - 0.4 * z[..., 0]).exp() + z[..., 0] * z[..., 1]
+
+
+def network(event: tuple[int, ...], seed: int = 0) -> nn.Module:
+    """A small one in float64, one value per point."""
+    layers = nn.Sequential(nn.Flatten(-len(event)), nn.Linear(math.prod(event), 6), nn.Tanh(), nn.Linear(6, 1), nn.Flatten(-2)).double()
+    for i, parameter in enumerate(layers.parameters()):
+        parameter.data = numbers(*parameter.shape, seed=seed + i)
+    return layers
+
+
+class Pointwise(nn.Module):
+    """A control of one category, for `categorical`, whose event has one dimension."""
+
+    def __init__(self, size: int, seed: int = 0) -> None:
+        super().__init__()
+        self.inner = network((1, size), seed)
+
+    def forward(self, points: Tensor) -> Tensor:
+        return self.inner(points.unsqueeze(-2))
+
+
+def integrated(estimator: Rebar, loss: Loss, logit: float, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """The mean over the sample and the noise; the estimate is a sum of functions of one race each, so that both may share their noise."""
+    x, weights = logistic_numbers()
+    mean = torch.zeros(2, dtype=torch.float64)
+    for z, p in zip(SAMPLES, bit(logit).softmax(-1), strict=True):
+        with monkeypatch.context() as patch:
+            deal_gumbels(patch, bits_of_ratios(x).unsqueeze(1).expand(-1, 2, 2))
+            mean += p * moments(estimates_of(estimator, Categorical(), loss, bit(logit), z.expand(len(x), 2)), weights)[0]
+    return mean
+
+
+@logits
+@settings
+def test_the_mean_of_rebar_is_the_exact_gradient(logit: float, eta: float, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = exact_truth(curved, Categorical(), bit(logit)).gradient
+    torch.testing.assert_close(integrated(Rebar(eta, temperature), curved, logit, monkeypatch), exact, rtol=1e-8, atol=1e-9)
+
+
+@logits
+@pytest.mark.parametrize("with_loss", [True, False])
+def test_the_mean_of_relax_is_the_exact_gradient_for_every_network(logit: float, with_loss: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = exact_truth(curved, Categorical(), bit(logit)).gradient
+    for seed in range(0, 30, 10):
+        relax = Relax(0.7, 0.8, Pointwise(2, seed), with_loss)
+        torch.testing.assert_close(integrated(relax, curved, logit, monkeypatch), exact, rtol=1e-8, atol=1e-9)
+
+
+@logits
+@pytest.mark.parametrize("b", [0, 1])
+@settings
+def test_one_bit_is_the_published_formula(logit: float, b: int, eta: float, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``z = φ + logit u`` and ``z̃ = φ + logit v'`` with ``v' = v(1 − θ)`` for b = 0 and ``vθ + 1 − θ`` for b = 1, by autograd.
+
+    A race of ratio ``E_0/E_1 = v/(1 − v)`` is that of v; u is what v becomes given b, held fixed.
+    """
+    x = torch.tensor([[-1.7, 0.4], [2.2, -0.1], [0.0, 5.0]], dtype=torch.float64)
+    with monkeypatch.context() as patch:
+        deal_gumbels(patch, bits_of_ratios(x))
+        found = estimates_of(Rebar(eta, temperature), Categorical(), curved, bit(logit), SAMPLES[b].expand(3, 2))
+
+    def uniform_given_b(v: Tensor, theta: Tensor) -> Tensor:
+        return v * theta + 1 - theta if b else v * (1 - theta)
+
+    def of_bit(y: Tensor) -> Tensor:
+        return curved(torch.stack([1 - y, y], -1))
+
+    for row, (first, second) in zip(found, x.sigmoid(), strict=True):
+        phi = torch.tensor(logit, dtype=torch.float64, requires_grad=True)
+        theta = phi.sigmoid()
+        u = uniform_given_b(first, theta).detach()
+        y = ((phi + u.logit()) / temperature).sigmoid()
+        conditional = ((theta.logit() + uniform_given_b(second, theta).logit()) / temperature).sigmoid()
+        weight = (of_bit(torch.tensor(float(b), dtype=torch.float64)) - eta * of_bit(conditional)).detach()
+        log_prob = theta.log() if b else (1 - theta).log()
+        (expected,) = torch.autograd.grad(weight * log_prob + eta * of_bit(y) - eta * of_bit(conditional), phi)
+        torch.testing.assert_close(row, torch.stack([-expected, expected]), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("event", [(3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("estimator", [Rebar(), Rebar(0.6, 1.5), Relax(0.5, 0.7)], ids=str)
+def test_the_mean_on_more_parts(event: tuple[int, ...], estimator: Rebar) -> None:
+    """Within 5 standard errors; RELAX with a network."""
+    oracle, scores = Categorical() if len(event) == 1 else Categories(), numbers(*event)
+    weights = numbers(*event, seed=1)
+    loss = lambda z: (1.5 * (z * weights).flatten(-len(event)).sum(-1)).sin() + (z * weights).square().flatten(-len(event)).sum(-1)  # noqa: E731
+    if isinstance(estimator, Relax):
+        estimator = replace(estimator, control=Pointwise(3) if len(event) == 1 else network(event))
+    found = estimator.gradient(loss, oracle, scores.expand(200_000, *event), generator=seeded())
+    error = found.std(0) / math.sqrt(len(found))
+    assert bool(((found.mean(0) - exact_truth(loss, oracle, scores).gradient).abs() <= 5 * error).all())
+    assert bool((error < 0.01).all())
+
+
+def test_eta_zero_is_reinforce() -> None:
+    scores, loss = numbers(50, 2, 3), lambda z: (z * numbers(2, 3)).sum((-2, -1)).sin()
+    found = Rebar(eta=0.0).gradient(loss, Categories(), scores, generator=seeded())
+    torch.testing.assert_close(found, Reinforce().gradient(loss, Categories(), scores, generator=seeded()))
+
+
+def test_relax_without_a_network_is_rebar() -> None:
+    scores, loss = numbers(50, 2, 3), lambda z: (z * numbers(2, 3)).sum((-2, -1)).sin()
+    for eta, temperature in ((1.0, 0.5), (0.3, 2.0)):
+        found = Relax(eta, temperature).gradient(loss, Categories(), scores, generator=seeded())
+        assert torch.equal(found, Rebar(eta, temperature).gradient(loss, Categories(), scores, generator=seeded()))
+    silent = network((2, 3))
+    for parameter in silent.parameters():
+        parameter.data.zero_()
+    found = Relax(control=silent).gradient(loss, Categories(), scores, generator=seeded())
+    torch.testing.assert_close(found, Rebar().gradient(loss, Categories(), scores, generator=seeded()))
+
+
+@pytest.mark.parametrize("with_loss", [True, False])
+def test_the_squared_norm_and_its_derivatives(with_loss: bool) -> None:
+    """That of `gradient` from the same seed, and by finite differences in η, log τ and a weight of the network."""
+    scores, loss, event = numbers(5, 2, 2), lambda z: (z * numbers(2, 2)).sum((-2, -1)).sin(), (2, 2)
+    estimator = Relax(0.6, 0.8, network(event), with_loss)
+
+    def value(settings: nn.Module) -> Tensor:
+        return estimator.squared_norm(loss, Categories(), scores, settings, generator=seeded())  # type: ignore[arg-type]
+
+    settings = estimator.settings()
+    found = value(settings)
+    expected = estimator.gradient(loss, Categories(), scores, generator=seeded()).square().sum((-2, -1))
+    torch.testing.assert_close(found, expected)
+    gradients = torch.autograd.grad(found.sum(), list(settings.parameters()))
+    step = 1e-5
+    for parameter, gradient in zip(settings.parameters(), gradients, strict=True):
+        first = parameter.data.view(-1)
+        differences = []
+        for sign in (1, -1):
+            first[0] += sign * step
+            differences.append(float(value(settings).sum().detach()))
+            first[0] -= sign * step
+        slope = (differences[0] - differences[1]) / (2 * step)
+        assert float(gradient.view(-1)[0]) == pytest.approx(slope, rel=1e-5, abs=1e-7)
+
+
+def variance(estimator: Rebar, loss: Loss, scores: Tensor) -> float:
+    return float(estimator.gradient(loss, Categories(), scores.expand(20_000, *scores.shape), generator=seeded(9)).var(0).sum())
+
+
+def test_tuning_lowers_the_variance_and_leaves_the_estimator_alone() -> None:
+    scores, loss = numbers(3, 2), lambda z: (z[..., 1].sum(-1) - 1.3).square()
+    before = Rebar(eta=0.2, temperature=3.0)
+    after = before.tuned(loss, Categories(), scores.expand(128, 3, 2), generator=seeded())
+    assert before == Rebar(eta=0.2, temperature=3.0)
+    assert after.eta > 0.4
+    assert after.temperature < 2.0
+    assert variance(after, loss, scores) < 0.7 * variance(before, loss, scores)
+
+
+def test_a_network_lowers_the_variance_of_a_loss_without_a_gradient() -> None:
+    scores, loss = numbers(3, 2), lambda z: (z[..., 1].detach().sum(-1) - 1.3).square().detach()
+    control = network((3, 2))
+    weights = copy.deepcopy(control.state_dict())
+    before = Relax(control=control, with_loss=False)
+    after = before.tuned(loss, Categories(), scores.expand(64, 3, 2), generator=seeded(), steps=300)
+    assert all(torch.equal(value, weights[key]) for key, value in control.state_dict().items())
+    assert after.control is not control
+    assert variance(after, loss, scores) < 0.7 * variance(Rebar(eta=0.0), lambda z: loss(z) + 0 * z.sum((-2, -1)), scores)
+    assert variance(after, loss, scores) < 0.5 * variance(before, loss, scores)
+
+
+def test_settings_in_a_loop_of_ones_own() -> None:
+    scores, loss = numbers(64, 2, 2), lambda z: (z * numbers(2, 2, seed=3)).sum((-2, -1)).exp()
+    estimator, generator = Rebar(eta=0.1), seeded()
+    held = estimator.settings()
+    optimiser = torch.optim.SGD(held.parameters(), lr=0.05)
+    for _ in range(50):
+        optimiser.zero_grad()
+        estimator.squared_norm(loss, Categories(), scores, held, generator=generator).mean().backward()
+        optimiser.step()
+    assert estimator.with_settings(held).eta > 0.2
+
+
+def test_the_cost_of_relax_without_the_loss() -> None:
+    seen = []
+    relax = Relax(control=network((2, 2)), with_loss=False)
+    relax.gradient(lambda z: (seen.append(z.shape), z.detach().sum((-2, -1)))[1], Categories(), numbers(4, 2, 2), generator=seeded())
+    assert seen == [(4, 2, 2)]
+    assert (relax.evaluations().losses, relax.evaluations().loss_gradients) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rebar[temperature=0]", "`rebar` got eta=1.0, temperature=0; expected a number and a positive number"),
+        ("relax[eta=nan]", "`relax` got eta=nan, temperature=0.5; expected a number and a positive number"),
+        ("relax[with_loss=False]", "`relax` got with_loss=False and no control; expected a module where the loss is left out"),
+    ],
+)
+def test_an_option_that_makes_no_sense(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make_estimator(name) if "nan" not in name else Relax(eta=math.nan)
+
+
+def test_what_a_control_must_give() -> None:
+    wrong = nn.Linear(2, 1, dtype=torch.float64)
+    with pytest.raises(
+        ValueError, match=r"^`relax` got a control that gives a tensor of shape \(2, 4, 3, 1\) for points of shape \(2, 4, 3, 2\)"
+    ):
+        Relax(control=wrong).gradient(lambda z: z.sum((-2, -1)), Categories(), numbers(4, 3, 2), generator=seeded())
+
+
+@pytest.mark.parametrize("name", ["rebar", "relax"])
+def test_a_loss_needs_a_gradient_inside_the_hull(name: str) -> None:
+    """Else the terms of the relaxed points would be missing, and the estimate biased."""
+    with pytest.raises(ValueError, match=f"^`{name}` got a loss without a gradient in the structure; .* such as rloo"):
+        make_estimator(name).gradient(lambda z: z.detach().sum((-2, -1)), Categories(), numbers(4, 3, 2), generator=seeded())
