@@ -156,7 +156,7 @@ class ARSM(Estimator[FactorisedOracle]):
         return Evaluations(perturbations=1, swap_losses=1)
 
     def surrogate(self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        noise, log_probs = gumbels(oracle, scores, 1, generator=generator)[0], log_probabilities(oracle, scores.detach())
+        noise, log_probs = gumbels(oracle, scores, generator=generator), log_probabilities(oracle, scores.detach())
         orders, which = _swaps(scores.shape[-1], scores.device)
         # argmin π e^{−θ} is the winner of a Gumbel race: π are exponentials e^{−G}, normalised.
         winners = (log_probs.unsqueeze(-2) + noise[..., orders]).argmax(-1).movedim(-1, 0)

@@ -214,12 +214,13 @@ class _Races:
     oracle: FactorisedOracle
     scores: Tensor
     sample: Tensor
-    noise: Tensor
+    noise: tuple[Tensor, Tensor]
 
     @classmethod
     def drawn(cls, oracle: FactorisedOracle, scores: Tensor, generator: torch.Generator) -> _Races:
         sample = oracle.sample(scores, generator=generator)
-        return cls(oracle, scores.detach(), sample, gumbels(oracle, scores, 2, generator=generator))
+        first, second = (gumbels(oracle, scores, generator=generator) for _ in range(2))
+        return cls(oracle, scores.detach(), sample, (first, second))
 
     @torch.enable_grad()
     def estimate(self, estimator: Rebar, value: Tensor, control: Control, settings: ControlSettings) -> Tensor:

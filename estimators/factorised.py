@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..oracles.base import FORBIDDEN, Oracle
 from ..oracles.capabilities import FactorisedOracle
-from .base import Objective, PathwiseEstimator, expand_samples, with_backward
+from .base import Objective, PathwiseEstimator, with_backward
 from .noise import Gumbel
 
 PullBack = Callable[[Tensor], Tensor]
@@ -26,17 +26,34 @@ class Race:
     Attributes:
         log_probs: float64 ``[*batch, *event]``.
         sample: the winner, float64 ``[*batch, *event]``.
-        draw: Gumbel noise without conditions, ``[count, *batch, *event]``.
+        draw: Gumbel noise without conditions, ``[*batch, *event]``.
     """
 
     log_probs: Tensor
     sample: Tensor
-    draw: Callable[[int], Tensor]
+    draw: Callable[[], Tensor]
 
-    def relaxed(self, count: int, temperature: float, log_probs: Tensor | None = None) -> Tensor:
-        """``softmax(x / τ)`` of races ``x`` that the sample won, ``[count, *batch, *event]``; other log-probabilities where given."""
-        noisy = conditional_race(self.log_probs if log_probs is None else log_probs, self.sample, self.draw(count))
-        return (noisy / temperature).softmax(-1)
+    def relaxed(self, count: int, temperature: float, log_probs: Tensor | None = None) -> PullBack:
+        """The mean of ``J_τ(x) = (diag y − y yᵀ)/τ`` with ``y = softmax(x/τ)``, as a product, over races ``x`` that the sample won.
+
+        Other log-probabilities than those of the sample are taken where given.
+        """
+        log_probs = self.log_probs if log_probs is None else log_probs
+        # One at a time: intermediate results for all of them would not fit the caches.
+        points = [self._relaxed(log_probs, temperature) for _ in range(count)]
+
+        def product(gamma: Tensor) -> Tensor:
+            total = torch.zeros_like(gamma)
+            for point in points:
+                total += softmax_product(point, gamma)
+            return total / (count * temperature)
+
+        return product
+
+    def _relaxed(self, log_probs: Tensor, temperature: float) -> Tensor:
+        # The winner has weight 1 and the others less, so that no maximum need be taken out.
+        weights = _behind(log_probs, self.sample, self.draw()).mul_(-1 / temperature).exp_()
+        return weights.div_(weights.sum(-1, keepdim=True))
 
 
 class ExactSampleForward(PathwiseEstimator[FactorisedOracle]):
@@ -51,7 +68,7 @@ class ExactSampleForward(PathwiseEstimator[FactorisedOracle]):
     def structure(self, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         sample = oracle.sample(scores, generator=generator)
         log_probs, moving = log_probabilities(oracle, scores.detach()), moving_categories(oracle, scores)
-        pull_back = self._pull_back(Race(log_probs, sample.double(), lambda count: gumbels(oracle, scores, count, generator=generator)))
+        pull_back = self._pull_back(Race(log_probs, sample.double(), lambda: gumbels(oracle, scores, generator=generator)))
         return with_backward(sample, scores, lambda gamma: torch.where(moving, pull_back(gamma.double()), 0).to(scores.dtype))
 
 
@@ -78,21 +95,26 @@ def _feasible(free: Tensor, event_ndim: int) -> Tensor:
     return some
 
 
-def gumbels(oracle: Oracle, scores: Tensor, count: int, *, generator: torch.Generator) -> Tensor:
-    """Float64 Gumbel noise ``[count, *batch, *event]``; it is drawn batch first, because seed blocks cut the batch."""
-    zeros = torch.zeros((), dtype=torch.float64, device=scores.device).expand(scores.shape)
-    drawn = Gumbel().perturb(oracle, expand_samples(zeros, count, oracle.event_ndim), generator=generator)
-    return drawn.movedim(scores.ndim - oracle.event_ndim, 0)
+def gumbels(oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Float64 Gumbel noise ``[*batch, *event]``."""
+    zeros = torch.zeros((), dtype=torch.float64, device=scores.device)
+    return Gumbel().perturb(oracle, zeros.expand(scores.shape), generator=generator)
 
 
 def conditional_race(log_probs: Tensor, sample: Tensor, noise: Tensor) -> Tensor:
-    """``log p + G`` given that the sample won the race, from Gumbel noise without conditions.
+    """``log p + G`` given that the sample won the race, from Gumbel noise without conditions; differentiable.
 
     The maximum is a Gumbel variable of location 0 whoever wins, and the others are Gumbel variables cut off there:
     ``x_D = G_D`` and ``x_j = −log(e^{−G_D} + e^{−log p_j − G_j})``.
     """
-    best = (sample * noise).sum(-1, keepdim=True)
-    return torch.where(sample > 0, best, -torch.logaddexp(-best, -log_probs - noise))
+    return (sample * noise).sum(-1, keepdim=True) - _behind(log_probs, sample, noise)
+
+
+def _behind(log_probs: Tensor, sample: Tensor, noise: Tensor) -> Tensor:
+    """``x_D − x``, how far every part is behind the winner: ``log(1 + e^{G_D − G_j}/p_j)``, and 0 for the winner."""
+    won = sample > 0
+    best = noise.gather(-1, won.to(torch.uint8).argmax(-1, keepdim=True).expand(*noise.shape[:-1], 1))
+    return torch.nn.functional.softplus(best - noise - log_probs, threshold=40).masked_fill(won, 0)
 
 
 def softmax_product(probabilities: Tensor, vector: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class GumbelSoftmax(PathwiseEstimator[FactorisedOracle]):
         return Evaluations(losses=1, loss_gradients=1, perturbations=1)
 
     def structure(self, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        noise = gumbels(oracle, scores, 1, generator=generator)[0]
+        noise = gumbels(oracle, scores, generator=generator)
         return ((log_probabilities(oracle, scores) + noise) / self.temperature).softmax(-1).to(scores.dtype)
 
 

@@ -104,4 +104,4 @@ class ReinMaxRao(ExactSampleForward):
         # A part of probability 0 keeps a logarithm that is finite, so that its race is lost by far and is no NaN.
         middle = ((p + race.sample) / 2).clamp(min=1e-300).log()
         relaxed = race.relaxed(self.num_conditionals, self.temperature, middle)
-        return lambda gamma: 2 * softmax_product(relaxed, gamma).mean(0) / self.temperature - softmax_product(p, gamma) / 2
+        return lambda gamma: 2 * relaxed(gamma) - softmax_product(p, gamma) / 2

@@ -42,8 +42,9 @@ def bits_of_ratios(x: Tensor) -> Tensor:
 
 
 def deal_gumbels(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:
-    """Gumbel noise is ``[rows, count, *event]`` from now on."""
-    monkeypatch.setattr(Gumbel, "_draw", lambda self, size, stream, device: values.reshape(size))
+    """Gumbel noise is dealt from ``[rows, draws, *event]`` from now on, draw by draw, over and over."""
+    dealt = itertools.cycle(values.unbind(1))
+    monkeypatch.setattr(Gumbel, "_draw", lambda self, size, stream, device: next(dealt).reshape(size))
 
 
 def deal_uniforms(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:

@@ -130,7 +130,7 @@ def test_arsm_of_bits_is_arm(logits: tuple[float, ...], monkeypatch: pytest.Monk
     scores, loss = bits(*logits), table(len(logits), 2)
     places, _ = uniforms(logits)
     deal_uniforms(monkeypatch, places)
-    deal_gumbels(monkeypatch, -torch.stack([places, 1 - places], -1).log())
+    deal_gumbels(monkeypatch, -torch.stack([places, 1 - places], -1).log().unsqueeze(1))
     arm, arsm = (estimates_of(estimator, Categories(), loss, scores, len(places)) for estimator in (ARM(), ARSM()))
     torch.testing.assert_close(arsm, arm, rtol=1e-11, atol=1e-13)
 
@@ -159,7 +159,7 @@ def test_the_mean_of_arsm_on_three_parts(scores: tuple[float, ...], monkeypatch:
     """A part of probability 0 takes part in the exchanges, and the free ones still have the exact mean."""
     theta, loss = torch.tensor(scores, dtype=torch.float64), table(3)
     points, weights = simplex(theta)
-    deal_gumbels(monkeypatch, -points.log())
+    deal_gumbels(monkeypatch, -points.log().unsqueeze(1))
     mean, _ = moments(estimates_of(ARSM(), Categorical(), loss, theta, len(points)), weights)
     torch.testing.assert_close(mean, exact_truth(loss, Categorical(), theta).gradient, rtol=1e-9, atol=1e-11)
 

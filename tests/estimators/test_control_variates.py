@@ -57,7 +57,7 @@ def integrated(estimator: Rebar, loss: Loss, logit: float, monkeypatch: pytest.M
     mean = torch.zeros(2, dtype=torch.float64)
     for z, p in zip(SAMPLES, bit(logit).softmax(-1), strict=True):
         with monkeypatch.context() as patch:
-            deal_gumbels(patch, bits_of_ratios(x).unsqueeze(1).expand(-1, 2, 2))
+            deal_gumbels(patch, bits_of_ratios(x).unsqueeze(1))
             mean += p * moments(estimates_of(estimator, Categorical(), loss, bit(logit), z.expand(len(x), 2)), weights)[0]
     return mean
 

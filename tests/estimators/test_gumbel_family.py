@@ -42,7 +42,7 @@ def mean_of(
     x, weights = logistic_numbers()
     samples = None if sample is None else sample.expand(len(x), 2)
     with monkeypatch.context() as patch:
-        deal_gumbels(patch, bits_of_ratios(x))
+        deal_gumbels(patch, bits_of_ratios(x).unsqueeze(1))
         return moments(estimates_of(estimator, Categorical(), loss, scores, len(x) if samples is None else samples), weights)[0]
 
 
@@ -113,7 +113,7 @@ def test_gumbel_rao_has_the_mean_of_straight_through_gumbel(gap: float, temperat
     x, weights = logistic_numbers()
     # The forward jumps where the race is a draw; for a linear loss the backward does not.
     with monkeypatch.context() as patch:
-        deal_gumbels(patch, bits_of_ratios(x))
+        deal_gumbels(patch, bits_of_ratios(x).unsqueeze(1))
         estimates = estimates_of(StraightThroughGumbel(temperature), Categorical(), lambda z: z[..., 0], classes(gap), len(x))
     torch.testing.assert_close(found, moments(estimates, weights)[0], rtol=1e-9, atol=1e-12)
 

@@ -101,7 +101,7 @@ def test_the_average_over_races_at_the_middle(gap: float, temperature: float, mo
     """`reinmax_rao` is twice Gumbel-Rao at scores log (p + z)/2, minus half of the straight-through term, in the mean over the races."""
     scores = torch.tensor([gap, 0.0], dtype=torch.float64)
     p, loss, (x, weights) = scores.softmax(-1), lambda z: z[..., 0], logistic_numbers()
-    deal_gumbels(monkeypatch, bits_of_ratios(x))
+    deal_gumbels(monkeypatch, bits_of_ratios(x).unsqueeze(1))
     for z in torch.eye(2, dtype=torch.float64):
         samples = z.expand(len(x), 2)
         found, _ = moments(estimates_of(ReinMaxRao(temperature, 1), Categorical(), loss, scores, samples), weights)
