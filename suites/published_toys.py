@@ -74,7 +74,7 @@ def bit_rows(target: float, logit: float = 1.0) -> list[Row]:
         stream, rows = generator(0, "published_toys", "tuning"), scores.expand(TUNING_ROWS, 2)
         return estimator.tuned(loss, Categorical(), rows, generator=stream, steps=TUNING_STEPS)
 
-    estimators = {
+    estimators: dict[str, Estimator[Any]] = {
         "reinforce": Reinforce(),
         "arm": ARM(),
         "disarm": DisARM(),
