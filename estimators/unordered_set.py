@@ -15,8 +15,11 @@ from .base import Estimator, Evaluations, Loss, Objective, carry, evaluate
 from .enumeration import ListedOracle
 from .without_replacement import DrawnSet, draw_set, limitation, log_chance_above, shares
 
-RECURSION = 6
+RECURSION = 8
 """The largest set whose 2^k subsets are gone through; beyond, the integral is cheaper."""
+
+ROWS = 1024
+"""Integrals of this many rows are computed at a time."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class UnorderedSet(Estimator[ListedOracle]):
     holds every feasible structure, the estimate is exact.
 
     The draws are a race of ``log p(z) + Gumbel`` over all structures. The probabilities come from a recursion over the subsets of S for k
-    up to 6, and from a trapezoidal rule that is exact to rounding beyond; ratios are formed in the log domain and in float64, so that a set
+    up to 8, and from a trapezoidal rule that is exact to rounding beyond; ratios are formed in the log domain and in float64, so that a set
     that holds all but a sliver of the mass loses nothing.
 
     Cost: k loss values, and the log-probabilities of all structures, of which there may be 65 536 at most.
@@ -135,15 +138,26 @@ def by_quadrature(log_probs: Tensor, log_rest: Tensor) -> tuple[Tensor, Tensor]:
     k = log_probs.shape[-1]
     step = min(0.25, 0.5 / math.sqrt(k + 1))
     points = torch.arange(-38, math.log(40 + 4 * k), step, dtype=log_probs.dtype, device=log_probs.device)
-    gaps = log_probs - torch.where(log_rest > -math.inf, log_rest, -1e6).unsqueeze(-1)
-    beats = torch.where(gaps > -math.inf, gaps, 0).unsqueeze(-1) + points
-    beats = torch.where(gaps.unsqueeze(-1) > -math.inf, log_chance_above(beats), 0)
-    whole = beats.sum(-2) + points - points.exp() + math.log(step)
-    pairs = torch.stack([_without(whole - beats[..., z, :], beats, z) for z in range(k)], -2)
+    rows = zip(log_probs.reshape(-1, k).split(ROWS), log_rest.reshape(-1).split(ROWS), strict=True)
+    pairs = torch.cat([_integrals(*each, points) for each in rows]).reshape(*log_probs.shape, k) + math.log(step)
     return pairs.diagonal(dim1=-2, dim2=-1), pairs
 
 
-def _without(integrand: Tensor, beats: Tensor, own: int) -> Tensor:
-    """[*batch, k]: the integral without one factor more; for the one that is out already, as it is."""
-    others = torch.arange(beats.shape[-2], device=beats.device).unsqueeze(-1) != own
-    return log_sum_exp(integrand.unsqueeze(-2) - torch.where(others, beats, 0), -1)
+def _integrals(log_probs: Tensor, log_rest: Tensor, points: Tensor) -> Tensor:
+    """[b, k, k]: sums over the points of the integrand without two factors (without one, on the diagonal), of rows [b, k] and [b].
+
+    A factor varies by at most e^43 over the points, so that its inverse, scaled to at most 1, cannot underflow, and all pairs are one
+    product of matrices.
+    """
+    used = (log_probs > -math.inf).unsqueeze(-1)
+    gaps = torch.where(used, log_probs.unsqueeze(-1), 0) - torch.where(log_rest > -math.inf, log_rest, -1e6)[:, None, None]
+    beats = torch.where(used, log_chance_above(gaps + points), 0)
+    least = beats[..., :1]
+    inverse = (least - beats).exp()
+    whole = beats.sum(-2) + points - points.exp()
+    top = whole.amax(-1, keepdim=True)
+    integrand = (whole - top).exp().unsqueeze(-2)
+    pairs = ((inverse * integrand) @ inverse.mT).log() - least - least.mT
+    singles = (inverse * integrand).sum(-1, keepdim=True).log() - least
+    own = torch.eye(log_probs.shape[-1], dtype=torch.bool, device=log_probs.device)
+    return torch.where(own, singles, pairs) + top.unsqueeze(-1)

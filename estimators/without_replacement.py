@@ -50,50 +50,46 @@ def draw_set(oracle: ListedOracle, scores: Tensor, k: int, *, generator: torch.G
     batch, event = tuple(scores.shape[:batch_dims]), tuple(scores.shape[batch_dims:])
     space = oracle.enumerate(event, dtype=scores.dtype, device=scores.device)
     theta = share_rows(scores.detach(), oracle.event_ndim).double()
-    race = _Race.start(batch, scores.device)
-    for start in range(0, len(space), CHUNK):
-        listed = space[start : start + CHUNK].double()
-        log_probs = oracle.log_prob(listed.reshape(len(listed), *[1] * batch_dims, *event), theta).movedim(0, -1)
-        drawn = draw_rows(batch, (len(listed),), lambda size, stream: standard_gumbel(size, stream, scores.device), generator)
-        race = race.joined(log_probs.expand(*batch, -1), drawn, start, k + 1)
-    return race.ended(space, min(k, len(space)))
+    structures = space.double().reshape(len(space), *[1] * batch_dims, *event)
+    totals = oracle.log_prob(structures, theta).movedim(0, -1)
+    log_probs = torch.where(totals > -math.inf, totals - log_sum_exp(totals, -1).unsqueeze(-1), -math.inf)
+    perturbed, ranks = race(log_probs, batch, k + 1, generator)
+    threshold = perturbed[..., k] if len(space) > k else torch.full(batch, -math.inf, dtype=torch.float64, device=scores.device)
+    ranks = ranks[..., :k]
+    chosen = log_probs.expand(*batch, -1).gather(-1, ranks)
+    ranks = torch.where(chosen > -math.inf, ranks, ranks[..., :1])
+    return DrawnSet(space[ranks.movedim(-1, 0)], chosen, log_mass_of_others(log_probs, ranks), threshold)
 
 
-@dataclass(frozen=True, eq=False)
-class _Race:
-    """Who leads so far, best first: perturbed log-probabilities, log-probabilities and ranks [*batch, n]; the mass of who fell behind."""
+def race(log_probs: Tensor, batch: tuple[int, ...], places: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The largest ``log p + Gumbel``, best first, and their ranks: ``[*batch, places]``, or as many as there are structures."""
+    leaders, ranks = log_probs.new_zeros((*batch, 0)), torch.zeros((*batch, 0), dtype=torch.int64, device=log_probs.device)
+    for start in range(0, log_probs.shape[-1], CHUNK):
+        running = log_probs[..., start : start + CHUNK]
+        noise = draw_rows(batch, (running.shape[-1],), lambda size, stream: standard_gumbel(size, stream, log_probs.device), generator)
+        best = noise.add_(running).topk(min(places, running.shape[-1]), -1)
+        every, names = torch.cat([leaders, best.values], -1), torch.cat([ranks, best.indices + start], -1)
+        best = every.topk(min(places, every.shape[-1]), -1)
+        leaders, ranks = best.values, names.gather(-1, best.indices)
+    return leaders, ranks
 
-    perturbed: Tensor
-    log_probs: Tensor
-    ranks: Tensor
-    log_rest: Tensor
 
-    @classmethod
-    def start(cls, batch: tuple[int, ...], device: torch.device) -> _Race:
-        none = torch.zeros((*batch, 0), dtype=torch.float64, device=device)
-        return cls(none, none, none.long(), torch.full(batch, -math.inf, dtype=torch.float64, device=device))
+def log_mass_of_others(log_probs: Tensor, ranks: Tensor) -> Tensor:
+    """Log-probability ``[*batch]`` of all structures but those of some ranks ``[*batch, k]``, which may repeat.
 
-    def joined(self, log_probs: Tensor, noise: Tensor, start: int, places: int) -> _Race:
-        ranks = torch.arange(start, start + log_probs.shape[-1], device=log_probs.device).expand(log_probs.shape)
-        every = torch.cat([self.log_probs, log_probs], -1)
-        best = torch.cat([self.perturbed, log_probs + noise], -1).topk(min(places, every.shape[-1]), -1)
-        behind = log_sum_exp(every.scatter(-1, best.indices, -math.inf), -1)
-        return _Race(
-            best.values,
-            every.gather(-1, best.indices),
-            torch.cat([self.ranks, ranks], -1).gather(-1, best.indices),
-            torch.logaddexp(self.log_rest, behind),
-        )
-
-    def ended(self, space: Tensor, k: int) -> DrawnSet:
-        last = self.perturbed[..., k:]
-        log_rest = torch.logaddexp(self.log_rest, log_sum_exp(self.log_probs[..., k:], -1)) if last.shape[-1] else self.log_rest
-        log_probs = self.log_probs[..., :k]
-        total = torch.logaddexp(log_rest, log_sum_exp(log_probs, -1))
-        total = torch.where(total > -math.inf, total, 0)
-        ranks = torch.where(log_probs > -math.inf, self.ranks[..., :k], self.ranks[..., :1])
-        threshold = last.squeeze(-1) if last.shape[-1] else torch.full_like(log_rest, -math.inf)
-        return DrawnSet(space[ranks.movedim(-1, 0)], log_probs - total.unsqueeze(-1), log_rest - total, threshold - total)
+    In descending order the others are the gaps between the chosen, and a gap is a difference of two tails of the distribution. It holds
+    structures that are at least as probable as any that follows, so that a difference loses no more digits than there are structures.
+    """
+    order = log_probs.argsort(dim=-1, descending=True, stable=True)
+    tails = log_probs.gather(-1, order).flip(-1).logcumsumexp(-1).flip(-1)
+    tails = torch.nn.functional.pad(tails, (0, 1), value=-math.inf).expand(*ranks.shape[:-1], -1)
+    places = order.argsort(-1).expand(*ranks.shape[:-1], -1).gather(-1, ranks).sort(-1).values
+    # From behind the one before, to the one chosen; after the last, to the end.
+    first = torch.nn.functional.pad(places + 1, (1, 0), value=0)
+    last = torch.nn.functional.pad(places, (0, 1), value=log_probs.shape[-1])
+    whole, beyond = tails.gather(-1, first), tails.gather(-1, torch.maximum(first, last))
+    shrink = torch.where(whole > -math.inf, beyond - whole, 0)
+    return log_sum_exp(whole + torch.where(shrink < 0, shrink, 0).expm1().neg().log(), -1)
 
 
 def log_chance_above(gap: Tensor) -> Tensor:

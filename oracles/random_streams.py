@@ -61,5 +61,5 @@ def draw_rows(
 
 def standard_gumbel(size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
     """Float64 Gumbel variables of location 0 and scale 1, all finite, to be drawn through `draw_rows`."""
-    uniform = torch.rand(size, generator=stream, dtype=torch.float64, device=device).clamp(min=2.0**-54)
-    return -(-uniform.log()).log()
+    uniform = torch.rand(size, generator=stream, dtype=torch.float64, device=device).clamp_(min=2.0**-54)
+    return uniform.log_().neg_().log_().neg_()

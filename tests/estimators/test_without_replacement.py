@@ -1,0 +1,242 @@
+"""Sets without replacement: every set with its exact probability, and every threshold by quadrature."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.estimators import ImportanceWeightedSet, Loss, Reinforce, UnorderedSet
+from structgrad.estimators.unordered_set import by_quadrature, by_recursion
+from structgrad.estimators.without_replacement import DrawnSet, draw_set, log_chance_above, log_mass_of_others
+from structgrad.oracles import Categorical, Subset
+from tests.estimator_cases import CASES, LOSSES, exact_mean, numbers, oracles, table_loss, three_classes
+from tests.helpers import OracleCase, chi_square_p_value, enumerate_truth, make_scores, one_hots, pulled_back, seeded, structures
+
+SCORES, TABLE, GRADIENT = three_classes()
+CLASSES = OracleCase(Categorical(), (3,), one_hots)
+
+
+def chance(p: Tensor, order: tuple[int, ...]) -> float:
+    """To draw structures in this order: each from what is left, which is added up and never subtracted."""
+    total = 1.0
+    for place, i in enumerate(order):
+        total *= float(p[i]) / float(p[[j for j in range(len(p)) if j not in order[:place]]].sum())
+    return total
+
+
+def every_set(case: OracleCase, scores: Tensor, k: int) -> tuple[list[tuple[int, ...]], Tensor, DrawnSet]:
+    """All sets of k feasible structures, their probabilities, and what a draw would give: the sets are the batch."""
+    p = enumerate_truth(case, scores).probabilities[0]
+    feasible = [i for i in range(len(p)) if p[i] > 0]
+    sets = list(itertools.combinations(feasible, k))
+    chances = torch.tensor([sum(chance(p, order) for order in itertools.permutations(chosen)) for chosen in sets], dtype=torch.float64)
+    rest = [p[[i for i in range(len(p)) if i not in chosen]].sum() for chosen in sets]
+    index = torch.tensor(sets)
+    log_rest = torch.stack(rest).log()
+    return sets, chances, DrawnSet(structures(case)[index.T], p[index].log(), log_rest, log_rest)
+
+
+def estimates(estimator: Any, case: OracleCase, loss: Loss, scores: Tensor, drawn: DrawnSet) -> Tensor:
+    """One estimate per set of the batch."""
+    leaf = scores.expand(drawn.log_rest.shape[0], *case.event).clone().requires_grad_()
+    (found,) = torch.autograd.grad(estimator.from_set(loss, case.oracle, leaf, drawn).sum(), leaf)
+    return found
+
+
+def exact(case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
+    truth, values = enumerate_truth(case, scores), loss(structures(case))
+    centred = truth.probabilities[0] * (values - truth.probabilities[0] @ values)
+    natural = torch.einsum("s,s...->...", centred, structures(case))
+    return pulled_back(case, scores.unsqueeze(0), natural.unsqueeze(0))[0]
+
+
+def some_scores(case: OracleCase, regime: float | str) -> Tensor:
+    rows = make_scores(case, regime, rows=6, seed=2)
+    return rows[2] if isinstance(regime, str) else rows[0]
+
+
+@pytest.mark.parametrize("regime", [0.05, 1.0, 5.0, 50.0, "ties", "equal", "masked"], ids=str)
+@pytest.mark.parametrize("kind", ["smooth", "offset"])
+@pytest.mark.parametrize("estimator", [UnorderedSet(2), UnorderedSet(3), UnorderedSet(2, baseline=False)], ids=str)
+@oracles
+def test_the_mean_over_all_sets_is_the_exact_gradient(case: OracleCase, estimator: UnorderedSet, kind: str, regime: float | str) -> None:
+    scores, loss = some_scores(case, regime), LOSSES[kind](case)
+    feasible = int((enumerate_truth(case, scores).probabilities > 0).sum())
+    if not feasible:
+        return
+    _, chances, drawn = every_set(case, scores, min(estimator.num_samples, feasible))
+    assert float(chances.sum()) == pytest.approx(1.0, abs=1e-12)
+    found = torch.einsum("s,s...->...", chances, estimates(estimator, case, loss, scores, drawn))
+    size = float(loss(structures(case)).abs().max())
+    torch.testing.assert_close(found, exact(case, loss, scores), rtol=1e-9, atol=1e-13 * size)
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 50.0])
+@oracles
+def test_a_set_of_everything_gives_the_exact_gradient(case: OracleCase, scale: float) -> None:
+    scores, loss = scale * numbers(*case.event, seed=6), LOSSES["offset"](case)
+    expected = exact(case, loss, scores)
+    for count in (len(structures(case)), len(structures(case)) + 3):
+        for estimator in (UnorderedSet(count), ImportanceWeightedSet(count), ImportanceWeightedSet(count, normalised=True)):
+            found = estimator.gradient(loss, case.oracle, scores, generator=seeded())
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_a_set_of_two_has_a_closed_form(scale: float) -> None:
+    """``(L(z) − L(y)) (z − y) / (1/(1 − p(z)) + 1/(1 − p(y)))``."""
+    case, loss = CASES[0], LOSSES["smooth"](CASES[0])
+    scores = scale * numbers(*case.event)
+    sets, _, drawn = every_set(case, scores, 2)
+    p, space, values = scores.softmax(-1), structures(case), loss(structures(case))
+    expected = torch.stack(
+        [(values[i] - values[j]) * (space[i] - space[j]) / (1 / (1 - p[i]) + 1 / (1 - p[j])) for i, j in sets]  # one per pair
+    )
+    torch.testing.assert_close(estimates(UnorderedSet(2), case, loss, scores, drawn), expected, rtol=1e-11, atol=1e-12)
+
+
+def test_a_set_of_one_is_reinforce() -> None:
+    _, chances, drawn = every_set(CLASSES, SCORES, 1)
+    expected = TABLE.unsqueeze(-1) * (torch.eye(3, dtype=torch.float64) - SCORES.softmax(-1))
+    torch.testing.assert_close(estimates(UnorderedSet(1, baseline=False), CLASSES, table_loss, SCORES, drawn), expected)
+    torch.testing.assert_close(chances @ expected, exact_mean(Reinforce(), CLASSES, table_loss, SCORES))
+
+
+def traces(estimator: UnorderedSet, loss: Loss, scores: Tensor) -> float:
+    case = OracleCase(Categorical(), (len(scores),), one_hots)
+    _, chances, drawn = every_set(case, scores, estimator.num_samples)
+    return float(chances @ (estimates(estimator, case, loss, scores, drawn) - exact(case, loss, scores)).square().sum(-1))
+
+
+@pytest.mark.parametrize(("estimator", "expected"), [(UnorderedSet(2), 0.327), (UnorderedSet(2, baseline=False), 0.172)], ids=str)
+def test_the_built_in_baseline_can_hurt(estimator: UnorderedSet, expected: float) -> None:
+    assert traces(estimator, table_loss, SCORES) == pytest.approx(expected, abs=5e-4)
+
+
+@pytest.mark.parametrize("k", [2, 3, 4, 6])
+@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0, 30.0, 200.0])
+def test_recursion_and_quadrature_agree(k: int, scale: float) -> None:
+    log_probs = (scale * numbers(20, 9, seed=k)).log_softmax(-1)
+    chosen, rest = log_probs[:, :k], log_probs[:, k:].logsumexp(-1)
+    rest[0], rest[1], chosen[1, 0] = -math.inf, -math.inf, -math.inf
+    for ours, theirs in zip(by_recursion(chosen, rest), by_quadrature(chosen, rest), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.3, 4.0])
+@pytest.mark.parametrize("method", [by_recursion, by_quadrature])
+def test_completions_are_sums_over_orders(method: Any, scale: float) -> None:
+    p = (scale * numbers(7)).softmax(-1)
+    singles, pairs = method(p[:4].log(), p[4:].sum().log())
+    for z, y in itertools.product(range(4), repeat=2):
+        first = tuple(dict.fromkeys((z, y)))
+        others = [i for i in range(4) if i not in first]
+        expected = sum(chance(p, (*first, *order)) for order in itertools.permutations(others)) / chance(p, first)
+        assert float(pairs[z, y]) == pytest.approx(math.log(expected), abs=1e-12)
+        assert float(singles[z]) == float(pairs[z, z])
+
+
+def test_a_chance_far_out() -> None:
+    gaps = torch.tensor([-800.0, -40.0, -1.0, 3.0, 800.0, math.inf], dtype=torch.float64)
+    expected = torch.tensor([-800.0, -40.0, math.log(1 - math.exp(-math.exp(-1))), math.log1p(-math.exp(-math.exp(3))), 0.0, 0.0])
+    torch.testing.assert_close(log_chance_above(gaps), expected.double(), rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 10.0, 100.0])
+def test_the_mass_of_the_others(scale: float) -> None:
+    log_probs = (scale * numbers(50, 40)).log_softmax(-1)
+    log_probs[::2, 30:] = -math.inf
+    ranks = torch.stack([torch.randperm(30, generator=seeded(row))[:6] for row in range(50)])
+    ranks[0] = log_probs[0].argsort(descending=True)[:6]
+    ranks[1, 4:] = ranks[1, 0]
+    expected = log_probs.scatter(-1, ranks, -math.inf).logsumexp(-1)
+    torch.testing.assert_close(log_mass_of_others(log_probs, ranks), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_nothing_is_left_of_a_whole_space() -> None:
+    assert float(log_mass_of_others(numbers(5).log_softmax(-1), torch.arange(5))) == -math.inf
+
+
+@pytest.mark.parametrize("chunk", [3, 4096])
+def test_the_law_of_the_race(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ordered draws are each from what is left, whatever the chunks; the set knows its probabilities and its rest."""
+    monkeypatch.setattr("structgrad.estimators.without_replacement.CHUNK", chunk)
+    scores = numbers(5)
+    drawn = draw_set(Categorical(), scores.expand(100_000, 5), 2, generator=seeded(chunk))
+    first, second = drawn.structures.argmax(-1)
+    p = scores.softmax(-1)
+    orders = list(itertools.permutations(range(5), 2))
+    counts = torch.tensor([int(((first == i) & (second == j)).sum()) for i, j in orders])
+    assert chi_square_p_value(counts, torch.tensor([chance(p, order) for order in orders])) > 1e-3
+    torch.testing.assert_close(drawn.log_probs.exp(), torch.stack([p[first], p[second]], -1), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(drawn.log_rest.exp(), 1 - p[first] - p[second], rtol=1e-10, atol=1e-14)
+
+
+def test_too_few_are_feasible() -> None:
+    scores = torch.tensor([0.3, -math.inf, 1.0, -math.inf], dtype=torch.float64)
+    drawn = draw_set(Categorical(), scores.expand(50, 4), 3, generator=seeded())
+    chosen = drawn.structures.argmax(-1)
+    assert bool((chosen[2] == chosen[0]).all())
+    assert bool((chosen[0] != chosen[1]).all())
+    assert bool((drawn.log_probs[:, 2] == -math.inf).all())
+    assert bool((drawn.log_rest == -math.inf).all())
+    assert bool((drawn.threshold == -math.inf).all())
+
+
+UNBIASED = (ImportanceWeightedSet(2), ImportanceWeightedSet(3), ImportanceWeightedSet(1, baseline=False))
+STEPS = torch.arange(-45, 5, 0.05, dtype=torch.float64)
+
+
+def over_thresholds(estimator: ImportanceWeightedSet, case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
+    """The mean over sets, and over the threshold by equal steps in ``x = log p(rest) − κ``: the shipped code is the integrand."""
+    _, chances, drawn = every_set(case, scores, estimator.num_samples)
+    threshold = drawn.log_rest - STEPS.unsqueeze(-1)
+    beaten = (1 - (-(drawn.log_probs - threshold.unsqueeze(-1)).exp()).exp()).prod(-1)
+    density = beaten * (STEPS - STEPS.exp()).exp().unsqueeze(-1) * 0.05
+    torch.testing.assert_close(density.sum(0), chances, rtol=1e-8, atol=1e-12)
+    spread = DrawnSet(
+        drawn.structures.unsqueeze(1).expand(-1, len(STEPS), *drawn.structures.shape[1:]).flatten(1, 2),
+        drawn.log_probs.expand(len(STEPS), -1, -1).flatten(0, 1),
+        drawn.log_rest.expand(len(STEPS), -1).flatten(),
+        threshold.flatten(),
+    )
+    return torch.einsum("s,s...->...", density.flatten(), estimates(estimator, case, loss, scores, spread))
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 3.0])
+@pytest.mark.parametrize(
+    "estimator", [ImportanceWeightedSet(2), ImportanceWeightedSet(3), ImportanceWeightedSet(1, baseline=False)], ids=str
+)
+@oracles
+def test_the_mean_over_sets_and_thresholds_is_the_exact_gradient(case: OracleCase, estimator: ImportanceWeightedSet, scale: float) -> None:
+    scores, loss = scale * numbers(*case.event, seed=3), LOSSES["smooth"](case)
+    found = over_thresholds(estimator, case, loss, scores)
+    torch.testing.assert_close(found, exact(case, loss, scores), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("baseline", [True, False])
+def test_the_normalised_form_is_biased(baseline: bool) -> None:
+    estimator = ImportanceWeightedSet(2, baseline=baseline, normalised=True)
+    assert float((over_thresholds(estimator, CLASSES, table_loss, SCORES) - GRADIENT).norm()) > 5e-3
+
+
+@pytest.mark.parametrize("kind", [UnorderedSet, ImportanceWeightedSet])
+def test_too_many_structures(kind: Any) -> None:
+    message = f"{kind.name} lists all structures, and the oracle subset has more than 65536 of the shape (20,); choose another pair"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        kind().gradient(lambda z: z.sum(-1), Subset(10), torch.zeros(20), generator=seeded())
+    assert kind().incompatibility(Subset(3), (20,)) is None
+
+
+@pytest.mark.parametrize("kind", [UnorderedSet, ImportanceWeightedSet])
+def test_options_that_make_no_sense(kind: Any) -> None:
+    with pytest.raises(ValueError, match=f"^`{kind.name}` got num_samples=1; expected at least 2, the others are the baseline"):
+        kind(1)
+    with pytest.raises(ValueError, match=f"^`{kind.name}` got num_samples=0; expected at least 1"):
+        kind(0, baseline=False)
