@@ -95,9 +95,7 @@ def test_a_set_of_two_has_a_closed_form(scale: float) -> None:
     scores = scale * numbers(*case.event)
     sets, _, drawn = every_set(case, scores, 2)
     p, space, values = scores.softmax(-1), structures(case), loss(structures(case))
-    expected = torch.stack(
-        [(values[i] - values[j]) * (space[i] - space[j]) / (1 / (1 - p[i]) + 1 / (1 - p[j])) for i, j in sets]  # one per pair
-    )
+    expected = torch.stack([(values[i] - values[j]) * (space[i] - space[j]) / (1 / (1 - p[i]) + 1 / (1 - p[j])) for i, j in sets])
     torch.testing.assert_close(estimates(UnorderedSet(2), case, loss, scores, drawn), expected, rtol=1e-11, atol=1e-12)
 
 
