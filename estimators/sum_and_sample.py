@@ -65,7 +65,7 @@ class SumAndSample(Estimator[_Ranked]):
     def surrogate(self, loss: Loss, oracle: _Ranked, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         event = oracle.event_ndim
         best, listed = self._best(oracle, scores.detach())
-        other, found = self._other(oracle, scores.detach(), (best, listed), generator)
+        other, found = self._other(oracle, scores.detach(), best, generator)
         # A slot without a structure of its own repeats the best one, so that the loss sees structures alone.
         structures = torch.cat([torch.where(unsqueeze_event(listed, event), best, best[:1]), other])
         losses, log_probs = evaluate(loss, structures, event), oracle.log_prob(structures, scores)
@@ -83,11 +83,11 @@ class SumAndSample(Estimator[_Ranked]):
         best = oracle.kbest(scores, min(self.k, oracle.count(tuple(scores.shape[scores.ndim - event :]))))
         return best, (best != 0).flatten(best.ndim - event).any(-1)
 
-    def _other(self, oracle: _Ranked, scores: Tensor, known: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _other(self, oracle: _Ranked, scores: Tensor, best: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The first candidate ``[1, *batch, *event]`` that is not among the best, and whether there is one; else the first of all."""
-        event, (best, listed) = oracle.event_ndim, known
+        event = oracle.event_ndim
         drawn = oracle.sample(scores, self.candidates, generator=generator)
-        same = (drawn.unsqueeze(1) == best).flatten(drawn.ndim + 1 - event).all(-1) & listed
+        same = (drawn.unsqueeze(1) == best).flatten(drawn.ndim + 1 - event).all(-1)
         outside = ~same.any(1)
         first = outside.int().argmax(0, keepdim=True)
         return torch.take_along_dim(drawn, unsqueeze_event(first, event), 0), outside.any(0)
