@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from structgrad.estimators import Gumbel, Noise, SumOfGamma
+from structgrad.estimators import Gumbel, Noise, Normal, SumOfGamma
 from tests.estimator_cases import numbers, oracles
 from tests.helpers import OracleCase, read_parts, seeded
 
-noises = pytest.mark.parametrize("noise", [Gumbel(), Gumbel(2.0), SumOfGamma(k=2)], ids=str)
+noises = pytest.mark.parametrize("noise", [Gumbel(), Gumbel(2.0), Normal(0.5), SumOfGamma(k=2)], ids=str)
 
 
 @noises
