@@ -52,8 +52,8 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle]):
         num_samples: estimates that are averaged in one call of `surrogate`.
 
     References:
-        Minervini, Franceschi & Niepert 2023, "Adaptive perturbation-based gradient estimation for discrete latent variable models",
-        algorithm 1 and equations 6 to 8.
+        Minervini, Franceschi & Niepert 2023, "Adaptive perturbation-based gradient estimation for discrete latent variable models":
+        the central difference and the adaptive step.
 
     Example:
         >>> from structgrad.oracles import Categorical

@@ -108,7 +108,8 @@ class PerturbedIdentity(ProjectedIdentity):
         normalise: project the scale out. The authors use both.
 
     References:
-        Sahoo et al. 2023, "Backpropagation through combinatorial algorithms: identity with projection works", section 3.3.
+        Sahoo et al. 2023, "Backpropagation through combinatorial algorithms: identity with projection works"; the
+        order of noise and projection is that of the code.
 
     Example:
         >>> from structgrad.oracles import Categorical

@@ -163,7 +163,8 @@ class MultiplicativePerturbation(MeanOfPerturbed):
         control_variate: b_m: ``none``, ``argmax`` (the best structure of θ) or ``leave_one_out`` (the mean of the other samples; M ≥ 2).
 
     References:
-        Dalle, Baty, Bouvier & Parmentier 2022, "Learning with combinatorial optimization layers: a probabilistic approach", section 3.2.
+        Dalle, Baty, Bouvier & Parmentier 2022, "Learning with combinatorial optimization layers: a probabilistic approach":
+        the multiplicative perturbation.
 
     Example:
         >>> from structgrad.oracles import Subset

@@ -85,7 +85,7 @@ class SPIGOTSteps(ProjectedDescent[ProjectionOracle]):
         inner_steps: T, at least 1; the authors try 1, 5 and 10.
 
     References:
-        Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT", section 4.
+        Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT", the pulled-back updates of several steps.
 
     Example:
         >>> from structgrad.oracles import Categorical
@@ -126,7 +126,7 @@ class SPIGOTCE(ProjectedDescent[_MarginalsAndProjections]):
         inner_steps: T, at least 1; the authors try 1, 5 and 10. The scale is ηT.
 
     References:
-        Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT", section 4.
+        Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT", SPIGOT-CE.
 
     Example:
         >>> from structgrad.oracles import Categorical
@@ -169,7 +169,7 @@ class SPIGOTEG(InnerDescent[MarginalOracle]):
         inner_steps: T, at least 1; the authors try 1, 5 and 10. The scale is ηT.
 
     References:
-        Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT", section 4.
+        Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT", SPIGOT-EG.
 
     Example:
         >>> from structgrad.oracles import Categorical

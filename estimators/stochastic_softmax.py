@@ -49,7 +49,7 @@ class StochasticSoftmax(NoisyRelaxation[MarginalOracle]):
         noise: any `Noise`.
 
     References:
-        Paulus, Choi, Tarlow, Krause & Maddison 2020, "Gradient estimation with stochastic softmax tricks", definition 2 and section 4.
+        Paulus, Choi, Tarlow, Krause & Maddison 2020, "Gradient estimation with stochastic softmax tricks", definition 2.
 
     Example:
         >>> from structgrad.oracles import Subset
@@ -85,7 +85,7 @@ class StochasticSparseMAP(NoisyRelaxation[ProjectionOracle]):
         noise: any `Noise`.
 
     References:
-        Paulus et al. 2020, "Gradient estimation with stochastic softmax tricks", definition 2 and appendix B.
+        Paulus et al. 2020, "Gradient estimation with stochastic softmax tricks", definition 2.
 
     Example:
         >>> from structgrad.oracles import Categorical

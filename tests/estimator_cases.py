@@ -140,6 +140,9 @@ NEVER_STILL = (
 )
 """What gives an estimate where there is nothing to learn: its mean is 0 without a control variate, and soft choices always move."""
 
+KEEPS_SIGNS = ("perturbed_multiplicative",)
+"""What perturbs scores without changing their signs."""
+
 estimators = pytest.mark.parametrize("name", NAMES)
 
 
@@ -212,6 +215,11 @@ def a_case_for(name: str) -> OracleCase:
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     """Float64 standard normal numbers."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def undecided(name: str, scores: Tensor) -> Tensor:
+    """Scores of one sign for what keeps signs: where these decide alone, it has nothing to estimate."""
+    return scores.abs() if name.startswith(KEEPS_SIGNS) else scores
 
 
 def _linear(case: OracleCase) -> Loss:

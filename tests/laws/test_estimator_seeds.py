@@ -7,7 +7,7 @@ import torch
 from structgrad.estimators import make_estimator
 from structgrad.oracles import SeedBlocks
 from structgrad.suites.statistics.seeds import BLOCK
-from tests.estimator_cases import DETERMINISTIC, LOSSES, STOCHASTIC, numbers, pairs, pairs_of
+from tests.estimator_cases import DETERMINISTIC, LOSSES, STOCHASTIC, numbers, pairs, pairs_of, undecided
 from tests.helpers import OracleCase, seeded
 
 
@@ -53,7 +53,7 @@ def test_the_global_generator_is_never_touched(name: str, case: OracleCase) -> N
 @pairs
 def test_blocks_do_not_depend_on_the_launch(name: str, case: OracleCase) -> None:
     """Bitwise: three blocks in one launch, in two, in three; the last one is cut short."""
-    estimator, loss, scores = make_estimator(name), LOSSES["smooth"](case), 0.5 * numbers(*case.event)
+    estimator, loss, scores = make_estimator(name), LOSSES["smooth"](case), undecided(name, 0.5 * numbers(*case.event))
     seeds = (11, 22, 33)
 
     def launch(first: int, rows: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from structgrad.estimators import Loss, PathwiseEstimator, make_estimator
 from tests.catalogue.values import value_of
-from tests.estimator_cases import LOSSES, PATHWISE, numbers, pairs, pairs_of
+from tests.estimator_cases import LOSSES, PATHWISE, numbers, pairs, pairs_of, undecided
 from tests.helpers import OracleCase, seeded
 
 ROWS = 4
@@ -67,7 +67,7 @@ def test_a_surrogate_is_part_of_a_larger_graph(name: str, case: OracleCase) -> N
 
 @pairs
 def test_gradient_leaves_its_arguments_alone(name: str, case: OracleCase) -> None:
-    scores = numbers(ROWS, *case.event).requires_grad_()
+    scores = undecided(name, numbers(ROWS, *case.event)).requires_grad_()
     before = scores.detach().clone()
     with torch.no_grad():
         estimate = make_estimator(name).gradient(LOSSES["smooth"](case), case.oracle, scores, generator=seeded())
