@@ -106,7 +106,7 @@ VARIANTS = (
     "blackbox[lambda=0.8]",
     "imle[lambda=2.5, noise=sum_of_gamma/k=2, num_samples=3]",
     "imle[lambda=0.5, divide_by_lambda=True]",
-    "aimle[beta=0.5, symmetric=False, noise=normal]",
+    "aimle[beta=1.5, symmetric=False, noise=normal]",
     "aimle[beta=2.0, divide_by_lambda=False, num_samples=2]",
     # deterministic
     # policies
