@@ -165,7 +165,8 @@ def _crossing(places: Tensor, values: Tensor, level: float) -> Tensor:
 def _lowered(sorted_values: Tensor, among: Tensor, strength: float) -> Tensor:
     """Each value less λ times the number of smaller ones; what is not among them goes below all others, where nothing joins it."""
     place = torch.arange(sorted_values.shape[-1], device=among.device)
-    lowered = sorted_values - strength * (among.sum(-1, keepdim=True) - 1 - place)
+    smaller = (among.sum(-1, keepdim=True) - 1 - place).to(sorted_values.dtype)
+    lowered = sorted_values - strength * smaller
     least = torch.where(among, lowered, math.inf).amin(-1, keepdim=True)
     return torch.where(among, lowered, torch.where(least < math.inf, least, 0) - 1)
 

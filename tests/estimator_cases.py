@@ -109,6 +109,16 @@ VARIANTS = (
     "aimle[beta=1.5, symmetric=False, noise=normal]",
     "aimle[beta=2.0, divide_by_lambda=False, num_samples=2]",
     # deterministic
+    "differentiable_dp[omega=entropy]",
+    "sparsemax_marginalisation[chunk=3]",
+    "top_k_sparsemax[k=3]",
+    "entmax[alpha=1.3]",
+    "entmax[alpha=2]",
+    "fusedmax[strength=0.2]",
+    "oscarmax[strength=0.2]",
+    "oscarmax[strength=0.3, magnitudes=False]",
+    "csparsemax[upper=0.55]",
+    "csoftmax[upper=0.55]",
     # policies
     "step_reinforce[value=-0.3, num_samples=2]",
     "step_greedy[num_samples=2]",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tests.catalogue.mappings import MAPPINGS, point, pulled, sparse_law
 from tests.catalogue.setting import Formula, Setting, along_the_face, nearest
+from tests.catalogue.walks import WALKS
+from tests.helpers import enumerate_truth, structures
 
 
 def sparsemap_marginalisation(s: Setting) -> Tensor:
@@ -18,8 +21,33 @@ def sparsemap_marginalisation(s: Setting) -> Tensor:
     return (atoms.flatten(1).mT @ jacobian @ s.loss(atoms)).reshape(s.case.event)
 
 
+def over_structures(s: Setting) -> Tensor:
+    """``Σ_S (ℓ − mean_S ℓ) z`` over the support of the sparsemax of all scores, or of the best."""
+    support = torch.from_numpy(sparse_law(s.estimator, enumerate_truth(s.case, s.scores).structure_scores[0].numpy()) > 0)
+    atoms = structures(s.case)[support]
+    values = s.loss(atoms)
+    return torch.einsum("s,s...->...", values - values.mean(), atoms)
+
+
+def through_the_mapping(s: Setting) -> Tensor:
+    return pulled(s.estimator, s.scores, s.gamma(point(s.estimator, s.scores)))
+
+
+def differentiable_dp(s: Setting) -> Tensor:
+    """The derivative of the walk along γ, by a complex step: the Hessian is symmetric."""
+    if s.estimator.omega == "entropy":
+        return s.pushed(s.scores, s.gamma(s.marginals()))
+    walk, row = WALKS[type(s.case.oracle)], s.scores.numpy()
+    gamma = torch.where(s.free, s.gamma(torch.from_numpy(walk(row))), 0)
+    return torch.from_numpy(walk(row + 1e-30j * gamma.numpy()).imag / 1e-30)
+
+
 FORMULAS: dict[str, Formula] = {
     "structured_attention": lambda s: s.pushed(s.scores, s.gamma(s.marginals())),
     "sparsemap": lambda s: along_the_face(s.case, s.scores, s.gamma(nearest(s.case, s.scores))),
     "sparsemap_marginalisation": sparsemap_marginalisation,
+    "differentiable_dp": differentiable_dp,
+    "sparsemax_marginalisation": over_structures,
+    "top_k_sparsemax": over_structures,
+    **dict.fromkeys(MAPPINGS, through_the_mapping),
 }

@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from structgrad.estimators import Estimator, Loss
+from tests.catalogue.mappings import sparse_law
 from tests.catalogue.score_function import importance_weights, in_order, race
 from tests.helpers import OracleCase, enumerate_truth, seeded, structure_indices, structures
 
@@ -74,6 +76,14 @@ def probabilities_of(case: OracleCase, scores: Tensor, chosen: Tensor) -> Tensor
     return enumerate_truth(case, scores).probabilities.T.gather(0, structure_indices(case, chosen))
 
 
+def sparse_expectation(estimator: Any, case: OracleCase, scores: Tensor, seen: list[Tensor], loss: Loss) -> Tensor:
+    """Over all structures, or the best, with the sparsemax of their scores."""
+    space = structures(case)
+    values = loss(space.unsqueeze(1).expand(len(space), len(scores), *case.event))
+    p = np.stack([sparse_law(estimator, row) for row in enumerate_truth(case, scores).structure_scores.numpy()])
+    return torch.einsum("bs,sb->b", torch.from_numpy(p), values)
+
+
 VALUES: dict[str, Value] = {
     "spigot_steps": mean_of_first,
     "spigot_ce": mean_of_first,
@@ -89,6 +99,8 @@ VALUES: dict[str, Value] = {
     "step_sampled": mean_of_first,
     "step_conditional_mean": mean_of_first,
     "step_optimal": mean_of_first,
+    "sparsemax_marginalisation": sparse_expectation,
+    "top_k_sparsemax": sparse_expectation,
 }
 """The others are `mean_of_last`."""
 

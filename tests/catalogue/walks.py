@@ -1,0 +1,60 @@
+"""Sparsemax, and the walks of relaxed dynamic programmes whose every step is one, in numpy; complex rows give exact derivatives."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from structgrad.oracles import Alignment, LinearChain
+
+
+def sparsemax(values: np.ndarray) -> tuple[complex, np.ndarray]:
+    """The greatest ⟨p, x⟩ − ½‖p‖² over the simplex and its p, by trying every size of the support."""
+    best: complex = -math.inf
+    found = np.zeros_like(values)
+    order = np.argsort(-values)
+    for size in range(1, int(np.isfinite(values).sum()) + 1):
+        p = np.zeros_like(values)
+        p[order[:size]] = values[order[:size]] - (values[order[:size]].sum() - 1) / size
+        finite = np.where(np.isfinite(values), values, 0)
+        if (p.real >= 0).all() and (value := p @ finite - p @ p / 2).real > best.real:
+            best, found = value, p
+    return best, found
+
+
+def walk_of_chain(row: np.ndarray) -> np.ndarray:
+    """The law of the tag before, given the tag after, from the last to the first; and the expected structure under it."""
+    length, tags = row.shape[:2]
+    values, steps = [row[0, 0]], []
+    for i in range(1, length):
+        found = [sparsemax(values[-1] + row[i, :, c]) for c in range(tags)]
+        values.append(np.array([value for value, _ in found]))
+        steps.append(np.stack([p for _, p in found], axis=1))
+    expected, here = np.zeros_like(row), sparsemax(values[-1])[1]
+    for i in range(length - 1, 0, -1):
+        expected[i] = steps[i - 1] * here
+        here = expected[i].sum(1)
+    expected[0, 0] = here
+    return expected
+
+
+def walk_of_alignment(row: np.ndarray) -> np.ndarray:
+    """The law of the cell before, given the cell after; and the expected structure under it."""
+    values, steps = np.full(row.shape, -math.inf, row.dtype), {}
+    for i, j in np.ndindex(*row.shape):
+        before = [(i - 1, j - 1), (i - 1, j), (i, j - 1)]
+        reached = np.array([values[cell] if min(cell) >= 0 else -math.inf for cell in before])
+        best, p = (0.0, np.zeros(3, row.dtype)) if i == j == 0 else sparsemax(reached)
+        values[i, j] = row[i, j] + best
+        steps[i, j] = list(zip(before, p, strict=True))
+    expected = np.zeros_like(row)
+    expected[-1, -1] = 1
+    for cell in reversed(list(np.ndindex(*row.shape))):
+        for previous, p in steps[cell]:
+            if p.real > 0:
+                expected[previous] += p * expected[cell]
+    return expected if values[-1, -1].real > -math.inf else 0 * expected
+
+
+WALKS = {LinearChain: walk_of_chain, Alignment: walk_of_alignment}
