@@ -13,7 +13,7 @@ from torch import Tensor
 from ..oracles.base import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle
 from ..oracles.derivatives import unsqueeze_event
 from ..oracles.masking import share_rows
-from .base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, evaluate
+from .base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, evaluate, with_gradient
 from .entmax import entmax
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
@@ -111,16 +111,21 @@ class SparsemaxOverStructures(Estimator[O]):
         """Structures [m, *batch, *event], no two alike, which hold the support; the best first."""
 
     def surrogate(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        event = oracle.event_ndim
-        candidates = self._candidates(oracle, scores.detach())
-        support = _probabilities(oracle, candidates, scores.detach()) > 0
+        event, leaf = oracle.event_ndim, scores.detach()
+        candidates = self._candidates(oracle, leaf)
+        support = _probabilities(oracle, candidates, leaf) > 0
         # Probabilities fall with the scores, so that the support comes first. How long it is has to be known here: one host copy.
         size = max(int(support.sum(0).max()), 1)
         atoms, inside = candidates[:size], support[:size]
-        weights = _probabilities(oracle, atoms, scores)
         # A slot without weight repeats the best structure, so that the loss sees structures alone.
-        structures = torch.where(unsqueeze_event(inside, event), atoms, atoms[:1])
-        return (weights * evaluate(loss, structures, event)).sum(0)
+        losses = evaluate(loss, torch.where(unsqueeze_event(inside, event), atoms, atoms[:1]), event)
+        excess = (losses - losses[:1]).detach()
+        with torch.enable_grad():
+            leaf = leaf.requires_grad_()
+            weights = _probabilities(oracle, atoms, leaf)
+            # The weights sum to 1, so that the loss of the best structure may be taken off, whatever its offset.
+            (estimate,) = torch.autograd.grad(weights, leaf, excess)
+        return with_gradient((weights.detach() * losses).sum(0), scores, estimate)
 
 
 def _probabilities(oracle: Oracle, structures: Tensor, scores: Tensor) -> Tensor:

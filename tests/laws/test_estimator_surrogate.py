@@ -7,7 +7,7 @@ from torch import Tensor
 
 from structgrad.estimators import Loss, PathwiseEstimator, make_estimator
 from tests.catalogue.values import value_of
-from tests.estimator_cases import LOSSES, PATHWISE, numbers, pairs, pairs_of, undecided
+from tests.estimator_cases import LOSSES, PATHWISE, STANDS_STILL, numbers, pairs, pairs_of, undecided
 from tests.helpers import OracleCase, seeded
 
 ROWS = 4
@@ -74,7 +74,7 @@ def test_gradient_leaves_its_arguments_alone(name: str, case: OracleCase) -> Non
     assert scores.grad is None
     assert torch.equal(scores, before)
     assert not estimate.requires_grad
-    assert estimate.abs().sum() > 0
+    assert estimate.abs().sum() > 0 or name in STANDS_STILL
 
 
 @pairs_of([name for name in PATHWISE if "num_samples" not in name])

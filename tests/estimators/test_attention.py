@@ -1,0 +1,496 @@
+"""Attention mappings: closed forms, optimality of what they maximise, derivatives of first and second order, masks."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import isotonic_regression
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from structgrad.estimators import (
+    ConstrainedSoftmax,
+    ConstrainedSparsemax,
+    Entmax,
+    Fusedmax,
+    Oscarmax,
+    SparseMAP,
+    StructuredAttention,
+    csoftmax,
+    csparsemax,
+    entmax,
+    fusedmax,
+    make_estimator,
+    oscarmax,
+)
+from structgrad.oracles import Categorical, Categories
+from tests.catalogue.mappings import MAPPINGS
+from tests.estimator_cases import numbers, table_loss, three_classes
+from tests.helpers import seeded
+
+SCORES, LOSS_TABLE, _ = three_classes()
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": partial(entmax, alpha=1.0),
+    "entmax[alpha=1.05]": partial(entmax, alpha=1.05),
+    "entmax": entmax,
+    "entmax[alpha=1.8]": partial(entmax, alpha=1.8),
+    "sparsemax": partial(entmax, alpha=2.0),
+    "entmax[alpha=3]": partial(entmax, alpha=3.0),
+    "fusedmax": fusedmax,
+    "fusedmax[strength=0.2]": partial(fusedmax, strength=0.2),
+    "oscarmax": oscarmax,
+    "oscarmax[strength=0.1]": partial(oscarmax, strength=0.1),
+    "oscarmax[magnitudes=False]": partial(oscarmax, strength=0.2, magnitudes=False),
+    "csparsemax": partial(csparsemax, upper=0.4),
+    "csoftmax": partial(csoftmax, upper=0.4),
+}
+mappings = pytest.mark.parametrize("name", FUNCTIONS)
+SHIFTING = tuple(name for name in FUNCTIONS if name not in ("oscarmax", "oscarmax[strength=0.1]"))
+"""What a constant that is added to all scores leaves alone."""
+
+
+def vector(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def masked(rows: int, parts: int, scale: float = 2.0, seed: int = 0) -> Tensor:
+    """Rows with a third of the parts forbidden, at least 3 of them allowed, and none in the last row."""
+    scores = scale * numbers(rows, parts, seed=seed)
+    forbidden = torch.rand(rows, parts, generator=seeded(seed)) < 0.3
+    forbidden[:, :3] = False
+    scores = scores.masked_fill(forbidden, -math.inf)
+    scores[-1] = -math.inf
+    return scores
+
+
+# What holds for all.
+
+
+@mappings
+@pytest.mark.parametrize("scale", [0.05, 1.0, 10.0, 1e4])
+def test_the_result_is_a_distribution(name: str, scale: float) -> None:
+    p = FUNCTIONS[name](scale * numbers(500, 9))
+    assert bool((p >= 0).all())
+    torch.testing.assert_close(p.sum(-1), torch.ones(500, dtype=torch.float64), rtol=0, atol=1e-11)
+
+
+@mappings
+def test_forbidden_parts_are_0_and_left_out(name: str) -> None:
+    """The others get what they would get alone; a row without any is 0."""
+    scores = masked(30, 7)
+    p = FUNCTIONS[name](scores)
+    for row, found in zip(scores[:-1], p[:-1], strict=True):
+        allowed = row > -math.inf
+        torch.testing.assert_close(found[allowed], FUNCTIONS[name](row[allowed]), rtol=1e-11, atol=1e-12)
+        assert not found[~allowed].any()
+    assert not p[-1].any()
+    leaf = scores.requires_grad_()
+    (slope,) = torch.autograd.grad(FUNCTIONS[name](leaf).square().sum(), leaf)
+    assert bool(slope.isfinite().all())
+    assert not slope[scores == -math.inf].any()
+
+
+@mappings
+@pytest.mark.parametrize("scale", [0.4, 1.5])
+def test_derivatives_of_first_and_second_order(name: str, scale: float) -> None:
+    scores = (scale * numbers(6, 5, seed=4)).requires_grad_()
+    assert gradcheck(FUNCTIONS[name], scores, eps=1e-7, atol=1e-6)
+    assert gradgradcheck(FUNCTIONS[name], scores, eps=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SHIFTING)
+def test_a_constant_changes_nothing(name: str) -> None:
+    scores = masked(20, 6)
+    torch.testing.assert_close(FUNCTIONS[name](scores + 7.5), FUNCTIONS[name](scores), rtol=1e-9, atol=1e-11)
+
+
+@mappings
+def test_batches_are_loops_and_expanded_rows_are_rows(name: str) -> None:
+    scores = numbers(2, 3, 6)
+    p = FUNCTIONS[name](scores)
+    for index in np.ndindex(2, 3):
+        torch.testing.assert_close(FUNCTIONS[name](scores[index]), p[index], rtol=1e-13, atol=1e-14)
+    weights = numbers(4, 3, 6, seed=2)
+    slopes = []
+    for repeated in (scores[:1].expand(4, 3, 6), scores[:1].expand(4, 3, 6).contiguous()):
+        leaf = repeated.detach().requires_grad_()
+        slopes.append(torch.autograd.grad((FUNCTIONS[name](leaf) * weights).sum(), leaf)[0])
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-13, atol=1e-14)
+    assert slopes[0].shape == (4, 3, 6)
+
+
+@mappings
+def test_one_part_takes_all(name: str) -> None:
+    if name.startswith("cs"):
+        return
+    assert FUNCTIONS[name](vector(-3.0)).tolist() == [1.0]
+
+
+@mappings
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_dtype_of_the_scores_is_kept(name: str, dtype: torch.dtype) -> None:
+    scores = numbers(20, 6).to(dtype)
+    p = FUNCTIONS[name](scores)
+    assert p.dtype == dtype
+    torch.testing.assert_close(p, FUNCTIONS[name](scores.double()).to(dtype))
+
+
+@pytest.mark.parametrize("parts", [2, 5, 8])
+@pytest.mark.parametrize(
+    ("estimator", "function"),
+    [
+        (Entmax(1.3), partial(entmax, alpha=1.3)),
+        (Entmax(2.5), partial(entmax, alpha=2.5)),
+        (Fusedmax(0.3), partial(fusedmax, strength=0.3)),
+        (Oscarmax(0.2), partial(oscarmax, strength=0.2)),
+        (Oscarmax(0.2, magnitudes=False), partial(oscarmax, strength=0.2, magnitudes=False)),
+        (ConstrainedSparsemax(0.6), partial(csparsemax, upper=0.6)),
+        (ConstrainedSoftmax(0.6), partial(csoftmax, upper=0.6)),
+    ],
+    ids=str,
+)
+def test_numpy_agrees(estimator: Any, function: Callable[[Tensor], Tensor], parts: int) -> None:
+    """Values and whole Jacobians."""
+    rows = 4 if estimator.name == "fusedmax" and parts == 8 else 20
+    for scale in (0.2, 1.0, 4.0):
+        for row in scale * numbers(rows, parts if estimator.name != "fusedmax" else min(parts, 6), seed=parts):
+            p, jacobian = MAPPINGS[estimator.name](estimator, row.numpy())
+            torch.testing.assert_close(function(row), torch.from_numpy(p), rtol=0, atol=1e-11)
+            found = torch.autograd.functional.jacobian(function, row)
+            torch.testing.assert_close(found, torch.from_numpy(jacobian), rtol=1e-8, atol=1e-8)
+
+
+# α-entmax.
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"),
+    [(2.0, (-0.5, 0.0, 0.5)), (1.5, (-0.260961, -0.187258, 0.448219)), (1.0, None)],
+)
+def test_the_golden_numbers(alpha: float, expected: tuple[float, ...] | None) -> None:
+    """``diag(s) − ssᵀ/Σs`` times ℓ, with ``s = p^(2−α)``, at 2θ."""
+    found = Entmax(alpha).gradient(table_loss, Categorical(), 2 * SCORES, generator=seeded())
+    p = entmax(2 * SCORES, alpha)
+    s = torch.where(p > 0, p ** (2 - alpha), 0)
+    torch.testing.assert_close(found, s * (LOSS_TABLE - (s @ LOSS_TABLE) / s.sum()), rtol=1e-12, atol=1e-12)
+    if expected is not None:
+        torch.testing.assert_close(found, vector(*expected), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_softmax_and_sparsemax_are_its_ends(scale: float) -> None:
+    scores = scale * numbers(50, 7)
+    torch.testing.assert_close(entmax(scores, 1.0), scores.softmax(-1), rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(entmax(scores, 2.0), Categorical().project(scores).mean, rtol=0, atol=1e-13)
+    loss = lambda z: (z @ numbers(7)).sin() + z.square().sum(-1)  # noqa: E731
+    for alpha, other in ((1.0, StructuredAttention()), (2.0, SparseMAP())):
+        found = Entmax(alpha).gradient(loss, Categorical(), scores, generator=seeded())
+        torch.testing.assert_close(found, other.gradient(loss, Categorical(), scores, generator=seeded()), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.1, 3.0, 300.0])
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_sorting_and_halving_agree(alpha: float, scale: float) -> None:
+    """A tensor α takes the general algorithm."""
+    scores = scale * masked(200, 9)
+    torch.testing.assert_close(entmax(scores, torch.tensor(alpha)), entmax(scores, alpha), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("alpha", [1 + 1e-12, 1 + 1e-6, 1.01])
+def test_softmax_is_approached_without_loss(alpha: float) -> None:
+    """``log p = x − ε x²/2 + …`` with ε = α − 1 at fixed t: the distance to softmax is of the order of ε, however small."""
+    scores = numbers(50, 6)
+    p, limit = entmax(scores, alpha), scores.softmax(-1)
+    assert float((p - limit).abs().max()) <= 2 * (alpha - 1) + 1e-15
+    log = limit.log()
+    rate = limit * (-log.square() + (limit * log.square()).sum(-1, keepdim=True)) / 2
+    torch.testing.assert_close((p - limit) / (alpha - 1), rate, rtol=0, atol=20 * (alpha - 1) + 1e-3)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.0 + 1e-9, 1.02, 1.3, 1.5, 1.9, 2.0, 3.0])
+def test_the_derivative_in_alpha(alpha: float) -> None:
+    """By central differences, one-sided at α = 1; one number for all rows, and one for each."""
+    scores, weights, step = numbers(12, 6), numbers(12, 6, seed=1), 1e-5
+    each = torch.full((12,), alpha, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad((entmax(scores, each) * weights).sum(), each)
+    values = {k: (entmax(scores, alpha + k * step) * weights).sum(-1) for k in (-1, 0, 1, 2) if alpha + k * step >= 1}
+    expected = (values[1] - values[-1]) / (2 * step) if -1 in values else (4 * values[1] - 3 * values[0] - values[2]) / (2 * step)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    one = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    (total,) = torch.autograd.grad((entmax(scores, one) * weights).sum(), one)
+    torch.testing.assert_close(total, found.sum())
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.5, 2.2])
+def test_derivatives_in_scores_and_alpha_together(alpha: float) -> None:
+    scores = numbers(3, 5, seed=4).requires_grad_()
+    for shape in ((), (3,)):
+        each = torch.full(shape, alpha, dtype=torch.float64, requires_grad=True)
+        assert gradcheck(entmax, (scores, each), eps=1e-7, atol=1e-5)
+        assert gradgradcheck(entmax, (scores, each), eps=1e-6, atol=1e-4)
+    many = torch.tensor([1.2, 1.6, 2.0], dtype=torch.float64, requires_grad=True)
+    assert entmax(scores[0], many).shape == (3, 5)
+    assert gradcheck(entmax, (scores[0].detach().requires_grad_(), many), eps=1e-7, atol=1e-5)
+
+
+def test_entmax_maximises_with_the_tsallis_entropy() -> None:
+    """``⟨p, θ⟩ + (1 − Σp^α) / (α(α−1))``: nothing near is better."""
+    scores = numbers(20, 5)
+    for alpha in (1.2, 1.5, 1.9, 2.5):
+        value = lambda p, alpha=alpha: (p * scores).sum(-1) - (p**alpha).sum(-1) / (alpha * (alpha - 1))  # noqa: E731
+        assert_best(value, entmax(scores, alpha))
+
+
+def test_the_larger_alpha_the_fewer_parts() -> None:
+    scores = numbers(100, 20)
+    sizes = [int((entmax(scores, alpha) > 0).sum()) for alpha in (1.0, 1.2, 1.5, 2.0, 4.0, 50.0)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 2000
+    assert sizes[-1] < 200
+
+
+# Fusedmax and oscarmax.
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.3, 1.0])
+def test_fusedmax_maximises_with_total_variation(strength: float) -> None:
+    scores = 2 * numbers(20, 8)
+    value = lambda p: (p * scores).sum(-1) - p.square().sum(-1) / 2 - strength * p.diff(dim=-1).abs().sum(-1)  # noqa: E731
+    assert_best(value, fusedmax(scores, strength))
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.3, 1.0])
+def test_oscarmax_without_magnitudes_maximises_with_pairwise_maxima(strength: float) -> None:
+    scores = 2 * numbers(20, 8)
+
+    def value(p: Tensor) -> Tensor:
+        pairs = torch.maximum(p.unsqueeze(-1), p.unsqueeze(-2)).triu(1).sum((-2, -1))
+        return (p * scores).sum(-1) - p.square().sum(-1) / 2 - strength * pairs
+
+    assert_best(value, oscarmax(scores, strength, magnitudes=False))
+    # Far above 0 the operator of the authors cuts nothing, and is the same.
+    torch.testing.assert_close(oscarmax(scores + 100, strength), oscarmax(scores, strength, magnitudes=False), rtol=0, atol=1e-11)
+
+
+def test_where_oscarmax_with_magnitudes_is_no_maximum() -> None:
+    """θ = (1, 0, 0), λ = ½: all is cut to 0, and thirds come out, of value −⅓; that of (½, ¼, ¼) is −.3125."""
+    scores = vector(1.0, 0.0, 0.0)
+    value = lambda p: p[0] - p.square().sum() / 2 - (2 * p[0] + p[1]) / 2  # noqa: E731
+    cut, best = oscarmax(scores, 0.5), oscarmax(scores, 0.5, magnitudes=False)
+    torch.testing.assert_close(cut, torch.full((3,), 1 / 3, dtype=torch.float64))
+    torch.testing.assert_close(best, vector(0.5, 0.25, 0.25))
+    assert float(value(cut)) == pytest.approx(-1 / 3)
+    assert float(value(best)) == pytest.approx(-0.3125)
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.5])
+def test_oscarmax_by_the_isotonic_regression_of_scipy(strength: float) -> None:
+    for row in 2 * numbers(50, 12):
+        order = row.abs().argsort(descending=True)
+        lowered = row.abs()[order] - strength * torch.arange(11, -1, -1).double()
+        fused = np.maximum(isotonic_regression(lowered.numpy(), increasing=False).x, 0)
+        u = torch.zeros_like(row)
+        u[order] = torch.from_numpy(fused) * row[order].sign()
+        torch.testing.assert_close(oscarmax(row, strength), Categorical().project(u).mean, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("parts", [30, 200])
+@pytest.mark.parametrize("strength", [0.1, 1.0, 10.0])
+def test_fusedmax_of_long_rows_by_its_optimality(parts: int, strength: float) -> None:
+    """With ``p = θ − τ − Dᵀy + s``, s ≥ 0 at p = 0: the dual y has ``|y| ≤ λ``, and the sign of the step where there is one."""
+    for seed in range(5):
+        scores = numbers(parts, seed=seed).cumsum(-1)
+        p = fusedmax(scores, strength).numpy()
+        from scipy.optimize import linprog
+
+        steps, zero = np.diff(p), np.flatnonzero(p == 0)
+        # Unknown: y (n − 1), τ, s at the zeros. Stationarity: p − θ + Dᵀy + τ − s = 0.
+        columns = parts - 1 + 1 + len(zero)
+        equations = np.zeros((parts, columns))
+        for i in range(parts - 1):
+            equations[i, i], equations[i + 1, i] = -1, 1
+        equations[:, parts - 1] = 1
+        equations[zero, parts + np.arange(len(zero))] = -1
+        bounds = [(strength * np.sign(d),) * 2 if abs(d) > 1e-10 else (-strength, strength) for d in steps]
+        slack = 1e-8
+        found = linprog(
+            np.zeros(columns),
+            A_ub=np.vstack([equations, -equations]),
+            b_ub=np.concatenate([scores.numpy() - p + slack, p - scores.numpy() + slack]),
+            bounds=[*bounds, (None, None), *[(0, None)] * len(zero)],
+        )
+        assert found.success
+        assert p.sum() == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("function", [fusedmax, oscarmax], ids=["fusedmax", "oscarmax"])
+def test_without_strength_they_are_sparsemax(function: Callable[..., Tensor]) -> None:
+    scores = numbers(30, 6).round(decimals=1).requires_grad_()
+    found, expected = function(scores, 0.0), entmax(scores, 2.0)
+    assert torch.equal(found, expected)
+    slopes = [torch.autograd.grad((p * numbers(30, 6, seed=1)).sum(), scores)[0] for p in (found, expected)]
+    assert torch.equal(*slopes)
+    torch.testing.assert_close(function(scores, 1e-9), expected, rtol=0, atol=1e-7)
+
+
+def test_a_strong_penalty_makes_all_alike() -> None:
+    scores = masked(20, 6)
+    uniform = (scores > -math.inf) / (scores > -math.inf).sum(-1, keepdim=True).clamp(min=1).double()
+    for found in (fusedmax(scores, 1e3), oscarmax(scores, 1e3), oscarmax(scores, 1e3, magnitudes=False)):
+        torch.testing.assert_close(found, uniform, rtol=0, atol=1e-9)
+
+
+def test_a_score_of_0_moves_oscarmax_on_either_side() -> None:
+    scores = vector(1.0, 0.0, 0.5).requires_grad_()
+    assert gradcheck(partial(oscarmax, strength=0.1), scores, eps=1e-7, atol=1e-6)
+
+
+def test_equal_scores_move_together() -> None:
+    """A tie inside a group is no kink: the group stays one for small changes."""
+    for function in (partial(fusedmax, strength=0.3), partial(oscarmax, strength=0.3, magnitudes=False)):
+        scores = vector(1.0, 1.0, 0.2, 0.2, -1.0).requires_grad_()
+        assert gradcheck(function, scores, eps=1e-7, atol=1e-6)
+
+
+# Under upper bounds.
+
+
+@pytest.mark.parametrize("function", [csparsemax, csoftmax], ids=["csparsemax", "csoftmax"])
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+def test_bounds_are_kept_and_have_gradients(function: Callable[..., Tensor], scale: float) -> None:
+    scores = (scale * numbers(8, 6)).requires_grad_()
+    upper = torch.rand(8, 6, generator=seeded(), dtype=torch.float64) + 0.05
+    upper = (1.6 * upper / upper.sum(-1, keepdim=True)).requires_grad_()
+    p = function(scores, upper)
+    assert bool((p <= upper + 1e-12).all())
+    assert bool((p >= upper - 1e-12).any())
+    assert gradcheck(function, (scores, upper), eps=1e-7, atol=1e-6)
+    assert gradgradcheck(function, (scores, upper), eps=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_gradients_under_bounds_in_closed_form(seed: int) -> None:
+    """``dθ = 1_A (γ − mean_A γ)``, ``du = 1[p = u](γ − mean_A γ)``; with weights p for softmax."""
+    scores, gamma = 2 * numbers(5, seed=seed), numbers(5, seed=seed + 9)
+    upper = vector(0.3, 0.25, 0.5, 0.2, 0.4).requires_grad_()
+    for function, weighted in ((csparsemax, False), (csoftmax, True)):
+        leaf = scores.clone().requires_grad_()
+        p = function(leaf, upper)
+        of_scores, of_bounds = torch.autograd.grad(p, (leaf, upper), gamma)
+        p, limits = p.detach(), upper.detach()
+        held = p >= limits - 1e-12
+        s = torch.where(held, 0, p if weighted else (p > 0).double())
+        mean = (s @ gamma) / s.sum() if s.any() else 0.0
+        torch.testing.assert_close(of_scores, s * (gamma - mean), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(of_bounds, torch.where(held & s.any(), gamma - mean, 0), rtol=1e-10, atol=1e-12)
+
+
+def test_bounds_that_bind_nothing() -> None:
+    scores = masked(30, 6)
+    torch.testing.assert_close(csparsemax(scores, 1.0), entmax(scores, 2.0), rtol=0, atol=1e-13)
+    torch.testing.assert_close(csoftmax(scores, 5.0), entmax(scores, 1.0), rtol=1e-12, atol=1e-14)
+    leaf, upper = scores.clone().requires_grad_(), torch.full((6,), 2.0, dtype=torch.float64, requires_grad=True)
+    for function in (csparsemax, csoftmax):
+        _, of_bounds = torch.autograd.grad(function(leaf, upper).square().sum(), (leaf, upper))
+        assert not of_bounds.any()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 100.0])
+def test_bounds_that_leave_no_choice(scale: float) -> None:
+    """Where they sum to 1 the result is the bounds, and nothing moves; rounding in float32 is forgiven."""
+    scores = (scale * numbers(10, 10)).requires_grad_()
+    for function in (csparsemax, csoftmax):
+        for upper in (0.1, torch.full((10,), 0.1), torch.full((10,), 0.1).double()):
+            p = function(scores, upper)
+            torch.testing.assert_close(p, torch.full_like(p, 0.1), rtol=0, atol=1e-7)
+            (slope,) = torch.autograd.grad((p * numbers(10, 10, seed=1)).sum(), scores)
+            # In float32 the bounds sum to a little more than 1, and equal scores find that.
+            assert float(slope.abs().max()) < 1e-6 or getattr(upper, "dtype", None) == torch.float32
+
+
+def test_a_bound_of_0_forbids() -> None:
+    scores, upper = numbers(4, 3), vector(1.0, 0.0, 1.0)
+    without = torch.where(upper > 0, scores, -math.inf)
+    torch.testing.assert_close(csparsemax(scores, upper), entmax(without, 2.0), rtol=0, atol=1e-13)
+    torch.testing.assert_close(csoftmax(scores, upper), entmax(without, 1.0), rtol=1e-12, atol=1e-14)
+
+
+def test_the_optimality_under_bounds() -> None:
+    scores, upper = numbers(20, 6), 0.3
+    for function, regulariser in (
+        (csparsemax, lambda p: p.square().sum(-1) / 2),
+        (csoftmax, lambda p: torch.xlogy(p, p).sum(-1)),
+    ):
+        p = function(scores, upper)
+        value = lambda q, regulariser=regulariser: torch.where(  # noqa: E731
+            (q <= upper + 1e-12).all(-1), (q * scores).sum(-1) - regulariser(q), -math.inf
+        )
+        assert_best(value, p)
+
+
+def test_the_estimators_raise_a_bound_that_is_too_low() -> None:
+    """To 1/m where m parts are allowed: two bits at u = 0.3 are at ½."""
+    scores = torch.tensor([[0.0, 3.0], [1.0, -math.inf]], dtype=torch.float64)
+    for estimator in (ConstrainedSparsemax(0.3), ConstrainedSoftmax(0.3)):
+        found = estimator.structure(Categories(), scores, generator=seeded())
+        assert found.tolist() == [[0.5, 0.5], [1.0, 0.0]]
+
+
+# Errors, and what an estimator does with an oracle.
+
+
+def test_an_infeasible_item_is_0_in_all_its_categories() -> None:
+    scores = numbers(2, 3, 2)
+    scores[0, 1] = -math.inf
+    for name in MAPPINGS:
+        found = make_estimator(name).structure(Categories(), scores, generator=seeded())
+        assert not found[0].any()
+        torch.testing.assert_close(found[1].sum(-1), torch.ones(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: entmax(vector(0.0), 0.9), "`entmax` got alpha=0.9; expected finite numbers of at least 1"),
+        (lambda: entmax(vector(0.0), math.nan), "`entmax` got alpha=nan; expected finite numbers of at least 1"),
+        (lambda: entmax(vector(0.0), vector(1.5, 0.5)), "`entmax` got alpha=tensor([1.5000, 0.5000], dtype=torch.float64); expected"),
+        (lambda: entmax(vector(0.0, math.nan)), "`entmax` got scores with NaN or +inf; expected finite scores, or -inf"),
+        (lambda: fusedmax(vector(0.0, math.inf)), "`fusedmax` got scores with NaN or +inf; expected finite scores, or -inf"),
+        (
+            lambda: entmax(torch.zeros(3, dtype=torch.int64)),
+            "`entmax` got scores of dtype torch.int64, shape (3,); expected a floating-point",
+        ),
+        (lambda: entmax([0.0]), "`entmax` got scores of list; expected a floating-point torch.Tensor [*batch, n]"),  # type: ignore[arg-type]
+        (lambda: csoftmax(torch.tensor(1.0), 1.0), "`csoftmax` got scores of dtype torch.float32, shape (); expected"),
+        (lambda: fusedmax(vector(0.0), -1.0), "`fusedmax` got strength=-1.0; expected a finite number that is not negative"),
+        (lambda: oscarmax(vector(0.0), math.inf), "`oscarmax` got strength=inf; expected a finite number that is not negative"),
+        (lambda: csparsemax(vector(0.0, 0.0), 0.4), "`csparsemax` got upper bounds that sum to 0.8 in some row; expected 1 or more"),
+        (lambda: csoftmax(vector(0.0, -math.inf), 0.6), "`csoftmax` got upper bounds that sum to 0.6 in some row; expected 1 or more"),
+        (lambda: csoftmax(vector(0.0, 0.0), vector(1.5, -0.1)), "`csoftmax` got upper bounds of -0.1 and more; expected numbers that"),
+        (lambda: Entmax(0.5), "`entmax` got alpha=0.5; expected a finite number of at least 1"),
+        (lambda: Fusedmax(0.0), "`fusedmax` got strength=0.0; expected a positive number"),
+        (lambda: Oscarmax(-1.0), "`oscarmax` got strength=-1.0; expected a positive number"),
+        (lambda: ConstrainedSparsemax(0.0), "`csparsemax` got upper=0.0; expected a number above 0 and at most 1"),
+        (lambda: ConstrainedSoftmax(1.5), "`csoftmax` got upper=1.5; expected a number above 0 and at most 1"),
+    ],
+)
+def test_what_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        call()
+
+
+def assert_best(value: Callable[[Tensor], Tensor], p: Tensor) -> None:
+    """No point of the simplex near p, nor any other, has a higher value; p and value are rows."""
+    best = value(p)
+    others = torch.cat([torch.eye(p.shape[-1], dtype=p.dtype), torch.rand(300, p.shape[-1], generator=seeded(), dtype=p.dtype) ** 4])
+    for other in others / others.sum(-1, keepdim=True):
+        for share in (1.0, 0.1, 1e-3):
+            assert bool((value((1 - share) * p + share * other) <= best + 1e-12).all())
