@@ -62,9 +62,9 @@ def smoothed_maximum(
 ) -> Tensor:
     """``DP_Ω(θ)``, the smoothed best score, as a layer that hands on a value: ``[*batch]``, convex in the scores, of gradient ``E(θ)``.
 
-    It lies above the best score: with the entropy it is the log-partition, at most the logarithm of the number of structures above; with
-    ``Ω(p) = ½‖p‖² − ½`` at most ½ for every maximum on the way. So ``DP_Ω(θ) − ⟨θ, y⟩`` is a loss that is 0 exactly where ``E(θ) = y``.
-    ``-inf``, with gradient 0, for an infeasible item.
+    With the entropy it is the log-partition, at most the logarithm of the number of structures above the best score; with ½‖·‖² it lies
+    below the best score, by at most ½ for every maximum on the way, of which there are more in padding (which adds a constant).
+    ``DP_Ω(θ) − ⟨θ, y⟩`` is a convex loss, least where ``E(θ) = y``. ``-inf``, with gradient 0, for an infeasible item.
 
     Cost: one smoothed recursion.
 

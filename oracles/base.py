@@ -633,8 +633,8 @@ class RelaxedOracle(MarginalOracle):
     def relaxed_value(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
         """The smoothed recursion itself, a convex function of the scores whose gradient is `relax`: ``[*batch]``.
 
-        With ``"entropy"`` it is `log_partition`. With ``"l2"``, ``Ω(p) = ½‖p‖² − ½``, which is 0 where there is no choice, so that padding
-        adds nothing. Never below the best score; ``-inf``, with gradient 0, for an infeasible item.
+        With ``"entropy"`` it is `log_partition`. With ``"l2"`` a maximum takes ½ off where there is no choice, in padding too: a constant.
+        ``-inf``, with gradient 0, for an infeasible item.
         """
         if self._is_entropy("relaxed_value", omega):
             return self.log_partition(scores, lengths=lengths)
@@ -642,9 +642,8 @@ class RelaxedOracle(MarginalOracle):
         return self._sparse_value(valid).reshape(scores.shape[: scores.ndim - self.event_ndim]).to(scores.dtype)
 
     def _sparse_value(self, scores: Tensor) -> Tensor:
-        """[b], every maximum of the recursion a sparsemax; of a single value it is that value."""
-        rows = self._cleaned(at_least_single(scores)).reshape(-1, *self._event(scores))
-        return self._value(rows, lambda values, dim: sparse_max(values, dim) + 0.5)
+        """[b], every maximum of the recursion a sparsemax."""
+        return self._value(self._cleaned(at_least_single(scores)).reshape(-1, *self._event(scores)), sparse_max)
 
     @staticmethod
     def _is_entropy(call: str, omega: str) -> bool:

@@ -349,8 +349,8 @@ def test_a_strong_penalty_makes_all_alike() -> None:
 
 
 def test_a_score_of_0_moves_oscarmax_on_either_side() -> None:
-    scores = vector(1.0, 0.0, 0.5).requires_grad_()
-    assert gradcheck(partial(oscarmax, strength=0.1), scores, eps=1e-7, atol=1e-6)
+    scores = vector(0.3, 0.0, 0.2).requires_grad_()
+    assert gradcheck(partial(oscarmax, strength=0.05), scores, eps=1e-7, atol=1e-6)
 
 
 def test_equal_scores_move_together() -> None:
@@ -393,6 +393,23 @@ def test_the_gradients_under_bounds_in_closed_form(seed: int) -> None:
         torch.testing.assert_close(of_bounds, torch.where(held & s.any(), gamma - mean, 0), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [0.3, 3.0, 30.0])
+def test_bounds_of_each_part_by_their_conditions(scale: float) -> None:
+    """One threshold for all parts: ``p = clip(θ − τ, 0, u)``, and ``p = min(u, e^(θ−c))``."""
+    scores, upper = scale * numbers(200, 6), 0.02 + torch.rand(200, 6, generator=seeded(), dtype=torch.float64)
+    for function, level, back in (
+        (csparsemax, lambda p: scores - p, lambda t: (scores - t).clamp(min=0)),
+        (csoftmax, lambda p: scores - p.log(), lambda t: (scores - t).exp()),
+    ):
+        p = function(scores, upper)
+        free = (p > 0) & (p < upper - 1e-9)
+        some = free.any(-1)
+        assert int(some.sum()) > 100
+        threshold = torch.where(free, level(p), -math.inf).amax(-1, keepdim=True)
+        torch.testing.assert_close(torch.minimum(back(threshold), upper)[some], p[some], rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(p.sum(-1), torch.ones(200, dtype=torch.float64), rtol=0, atol=1e-11)
+
+
 def test_bounds_that_bind_nothing() -> None:
     scores = masked(30, 6)
     torch.testing.assert_close(csparsemax(scores, 1.0), entmax(scores, 2.0), rtol=0, atol=1e-13)
@@ -408,7 +425,7 @@ def test_bounds_that_leave_no_choice(scale: float) -> None:
     """Where they sum to 1 the result is the bounds, and nothing moves; rounding in float32 is forgiven."""
     scores = (scale * numbers(10, 10)).requires_grad_()
     for function in (csparsemax, csoftmax):
-        for upper in (0.1, torch.full((10,), 0.1), torch.full((10,), 0.1).double()):
+        for upper in (0.1, torch.full((10,), 0.1), torch.full((10,), 0.1, dtype=torch.float64)):
             p = function(scores, upper)
             torch.testing.assert_close(p, torch.full_like(p, 0.1), rtol=0, atol=1e-7)
             (slope,) = torch.autograd.grad((p * numbers(10, 10, seed=1)).sum(), scores)
@@ -442,6 +459,8 @@ def test_the_estimators_raise_a_bound_that_is_too_low() -> None:
     for estimator in (ConstrainedSparsemax(0.3), ConstrainedSoftmax(0.3)):
         found = estimator.structure(Categories(), scores, generator=seeded())
         assert found.tolist() == [[0.5, 0.5], [1.0, 0.0]]
+    high = ConstrainedSoftmax(0.9).structure(Categories(), scores, generator=seeded())
+    torch.testing.assert_close(high, vector(0.1, 0.9, 1.0, 0.0).reshape(2, 2))
 
 
 # Errors, and what an estimator does with an oracle.
