@@ -5,48 +5,49 @@ from __future__ import annotations
 from typing import Any
 
 from ..oracles import registry
-from .adaptive_implicit_mle import AdaptiveImplicitMLE
-from .antithetic import ARM, ARSM, DisARM
-from .attention import ConstrainedSoftmax, ConstrainedSparsemax, Entmax, Fusedmax, Oscarmax
 from .base import Estimator, Evaluations, Loss, PathwiseEstimator
-from .blackbox import BlackboxDifferentiation
-from .combinators import ConstantBaseline, GreedyBaseline, RunningMeanBaseline, SampledBaseline
-from .conditional_mean import ConditionalMeanBaseline
-from .constrained import csoftmax, csparsemax
-from .control_variates import ControlSettings, Rebar, Relax
-from .differentiable_dp import DifferentiableDP, smoothed_maximum
-from .entmax import entmax
+from .categories.antithetic import ARM, ARSM, DisARM
+from .categories.control_variates import ControlSettings, Rebar, Relax
+from .categories.gumbel_rao import GappedStraightThrough, GumbelRao
+from .categories.reinmax import ReinMax, ReinMaxRao
 from .exact import ExactMarginalisation
-from .fused import fusedmax, oscarmax
-from .gumbel import GumbelSoftmax, StraightThroughGumbel
-from .gumbel_crf import GumbelCRF, StraightThroughGumbelCRF
-from .gumbel_rao import GappedStraightThrough, GumbelRao
 from .identity import Identity, PerturbedIdentity
-from .implicit_mle import ImplicitMLE
-from .importance_weighted_set import ImportanceWeightedSet
-from .learned_baseline import LearnedBaseline
-from .marginals import StructuredAttention
 from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma
-from .optimal_baseline import OptimalBaseline
-from .perturb_and_map import PerturbAndMAP, PerturbAndParse
-from .perturbed import MultiplicativePerturbation, PerturbedOptimizer
-from .policy import StepLeaveOneOut, StepReinforce
-from .policy_completions import StepGreedy, StepSampled
-from .policy_enumerated import StepConditionalMean, StepOptimal
-from .policy_learned import StepLearned
-from .policy_ppo import StepPPO, StepRollout
-from .policy_relaxed import StepStraightThrough, StepStraightThroughGumbel
-from .ppo import ProximalPolicy, Rollout
-from .reinmax import ReinMax, ReinMaxRao
-from .relaxed_subset import RelaxedTopK, StraightThroughTopK
-from .reward_normalisation import NormalisedRewards
-from .score_function import LeaveOneOut, Reinforce, VarGrad, half_variance
-from .sparse import SparseMAP, SparseMAPMarginalisation, SparsemaxMarginalisation, TopKSparsemax
-from .spigot import SPIGOT
-from .spigot_variants import SPIGOTCE, SPIGOTEG, SPIGOTSteps
-from .stochastic_softmax import StochasticSoftmax, StochasticSparseMAP
+from .perturbation.gumbel import GumbelSoftmax, StraightThroughGumbel
+from .perturbation.gumbel_crf import GumbelCRF, StraightThroughGumbelCRF
+from .perturbation.perturb_and_map import PerturbAndMAP, PerturbAndParse
+from .perturbation.perturbed import MultiplicativePerturbation, PerturbedOptimizer
+from .perturbation.relaxed_subset import RelaxedTopK, StraightThroughTopK
+from .perturbation.stochastic_softmax import StochasticSoftmax, StochasticSparseMAP
+from .policies.completions import StepGreedy, StepSampled
+from .policies.enumerated import StepConditionalMean, StepOptimal
+from .policies.learned import StepLearned
+from .policies.ppo import StepPPO, StepRollout
+from .policies.reinforce import StepLeaveOneOut, StepReinforce
+from .policies.relaxed import StepStraightThrough, StepStraightThroughGumbel
+from .projections.adaptive_implicit_mle import AdaptiveImplicitMLE
+from .projections.blackbox import BlackboxDifferentiation
+from .projections.implicit_mle import ImplicitMLE
+from .projections.spigot import SPIGOT
+from .projections.spigot_variants import SPIGOTCE, SPIGOTEG, SPIGOTSteps
+from .relaxations.attention import ConstrainedSoftmax, ConstrainedSparsemax, Entmax, Fusedmax, Oscarmax
+from .relaxations.constrained import csoftmax, csparsemax
+from .relaxations.differentiable_dp import DifferentiableDP, smoothed_maximum
+from .relaxations.entmax import entmax
+from .relaxations.fused import fusedmax, oscarmax
+from .relaxations.marginals import StructuredAttention
+from .relaxations.sparse import SparseMAP, SparseMAPMarginalisation, SparsemaxMarginalisation, TopKSparsemax
+from .score_function.baselines import ConstantBaseline, GreedyBaseline, RunningMeanBaseline, SampledBaseline
+from .score_function.conditional_mean import ConditionalMeanBaseline
+from .score_function.importance_weighted_set import ImportanceWeightedSet
+from .score_function.learned import LearnedBaseline
+from .score_function.optimal import OptimalBaseline
+from .score_function.ppo import ProximalPolicy, Rollout
+from .score_function.reinforce import LeaveOneOut, Reinforce, VarGrad, half_variance
+from .score_function.reward_normalisation import NormalisedRewards
+from .score_function.sum_and_sample import SumAndSample
+from .score_function.unordered_set import UnorderedSet
 from .straight_through import SampledStraightThrough, Simple, StraightThrough, StraightThroughMarginals
-from .sum_and_sample import SumAndSample
 from .supervised import (
     SUPERVISED_LOSSES,
     PerturbedFenchelYoung,
@@ -58,7 +59,6 @@ from .supervised import (
     sparsemap_loss,
     structured_perceptron,
 )
-from .unordered_set import UnorderedSet
 
 ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     # the reference

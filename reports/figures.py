@@ -394,8 +394,10 @@ def _stage_legend(figure: Figure, stages: list[str]) -> None:
 
 def _legend(figure: Figure, chosen: dict[str, Style], frame: _Frame) -> None:
     handles = [Line2D([], [], linestyle="none", label=name, **style.keywords()) for name, style in chosen.items()]
-    place = "outside right upper" if frame.beside else "outside lower center"
-    figure.legend(handles=handles, loc=place, frameon=False, ncols=frame.legend_columns)
+    if frame.beside:
+        figure.legend(handles=handles, loc="outside right upper", frameon=False, ncols=1)
+    else:
+        figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=frame.legend_columns)
 
 
 def _drawing(figure: Figure, kind: str, problem: str) -> Drawing:

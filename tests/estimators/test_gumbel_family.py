@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from torch import Tensor
 
 from structgrad.estimators import Estimator, GappedStraightThrough, GumbelRao, GumbelSoftmax, Loss, StraightThroughGumbel, make_estimator
-from structgrad.estimators.factorised import conditional_race
+from structgrad.estimators.categories.factorised import conditional_race
 from structgrad.oracles import Categorical, Categories
 from tests.estimator_cases import exact_mean, numbers, table_loss, three_classes
 from tests.helpers import OracleCase, one_hots, seeded

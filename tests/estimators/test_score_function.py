@@ -18,7 +18,7 @@ from structgrad.estimators import (
     RunningMeanBaseline,
     VarGrad,
 )
-from structgrad.estimators.score_function import ScoreFunction
+from structgrad.estimators.score_function.reinforce import ScoreFunction
 from structgrad.oracles import Categorical
 from structgrad.suites.measures.bias import measure
 from tests.estimator_cases import CASES, LOSSES, numbers, oracles, table_loss, three_classes

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import ImportanceWeightedSet, Loss, Reinforce, UnorderedSet
-from structgrad.estimators.unordered_set import by_quadrature, by_recursion
-from structgrad.estimators.without_replacement import DrawnSet, draw_set, log_chance_above, log_mass_of_others
+from structgrad.estimators.score_function.unordered_set import by_quadrature, by_recursion
+from structgrad.estimators.score_function.without_replacement import DrawnSet, draw_set, log_chance_above, log_mass_of_others
 from structgrad.oracles import Categorical, Subset
 from tests.estimator_cases import CASES, LOSSES, exact_mean, numbers, oracles, table_loss, three_classes
 from tests.helpers import OracleCase, chi_square_p_value, enumerate_truth, make_scores, one_hots, pulled_back, seeded, structures
@@ -164,7 +164,7 @@ def test_nothing_is_left_of_a_whole_space() -> None:
 @pytest.mark.parametrize("chunk", [3, 4096])
 def test_the_law_of_the_race(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ordered draws are each from what is left, whatever the chunks; the set knows its probabilities and its rest."""
-    monkeypatch.setattr("structgrad.estimators.without_replacement.CHUNK", chunk)
+    monkeypatch.setattr("structgrad.estimators.score_function.without_replacement.CHUNK", chunk)
     scores = numbers(5)
     drawn = draw_set(Categorical(), scores.expand(100_000, 5), 2, generator=seeded(chunk))
     first, second = drawn.structures.argmax(-1)

@@ -1,0 +1,1 @@
+"""Noise on the scores: perturb-and-MAP, Gumbel relaxations, perturbed optimizers."""

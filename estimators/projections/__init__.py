@@ -1,0 +1,1 @@
+"""Surrogate projections and finite differences of argmax."""

@@ -1,0 +1,1 @@
+"""Deterministic relaxations and sparse marginalisation."""

@@ -1,0 +1,150 @@
+"""The α-entmax family of attention mappings: softmax at α = 1, sparsemax at α = 2."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...oracles import simplex
+from ...oracles.masking import share_rows
+
+HALVINGS = 60
+"""Of a bracket no longer than log n: what is left is below the rounding of float64."""
+
+
+def entmax(scores: Tensor, alpha: float | Tensor = 1.5) -> Tensor:
+    """α-entmax along the last dimension: ``argmax_p ⟨p, θ⟩ + H_α(p)`` over the simplex, H_α the Tsallis entropy.
+
+    ``p_i = [1 + (α − 1)(θ_i − t)]₊^(1/(α−1))``, with t such that they sum to 1: softmax in the limit α → 1, sparse for α > 1, sparsemax at
+    α = 2. A score of -inf gives 0, a row without any other gives 0 throughout. Computed in float64. Differentiable, twice and more, in the
+    scores, with Jacobian ``diag(s) − ssᵀ/Σs`` for ``s = p^(2−α)`` on the support, and in α.
+
+    Cost: a sort where α is the number 1.5 or 2; else 60 halvings of an interval that holds t, and a step of Newton's.
+
+    Args:
+        scores: ``[*batch, n]``.
+        alpha: at least 1; a tensor that broadcasts to ``[*batch]`` may require a gradient.
+
+    References:
+        Peters, Niculae & Martins 2019, "Sparse sequence-to-sequence models", sections 3 and 4, algorithm 2; Correia, Niculae & Martins
+        2019, "Adaptively sparse transformers", proposition 1 (the derivative in α).
+
+    Example:
+        >>> scores = torch.tensor([1.0, 0.8, -0.2])
+        >>> entmax(scores, 2.0), entmax(scores, 1.5)
+        (tensor([0.6000, 0.4000, 0.0000]), tensor([0.5589, 0.4194, 0.0218]))
+
+        A row learns how sparse it is:
+
+        >>> alpha = torch.tensor(1.5, requires_grad=True)
+        >>> entmax(scores, alpha)[2].backward()
+        >>> bool(alpha.grad < 0)  # more of α, less of the last part
+        True
+    """
+    rows = checked_rows("entmax", scores)
+    each = alpha if isinstance(alpha, Tensor) else torch.tensor(float(alpha), dtype=torch.float64)
+    if each.device.type == "cpu" and not bool(((each >= 1) & (each < math.inf)).all()):
+        raise ValueError(f"`entmax` got alpha={alpha}; expected finite numbers of at least 1")
+    known = None if isinstance(alpha, Tensor) else float(alpha)
+    result: Tensor = _Entmax.apply(rows, each.to(rows).unsqueeze(-1), known)  # type: ignore[no-untyped-call]
+    return result.to(scores.dtype)
+
+
+def checked_rows(call: str, scores: Tensor) -> Tensor:
+    """The scores in float64, or ValueError; values are looked at on the CPU alone: elsewhere it would synchronise."""
+    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim < 1 or scores.shape[-1] < 1:
+        got = f"dtype {scores.dtype}, shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
+        raise ValueError(f"`{call}` got scores of {got}; expected a floating-point torch.Tensor [*batch, n]")
+    if scores.device.type == "cpu" and not bool((share_rows(scores.detach(), 1) < math.inf).all()):
+        raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+    return scores.double()
+
+
+class _Entmax(torch.autograd.Function):
+    """Rows [*batch, n] and α [*batch, 1], which broadcast; ``known`` is α where it is a number."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, alpha: Tensor, known: float | None) -> Tensor:
+        ctx.shape = rows.shape
+        p = _solved(share_rows(rows, 1), alpha, known).expand(torch.broadcast_shapes(rows.shape, (*alpha.shape[:-1], 1)))
+        ctx.save_for_backward(p, alpha)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        p, alpha = ctx.saved_tensors
+        support = p > 0
+        inside = torch.where(support, p, 1)
+        weights = torch.where(support, inside ** (2 - alpha), 0)
+        centred = grads[0] - (weights * grads[0]).sum(-1, keepdim=True) / weights.sum(-1, keepdim=True).clamp(min=1e-300)
+        of_scores = (weights * centred).sum_to_size(ctx.shape)
+        if not ctx.needs_input_grad[1]:
+            return of_scores, None, None
+        rates = torch.where(support, _rate_in_alpha(inside, alpha - 1), 0)
+        return of_scores, (rates * centred).sum_to_size(alpha.shape), None
+
+
+def _solved(rows: Tensor, alpha: Tensor, known: float | None) -> Tensor:
+    if known == 2:
+        flat: Tensor = simplex.project(rows.reshape(-1, rows.shape[-1]), 1)[0]
+        return flat.reshape(rows.shape)
+    top = rows.amax(-1, keepdim=True)
+    feasible = top > -math.inf
+    shifted = rows - torch.where(feasible, top, 0)
+    if known == 1:
+        return torch.where(feasible, shifted, -math.inf).softmax(-1).nan_to_num(0)
+    return torch.where(feasible, _by_sorting(shifted) if known == 1.5 else _by_halving(shifted, alpha), 0)
+
+
+def _by_sorting(shifted: Tensor) -> Tensor:
+    """α = 1.5 of rows whose greatest score is 0: ``[θ/2 − τ]₊²``; the k best are the support for one k."""
+    halves = (shifted / 2).clamp(min=-2)  # nothing at -1 or below is in the support
+    order = halves.sort(-1, descending=True).values
+    place = torch.arange(1, order.shape[-1] + 1, device=order.device, dtype=order.dtype)
+    mean = order.cumsum(-1) / place
+    spread = order.square().cumsum(-1) - place * mean.square()
+    threshold = mean - ((1 - spread) / place).clamp(min=0).sqrt()
+    size = (threshold <= order).sum(-1, keepdim=True).clamp(min=1)
+    return (halves - threshold.gather(-1, size - 1)).clamp(min=0).square()
+
+
+def _by_halving(shifted: Tensor, alpha: Tensor) -> Tensor:
+    """Any α of rows whose greatest score is 0: t is 0 where that part takes all, and at most where all n are equal."""
+    excess = alpha - 1
+    positive = torch.where(excess == 0, 1, excess)
+    length = math.log(shifted.shape[-1])
+    high = torch.where(excess == 0, length, -torch.expm1(-excess * length) / positive).expand(*_batch(shifted, alpha), 1)
+    low = torch.zeros_like(high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        above = _power(shifted - middle, excess).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    p = _power(shifted - low, excess)
+    slope = torch.where(p > 0, torch.where(p > 0, p, 1) ** (1 - excess), 0).sum(-1, keepdim=True)
+    newton = low + (p.sum(-1, keepdim=True) - 1) / slope.clamp(min=1e-300)
+    return _power(shifted - torch.minimum(torch.maximum(newton, low), high), excess)
+
+
+def _batch(rows: Tensor, alpha: Tensor) -> tuple[int, ...]:
+    return tuple(torch.broadcast_shapes(rows.shape[:-1], alpha.shape[:-1]))
+
+
+def _power(x: Tensor, excess: Tensor) -> Tensor:
+    """``[1 + (α−1) x]₊^(1/(α−1))``, exact down to its limit ``exp x``."""
+    logarithm = torch.log1p((excess * x).clamp(min=-1)) / torch.where(excess == 0, 1, excess)
+    return torch.where(excess == 0, x, logarithm).exp()
+
+
+def _rate_in_alpha(p: Tensor, excess: Tensor) -> Tensor:
+    """``∂p_i/∂α`` at fixed t: ``−p u² (e^(−y) − 1 + y)/y²`` with ``u = log p`` and ``y = (α−1) u``; a series where y is small."""
+    u = p.log()
+    y = excess * u
+    small = y.abs() < 0.1
+    series = torch.zeros_like(y)
+    for k in range(9, -1, -1):
+        series = 1 / math.factorial(k + 2) - y * series
+    safe = torch.where(small, 1, y)
+    return -p * u.square() * torch.where(small, series, (torch.expm1(-safe) + safe) / safe.square())

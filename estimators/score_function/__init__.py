@@ -1,0 +1,1 @@
+"""The score-function family, over any oracle that samples."""

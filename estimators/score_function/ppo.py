@@ -1,0 +1,121 @@
+"""Several steps on the same samples: proximal policy optimisation with a clipped ratio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...oracles.base import Oracle, SamplingOracle
+from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """Samples that several updates go over.
+
+    Attributes:
+        samples: ``[N, *batch, *event]``, drawn at the old scores.
+        advantages: ``[N, *batch]``, ``R = L(z) − b``: what is minimised.
+        log_probs: ``[N, *batch]``, at the old scores.
+    """
+
+    samples: Tensor
+    advantages: Tensor
+    log_probs: Tensor
+
+
+@dataclass(frozen=True)
+class ProximalPolicy(Estimator[SamplingOracle]):
+    """PPO with clipping: minimise ``(1/N) Σ max(r_i R_i, clip(r_i, 1−ε, 1+ε) R_i)``, with ``r = p_new/p_old`` and ``R = L(z) − b``.
+
+    The gradient of a sample is ``r R ∇ log p``, and 0 once its ratio has left the interval in the direction that R asks for: where
+    ``R > 0`` and ``r < 1 − ε``, or ``R < 0`` and ``r > 1 + ε``.
+
+    As an estimator: samples are drawn at θ, k steps ``θ_{t+1} = θ_t − η g_t`` go over them, and ``ĝ = (1/k) Σ g_t`` is what these steps
+    moved the scores by, per step and learning rate. The first g is REINFORCE with a constant baseline, which is unbiased; the later ones
+    look at the samples again, and are biased. To train a model, use `rollout` and `inner_objective`, and take the inner steps in the
+    parameters of the model, as the example does.
+
+    Cost: N samples, N loss values; the log-partition and its gradient in every inner step.
+
+    Args:
+        inner_steps: k. The authors take 15 (in a model's parameters); 4 here, a common number of epochs over the same samples.
+        step_size: η of the inner steps in the scores.
+        clip: ε, between 0 and 1.
+        value: b, a constant baseline.
+        num_samples: N.
+
+    References:
+        Schulman, Wolski, Dhariwal, Radford & Klimov 2017, "Proximal policy optimization algorithms", equation 7;
+        Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics", section 3.2.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> oracle, target = Subset(2), torch.tensor([1.0, 0.0, 0.0, 1.0])
+        >>> loss = lambda z: (z - target).square().sum(-1)
+        >>> scores, generator = torch.zeros(8, 4, requires_grad=True), torch.Generator().manual_seed(0)
+        >>> estimator, optimiser = ProximalPolicy(value=2.0), torch.optim.SGD([scores], lr=0.3)
+        >>> for _ in range(30):
+        ...     rollout = estimator.rollout(loss, oracle, scores, generator=generator)
+        ...     for _ in range(4):
+        ...         optimiser.zero_grad()
+        ...         estimator.inner_objective(rollout, oracle, scores).sum().backward()
+        ...         optimiser.step()
+        >>> loss(oracle.argmax(scores)).max()
+        tensor(0.)
+    """
+
+    inner_steps: int = 4
+    step_size: float = 0.1
+    clip: float = 0.2
+    value: float = 0.0
+    num_samples: int = 1
+
+    name: ClassVar[str] = "reinforce_ppo"
+    references: ClassVar[tuple[str, ...]] = ("schulman2017proximal", "havrylov2019cooperative")
+    needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
+    objective: ClassVar[Objective] = "expected"
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 1 or self.inner_steps < 1:
+            raise ValueError(
+                f"`{self.name}` got num_samples={self.num_samples}, inner_steps={self.inner_steps}; expected at least 1 of each"
+            )
+        if not (0 < self.clip < 1 and self.step_size > 0):
+            raise ValueError(f"`{self.name}` got clip={self.clip}, step_size={self.step_size}; expected 0 < clip < 1 and a positive step")
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=self.num_samples, marginals=self.inner_steps, samples=self.num_samples)
+
+    def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        samples = oracle.sample(scores, self.num_samples, generator=generator)
+        losses = evaluate(loss, samples, oracle.event_ndim)
+        rollout, theta, total = None, scores.detach(), torch.zeros_like(scores)
+        for _ in range(self.inner_steps):
+            with torch.enable_grad():
+                leaf = theta.detach().requires_grad_()
+                log_probs = oracle.log_prob(samples, leaf)
+                rollout = rollout or Rollout(samples, losses.detach() - self.value, log_probs.detach())
+                (step,) = torch.autograd.grad(self._clipped(rollout, log_probs).sum(), leaf)
+            theta, total = theta - self.step_size * step, total + step
+        return with_gradient(losses.mean(0), scores, total / self.inner_steps)
+
+    @torch.no_grad()
+    def rollout(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Rollout:
+        """N samples at these scores with their advantages, for later steps of a model to go over."""
+        samples = oracle.sample(scores, self.num_samples, generator=generator)
+        advantages = evaluate(loss, samples, oracle.event_ndim) - self.value
+        return Rollout(samples, advantages, oracle.log_prob(samples, scores))
+
+    def inner_objective(self, rollout: Rollout, oracle: SamplingOracle, scores: Tensor) -> Tensor:
+        """``[*batch]``, to be minimised over whatever gives the scores; at those of the rollout its gradient is that of REINFORCE."""
+        return self._clipped(rollout, oracle.log_prob(rollout.samples, scores))
+
+    def _clipped(self, rollout: Rollout, log_probs: Tensor) -> Tensor:
+        drawn = rollout.log_probs > -torch.inf
+        ratios = torch.where(drawn, log_probs - rollout.log_probs, 0).exp()
+        clipped = ratios.clamp(1 - self.clip, 1 + self.clip)
+        return torch.maximum(ratios * rollout.advantages, clipped * rollout.advantages).mean(0)

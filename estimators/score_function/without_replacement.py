@@ -1,0 +1,104 @@
+"""Sets of structures that are drawn one after the other without replacement, by a race of Gumbel variables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...oracles.masking import log_sum_exp, share_rows
+from ...oracles.random_streams import draw_rows, standard_gumbel
+from ..enumeration import ListedOracle
+
+CHUNK = 4096
+"""Structures that race at a time. A constant: the random numbers follow it."""
+
+MOST_STRUCTURES = 2**16
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnSet:
+    """k structures without replacement: each the next draw of the Gibbs law of those that are left.
+
+    Where fewer are feasible, the first structure fills the other slots, with log-probability ``-inf``.
+
+    Attributes:
+        structures: ``[k, *batch, *event]``, in the order in which they were drawn.
+        log_probs: float64 ``[*batch, k]``.
+        log_rest: float64 ``[*batch]``: the log-probability of all other structures together.
+        threshold: float64 ``[*batch]``: the greatest perturbed log-probability among the others; ``-inf`` where there are none.
+    """
+
+    structures: Tensor
+    log_probs: Tensor
+    log_rest: Tensor
+    threshold: Tensor
+
+
+def limitation(name: str, oracle: ListedOracle, event_shape: tuple[int, ...]) -> str | None:
+    """Why structures of this shape cannot race, if they are too many."""
+    if oracle.count(event_shape) <= MOST_STRUCTURES:
+        return None
+    return f"{name} lists all structures, and the oracle {oracle.name} has more than {MOST_STRUCTURES} of the shape {event_shape}"
+
+
+def draw_set(oracle: ListedOracle, scores: Tensor, k: int, *, generator: torch.Generator) -> DrawnSet:
+    """k structures (all, where there are fewer), as those of the k largest ``log p(z) + Gumbel`` (Kool et al. 2019, section 2)."""
+    batch_dims = scores.ndim - oracle.event_ndim
+    batch, event = tuple(scores.shape[:batch_dims]), tuple(scores.shape[batch_dims:])
+    space = oracle.enumerate(event, dtype=scores.dtype, device=scores.device)
+    theta = share_rows(scores.detach(), oracle.event_ndim).double()
+    structures = space.double().reshape(len(space), *[1] * batch_dims, *event)
+    totals = oracle.log_prob(structures, theta).movedim(0, -1)
+    log_probs = torch.where(totals > -math.inf, totals - log_sum_exp(totals, -1).unsqueeze(-1), -math.inf)
+    perturbed, ranks = race(log_probs, batch, k + 1, generator)
+    threshold = perturbed[..., k] if len(space) > k else torch.full(batch, -math.inf, dtype=torch.float64, device=scores.device)
+    ranks = ranks[..., :k]
+    chosen = log_probs.expand(*batch, -1).gather(-1, ranks)
+    ranks = torch.where(chosen > -math.inf, ranks, ranks[..., :1])
+    return DrawnSet(space[ranks.movedim(-1, 0)], chosen, log_mass_of_others(log_probs, ranks), threshold)
+
+
+def race(log_probs: Tensor, batch: tuple[int, ...], places: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The largest ``log p + Gumbel``, best first, and their ranks: ``[*batch, places]``, or as many as there are structures."""
+    leaders, ranks = log_probs.new_zeros((*batch, 0)), torch.zeros((*batch, 0), dtype=torch.int64, device=log_probs.device)
+    for start in range(0, log_probs.shape[-1], CHUNK):
+        running = log_probs[..., start : start + CHUNK]
+        noise = draw_rows(batch, (running.shape[-1],), lambda size, stream: standard_gumbel(size, stream, log_probs.device), generator)
+        best = noise.add_(running).topk(min(places, running.shape[-1]), -1)
+        every, names = torch.cat([leaders, best.values], -1), torch.cat([ranks, best.indices + start], -1)
+        best = every.topk(min(places, every.shape[-1]), -1)
+        leaders, ranks = best.values, names.gather(-1, best.indices)
+    return leaders, ranks
+
+
+def log_mass_of_others(log_probs: Tensor, ranks: Tensor) -> Tensor:
+    """Log-probability ``[*batch]`` of all structures but those of some ranks ``[*batch, k]``, which may repeat.
+
+    In descending order the others are the gaps between the chosen, and a gap is a difference of two tails of the distribution. It holds
+    structures that are at least as probable as any that follows, so that a difference loses no more digits than there are structures.
+    """
+    order = log_probs.argsort(dim=-1, descending=True, stable=True)
+    tails = log_probs.gather(-1, order).flip(-1).logcumsumexp(-1).flip(-1)
+    tails = torch.nn.functional.pad(tails, (0, 1), value=-math.inf).expand(*ranks.shape[:-1], -1)
+    places = order.argsort(-1).expand(*ranks.shape[:-1], -1).gather(-1, ranks).sort(-1).values
+    # From behind the one before, to the one chosen; after the last, to the end.
+    first = torch.nn.functional.pad(places + 1, (1, 0), value=0)
+    last = torch.nn.functional.pad(places, (0, 1), value=log_probs.shape[-1])
+    whole, beyond = tails.gather(-1, first), tails.gather(-1, torch.maximum(first, last))
+    shrink = torch.where(whole > -math.inf, beyond - whole, 0)
+    return log_sum_exp(whole + torch.where(shrink < 0, shrink, 0).expm1().neg().log(), -1)
+
+
+def log_chance_above(gap: Tensor) -> Tensor:
+    """``log(1 − exp(−e^gap))``: of a Gumbel variable to exceed a value that lies ``gap`` below its location; exact at both ends."""
+    small = gap < -36
+    return torch.where(small, gap, torch.where(small, 0.0, gap).exp().neg().expm1().neg().log())
+
+
+def shares(logits: Tensor) -> Tensor:
+    """``exp``, normalised along the last dimension; 0 where every logit is -inf."""
+    total = log_sum_exp(logits, -1).unsqueeze(-1)
+    return (logits - torch.where(total > -math.inf, total, 0)).exp()
