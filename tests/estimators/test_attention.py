@@ -155,7 +155,7 @@ def test_the_dtype_of_the_scores_is_kept(name: str, dtype: torch.dtype) -> None:
         (ConstrainedSparsemax(0.6), partial(csparsemax, upper=0.6)),
         (ConstrainedSoftmax(0.6), partial(csoftmax, upper=0.6)),
     ],
-    ids=str,
+    ids=lambda value: "function" if isinstance(value, partial) else str(value),
 )
 def test_numpy_agrees(estimator: Any, function: Callable[[Tensor], Tensor], parts: int) -> None:
     """Values and whole Jacobians."""

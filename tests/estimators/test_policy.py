@@ -33,8 +33,8 @@ from structgrad.estimators import (
     StepStraightThrough,
     StepStraightThroughGumbel,
     make_estimator,
-    policy_relaxed,
 )
+from structgrad.estimators.policies import relaxed
 from structgrad.oracles import ShiftReduce
 from structgrad.suites.measures.bias import Sampling, measure
 from structgrad.suites.truth import exact_truth
@@ -482,7 +482,7 @@ def choice_by_quadrature(case: OracleCase, scores: Tensor, monkeypatch: pytest.M
         lost = 1 if z[2, 2, 0] else 0
         noise = torch.zeros(len(nodes), *case.event, dtype=torch.float64)
         noise[:, 2, 2, lost] = (1 - share).log() - share.log()  # −log r
-        monkeypatch.setattr(policy_relaxed, "Gumbel", lambda noise=noise: FixedNoise(noise))
+        monkeypatch.setattr(relaxed, "Gumbel", lambda noise=noise: FixedNoise(noise))
         dealt: Any = ScriptedOracle(case.oracle, z.expand(1, len(nodes), *case.event))
         estimator = StepStraightThroughGumbel()
         estimates = estimator.gradient(lambda z: z[..., 2, 2, 0], dealt, scores.expand(len(nodes), *case.event), generator=seeded())
@@ -514,7 +514,7 @@ def test_the_race_given_its_winner_is_the_race() -> None:
     grid = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
     gumbels = -(-torch.cartesian_prod(grid, grid).log()).log()
     won = torch.tensor([True, False])
-    both = [policy_relaxed.race_given_winner(log_probs, gumbels, winner.expand_as(gumbels)) for winner in (won, ~won)]
+    both = [relaxed.race_given_winner(log_probs, gumbels, winner.expand_as(gumbels)) for winner in (won, ~won)]
     assert bool((both[0][:, 0] >= both[0][:, 1]).all())
     assert bool((both[1][:, 1] >= both[1][:, 0]).all())
     for u, v in itertools.product((-1.5, -0.5, 0.5, 2.0), repeat=2):
