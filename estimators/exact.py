@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..oracles.base import EnumerableOracle, MarginalOracle, Oracle
+from ..oracles.derivatives import unsqueeze_event
+from ..oracles.masking import share_rows
 from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 from .enumeration import ListedOracle, chunks
 
@@ -31,7 +34,7 @@ class ExactMarginalisation(Estimator[ListedOracle]):
         tensor([-0.0390, -0.3454,  0.3843])
     """
 
-    chunk: int = 4096
+    chunk: int = 128
 
     name: ClassVar[str] = "exact"
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle, EnumerableOracle)
@@ -48,18 +51,25 @@ class ExactMarginalisation(Estimator[ListedOracle]):
 
     def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         theta = scores.detach()
+        shared = share_rows(theta, oracle.event_ndim)
         pivot = evaluate(loss, oracle.argmax(theta), oracle.event_ndim).detach()
-        value = pivot
-        estimate = torch.zeros_like(theta)
-        for chunk in chunks(oracle, theta, self.chunk):
-            structures = chunk.expand(len(chunk), *theta.shape)
-            with torch.enable_grad():
-                leaf = theta.clone().requires_grad_()
-                log_prob = oracle.log_prob(structures, leaf)
-            probabilities = log_prob.detach().exp()
-            excess = evaluate(loss, structures, oracle.event_ndim) - pivot
-            value = value + (probabilities * excess).sum(0)
-            weights = (probabilities * excess).detach()
-            (score,) = torch.autograd.grad(torch.where(weights != 0, log_prob, 0), leaf, weights)
-            estimate = estimate + score
+        value, estimate = pivot, torch.zeros_like(theta)
+        for structures in chunks(oracle, theta, self.chunk):
+            log_prob, slopes = _with_slopes(oracle, structures, shared)
+            excess = evaluate(loss, structures.expand(len(structures), *theta.shape), oracle.event_ndim) - pivot
+            weighted = log_prob.exp() * excess
+            value = value + weighted.sum(0)
+            estimate = estimate + (unsqueeze_event(weighted.detach(), oracle.event_ndim) * slopes).sum(0)
         return with_gradient(value, scores, estimate)
+
+
+def _with_slopes(oracle: ListedOracle, structures: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+    """``log p(z)`` and ``∇ log p(z)`` of every structure [c, 1, ..., *event] under every distinct row of scores: [c, *rows, ...].
+
+    A structure with a forbidden part has log-probability -inf and gradient 0.
+    """
+    with torch.enable_grad():
+        leaf = shared.expand(len(structures), *shared.shape).requires_grad_()
+        log_prob = oracle.log_prob(structures, leaf)
+        (slopes,) = torch.autograd.grad(torch.where(log_prob > -math.inf, log_prob, 0).sum(), leaf)
+    return log_prob.detach(), slopes

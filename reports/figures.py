@@ -35,17 +35,23 @@ _MARKER_SIZE = 6.5
 _SAME_PLACE = 0.012
 _KINDS = {"bias-variance": "bias against variance", "cost-error": "cost against error", "sparsity": "sparsity"}
 
-_HUES: dict[str, tuple[str, ...]] = {
-    "0": ("exact",),
-    "1": ("reinforce", "reinforce_constant", "reinforce_running_mean", "reinforce_greedy", "rloo"),
-    "2": ("ste", "ste_marginals", "ste_sample", "simple"),
-    "3": ("st_gumbel",),
-    "4": ("perturb_and_map", "perturb_and_parse"),
-    "5": ("spigot",),
-    "6": ("imle",),
-    "7": ("structured_attention",),
-    "8": ("sparsemap", "sparsemap_marginalisation"),
-}
+_HUES = tuple(
+    tuple(line.split())
+    for line in """
+exact
+reinforce reinforce_constant reinforce_running_mean reinforce_greedy reinforce_sampled reinforce_optimal reinforce_learned
+reinforce_conditional_mean reinforce_normalised reinforce_ppo rloo vargrad sum_and_sample unordered_set importance_weighted_set
+step_reinforce step_greedy step_sampled step_conditional_mean step_optimal step_learned step_leave_one_out step_ppo step_ste step_st_gumbel
+ste ste_marginals ste_sample simple identity identity_perturbed gst reinmax reinmax_rao
+gumbel_softmax st_gumbel gumbel_rao relaxed_top_k relaxed_top_k_st gumbel_crf gumbel_crf_st
+perturb_and_map perturb_and_parse stochastic_softmax stochastic_sparsemap perturbed_optimizer perturbed_multiplicative
+spigot spigot_steps spigot_ce spigot_eg blackbox imle aimle
+structured_attention differentiable_dp sparsemap sparsemap_marginalisation sparsemax_marginalisation top_k_sparsemax
+entmax fusedmax oscarmax csparsemax csoftmax arm disarm arsm rebar relax
+""".strip().splitlines()
+)
+"""Families by colour; within one, the marker tells them apart."""
+
 _COLOURS = (INK, *sns.color_palette("colorblind").as_hex())
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 _FILLS = ("full", "none", "left", "right", "top", "bottom")
@@ -90,11 +96,11 @@ class Drawing:
 
 def family_style(family: str) -> Style:
     """The colour and marker of a family: fixed for those of structgrad, drawn from the name for others."""
-    for hue, families in _HUES.items():
+    for colour, families in zip(_COLOURS, _HUES, strict=False):
         if family in families:
-            return Style(_COLOURS[int(hue)], _MARKERS[families.index(family)])
+            return Style(colour, _MARKERS[families.index(family)])
     digest = hashlib.blake2b(family.encode(), digest_size=4).digest()
-    return Style(_COLOURS[9 + digest[0] % 2], _MARKERS[digest[1] % len(_MARKERS)])
+    return Style(_COLOURS[-1], _MARKERS[digest[1] % len(_MARKERS)])
 
 
 def styles(frame: pd.DataFrame) -> dict[str, Style]:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import structgrad
-from structgrad.estimators import ESTIMATORS, make_estimator
-from structgrad.oracles import ORACLES
+from structgrad.estimators import ESTIMATORS
+from structgrad.oracles import ORACLES, Oracle
 
 ROOT = Path(__file__).parents[1]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -65,23 +65,42 @@ def failures(page: Path) -> int:
     return runner.summarize(verbose=False).failed
 
 
-def table(heading: str) -> list[list[str]]:
-    """The rows of the table of the README under a heading."""
-    section = (ROOT / "README.md").read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+def table(page: str, heading: str) -> list[list[str]]:
+    """The rows of the tables of a page under a heading, those under headings below it too; the first cell is a name."""
+    level = heading.split(" ")[0]
+    section = (ROOT / page).read_text().split(f"\n{heading}\n", 1)[1].split(f"\n{level} ", 1)[0]
     return [cells(line) for line in section.splitlines() if line.startswith("| `")]
 
 
-def test_the_tables_of_the_readme_are_those_of_the_registries() -> None:
-    assert [row[0] for row in table("Oracles")] == list(ORACLES)
-    assert [row[0] for row in table("Estimators")] == list(ESTIMATORS)
-    for name, _, objective, unbiased in table("Estimators"):
-        estimator = make_estimator(name)
-        assert objective == estimator.objective, name
-        assert unbiased == ("yes" if estimator.unbiased else "no"), name
+def test_the_table_of_oracles_is_the_registry() -> None:
+    assert [row[0] for row in table("README.md", "## Oracles")] == list(ORACLES)
+
+
+def test_the_families_of_the_readme_are_the_registry() -> None:
+    section = (ROOT / "README.md").read_text().split("\n## Estimators\n", 1)[1].split("\n## ", 1)[0]
+    named = [name for line in section.splitlines() if line.startswith("| ") for name in re.findall(r"`(\w+)`", line)]
+    assert named == list(ESTIMATORS)
+
+
+def test_the_catalogue_is_the_registry() -> None:
+    """Name, first sentence of the docstring, needs, objective and whether it is unbiased."""
+    page = (ROOT / "docs/estimators.md").read_text().split("\n## Under other names\n", 1)[0]
+    rows = [cells(line) for line in page.splitlines() if line.startswith("| `")]
+    assert [row[0] for row in rows] == list(ESTIMATORS)
+    for name, what, needs, objective, unbiased in rows:
+        kind = ESTIMATORS[name]
+        described = " ".join((kind.__doc__ or "").split()).replace("``", "`").replace("|", "\\|")
+        assert described.startswith(what), name
+        assert needs == (
+            ", ".join(need.__name__.removesuffix("Oracle").lower() for need in kind.needs if need is not Oracle) or "argmax"
+        ), name
+        assert (objective, unbiased) == (kind.objective, "yes" if kind.unbiased else "no"), name
 
 
 def cells(line: str) -> list[str]:
-    return [cell.strip(" `") for cell in line.strip().strip("|").split("|")]
+    """The cells of a row of a table; a bar within one is escaped."""
+    stripped = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+    return [cell.strip("`") if cell.count("`") == 2 else cell for cell in stripped]
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if ".benchmarks." not in name])

@@ -71,7 +71,8 @@ class ReinMaxRao(ExactSampleForward):
         num_conditionals: K, at least 1.
 
     References:
-        Liu et al. 2023, section 4, and Paulus, Maddison & Krause 2021, section 3, which it puts together.
+        Wang & Bui 2026, "Beyond ReinMax: low-variance gradient estimators for discrete latent variables", which puts Liu et al. 2023,
+        section 4, and Paulus, Maddison & Krause 2021, section 3, together.
 
     Example:
         >>> import torch
