@@ -250,7 +250,8 @@ def _faceted(points: pd.DataFrame, plot: _Plot) -> Drawing:
         for panel in panels[max(0, len(stages) - columns) : len(stages)]:
             panel.tick_params(labelbottom=True)
             panel.set_xlabel(plot.labels[0])
-        figure.supylabel(plot.labels[1])
+        for panel in panels[: len(stages) : columns]:
+            panel.set_ylabel(plot.labels[1])
         _legend(figure, {name: plot.styles[name] for name in names}, frame)
         return _drawing(figure, plot.kind, plot.problem)
 
