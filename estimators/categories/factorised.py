@@ -74,8 +74,14 @@ class ExactSampleForward(PathwiseEstimator[FactorisedOracle]):
 
 def moving_categories(oracle: Oracle, scores: Tensor) -> Tensor:
     """Boolean ``[*batch, *event]``: the parts that carry gradient, which are those of categories with a choice, in feasible rows."""
+    possible = possible_parts(oracle, scores)
+    return possible & (possible.sum(-1, keepdim=True) > 1)
+
+
+def possible_parts(oracle: Oracle, scores: Tensor) -> Tensor:
+    """Boolean ``[*batch, *event]``: the parts of positive probability, none in infeasible rows."""
     free = oracle.free_parts(scores)
-    return free & (free.sum(-1, keepdim=True) > 1) & _feasible(free, oracle.event_ndim)
+    return free & _feasible(free, oracle.event_ndim)
 
 
 def log_probabilities(oracle: Oracle, scores: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...oracles.base import MarginalOracle, Oracle
 from ...oracles.capabilities import FactorisedOracle
 from ..base import Evaluations, Objective, PathwiseEstimator
-from ..categories.factorised import gumbels, log_probabilities
+from ..categories.factorised import gumbels, log_probabilities, possible_parts
 from ..noise import Gumbel
 from .perturb_and_map import discrete_forward
 
@@ -63,7 +63,8 @@ class GumbelSoftmax(PathwiseEstimator[FactorisedOracle]):
 
     def structure(self, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         noise = gumbels(oracle, scores, generator=generator)
-        return ((log_probabilities(oracle, scores) + noise) / self.temperature).softmax(-1).to(scores.dtype)
+        relaxed = ((log_probabilities(oracle, scores) + noise) / self.temperature).softmax(-1)
+        return torch.where(possible_parts(oracle, scores), relaxed, 0).to(scores.dtype)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class EstimatorBias:
 
     def setup(self, name: str, case: str) -> None:
         self.estimator, (self.oracle, event) = make_estimator(name), CASES[case]
-        reason = self.estimator.incompatibility(self.oracle)
+        reason = self.estimator.incompatibility(self.oracle, event)
         if reason is not None:
             raise NotImplementedError(reason)
         torch.set_num_threads(1)

@@ -26,6 +26,9 @@ class _Base:
         if device == "cuda" and not torch.cuda.is_available():
             raise NotImplementedError("no CUDA device")
         torch.set_num_threads(1)
+        reason = make_estimator(name).incompatibility(LinearChain(), EVENT)
+        if reason is not None:
+            raise NotImplementedError(reason)
         self.oracle, self.generator = LinearChain(), torch.Generator(device).manual_seed(0)
         drawn = torch.randn(2, *EVENT, generator=torch.Generator().manual_seed(0)).to(device)
         self.scores, self.weights = drawn[0].expand(BATCH, *EVENT), drawn[1]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from structgrad.estimators import ESTIMATORS
+from structgrad.estimators import ESTIMATORS, make_estimator
+from structgrad.oracles import LinearChain
 from structgrad.suites import benchmarks
 from structgrad.suites.benchmarks.bias import FLOOR, EstimatorBias, tracked
-from structgrad.suites.benchmarks.estimators import EstimatorMemory, EstimatorTime
+from structgrad.suites.benchmarks.estimators import EVENT, EstimatorMemory, EstimatorTime
 from structgrad.suites.benchmarks.oracles import LARGEST, OracleMemory, OracleTime
 from structgrad.suites.speed.cases import CASES, OPERATIONS
 
@@ -42,7 +43,18 @@ def test_a_biased_estimator_is_tracked_as_such() -> None:
     assert biases["ste"] > 0.1
 
 
-@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "exact"])
+def fits(name: str) -> bool:
+    return name != "exact" and make_estimator(name).incompatibility(LinearChain(), EVENT) is None
+
+
+def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
+    with pytest.raises(NotImplementedError, match="reinmax needs FactorisedOracle, which the oracle linear_chain does not offer"):
+        EstimatorTime().setup("reinmax", "cpu")
+    with pytest.raises(NotImplementedError, match="disarm needs bits"):
+        EstimatorBias().setup("disarm", "categorical n=10")
+
+
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if fits(name)])
 def test_every_estimator_has_a_time_and_a_peak(name: str) -> None:
     timed, sized = EstimatorTime(), EstimatorMemory()
     timed.setup(name, "cpu")

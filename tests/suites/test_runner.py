@@ -182,13 +182,7 @@ def test_a_cell_file_says_what_it_is(tmp_path):
 
 
 def test_patterns_and_options():
-    assert estimator_names(("reinforce*", "imle[lambda=2.5]")) == (
-        "reinforce",
-        "reinforce_constant",
-        "reinforce_running_mean",
-        "reinforce_greedy",
-        "imle[lambda=2.5]",
-    )
+    assert estimator_names(("spigot*", "imle[lambda=2.5]")) == ("spigot", "spigot_steps", "spigot_ce", "spigot_eg", "imle[lambda=2.5]")
 
 
 @pytest.mark.parametrize(
