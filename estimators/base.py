@@ -314,7 +314,7 @@ class _WithBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.pull_back = pull_back
-        return structure.clone()
+        return structure.view_as(structure)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
