@@ -12,6 +12,7 @@ from torch import Tensor
 from ...oracles.base import Oracle
 from ...oracles.capabilities import PolicyOracle
 from ..base import Evaluations, Objective, PathwiseEstimator
+from ..categories.factorised import conditional_race
 from ..noise import Gumbel
 from ..straight_through import replace_value
 
@@ -124,17 +125,7 @@ class StepStraightThroughGumbel(StepRelaxed):
         log_probs = oracle.step_log_probs(scores).double()
         zero = torch.zeros((), dtype=torch.float64, device=scores.device)
         drawn = Gumbel().perturb(oracle, zero.expand(scores.shape), generator=generator)
-        noisy = race_given_winner(log_probs.detach(), drawn, sample != 0)
+        noisy = conditional_race(log_probs.detach(), sample, drawn)
         possible = log_probs > -math.inf
         shift = torch.where(possible, noisy - torch.where(possible, log_probs.detach(), 0), 0)
         return self._relaxed(sample, log_probs + shift)
-
-
-def race_given_winner(log_probs: Tensor, gumbels: Tensor, won: Tensor) -> Tensor:
-    """``log π + G`` given who wins, from independent Gumbel variables; -inf for what is impossible.
-
-    The winner's value is a Gumbel variable whoever it is, and the others are truncated there. Where nobody wins, the result has no meaning.
-    """
-    top = torch.where(won, gumbels, 0).sum(-1, keepdim=True)
-    others = -torch.logaddexp(-top, -gumbels - log_probs)
-    return torch.where(won, gumbels, others)
