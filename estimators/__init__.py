@@ -22,7 +22,7 @@ from .perturbation.stochastic_softmax import StochasticSoftmax, StochasticSparse
 from .policies.completions import StepGreedy, StepSampled
 from .policies.enumerated import StepConditionalMean, StepOptimal
 from .policies.learned import StepLearned
-from .policies.ppo import StepPPO, StepRollout
+from .policies.ppo import StepPPO
 from .policies.reinforce import StepLeaveOneOut, StepReinforce
 from .policies.relaxed import StepStraightThrough, StepStraightThroughGumbel
 from .projections.adaptive_implicit_mle import AdaptiveImplicitMLE
@@ -215,7 +215,6 @@ __all__ = [
     "StepOptimal",
     "StepPPO",
     "StepReinforce",
-    "StepRollout",
     "StepSampled",
     "StepStraightThrough",
     "StepStraightThroughGumbel",

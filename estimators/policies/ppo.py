@@ -11,26 +11,11 @@ from torch import Tensor
 from ...oracles.base import Oracle, inner
 from ...oracles.capabilities import PolicyOracle
 from ...oracles.derivatives import unsqueeze_event
-from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
-
-
-@dataclass(frozen=True, eq=False)
-class StepRollout:
-    """Samples of a policy that several updates go over.
-
-    Attributes:
-        samples: ``[N, *batch, *event]``, drawn at the old scores.
-        advantages: ``[N, *batch]``, ``R = L(z) − b``: what is minimised.
-        log_probs: ``log π(a|s)`` at the old scores, ``[*batch, *event]``.
-    """
-
-    samples: Tensor
-    advantages: Tensor
-    log_probs: Tensor
+from ..score_function.ppo import ClippedUpdates, Rollout
 
 
 @dataclass(frozen=True)
-class StepPPO(Estimator[PolicyOracle]):
+class StepPPO(ClippedUpdates[PolicyOracle]):
     """PPO, clipped action by action: descend ``(1/N) Σ_i Σ_t max(r_t R_i, clip(r_t, 1 − ε, 1 + ε) R_i)`` several times on the same samples.
 
     ``r_t = π_new(a_t|s_t) / π_old(a_t|s_t)`` and ``R = L − b``. An action adds nothing once it has become less likely by more than ε where
@@ -76,47 +61,13 @@ class StepPPO(Estimator[PolicyOracle]):
     name: ClassVar[str] = "step_ppo"
     references: ClassVar[tuple[str, ...]] = ("schulman2017proximal", "havrylov2019cooperative")
     needs: ClassVar[tuple[type[Oracle], ...]] = (PolicyOracle,)
-    objective: ClassVar[Objective] = "expected"
 
-    def __post_init__(self) -> None:
-        if self.num_samples < 1 or self.inner_steps < 1:
-            raise ValueError(
-                f"`{self.name}` got num_samples={self.num_samples}, inner_steps={self.inner_steps}; expected at least 1 of each"
-            )
-        if not (0 < self.clip < 1 and self.step_size > 0):
-            raise ValueError(f"`{self.name}` got clip={self.clip}, step_size={self.step_size}; expected 0 < clip < 1 and a positive step")
+    def _log_probs(self, oracle: PolicyOracle, samples: Tensor, scores: Tensor) -> Tensor:
+        return oracle.step_log_probs(scores)
 
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=self.num_samples, marginals=self.inner_steps, samples=self.num_samples)
-
-    def rollout(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> StepRollout:
-        """Samples of the policy at these scores, with their losses."""
-        with torch.no_grad():
-            samples = oracle.sample(scores, self.num_samples, generator=generator)
-            losses = evaluate(loss, samples, oracle.event_ndim)
-            return StepRollout(samples, losses - self.value, oracle.step_log_probs(scores))
-
-    def inner_objective(self, rollout: StepRollout, oracle: PolicyOracle, scores: Tensor) -> Tensor:
-        """The clipped objective of a rollout at other scores, ``[*batch]``: what an optimiser descends."""
-        return self._clipped(rollout, oracle.step_log_probs(scores), oracle.event_ndim)
-
-    def _clipped(self, rollout: StepRollout, log_probs: Tensor, event_ndim: int) -> Tensor:
+    def _clipped(self, rollout: Rollout, log_probs: Tensor, event_ndim: int) -> Tensor:
         taken = rollout.samples != 0
         ratios = (torch.where(taken, log_probs, 0) - torch.where(taken, rollout.log_probs, 0)).exp()
         advantages = unsqueeze_event(rollout.advantages, event_ndim)
         worse = torch.maximum(ratios * advantages, ratios.clamp(1 - self.clip, 1 + self.clip) * advantages)
         return inner(rollout.samples, worse, event_ndim).mean(0)
-
-    def surrogate(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        samples = oracle.sample(scores, self.num_samples, generator=generator)
-        losses = evaluate(loss, samples, oracle.event_ndim)
-        moved, rollout, gradients = scores.detach(), None, []
-        for _ in range(self.inner_steps):
-            with torch.enable_grad():
-                leaf = moved.requires_grad_()
-                log_probs = oracle.step_log_probs(leaf)
-                rollout = rollout or StepRollout(samples, losses.detach() - self.value, log_probs.detach())
-                (gradient,) = torch.autograd.grad(self._clipped(rollout, log_probs, oracle.event_ndim).sum(), leaf)
-            gradients.append(gradient)
-            moved = moved.detach() - self.step_size * gradient
-        return with_gradient(losses.mean(0), scores, torch.stack(gradients).mean(0))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ...oracles.base import EnumerableOracle, MarginalOracle, Oracle
-from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
+from ..base import Loss, carry, evaluate
 from ..enumeration import ListedOracle
-from .without_replacement import DrawnSet, draw_set, limitation, log_chance_above
+from .without_replacement import DrawnSet, SetEstimator, log_chance_above
 
 
 @dataclass(frozen=True)
-class ImportanceWeightedSet(Estimator[ListedOracle]):
+class ImportanceWeightedSet(SetEstimator):
     """Importance-weighted set: ``ĝ = Σ_{z∈S} w_z (L(z) (1 − p(z) + w_z) − B) ∇ log p(z)``, S of k structures without replacement. Unbiased.
 
     ``w_z = p(z)/q(z)`` and ``B = Σ_{z∈S} w_z L(z)``, where ``q(z) = 1 − exp(−exp(log p(z) − κ))`` is the chance that ``log p(z)`` plus a
@@ -54,27 +53,8 @@ class ImportanceWeightedSet(Estimator[ListedOracle]):
 
     name: ClassVar[str] = "importance_weighted_set"
     references: ClassVar[tuple[str, ...]] = ("kool2019buy", "kool2019stochastic")
-    needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle, EnumerableOracle)
-    objective: ClassVar[Objective] = "expected"
-    unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        least = 2 if self.baseline else 1
-        if self.num_samples < least:
-            reason = ", the others are the baseline" if self.baseline else ""
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least {least}{reason}")
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=self.num_samples, listings=1)
-
-    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        return limitation(self.name, oracle, event_shape)
-
-    def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return self.from_set(loss, oracle, scores, draw_set(oracle, scores, self.num_samples, generator=generator))
 
     def from_set(self, loss: Loss, oracle: ListedOracle, scores: Tensor, drawn: DrawnSet) -> Tensor:
-        """The surrogate of a set that was drawn already."""
         losses = evaluate(loss, drawn.structures, oracle.event_ndim)
         probabilities, weights = drawn.log_probs.exp().movedim(-1, 0), inverse_chances(drawn).movedim(-1, 0)
         terms = self._terms(losses.detach().double(), probabilities, weights)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ class Rollout:
     Attributes:
         samples: ``[N, *batch, *event]``, drawn at the old scores.
         advantages: ``[N, *batch]``, ``R = L(z) − b``: what is minimised.
-        log_probs: ``[N, *batch]``, at the old scores.
+        log_probs: at the old scores, of every sample ``[N, *batch]`` or of every action ``[*batch, *event]``.
     """
 
     samples: Tensor
@@ -27,8 +28,70 @@ class Rollout:
     log_probs: Tensor
 
 
+S = TypeVar("S", bound=SamplingOracle)
+
+
+class ClippedUpdates(Estimator[S]):
+    """Several steps of gradient descent over the same samples; a subclass says what is clipped, a sample or each of its actions.
+
+    As an estimator: samples are drawn at θ, k steps ``θ_{t+1} = θ_t − η g_t`` go over them, and ``ĝ = (1/k) Σ g_t``. The first g is that of
+    the score function with a constant baseline, which is unbiased; the later ones look at the samples again, and are biased.
+    """
+
+    inner_steps: int
+    step_size: float
+    clip: float
+    value: float
+    num_samples: int
+
+    objective: ClassVar[Objective] = "expected"
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 1 or self.inner_steps < 1:
+            raise ValueError(
+                f"`{self.name}` got num_samples={self.num_samples}, inner_steps={self.inner_steps}; expected at least 1 of each"
+            )
+        if not (0 < self.clip < 1 and self.step_size > 0):
+            raise ValueError(f"`{self.name}` got clip={self.clip}, step_size={self.step_size}; expected 0 < clip < 1 and a positive step")
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=self.num_samples, marginals=self.inner_steps, samples=self.num_samples)
+
+    @abc.abstractmethod
+    def _log_probs(self, oracle: S, samples: Tensor, scores: Tensor) -> Tensor:
+        """What a `Rollout` keeps."""
+
+    @abc.abstractmethod
+    def _clipped(self, rollout: Rollout, log_probs: Tensor, event_ndim: int) -> Tensor:
+        """[*batch], the clipped objective."""
+
+    def surrogate(self, loss: Loss, oracle: S, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        samples = oracle.sample(scores, self.num_samples, generator=generator)
+        losses = evaluate(loss, samples, oracle.event_ndim)
+        rollout, theta, total = None, scores.detach(), torch.zeros_like(scores)
+        for _ in range(self.inner_steps):
+            with torch.enable_grad():
+                leaf = theta.detach().requires_grad_()
+                log_probs = self._log_probs(oracle, samples, leaf)
+                rollout = rollout or Rollout(samples, losses.detach() - self.value, log_probs.detach())
+                (step,) = torch.autograd.grad(self._clipped(rollout, log_probs, oracle.event_ndim).sum(), leaf)
+            theta, total = theta - self.step_size * step, total + step
+        return with_gradient(losses.mean(0), scores, total / self.inner_steps)
+
+    @torch.no_grad()
+    def rollout(self, loss: Loss, oracle: S, scores: Tensor, *, generator: torch.Generator) -> Rollout:
+        """N samples at these scores with their advantages, for later steps of a model to go over."""
+        samples = oracle.sample(scores, self.num_samples, generator=generator)
+        advantages = evaluate(loss, samples, oracle.event_ndim) - self.value
+        return Rollout(samples, advantages, self._log_probs(oracle, samples, scores))
+
+    def inner_objective(self, rollout: Rollout, oracle: S, scores: Tensor) -> Tensor:
+        """``[*batch]``, to be minimised over whatever gives the scores; at those of the rollout its gradient is that of REINFORCE."""
+        return self._clipped(rollout, self._log_probs(oracle, rollout.samples, scores), oracle.event_ndim)
+
+
 @dataclass(frozen=True)
-class ProximalPolicy(Estimator[SamplingOracle]):
+class ProximalPolicy(ClippedUpdates[SamplingOracle]):
     """PPO with clipping: minimise ``(1/N) Σ max(r_i R_i, clip(r_i, 1−ε, 1+ε) R_i)``, with ``r = p_new/p_old`` and ``R = L(z) − b``.
 
     The gradient of a sample is ``r R ∇ log p``, and 0 once its ratio has left the interval in the direction that R asks for: where
@@ -77,44 +140,11 @@ class ProximalPolicy(Estimator[SamplingOracle]):
     name: ClassVar[str] = "reinforce_ppo"
     references: ClassVar[tuple[str, ...]] = ("schulman2017proximal", "havrylov2019cooperative")
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
-    objective: ClassVar[Objective] = "expected"
 
-    def __post_init__(self) -> None:
-        if self.num_samples < 1 or self.inner_steps < 1:
-            raise ValueError(
-                f"`{self.name}` got num_samples={self.num_samples}, inner_steps={self.inner_steps}; expected at least 1 of each"
-            )
-        if not (0 < self.clip < 1 and self.step_size > 0):
-            raise ValueError(f"`{self.name}` got clip={self.clip}, step_size={self.step_size}; expected 0 < clip < 1 and a positive step")
+    def _log_probs(self, oracle: SamplingOracle, samples: Tensor, scores: Tensor) -> Tensor:
+        return oracle.log_prob(samples, scores)
 
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=self.num_samples, marginals=self.inner_steps, samples=self.num_samples)
-
-    def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        samples = oracle.sample(scores, self.num_samples, generator=generator)
-        losses = evaluate(loss, samples, oracle.event_ndim)
-        rollout, theta, total = None, scores.detach(), torch.zeros_like(scores)
-        for _ in range(self.inner_steps):
-            with torch.enable_grad():
-                leaf = theta.detach().requires_grad_()
-                log_probs = oracle.log_prob(samples, leaf)
-                rollout = rollout or Rollout(samples, losses.detach() - self.value, log_probs.detach())
-                (step,) = torch.autograd.grad(self._clipped(rollout, log_probs).sum(), leaf)
-            theta, total = theta - self.step_size * step, total + step
-        return with_gradient(losses.mean(0), scores, total / self.inner_steps)
-
-    @torch.no_grad()
-    def rollout(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Rollout:
-        """N samples at these scores with their advantages, for later steps of a model to go over."""
-        samples = oracle.sample(scores, self.num_samples, generator=generator)
-        advantages = evaluate(loss, samples, oracle.event_ndim) - self.value
-        return Rollout(samples, advantages, oracle.log_prob(samples, scores))
-
-    def inner_objective(self, rollout: Rollout, oracle: SamplingOracle, scores: Tensor) -> Tensor:
-        """``[*batch]``, to be minimised over whatever gives the scores; at those of the rollout its gradient is that of REINFORCE."""
-        return self._clipped(rollout, oracle.log_prob(rollout.samples, scores))
-
-    def _clipped(self, rollout: Rollout, log_probs: Tensor) -> Tensor:
+    def _clipped(self, rollout: Rollout, log_probs: Tensor, event_ndim: int) -> Tensor:
         drawn = rollout.log_probs > -torch.inf
         ratios = torch.where(drawn, log_probs - rollout.log_probs, 0).exp()
         clipped = ratios.clamp(1 - self.clip, 1 + self.clip)

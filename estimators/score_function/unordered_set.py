@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ...oracles.base import EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.masking import log_sum_exp
-from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
+from ..base import Loss, carry, evaluate
 from ..enumeration import ListedOracle
-from .without_replacement import DrawnSet, draw_set, limitation, log_chance_above, shares
+from .without_replacement import DrawnSet, SetEstimator, log_chance_above, shares
 
 RECURSION = 8
 """The largest set whose 2^k subsets are gone through; beyond, the integral is cheaper."""
@@ -23,7 +22,7 @@ ROWS = 1024
 
 
 @dataclass(frozen=True)
-class UnorderedSet(Estimator[ListedOracle]):
+class UnorderedSet(SetEstimator):
     """Unordered set: ``ĝ = Σ_{z∈S} p(z) R(S, z) (L(z) − b_z) ∇ log p(z)``, S of k structures without replacement. Unbiased.
 
     ``R(S, z) = P(the others of S | z came first) / P(S)``, so that ``p(z) R(S, z)`` is the probability that z was the first draw, given the
@@ -62,27 +61,8 @@ class UnorderedSet(Estimator[ListedOracle]):
 
     name: ClassVar[str] = "unordered_set"
     references: ClassVar[tuple[str, ...]] = ("kool2020estimating",)
-    needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle, EnumerableOracle)
-    objective: ClassVar[Objective] = "expected"
-    unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        least = 2 if self.baseline else 1
-        if self.num_samples < least:
-            reason = ", the others are the baseline" if self.baseline else ""
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least {least}{reason}")
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=self.num_samples, listings=1)
-
-    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        return limitation(self.name, oracle, event_shape)
-
-    def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return self.from_set(loss, oracle, scores, draw_set(oracle, scores, self.num_samples, generator=generator))
 
     def from_set(self, loss: Loss, oracle: ListedOracle, scores: Tensor, drawn: DrawnSet) -> Tensor:
-        """The surrogate of a set that was drawn already."""
         losses = evaluate(loss, drawn.structures, oracle.event_ndim)
         singles, pairs = completions(drawn.log_probs, drawn.log_rest)
         first = shares(drawn.log_probs + singles)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from ...oracles.base import EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.masking import log_sum_exp, share_rows
 from ...oracles.random_streams import draw_rows, standard_gumbel
+from ..base import Estimator, Evaluations, Loss, Objective
 from ..enumeration import ListedOracle
 
 CHUNK = 4096
@@ -42,6 +46,36 @@ def limitation(name: str, oracle: ListedOracle, event_shape: tuple[int, ...]) ->
     if oracle.count(event_shape) <= MOST_STRUCTURES:
         return None
     return f"{name} lists all structures, and the oracle {oracle.name} has more than {MOST_STRUCTURES} of the shape {event_shape}"
+
+
+class SetEstimator(Estimator[ListedOracle]):
+    """A score function of k structures that are drawn without replacement; a subclass says how they are weighed."""
+
+    num_samples: int
+    baseline: bool
+
+    needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle, EnumerableOracle)
+    objective: ClassVar[Objective] = "expected"
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        least = 2 if self.baseline else 1
+        if self.num_samples < least:
+            reason = ", the others are the baseline" if self.baseline else ""
+            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least {least}{reason}")
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=self.num_samples, listings=1)
+
+    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
+        return limitation(self.name, oracle, event_shape)
+
+    def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        return self.from_set(loss, oracle, scores, draw_set(oracle, scores, self.num_samples, generator=generator))
+
+    @abc.abstractmethod
+    def from_set(self, loss: Loss, oracle: ListedOracle, scores: Tensor, drawn: DrawnSet) -> Tensor:
+        """The surrogate of a set that was drawn already."""
 
 
 def draw_set(oracle: ListedOracle, scores: Tensor, k: int, *, generator: torch.Generator) -> DrawnSet:
