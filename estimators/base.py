@@ -275,15 +275,9 @@ def moving_parts(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
     Where nothing is feasible, the structure that an oracle returns uses a forbidden part, or no part at all.
     """
     if oracle.forbids_nothing(scores):
-        return read_mask(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]), scores.device)
+        return oracle.read_mask(tuple(scores.shape[scores.ndim - oracle.event_ndim :]), scores.device)
     free, used, event = oracle.free_parts(scores), structure != 0, tuple(range(-oracle.event_ndim, 0))
     return free & used.any(event, keepdim=True) & (free | ~used).all(event, keepdim=True)
-
-
-@functools.lru_cache(maxsize=64)
-def read_mask(oracle: Oracle, event_shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """`Oracle.read_mask`, kept, because layers ask for it at every step; not to be written into."""
-    return oracle.read_mask(event_shape, device)
 
 
 class _WithGradient(torch.autograd.Function):
@@ -341,7 +335,6 @@ __all__ = [
     "evaluate",
     "expand_samples",
     "moving_parts",
-    "read_mask",
     "straight_through",
     "upstream_gradient",
     "with_backward",

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..oracles.base import EnumerableOracle, MarginalOracle, Oracle
 from ..oracles.derivatives import unsqueeze_event
 from ..oracles.masking import share_rows
-from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
+from .base import Estimator, Evaluations, Loss, Objective, check_at_least_one, evaluate, with_gradient
 from .enumeration import ListedOracle, chunks
 
 
@@ -43,8 +43,7 @@ class ExactMarginalisation(Estimator[ListedOracle]):
     deterministic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.chunk < 1:
-            raise ValueError(f"`{self.name}` got chunk={self.chunk}; expected at least 1")
+        check_at_least_one(self.name, chunk=self.chunk)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, argmax=1, enumerations=1)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ..oracles.base import Oracle
 from ..oracles.random_streams import draw_rows, standard_gumbel
-from .base import read_mask
 
 
 class Noise(abc.ABC):
@@ -33,7 +32,7 @@ class Noise(abc.ABC):
         batch, event = tuple(scores.shape[:batch_dims]), tuple(scores.shape[batch_dims:])
         drawn = draw_rows(batch, event, lambda size, stream: self._draw(size, stream, scores.device), generator)
         # Noise is finite, so that a product serves as a choice, in a third of the time.
-        return drawn * read_mask(oracle, event, scores.device)
+        return drawn * oracle.read_mask(event, scores.device)
 
 
 class SmoothNoise(Noise):

@@ -13,7 +13,7 @@ from ...oracles.base import Oracle
 from ...oracles.capabilities import FactorisedOracle
 from ...oracles.derivatives import unsqueeze_event
 from ...oracles.random_streams import random_uniform
-from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
+from ..base import Estimator, Evaluations, Loss, Objective, check_at_least_one, evaluate, with_gradient
 from .factorised import gumbels, log_probabilities, moving_categories
 
 
@@ -30,8 +30,7 @@ class AntitheticBits(Estimator[FactorisedOracle]):
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.num_pairs < 1:
-            raise ValueError(f"`{self.name}` got num_pairs={self.num_pairs}; expected at least 1")
+        check_at_least_one(self.name, num_pairs=self.num_pairs)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=2 * self.num_pairs)

@@ -103,8 +103,7 @@ def _feasible(free: Tensor, event_ndim: int) -> Tensor:
 
 def gumbels(oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
     """Float64 Gumbel noise ``[*batch, *event]``."""
-    zeros = torch.zeros((), dtype=torch.float64, device=scores.device)
-    return Gumbel().perturb(oracle, zeros.expand(scores.shape), generator=generator)
+    return Gumbel().draw(oracle, scores, generator=generator)
 
 
 def conditional_race(log_probs: Tensor, sample: Tensor, noise: Tensor) -> Tensor:

@@ -13,8 +13,25 @@ from ..base import Evaluations
 from .factorised import ExactSampleForward, PullBack, Race, softmax_product
 
 
+class ConditionalRaces(ExactSampleForward):
+    """Forward an exact sample, backward an average over K Gumbel races that it won."""
+
+    temperature: float
+    num_conditionals: int
+
+    def __post_init__(self) -> None:
+        if not (0 < self.temperature < math.inf and self.num_conditionals >= 1):
+            raise ValueError(
+                f"`{self.name}` got temperature={self.temperature}, num_conditionals={self.num_conditionals}; "
+                "expected a positive temperature and at least 1 conditional"
+            )
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1, samples=1, perturbations=self.num_conditionals)
+
+
 @dataclass(frozen=True)
-class GumbelRao(ExactSampleForward):
+class GumbelRao(ConditionalRaces):
     """Gumbel-Rao: forward an exact sample z, backward ``ĝ = (1/K) Σ_k J_τ(x^k) γ(z)``, straight-through Gumbel-softmax given z. Biased.
 
     ``x^k = θ + G^k`` are noisy scores given that z is their argmax, and ``J_τ(x) = (diag y − y yᵀ)/τ`` with ``y = softmax(x/τ)``. The noise
@@ -44,16 +61,6 @@ class GumbelRao(ExactSampleForward):
 
     name: ClassVar[str] = "gumbel_rao"
     references: ClassVar[tuple[str, ...]] = ("paulus2021rao",)
-
-    def __post_init__(self) -> None:
-        if not (0 < self.temperature < math.inf and self.num_conditionals >= 1):
-            raise ValueError(
-                f"`{self.name}` got temperature={self.temperature}, num_conditionals={self.num_conditionals}; "
-                "expected a positive temperature and at least 1 conditional"
-            )
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, loss_gradients=1, samples=1, perturbations=self.num_conditionals)
 
     def _pull_back(self, race: Race) -> PullBack:
         return race.relaxed(self.num_conditionals, self.temperature)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ..base import Evaluations
 from .factorised import ExactSampleForward, PullBack, Race, softmax_product
+from .gumbel_rao import ConditionalRaces
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class ReinMax(ExactSampleForward):
 
 
 @dataclass(frozen=True)
-class ReinMaxRao(ExactSampleForward):
+class ReinMaxRao(ConditionalRaces):
     """ReinMax with a Gumbel-Rao average in its first term: ``ĝ = (2/K) Σ_k J_τ(x^k) γ(z) − ½ J(p) γ(z)``. Biased.
 
-    ``x^k`` are Gumbel races with probabilities ``(p + z)/2`` that z won, and ``J_τ(x) = J(softmax(x/τ))/τ``. Known from third-party code
-    alone: there is no paper to compare with. It is not exact for quadratic losses, as ReinMax is.
+    ``x^k`` are Gumbel races with probabilities ``(p + z)/2`` that z won, and ``J_τ(x) = J(softmax(x/τ))/τ``. The formula is
+    that of code in circulation; it was not compared with the paper's own. It is not exact for quadratic losses, as ReinMax is.
 
     Cost: one exact sample, K noise tensors, one loss gradient.
 
@@ -88,17 +89,7 @@ class ReinMaxRao(ExactSampleForward):
     num_conditionals: int = 10
 
     name: ClassVar[str] = "reinmax_rao"
-    references: ClassVar[tuple[str, ...]] = ("liu2023bridging", "paulus2021rao")
-
-    def __post_init__(self) -> None:
-        if not (0 < self.temperature < math.inf and self.num_conditionals >= 1):
-            raise ValueError(
-                f"`{self.name}` got temperature={self.temperature}, num_conditionals={self.num_conditionals}; "
-                "expected a positive temperature and at least 1 conditional"
-            )
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, loss_gradients=1, samples=1, perturbations=self.num_conditionals)
+    references: ClassVar[tuple[str, ...]] = ("wang2026beyond", "liu2023bridging", "paulus2021rao")
 
     def _pull_back(self, race: Race) -> PullBack:
         p = race.log_probs.exp()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...oracles.base import MarginalOracle, Oracle
 from ...oracles.capabilities import FactorisedOracle
-from ..base import Evaluations, Objective, PathwiseEstimator
+from ..base import Evaluations, Objective, PathwiseEstimator, check_positive
 from ..categories.factorised import gumbels, log_probabilities, possible_parts
 from ..noise import Gumbel
 from .perturb_and_map import discrete_forward
@@ -55,8 +55,7 @@ class GumbelSoftmax(PathwiseEstimator[FactorisedOracle]):
     inside_hull: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"`{self.name}` got temperature={self.temperature}; expected a positive number")
+        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, perturbations=1)
@@ -100,8 +99,7 @@ class StraightThroughGumbel(PathwiseEstimator[MarginalOracle]):
     objective: ClassVar[Objective] = "perturbed"
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"`{self.name}` got temperature={self.temperature}; expected a positive number")
+        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)

@@ -12,8 +12,22 @@ from ...oracles.base import Oracle, RelaxedOracle
 from ..base import Evaluations, Objective, PathwiseEstimator, check_positive
 
 
+class RelaxedWalk(PathwiseEstimator[RelaxedOracle]):
+    """A walk through the recursion whose every choice is a Gumbel-softmax."""
+
+    temperature: float
+
+    needs: ClassVar[tuple[type[Oracle], ...]] = (RelaxedOracle,)
+
+    def __post_init__(self) -> None:
+        check_positive(self.name, temperature=self.temperature)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1, relaxations=1)
+
+
 @dataclass(frozen=True)
-class GumbelCRF(PathwiseEstimator[RelaxedOracle]):
+class GumbelCRF(RelaxedWalk):
     """Gumbel-CRF: the loss sees a relaxed sample y of the Gibbs law, and the scores its derivative.
 
     The sample is drawn from the last choice of the recursion to the first, each a Gumbel-softmax of the exact messages (see
@@ -40,23 +54,16 @@ class GumbelCRF(PathwiseEstimator[RelaxedOracle]):
 
     name: ClassVar[str] = "gumbel_crf"
     references: ClassVar[tuple[str, ...]] = ("fu2020latent",)
-    needs: ClassVar[tuple[type[Oracle], ...]] = (RelaxedOracle,)
     objective: ClassVar[Objective] = "relaxed"
     unbiased: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, loss_gradients=1, relaxations=1)
 
     def structure(self, oracle: RelaxedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         return oracle.relaxed_sample(scores, self.temperature, generator=generator)
 
 
 @dataclass(frozen=True)
-class StraightThroughGumbelCRF(PathwiseEstimator[RelaxedOracle]):
+class StraightThroughGumbelCRF(RelaxedWalk):
     """Straight-through Gumbel-CRF: forward an exact sample z of the Gibbs law, backward that of the Gumbel-softmax at every choice. Biased.
 
     Every choice of the walk is hard in the forward, and so the choices that condition on it are those of z.
@@ -81,14 +88,7 @@ class StraightThroughGumbelCRF(PathwiseEstimator[RelaxedOracle]):
 
     name: ClassVar[str] = "gumbel_crf_st"
     references: ClassVar[tuple[str, ...]] = ("fu2020latent",)
-    needs: ClassVar[tuple[type[Oracle], ...]] = (RelaxedOracle,)
     objective: ClassVar[Objective] = "expected"
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
-
-    def evaluations(self) -> Evaluations:
-        return Evaluations(losses=1, loss_gradients=1, relaxations=1)
 
     def structure(self, oracle: RelaxedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         return oracle.relaxed_sample(scores, self.temperature, hard=True, generator=generator)

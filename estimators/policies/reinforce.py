@@ -12,7 +12,7 @@ from torch import Tensor
 from ...oracles.base import Oracle, inner
 from ...oracles.capabilities import PolicyOracle
 from ...oracles.derivatives import unsqueeze_event
-from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
+from ..base import Estimator, Evaluations, Loss, Objective, carry, check_at_least_one, evaluate
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,7 @@ class StepScoreFunction(Estimator[PolicyOracle]):
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 1")
+        check_at_least_one(self.name, num_samples=self.num_samples)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)

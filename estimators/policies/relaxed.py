@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...oracles.base import Oracle
 from ...oracles.capabilities import PolicyOracle
-from ..base import Evaluations, Objective, PathwiseEstimator
+from ..base import Evaluations, Objective, PathwiseEstimator, check_positive
 from ..categories.factorised import conditional_race
 from ..noise import Gumbel
 from ..straight_through import replace_value
@@ -26,8 +26,7 @@ class StepRelaxed(PathwiseEstimator[PolicyOracle]):
     objective: ClassVar[Objective] = "expected"
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"`{self.name}` got temperature={self.temperature}; expected a positive number")
+        check_positive(self.name, temperature=self.temperature)
 
     def _relaxed(self, sample: Tensor, logits: Tensor) -> Tensor:
         """The sample, with the gradient of ``softmax(logits / τ)`` at the states that it visits; -inf where an action is impossible."""
@@ -123,9 +122,7 @@ class StepStraightThroughGumbel(StepRelaxed):
     def structure(self, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         sample = oracle.sample(scores, generator=generator)
         log_probs = oracle.step_log_probs(scores).double()
-        zero = torch.zeros((), dtype=torch.float64, device=scores.device)
-        drawn = Gumbel().perturb(oracle, zero.expand(scores.shape), generator=generator)
-        noisy = conditional_race(log_probs.detach(), sample, drawn)
+        noisy = conditional_race(log_probs.detach(), sample, Gumbel().draw(oracle, scores, generator=generator))
         possible = log_probs > -math.inf
         shift = torch.where(possible, noisy - torch.where(possible, log_probs.detach(), 0), 0)
         return self._relaxed(sample, log_probs + shift)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,11 @@ from torch import Tensor
 
 from ...oracles.masking import share_rows
 from .entmax import checked_rows
+
+Solver = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Scores and bounds to probabilities, and which of them are at their bounds."""
+
+Weights = Callable[[Tensor], Tensor]
 
 SLACK = 1e-6
 """How far the bounds may sum below 1: what rounding in float32 costs."""
@@ -38,7 +44,7 @@ def csparsemax(scores: Tensor, upper: float | Tensor) -> Tensor:
         >>> csparsemax(torch.tensor([1.0, 0.8, -1.0, -1.2]), torch.tensor([0.5, 0.4, 0.5, 0.5]))
         tensor([0.5000, 0.4000, 0.1000, 0.0000])
     """
-    return _constrained("csparsemax", scores, upper, _sparse)
+    return _constrained("csparsemax", scores, upper, _clipped, lambda p: (p > 0).to(p.dtype))
 
 
 def csoftmax(scores: Tensor, upper: float | Tensor) -> Tensor:
@@ -60,16 +66,16 @@ def csoftmax(scores: Tensor, upper: float | Tensor) -> Tensor:
         >>> csoftmax(torch.tensor([2.0, 0.0, 0.0]), 0.5)
         tensor([0.5000, 0.2500, 0.2500])
     """
-    return _constrained("csoftmax", scores, upper, _soft)
+    return _constrained("csoftmax", scores, upper, _capped, lambda p: p)
 
 
-def _constrained(call: str, scores: Tensor, upper: float | Tensor, kind: Any) -> Tensor:
+def _constrained(call: str, scores: Tensor, upper: float | Tensor, solve: Solver, free: Weights) -> Tensor:
     rows = checked_rows(call, scores)
     # More than 1 binds nothing.
     bounds = torch.as_tensor(upper, dtype=rows.dtype, device=rows.device).clamp(max=1).expand_as(rows)
     if rows.device.type == "cpu":
         _check(call, share_rows(rows.detach(), 1), share_rows(bounds.detach(), 1))
-    result: Tensor = kind.apply(rows, bounds)
+    result: Tensor = _Bounded.apply(rows, bounds, solve, free)  # type: ignore[no-untyped-call]
     return result.to(scores.dtype)
 
 
@@ -83,33 +89,20 @@ def _check(call: str, rows: Tensor, bounds: Tensor) -> None:
         raise ValueError(f"`{call}` got upper bounds that sum to {least:.6g} in some row; expected 1 or more over its allowed parts")
 
 
-class _Sparse(torch.autograd.Function):
+class _Bounded(torch.autograd.Function):
+    """A solution under bounds; ``free`` gives the weights of its parts below their bounds in the derivative."""
+
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, bounds: Tensor) -> Tensor:
-        p, bounded = _shared(_clipped, rows, bounds)
+    def forward(ctx: Any, rows: Tensor, bounds: Tensor, solve: Solver, free: Weights) -> Tensor:
+        p, bounded = _shared(solve, rows, bounds)
         ctx.save_for_backward(p, bounded)
+        ctx.free = free
         return p
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         p, bounded = ctx.saved_tensors
-        return _moved(((p > 0) & ~bounded).to(p.dtype), bounded, grads[0])
-
-
-class _Soft(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, bounds: Tensor) -> Tensor:
-        p, bounded = _shared(_capped, rows, bounds)
-        ctx.save_for_backward(p, bounded)
-        return p
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        p, bounded = ctx.saved_tensors
-        return _moved(torch.where(bounded, 0, p), bounded, grads[0])
-
-
-_sparse, _soft = _Sparse, _Soft
+        return *_moved(torch.where(bounded, 0, ctx.free(p)), bounded, grads[0]), None, None
 
 
 def _moved(weights: Tensor, bounded: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +112,7 @@ def _moved(weights: Tensor, bounded: Tensor, gamma: Tensor) -> tuple[Tensor, Ten
     return weights * (gamma - mean), torch.where(bounded & (total > 0), gamma - mean, 0)
 
 
-def _shared(solve: Any, rows: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
+def _shared(solve: Solver, rows: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities and which of them are bounded, computed once for rows that share scores and bounds."""
     distinct, limits = torch.broadcast_tensors(share_rows(rows, 1), share_rows(bounds, 1))
     allowed = distinct > -math.inf

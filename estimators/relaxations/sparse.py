@@ -13,7 +13,7 @@ from torch import Tensor
 from ...oracles.base import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle
 from ...oracles.derivatives import unsqueeze_event
 from ...oracles.masking import share_rows
-from ..base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, evaluate, with_gradient
+from ..base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, check_at_least_one, evaluate, with_gradient
 from .entmax import entmax
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
@@ -226,8 +226,7 @@ class TopKSparsemax(SparsemaxOverStructures[KBestOracle]):
     needs: ClassVar[tuple[type[Oracle], ...]] = (KBestOracle,)
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"`{self.name}` got k={self.k}; expected at least 1")
+        check_at_least_one(self.name, k=self.k)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(kbest=self.k, support_losses=1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
-from ..base import Estimator, Evaluations, Loss, Objective, evaluate
+from ..base import Estimator, Evaluations, Loss, Objective, check_at_least_one, evaluate
 from .reinforce import Reinforce
 
 
@@ -27,8 +27,7 @@ class Baseline(Estimator[SamplingOracle]):
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 1")
+        check_at_least_one(self.name, num_samples=self.num_samples)
 
     @property
     def inner(self) -> Reinforce:

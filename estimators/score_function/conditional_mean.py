@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import EnumerableOracle, Oracle, SamplingOracle
-from ..base import Evaluations, Loss
+from ..base import Evaluations, Loss, check_at_least_one
 from ..enumeration import expected_loss
 from .baselines import Baseline
 
@@ -49,8 +49,7 @@ class ConditionalMeanBaseline(Baseline):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.chunk < 1:
-            raise ValueError(f"`{self.name}` got chunk={self.chunk}; expected at least 1")
+        check_at_least_one(self.name, chunk=self.chunk)
 
     def evaluations(self) -> Evaluations:
         return replace(self.inner.evaluations(), marginals=0, enumerations=1)

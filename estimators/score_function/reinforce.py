@@ -1,4 +1,4 @@
-"""The score-function family: only values of the loss are needed, and every estimate is unbiased."""
+"""The score-function family: only values of the loss are needed, and estimates are unbiased where nothing else is said."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
-from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate, expand_samples
+from ..base import Estimator, Evaluations, Loss, Objective, carry, check_at_least_one, evaluate, expand_samples
 
 
 class ScoreFunction(Estimator[SamplingOracle]):
@@ -63,8 +63,7 @@ class Reinforce(ScoreFunction):
     references: ClassVar[tuple[str, ...]] = ("williams1992simple",)
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 1")
+        check_at_least_one(self.name, num_samples=self.num_samples)
 
     def _weights(self, losses: Tensor) -> Tensor:
         return losses

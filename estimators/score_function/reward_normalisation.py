@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import SamplingOracle
-from ..base import Loss
+from ..base import Loss, check_at_least_one
 from .baselines import first_values
 from .reinforce import ScoreFunction
 
@@ -62,8 +62,7 @@ class NormalisedRewards(ScoreFunction):
     unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 1")
+        check_at_least_one(self.name, num_samples=self.num_samples)
         if not (0 <= self.decay < 1 and self.variance >= 0):
             raise ValueError(f"`{self.name}` got decay={self.decay}, variance={self.variance}; expected 0 <= decay < 1 and variance >= 0")
 

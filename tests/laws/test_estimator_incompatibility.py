@@ -153,3 +153,16 @@ def test_a_third_party_oracle_with_argmax_alone(name: str) -> None:
     estimate = make_estimator(name).gradient(lambda z: (z * numbers(3, seed=1)).sum(-1), Three(), scores, generator=seeded())
     assert estimate.shape == scores.shape
     assert estimate.isfinite().all()
+
+
+class ThreeThatCannotBeHashed(Three):
+    """As a dataclass is where it is not frozen."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", NEEDS_ARGMAX_ALONE)
+def test_an_oracle_need_not_be_hashable(name: str) -> None:
+    estimator, scores, loss = make_estimator(name), numbers(5, 3), lambda z: (z * numbers(3, seed=1)).sum(-1)
+    found = estimator.gradient(loss, ThreeThatCannotBeHashed(), scores, generator=seeded())
+    assert torch.equal(found, estimator.gradient(loss, Three(), scores, generator=seeded()))

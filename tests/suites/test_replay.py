@@ -14,7 +14,10 @@ from structgrad.estimators import (
     SampledStraightThrough,
     Simple,
     SparseMAP,
+    StepReinforce,
+    StepSampled,
 )
+from structgrad.oracles import ShiftReduce
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.replay import ScriptedOracle, replay, slots_of
@@ -92,3 +95,10 @@ def test_forbidden_structures_are_not_dealt():
     summary = replay(Reinforce(), masked, 1)
     assert summary.error.norm() < 1e-12
     assert not summary.error.isnan().any()
+
+
+def test_samples_of_other_scores_are_not_replayed():
+    """Their probabilities are others: completions of a prefix come from scores that forbid the rest."""
+    scores, loss = torch.zeros(4, 4, 2, dtype=torch.float64), lambda z: z[..., 2, 2, 1]
+    assert slots_of(StepReinforce(), ShiftReduce("local"), loss, scores) == 1
+    assert slots_of(StepSampled(), ShiftReduce("local"), loss, scores) is None

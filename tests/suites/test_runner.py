@@ -181,6 +181,12 @@ def test_a_cell_file_says_what_it_is(tmp_path):
     assert stored["rows"][0]["schema_version"] == 1
 
 
+def test_a_shape_that_is_out_of_reach_is_a_skip():
+    found = grid(Plan(problems=("categorical_regimes",), stages=("init",), estimators=("arm", "arsm"), timing=False))
+    assert [cell.estimators for cell in found.cells] == [("arsm",)]
+    assert [row.reason for row in found.skips] == ["arm needs bits, which are categories of two parts, and these have 10"]
+
+
 def test_patterns_and_options():
     assert estimator_names(("spigot*", "imle[lambda=2.5]")) == ("spigot", "spigot_steps", "spigot_ce", "spigot_eg", "imle[lambda=2.5]")
 
