@@ -49,13 +49,14 @@ class Oracle(abc.ABC):
     A subclass is a frozen dataclass that holds options (never tensors), and implements `count`, `_check_event` and `_argmax`; the public
     methods validate, share expanded rows and restore dtype and shape, once, here. Where ``kernel`` names a module of
     `structgrad.oracles.kernels`, its functions serve the operations that they are named after on the CPU; the underscored methods are
-    their twins in torch, for every other device.
+    their twins in torch, for every other device. ``version`` is raised when a change moves measured values.
     """
 
     name: ClassVar[str]
     event_ndim: ClassVar[int]
     references: ClassVar[tuple[str, ...]] = ()
     kernel: ClassVar[str | None] = None
+    version: ClassVar[int] = 1
     _ignores_entries: ClassVar[bool] = False
 
     @classmethod

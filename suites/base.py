@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -11,10 +10,14 @@ from torch import Tensor
 from ..estimators.base import Estimator
 from ..oracles.base import Oracle
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of `Row`; raised when a column changes its meaning."""
 
-Status = Literal["ok", "skipped", "error", "timeout"]
+Status = Literal["ok", "skipped", "error", "timeout", "oom", "crash", "nonfinite"]
+"""``oom``: memory ran out. ``crash``: the process died. ``nonfinite``: a number came out, and it was infinite or NaN."""
+
+FAILED: tuple[Status, ...] = ("error", "timeout", "oom", "crash")
+"""What is measured again when a run is resumed; a non-finite number would only come out again."""
 
 
 class ProblemLoss(Protocol):
@@ -66,28 +69,30 @@ class Skip:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the result table: one metric of one estimator on one instance (or of a timing on a whole problem, ``instance=""``).
+    """One row of the result table: one metric of one estimator on one instance (or on a whole problem, ``instance=""``).
 
     Attributes:
-        schema_version: `SCHEMA_VERSION`.
-        cell: identity of the cell that the row comes from.
-        kind: ``moments`` (bias, variance and relatives), ``timing``, ``sparsity``, or ``skip``.
+        cell: identity of the cell that the row comes from; empty for what was skipped, and for what follows from several cells.
+        suite: which question it answers; empty for a skipped pair.
         problem, stage, source: which scores. ``oracle, loss, estimator``: names with their options, ``imle[lambda=2.5]``.
         family: the registry name of the estimator without options.
-        instance: the item; empty for a row about the whole problem.
-        objective: what the estimator says it estimates. ``reference``: what it was compared with; always ``expected`` here.
-        unbiased, deterministic: what the estimator declares.
-        log_count: log of the number of structures. ``entropy``: of the Gibbs distribution, in nats.
+        vertex_degree, extension, offset: of the loss: its degree on the structures, how it goes on between them, what was added to it.
+        estimator_version, oracle_version, suite_version: as declared; raised when numbers change.
+        objective: what the estimator says it estimates. ``unbiased, deterministic``: what it declares.
+        instance: the item. ``log_count``: log of its number of structures. ``entropy``: of its Gibbs distribution, in nats.
+        normalised_entropy: the same / log_count: 1 for the uniform distribution, 0 for a single structure.
+        truth_norm, truth_method, truth_error: of the exact gradient that it was compared with: norm, method, bound of its error.
         metric, unit: e.g. ``relative_bias``; unit ``1``, ``s``, ``B`` or ``count``.
-        value, low, high: the metric and its 95 % interval; None where there is none.
-        tier: ``exact`` (replay of all samples, or deterministic), ``mc``; empty for a timing.
-        replicates: number of independent estimates; None for the exact tier.
-        verdict: of the test for bias: ``unbiased-exact | equivalent | biased | unresolved``; empty for other metrics.
-        status, reason: ``ok``, or ``skipped``, ``error``, ``timeout`` and why.
+        value, low, high, interval, setting, size, reference, tier, replicates, sampling, verdict, p_value: as in `Finding`.
+        p_adjusted: the p-value after Holm's correction over all tests of the run.
+        seed, dtype, device: how it was measured.
+        status, reason: ``ok``, or what went wrong, in one sentence. ``error_type, traceback``: of a failure, as text.
+        seconds: that its whole cell took.
+        schema_version: `SCHEMA_VERSION`.
     """
 
     cell: str
-    kind: Literal["moments", "timing", "sparsity", "skip"]
+    suite: str
     problem: str
     stage: str
     source: str
@@ -95,24 +100,45 @@ class Row:
     loss: str
     estimator: str
     family: str
-    instance: str = ""
+    vertex_degree: int | None = None
+    extension: str = ""
+    offset: float = 0.0
+    estimator_version: int = 1
+    oracle_version: int = 1
+    suite_version: int = 1
     objective: str = ""
-    reference: str = "expected"
     unbiased: bool = False
     deterministic: bool = False
+    instance: str = ""
     log_count: float | None = None
     entropy: float | None = None
+    normalised_entropy: float | None = None
+    truth_norm: float | None = None
+    truth_method: str = ""
+    truth_error: float | None = None
     metric: str = ""
     unit: str = "1"
     value: float | None = None
     low: float | None = None
     high: float | None = None
+    interval: str = ""
+    setting: str = ""
+    size: float | None = None
+    reference: str = ""
     tier: str = ""
     replicates: int | None = None
-    seed: int = 0
+    sampling: str = ""
     verdict: str = ""
+    p_value: float | None = None
+    p_adjusted: float | None = None
+    seed: int = 0
+    dtype: str = "float64"
+    device: str = "cpu"
     status: Status = "ok"
     reason: str = ""
+    error_type: str = ""
+    traceback: str = ""
+    seconds: float | None = None
     schema_version: int = SCHEMA_VERSION
 
 
@@ -136,6 +162,21 @@ METRICS: dict[str, str] = {
 }
 """Every metric and what it means; reports print these sentences."""
 
+COUNTS = ("support", "forward_nonzeros", "gradient_nonzeros", "break_even_evaluations")
+"""Metrics that count something."""
+
+
+def unit_of(metric: str) -> str:
+    """The unit of a metric: seconds, bytes, a count, or a plain number.
+
+    Example:
+        >>> [unit_of(name) for name in ("forward_time", "peak_memory", "support", "gain")]
+        ['s', 'B', 'count', '1']
+    """
+    if metric.endswith(("_time", "_seconds")):
+        return "s"
+    return "B" if metric == "peak_memory" else "count" if metric in COUNTS else "1"
+
 
 def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, event_shape: tuple[int, ...] | None = None) -> Skip | None:
     """Why an estimator cannot be measured on an oracle, with scores of a shape and a loss; None where it can."""
@@ -145,7 +186,3 @@ def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, eve
     if reason is None and estimator.inside_hull and not loss.inside_hull:
         reason = f"{estimator.name} evaluates the loss inside the hull, where the loss {loss.name} is not defined"
     return None if reason is None else Skip(estimator.name, oracle.name, reason)
-
-
-Progress = Callable[[int, int, str], None]
-"""Called with (finished cells, all cells, name of the cell) as a run advances."""

@@ -1,157 +1,131 @@
-"""Measuring one cell, and keeping its rows on disk."""
+"""Measuring one cell, in whatever process; what goes wrong becomes rows that say so."""
 
 from __future__ import annotations
 
-import functools
-import json
-import math
-import os
-import tempfile
-from dataclasses import asdict, dataclass
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
 
 import torch
 
 from ...estimators import make_estimator
-from ...oracles.base import EnumerableOracle
-from ..base import Instance, Problem, Row, Status
-from ..measures.bias import Measurement, measure
-from ..measures.memory import peak_memory
-from ..measures.sparsity import forward_sparsity
-from ..measures.wall_clock import measure_times, time_once, timing_batch
-from ..statistics import seeds
-from ..statistics.metrics import Interval
-from ..truth import Truth, exact_truth
-from .plan import Cell, Plan, load_problem, row_of
+from ...estimators.base import Estimator
+from ..base import Row, Status
+from ..measures import SUITES
+from ..suite import Context
+from .grid import Cell, first_skip
+from .plan import Plan
+from .rows import RowWriter, skip_row
+from .scores import load_problem, sample
+from .store import encode
 
-
-def execute(plan: Plan, cell: Cell, directory: str) -> None:
-    """Measure a cell and write its rows; an error of the measured code becomes a row with its reason, not a crash of the run."""
-    torch.set_num_threads(1)
-    problem = load_problem(plan, cell.problem, cell.stage)
-    try:
-        rows = _timing_rows(plan, cell, problem) if cell.kind == "timing" else _moment_rows(plan, cell, problem)
-    except Exception as error:  # any user-supplied estimator may run here
-        rows = failed_rows(plan, cell, "error", f"{type(error).__name__}: {error}")
-    write_cell(Path(directory), cell, rows)
-
-
-def failed_rows(plan: Plan, cell: Cell, status: Status, reason: str) -> list[Row]:
-    """One row per estimator that says what went wrong."""
-    problem = load_problem(plan, cell.problem, cell.stage)
-    return [row_of(problem, name, cell.identity, kind=cell.kind, status=status, reason=reason, seed=plan.seed) for name in cell.estimators]
-
-
-def write_cell(directory: Path, cell: Cell, rows: list[Row]) -> None:
-    """Write atomically: a killed run leaves whole cells, or none."""
-    write_atomically(cell_path(directory, cell), json.dumps({"cell": asdict(cell), "rows": [asdict(row) for row in rows]}))
-
-
-def finished_rows(directory: Path, cell: Cell) -> list[Row] | None:
-    """The rows of a finished cell; None where it has none yet, or failed: failures are measured again."""
-    if not cell_path(directory, cell).exists():
-        return None
-    rows = stored_rows(directory, cell)
-    return rows if all(row.status == "ok" for row in rows) else None
-
-
-def stored_rows(directory: Path, cell: Cell) -> list[Row]:
-    """The rows on disk, whatever their status."""
-    return [Row(**row) for row in json.loads(cell_path(directory, cell).read_text())["rows"]]
-
-
-def cell_path(directory: Path, cell: Cell) -> Path:
-    """Where a cell's rows lie."""
-    return directory / "cells" / f"{cell.identity}.json"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "cannot allocate memory")
+_TRACEBACK = 8000
+"""Characters of a traceback that are kept, from its end."""
 
 
 @dataclass(frozen=True)
-class _Known:
-    """An instance with its exact gradient, on the device of the plan."""
+class Failure:
+    """Why a cell has no numbers, in columns of `Row`."""
 
-    instance: Instance
-    truth: Truth
+    status: Literal["error", "timeout", "oom", "crash"]
+    reason: str
+    error_type: str = ""
+    traceback: str = ""
 
-
-@functools.lru_cache(maxsize=8)
-def _known(plan: Plan, name: str, stage: str) -> tuple[_Known, ...]:
-    problem = load_problem(plan, name, stage)
-    oracle = cast(EnumerableOracle, problem.oracle)
-    return tuple(_Known(instance, exact_truth(instance.loss, oracle, instance.scores.to(plan.device))) for instance in problem.instances)
-
-
-def _moment_rows(plan: Plan, cell: Cell, problem: Problem) -> list[Row]:
-    name = cell.estimators[0]
-    rows = []
-    for known in _known(plan, cell.problem, cell.stage):
-        scores = known.instance.scores.to(plan.device)
-        key = (problem.name, problem.stage, known.instance.name)
-        found = measure(make_estimator(name), problem.oracle, known.instance.loss, scores, truth=known.truth, sampling=plan.sampling(key))
-        shared = _shared_columns(plan, known, found)
-        rows += [
-            row_of(problem, name, cell.identity, kind="moments", metric=metric, unit=_unit(metric), value=interval.value, low=interval.low,
-                   high=interval.high, verdict=found.verdict if metric == "relative_bias" else "", **shared)
-            for metric, interval in found.metrics.items()
-        ]  # fmt: skip
-        norm = float(known.truth.gradient.norm())
-        rows.append(row_of(problem, name, cell.identity, kind="moments", metric="truth_norm", value=norm, **shared))
-        sparsity = forward_sparsity(make_estimator(name), problem.oracle, scores, truth=known.truth)
-        rows += [
-            row_of(problem, name, cell.identity, kind="sparsity", metric=metric, unit="count", value=value, **shared)
-            for metric, value in sparsity.items()
-        ]
-    return rows
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """An exception of the measured code."""
+        kind, text = type(error).__name__, " ".join(str(error).split())
+        return cls("oom" if ran_out_of_memory(error) else "error", f"{kind}: {text}", kind, traceback.format_exc()[-_TRACEBACK:])
 
 
-def _shared_columns(plan: Plan, known: _Known, found: Measurement) -> dict[str, Any]:
-    return {
-        "instance": known.instance.name,
-        "log_count": math.log(known.truth.count),
-        "entropy": known.truth.entropy,
-        "tier": found.tier,
-        "replicates": found.replicates,
-        "seed": plan.seed,
-    }
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that memory ran out, of Python, of torch, or of the device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_MEMORY)
 
 
-def _timing_rows(plan: Plan, cell: Cell, problem: Problem) -> list[Row]:
-    """All estimators of a problem take turns on a batch around its largest instance."""
-    instance = max(problem.instances, key=lambda item: item.scores.numel())
-    sampling = plan.sampling(())
-    scores = timing_batch(
-        instance.scores.to(plan.device, sampling.dtype), generator=seeds.generator(plan.seed, "timing", device=plan.device)
-    )
-    estimators = {name: make_estimator(name) for name in cell.estimators}
-    rows = []
-    for name, times in measure_times(estimators, problem.oracle, instance.loss, scores).items():
-        once = functools.partial(time_once, estimators[name], problem.oracle, instance.loss, scores)
-        memory = Interval(float(peak_memory(once, device=plan.device)))
-        found = {"forward_time": times.forward, "backward_time": times.backward, "time_ratio": times.ratio, "peak_memory": memory}
-        rows += [
-            row_of(problem, name, cell.identity, kind="timing", metric=metric, unit=_unit(metric), value=interval.value, low=interval.low,
-                   high=interval.high, seed=plan.seed)
-            for metric, interval in found.items()
-        ]  # fmt: skip
-    return rows
+def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
+    """Measure a cell.
+
+    Args:
+        plan: what the cell is a part of.
+        cell: what is measured.
+        scratch: a folder of the cell's own that a suite may go on from.
+
+    Returns:
+        The content of the cell's file. An exception of the measured code is in its rows.
+    """
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    try:
+        rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))
+    except Exception as error:  # the estimators may be anybody's
+        rows = failed_rows(plan, cell, Failure.of(error))
+    seconds = time.perf_counter() - start
+    return encode(cell, [replace(row, seconds=seconds) for row in rows], seconds)
 
 
-def _unit(metric: str) -> str:
-    if metric == "peak_memory":
-        return "B"
-    return "s" if metric.endswith("_time") else "count" if metric.endswith("nonzeros") else "1"
+def failed(plan: Plan, cell: Cell, failure: Failure, seconds: float) -> str:
+    """The content of the file of a cell whose process is gone."""
+    return encode(cell, [replace(row, seconds=seconds) for row in failed_rows(plan, cell, failure)], seconds)
+
+
+def failed_rows(plan: Plan, cell: Cell, failure: Failure) -> list[Row]:
+    """One row per estimator that says what went wrong."""
+    writer = RowWriter(plan, sample(plan, cell.problem, cell.stage), cell.suite, cell.identity)
+    return [writer.failure(name, **vars(failure)) for name in cell.estimators]
+
+
+def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
+    """The rows of all estimators that fit every instance; the plan looked at a few instances only."""
+    problem = load_problem(plan, cell.problem, cell.stage, cell.instances)
+    estimators: dict[str, Estimator[Any]] = {name: make_estimator(name) for name in cell.estimators}
+    skips = {name: skip for name, estimator in estimators.items() if (skip := first_skip(estimator, problem)) is not None}
+    fitting = {name: estimator for name, estimator in estimators.items() if name not in skips}
+    run = _Run(RowWriter(plan, problem, cell.suite, cell.identity), context)
+    skipped = [replace(skip_row(plan, problem, name, skip.reason), cell=cell.identity) for name, skip in skips.items()]
+    return (run.rows(fitting) if fitting else []) + skipped
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A suite at work on a problem."""
+
+    writer: RowWriter
+    context: Context
+
+    def rows(self, estimators: Mapping[str, Estimator[Any]]) -> list[Row]:
+        """Those found until something fails, and the failure; beside others, only the estimators that fail alone too are left out."""
+        rows: list[Row] = []
+        try:
+            for row in self.writer.rows(self._suite().findings(self.writer.problem, estimators, self.context), self.context):
+                rows.append(row)  # noqa: PERF402 - what came before an exception is kept
+            return rows
+        except Exception as error:  # the estimators may be anybody's
+            failure = Failure.of(error)
+        if len(estimators) == 1 or failure.status == "oom":
+            return rows + [self.writer.failure(name, **vars(failure)) for name in estimators]
+        return self._survivors(estimators, failure)
+
+    def _suite(self) -> Any:
+        return SUITES[self.writer.suite]()
+
+    def _survivors(self, estimators: Mapping[str, Estimator[Any]], failure: Failure) -> list[Row]:
+        """Each estimator alone, to know which of them fails; then the others together again."""
+        alone = {name: [row for row in self.rows({name: estimator}) if row.status == "error"] for name, estimator in estimators.items()}
+        rest = {name: estimator for name, estimator in estimators.items() if not alone[name]}
+        if len(rest) in (0, len(estimators)):
+            return [row for rows in alone.values() for row in rows] or [self.writer.failure(name, **vars(failure)) for name in estimators]
+        return self.rows(rest) + [row for rows in alone.values() for row in rows]
+
+
+def healthy(text: str) -> bool:
+    """Whether a process that wrote this may go on: not after its memory ran out, nor after an error of a device."""
+    statuses: tuple[Status, ...] = ("oom",)
+    return not any(f'"status": "{status}"' in text for status in statuses) and "CUDA error" not in text

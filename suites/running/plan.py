@@ -1,208 +1,132 @@
-"""What a run measures: the plan, and the cells that it is cut into."""
+"""What a run measures, and how it is run: two values, of which the second changes no number."""
 
 from __future__ import annotations
 
-import fnmatch
-import functools
-import hashlib
-import importlib.metadata
-import json
-import math
 import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import torch
 
-from ...estimators import ESTIMATORS, make_estimator
-from ...estimators.base import Estimator
 from ...oracles.registry import unknown
-from .. import problems
-from ..base import SCHEMA_VERSION, Problem, Row, Skip, pairing
-from ..measures.bias import Sampling, Tier
-from ..problems import STAGES
 from ..problems.score_files import ScoreFile
+from ..suite import Context, Effort
 
 CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
 """Workers by default: what this process may use, and no more than a laptop's worth."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
+Tier = Literal["auto", "exact", "sobol", "mc"]
+
+FEWEST_REPLICATES = 64
+"""Two for each of the 32 batches that intervals are made of."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """How much of a grid a suite takes part in.
+
+    Attributes:
+        instances: per problem and stage, at most. ``stages``: of each problem, at most, spread over those of the plan. None is all.
+    """
+
+    instances: int | None = None
+    stages: int | None = None
+
 
 @dataclass(frozen=True)
 class Plan:
-    """The grid and its settings; measured numbers depend on nothing else.
+    """A grid of suites, problems, stages and estimators with its settings; measured numbers depend on nothing else.
 
     Attributes:
-        problems, stages: which scores, patterns allowed; all of the default suite when empty.
-        estimators: names with options, patterns allowed (``reinforce*``, ``imle[lambda=2.5]``); all when empty.
+        suites, problems, stages, estimators: names, patterns allowed (``reinforce*``), estimators with options (``imle[lambda=2.5]``);
+            all of them when empty, of the problems those that `problems.available` names.
         data: folder of real score files; None for the built-in score regimes.
         file: a user's own score file, measured instead of named problems.
-        loss: instead of every problem's own.
+        loss: instead of every problem's own. ``offset``: added to every loss.
         instances: per problem and stage.
-        replicates, batch_size, seed, tier: see `Sampling`. ``batch_size`` and ``jobs`` do not change any number.
-        jobs: worker processes; 0 runs in this process, on one thread and without time limits.
-        timeout: seconds for one cell.
-        dtype, device: where estimators run; truth and moments are float64.
-        timing: whether wall-clock is measured, after everything else and alone on the machine.
+        portions: of suites that take a part of the grid only.
+        effort: how much work goes into one answer.
+        seed: everything random comes from it. ``tier, dtype, device``: see `Context`.
+        batch_size: rows per launch; changes no number.
     """
 
+    suites: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     estimators: tuple[str, ...] = ()
     data: str | None = None
     file: ScoreFile | None = None
     loss: str | None = None
+    offset: float = 0.0
     instances: int = 4
-    replicates: int = 4096
-    batch_size: int = 4096
+    portions: tuple[tuple[str, Portion], ...] = ()
+    effort: Effort = field(default_factory=Effort)
     seed: int = 0
     tier: Tier = "auto"
-    jobs: int = CORES
-    timeout: float = 300.0
     dtype: str = "float64"
     device: str = "cpu"
-    timing: bool = True
+    batch_size: int = 4096
 
-    def sampling(self, key: tuple[str, ...]) -> Sampling:
-        """How one instance is sampled."""
-        return Sampling(self.replicates, self.seed, key, self.batch_size, self.tier, DTYPES[self.dtype])
+    def portion(self, suite: str) -> Portion:
+        """What a suite takes of the grid."""
+        return dict(self.portions).get(suite, Portion())
+
+    def context(self) -> Context:
+        """What every suite is given."""
+        return Context(self.seed, DTYPES[self.dtype], self.device, self.batch_size, self.tier, self.effort)
 
     def checked(self) -> Plan:
         """The same plan, or ValueError with one sentence on the first setting that cannot be."""
         if self.dtype not in DTYPES:
             raise ValueError(unknown(self.dtype, DTYPES, "dtype"))
-        self.sampling(())
-        if self.instances < 1:
-            raise ValueError(f"the plan got instances={self.instances}; expected at least 1")
-        if self.jobs < 0 or self.timeout <= 0:
-            raise ValueError(f"the plan got jobs={self.jobs}, timeout={self.timeout}; expected jobs >= 0 and a positive number of seconds")
+        if self.tier not in get_args(Tier):
+            raise ValueError(unknown(self.tier, get_args(Tier), "tier"))
+        if self.effort.replicates < FEWEST_REPLICATES or self.effort.most_replicates < self.effort.replicates:
+            raise ValueError(
+                f"the plan got replicates={self.effort.replicates}, most_replicates={self.effort.most_replicates}; "
+                f"expected at least {FEWEST_REPLICATES}, two per batch, and no more than the most"
+            )
+        if self.effort.seconds <= 0:
+            raise ValueError(f"the plan got seconds={self.effort.seconds:g}; expected a positive number")
+        if self.instances < 1 or self.batch_size < 1:
+            raise ValueError(f"the plan got instances={self.instances}, batch_size={self.batch_size}; expected at least 1")
         _check_device(self.device)
         return self
 
 
 @dataclass(frozen=True)
-class Cell:
-    """The unit of work, of storage and of resumption: one estimator on one problem at one stage, or the timing of all on one problem."""
+class Machine:
+    """How a plan is run; no number depends on it.
 
-    kind: Literal["moments", "timing"]
-    problem: str
-    stage: str
-    estimators: tuple[str, ...]
-    identity: str
-
-    @property
-    def label(self) -> str:
-        """For people."""
-        what = self.estimators[0] if self.kind == "moments" else "wall-clock"
-        return f"{self.problem} {self.stage} {what}"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The cells of a plan, and the pairs that cannot be measured."""
-
-    cells: tuple[Cell, ...]
-    skips: tuple[Row, ...]
-
-
-def grid(plan: Plan) -> Grid:
-    """Cut a plan into cells, before anything is measured.
-
-    Raises:
-        ValueError: a name that is unknown, a pattern that matches nothing, an input that cannot be read.
+    Attributes:
+        jobs: worker processes; 0 works in this process, on one thread and without time limits.
+        timeout: seconds for one cell; None lets `time_limit` decide.
+        memory: GiB that a worker may take beyond what its imports took; None for no limit.
+        engine: a key of `ENGINES`. ``address``: of its cluster, where it has one.
     """
-    plan.checked()
-    names = estimator_names(plan.estimators)
-    cells: list[Cell] = []
-    skips: list[Row] = []
-    scores = _scores(plan)
-    for name, stage in scores:
-        problem = load_problem(plan, name, stage)
-        fitting = []
-        for estimator in names:
-            skip = first_skip(make_estimator(estimator), problem)
-            if skip is None:
-                fitting.append(estimator)
-            else:
-                skips.append(_skip_row(problem, estimator, skip.reason))
-        cells += [_cell(plan, "moments", problem, (estimator,)) for estimator in fitting]
-        if plan.timing and fitting and stage == scores[0][1]:
-            cells.append(_cell(plan, "timing", problem, tuple(fitting)))
-    return Grid(tuple(cells), tuple(skips))
 
+    jobs: int = CORES
+    timeout: float | None = None
+    memory: float | None = None
+    engine: str = "local"
+    address: str | None = None
 
-def first_skip(estimator: Estimator[Any], problem: Problem) -> Skip | None:
-    """Why an estimator cannot be measured on some instance of a problem; None where it can on all."""
-    found = (pairing(estimator, problem.oracle, item.loss, tuple(item.scores.shape)) for item in problem.instances)
-    return next((skip for skip in found if skip is not None), None)
-
-
-def estimator_names(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Registry names that match, and names with options or of the user's own classes as they are; each of them can be built."""
-    names: list[str] = []
-    for pattern in patterns or tuple(ESTIMATORS):
-        matched = fnmatch.filter(ESTIMATORS, pattern) if "[" not in pattern and ":" not in pattern else [pattern]
-        if not matched:
-            raise ValueError(unknown(pattern, ESTIMATORS, "estimator"))
-        names += [name for name in matched if name not in names]
-    for name in names:
-        make_estimator(name)
-    return tuple(names)
-
-
-@functools.lru_cache(maxsize=8)
-def load_problem(plan: Plan, name: str, stage: str) -> Problem:
-    """A problem of the plan; kept, because many cells share it."""
-    if plan.file is not None:
-        return problems.from_file(plan.file)
-    return problems.load(name, stage, instances=plan.instances, data=plan.data, loss=plan.loss, seed=plan.seed)
-
-
-def row_of(problem: Problem, estimator_name: str, cell: str, **values: Any) -> Row:
-    """A row with the columns that follow from the pair filled in."""
-    estimator: Estimator[Any] = make_estimator(estimator_name)
-    return Row(
-        cell=cell,
-        problem=problem.name,
-        stage=problem.stage,
-        source=problem.source,
-        oracle=oracle_name(problem.oracle),
-        loss=problem.instances[0].loss.name,
-        estimator=estimator_name,
-        family=estimator.name,
-        objective=estimator.objective,
-        unbiased=estimator.unbiased,
-        deterministic=estimator.deterministic,
-        **values,
-    )
-
-
-def oracle_name(oracle: Any) -> str:
-    """The name with options, as the command line takes it: ``subset[k=3]``."""
-    options = ",".join(f"{key}={value}" for key, value in asdict(oracle).items())
-    return f"{oracle.name}[{options}]" if options else str(oracle.name)
-
-
-def _scores(plan: Plan) -> list[tuple[str, str]]:
-    if plan.file is not None:
-        return [(Path(plan.file.path).stem, "file")]
-    suite = problems.available(plan.data)
-    chosen = _matching(plan.problems, suite, tuple(problems.PROBLEMS), "problem")
-    return [(name, stage) for name in chosen for stage in _matching(plan.stages, STAGES, STAGES, "stage")]
-
-
-def _matching(patterns: tuple[str, ...], default: tuple[str, ...], known: tuple[str, ...], kind: str) -> list[str]:
-    if not patterns:
-        return list(default)
-    found: list[str] = []
-    for pattern in patterns:
-        matched = fnmatch.filter(known, pattern)
-        if not matched:
-            raise ValueError(unknown(pattern, known, kind))
-        found += [name for name in matched if name not in found]
-    return found
+    def checked(self, engines: Mapping[str, Any]) -> Machine:
+        """The same machine, or ValueError with one sentence on what cannot be."""
+        if self.engine not in engines:
+            raise ValueError(unknown(self.engine, engines, "engine"))
+        if self.jobs < 0 or (self.timeout is not None and self.timeout <= 0):
+            raise ValueError(
+                f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected jobs >= 0 and a positive number of seconds"
+            )
+        if self.memory is not None and self.memory <= 0:
+            raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB")
+        if self.address is not None and self.engine == "local":
+            raise ValueError(f"the machine got the address {self.address!r} for the engine local, which has none; choose --engine ray")
+        return self
 
 
 def _check_device(name: str) -> None:
@@ -213,38 +137,3 @@ def _check_device(name: str) -> None:
         raise ValueError(
             f"the plan got device={name!r}, which is not at hand ({reason}); expected cpu, or cuda where there is one"
         ) from error
-
-
-def _cell(plan: Plan, kind: Literal["moments", "timing"], problem: Problem, estimators: tuple[str, ...]) -> Cell:
-    """A cell whose identity holds all that its numbers depend on, and nothing else."""
-    content = {
-        "schema": SCHEMA_VERSION,
-        "package": importlib.metadata.version("structgrad"),
-        "kind": kind,
-        "problem": problem.name,
-        "stage": problem.stage,
-        "oracle": oracle_name(problem.oracle),
-        "loss": problem.instances[0].loss.name,
-        "scores": _fingerprint(problem),
-        "estimators": [(name, make_estimator(name).version) for name in estimators],
-        "sampling": [plan.replicates, plan.seed, plan.tier, plan.dtype, plan.device],
-    }
-    text = json.dumps(content, sort_keys=True)
-    return Cell(kind, problem.name, problem.stage, estimators, hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
-
-
-def _fingerprint(problem: Problem) -> str:
-    """The scores, the names of the items, and the losses' values at the best structures."""
-    digest = hashlib.blake2b(digest_size=8)
-    for instance in problem.instances:
-        best = problem.oracle.argmax(instance.scores)
-        digest.update(instance.name.encode())
-        digest.update(instance.scores.numpy().tobytes())
-        digest.update(f"{float(instance.loss(best)):.12e}".encode())
-    return digest.hexdigest()
-
-
-def _skip_row(problem: Problem, estimator: str, reason: str) -> Row:
-    event = tuple(problem.instances[0].scores.shape)
-    count = problem.oracle.count(event)
-    return row_of(problem, estimator, "", kind="skip", status="skipped", reason=reason, log_count=math.log(count))

@@ -1,110 +1,133 @@
-"""Running a plan: cells in worker processes, each with a time limit, resumed from what is on disk."""
+"""Running a plan: cells on workers, each with a time limit, resumed from what is on disk."""
 
 from __future__ import annotations
 
-import multiprocessing
-import tempfile
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, TimeoutError, wait
+from collections.abc import Sequence
 from pathlib import Path
 
-from pebble import ProcessExpired, ProcessPool
+from ..base import FAILED, Row
+from .cells import execute
+from .derived import derive
+from .dispatch import Dispatcher
+from .engines import ENGINES
+from .grid import Cell, Grid, grid
+from .plan import Machine, Plan
+from .progress import CostModel, Progress, Snapshot, time_limit
+from .store import check_writable, finished, freeze, planned, scratch_path, stored, stored_rows, write_cell
 
-from ..base import Progress, Row
-from ..problems import default_data
-from .cells import cell_path, execute, failed_rows, finished_rows, stored_rows, write_cell
-from .plan import Cell, Plan, grid
-
-__all__ = ["Plan", "default_data", "run"]
+__all__ = ["Machine", "Plan", "collect", "run"]
 
 
-def run(plan: Plan, directory: Path, *, progress: Progress | None = None) -> list[Row]:
+def run(plan: Plan, directory: Path, *, machine: Machine | None = None, progress: Progress | None = None) -> list[Row]:
     """Measure a plan; every finished cell is one file below ``directory/cells``, and is not measured again.
 
-    Interrupted or killed, a run keeps its finished cells: the same call goes on from there. Numbers depend neither on ``jobs`` nor on
-    ``batch_size``, nor on how often a run was interrupted. A cell that fails or takes too long gives rows that say so.
+    Interrupted or killed, a run keeps its finished cells: the same call goes on from there. Numbers depend neither on the machine, nor on
+    ``batch_size``, nor on how often a run was interrupted. A cell that fails, runs out of memory, takes too long or loses its process
+    gives rows that say so.
 
     Args:
         plan: what to measure.
         directory: where results lie; made if it is not there.
-        progress: told about every finished cell.
+        machine: workers, limits, engine.
+        progress: told how far the run is.
 
     Returns:
-        All rows of the plan, in the order of its grid; skipped pairs at the end.
+        All rows of the plan, in the order of its grid; then skipped pairs, and what follows from all cells together.
 
     Raises:
-        ValueError: a plan that cannot be measured.
+        ValueError: a plan that cannot be measured, or an engine that cannot be had.
         OSError: a directory that cannot be written.
 
     Example:
         >>> import tempfile
-        >>> plan = Plan(problems=("categorical_regimes",), stages=("init",), estimators=("rloo",), instances=1, timing=False, jobs=0)
+        >>> plan = Plan(suites=("bias",), problems=("categorical_regimes",), estimators=("rloo",), instances=1)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     rows = run(plan, Path(folder))
-        >>> [row.verdict for row in rows if row.metric == "relative_bias"]
-        ['unbiased-exact']
+        ...     rows = run(plan, Path(folder), machine=Machine(jobs=0))
+        >>> {row.verdict for row in rows if row.metric == "relative_bias"}
+        {'unbiased-exact'}
     """
+    machine = (machine or Machine()).checked(ENGINES)
     work = grid(plan)
     check_writable(directory)
-    done = {cell.identity: rows for cell in work.cells if (rows := finished_rows(directory, cell)) is not None}
-    report = progress or (lambda finished, total, label: None)
-    finished = len(done)
-    report(finished, len(work.cells), "resumed" if done else "")
-    # Timings come last, one at a time, when no other cell uses the machine.
-    for kind, jobs in (("moments", plan.jobs), ("timing", min(plan.jobs, 1))):
-        waiting = [cell for cell in work.cells if cell.kind == kind and cell.identity not in done]
-        for cell in _completed(plan, waiting, directory, jobs):
-            finished += 1
-            report(finished, len(work.cells), cell.label)
-    rows = [row for cell in work.cells for row in stored_rows(directory, cell)]
-    return rows + list(work.skips)
+    freeze(directory, work)
+    _Run(plan, directory, machine, progress).perform(work)
+    return collect(directory)
 
 
-def check_writable(directory: Path) -> None:
-    """Raise OSError, with one sentence, where a folder cannot be made or written: before anything is measured."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise OSError(f"cannot write results to {directory} ({error.strerror}); choose another folder with --out") from error
+def collect(directory: Path) -> list[Row]:
+    """The rows of the latest run of a folder, as far as it came: of a killed one too.
+
+    Raises:
+        FileNotFoundError: no run was ever started there.
+    """
+    return derive(stored_rows(directory, planned(directory)))
 
 
-def _completed(plan: Plan, cells: list[Cell], directory: Path, jobs: int) -> Iterator[Cell]:
-    """Yield cells as they finish."""
-    if jobs == 0:
+class _Run:
+    """One run: what is known of it while it goes on."""
+
+    def __init__(self, plan: Plan, directory: Path, machine: Machine, progress: Progress | None) -> None:
+        self.plan, self.directory, self.machine = plan, directory, machine
+        self.report = progress or (lambda snapshot: None)
+        self.costs = CostModel(plan)
+        self.finished = self.failed = self.total = 0
+
+    def perform(self, work: Grid) -> None:
+        """Measure what is not there yet; exclusive cells come last, one at a time, when nothing else uses the machine."""
+        waiting = [cell for cell in work.cells if not self._is_there(cell)]
+        self.total = len(work.cells)
+        self.left = {cell.identity: cell for cell in waiting}
+        self._tell("resumed" if self.finished else "", None)
+        if not waiting:
+            return
+        shared, alone = ([cell for cell in waiting if cell.exclusive == exclusive] for exclusive in (False, True))
+        if self.machine.jobs == 0 and self.machine.engine == "local":
+            self._here([*shared, *alone])
+        else:
+            self._elsewhere(shared, alone)
+
+    def _is_there(self, cell: Cell) -> bool:
+        content = stored(self.directory, cell)
+        if content is None or not finished(content):
+            return False
+        self.finished += 1
+        self.costs.add(cell, content["seconds"])
+        return True
+
+    def _here(self, cells: Sequence[Cell]) -> None:
         for cell in cells:
-            execute(plan, cell, str(directory))
-            yield cell
-    elif cells:
-        yield from _pooled(plan, cells, directory, jobs)
+            scratch = scratch_path(self.directory, cell)
+            scratch.mkdir(parents=True, exist_ok=True)
+            self._keep(cell, execute(self.plan, cell, scratch), None)
 
-
-def _pooled(plan: Plan, cells: list[Cell], directory: Path, jobs: int) -> Iterator[Cell]:
-    """Spawned workers that live on from cell to cell; one that hangs or dies is replaced, and its cell says why."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPool(max_workers=min(jobs, len(cells)), context=context) as pool:
-        futures: dict[Future[None], Cell] = {
-            pool.schedule(execute, args=(plan, cell, str(directory)), timeout=plan.timeout): cell for cell in cells
-        }
+    def _elsewhere(self, shared: Sequence[Cell], alone: Sequence[Cell]) -> None:
+        dispatcher = Dispatcher(self.plan, self.directory, ENGINES[self.machine.engine](self.plan, self.machine), self._limit)
         try:
-            pending = set(futures)
-            while pending:
-                completed, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in completed:
-                    _settle(plan, futures[future], future, directory)
-                    yield futures[future]
-        except BaseException:
-            pool.stop()
-            raise
+            for cells, places in ((shared, dispatcher.engine.places()), (alone, 1)):
+                for result in dispatcher.measured(cells, places):
+                    if result is None:
+                        self._tell("", dispatcher)
+                    else:
+                        self._keep(*result, dispatcher)
+        finally:
+            dispatcher.close()
 
+    def _limit(self, cell: Cell) -> float:
+        return time_limit(self.plan, cell) if self.machine.timeout is None else self.machine.timeout
 
-def _settle(plan: Plan, cell: Cell, future: Future[None], directory: Path) -> None:
-    try:
-        future.result()
-    except TimeoutError:
-        write_cell(directory, cell, failed_rows(plan, cell, "timeout", f"took longer than {plan.timeout:g} s; raise --timeout"))
-    except ProcessExpired as error:
-        write_cell(directory, cell, failed_rows(plan, cell, "error", f"the worker died with exit code {error.exitcode}"))
-    if not cell_path(directory, cell).exists():
-        raise OSError(f"cannot find the result of {cell.label} in {directory}; was the folder removed during the run?")
+    def _keep(self, cell: Cell, text: str, dispatcher: Dispatcher | None) -> None:
+        write_cell(self.directory, cell, text)
+        content = stored(self.directory, cell)
+        if content is None:
+            raise OSError(f"cannot find the result of {cell.label} in {self.directory}; was the folder removed during the run?")
+        self.left.pop(cell.identity, None)
+        self.finished += 1
+        self.failed += any(row.status in FAILED for row in content["rows"])
+        self.costs.add(cell, content["seconds"])
+        self._tell(cell.label, dispatcher)
+
+    def _tell(self, label: str, dispatcher: Dispatcher | None) -> None:
+        busy = dispatcher.busy() if dispatcher is not None else ()
+        jobs = len(busy) or self.machine.jobs
+        left = self.costs.left(self.left.values(), jobs) - sum(item.seconds for item in busy) / max(len(busy), 1)
+        self.report(Snapshot(self.finished, self.total, self.failed, label, max(left, 0.0), busy))

@@ -1,0 +1,89 @@
+"""What an engine is: it hires workers, which live on from cell to cell and may die at any time."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..cells import Failure
+from ..grid import Cell
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker has started."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A worker has finished its cell; ``text`` is the content of the cell's file."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A worker is gone.
+
+    Attributes:
+        failure: what its cell shows, if it had one.
+        lost: whether the machine or a stranger killed it, so that the cell may be tried again elsewhere.
+    """
+
+    failure: Failure
+    lost: bool = False
+
+
+Message = Ready | Done | Dead
+
+
+class Worker(abc.ABC):
+    """A process that measures one cell at a time.
+
+    Attributes:
+        name: for people.
+    """
+
+    name: str
+
+    @abc.abstractmethod
+    def give(self, cell: Cell) -> None:
+        """A cell to measure; the worker is ready and has none."""
+
+    @abc.abstractmethod
+    def heard(self) -> Message | None:
+        """The next message, if there is one; never waits."""
+
+    @abc.abstractmethod
+    def kill(self, *, traceback: bool = False) -> str:
+        """End it at once, whatever it does; returns what it was doing if that is asked for and known."""
+
+
+class Engine(abc.ABC):
+    """Hires workers.
+
+    Attributes:
+        retries: how often a cell is tried again after its worker was lost.
+        start_limit: seconds after which a worker that is not ready counts as dead; None where it may wait for a place in a cluster.
+    """
+
+    retries: int = 0
+    start_limit: float | None = None
+
+    @abc.abstractmethod
+    def places(self) -> int:
+        """How many workers may run at a time."""
+
+    @abc.abstractmethod
+    def hire(self, directory: Path) -> Worker:
+        """A new worker, which says `Ready` when it has started."""
+
+    @abc.abstractmethod
+    def wait(self, workers: Sequence[Worker], seconds: float) -> None:
+        """Return when some worker has a message, or after so many seconds."""
+
+    def close(self) -> None:
+        """Give back what the engine holds; its workers are dead."""
+        return

@@ -1,0 +1,190 @@
+"""Workers on this machine: spawned processes, each with a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import multiprocessing.connection
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from ..cells import Failure, execute, healthy
+from ..grid import Cell
+from ..plan import Machine, Plan
+from ..store import log_path, scratch_path
+from .base import Dead, Done, Engine, Message, Ready, Worker
+
+GIB = 2**30
+_LAST_WORDS = 4000
+"""Characters of the log of a dead worker that are kept, from its end."""
+
+
+class LocalEngine(Engine):
+    """Spawned workers, never forked: a fork after CUDA has started is broken, and inherits the parent's memory."""
+
+    start_limit = 300.0
+
+    def __init__(self, plan: Plan, machine: Machine) -> None:
+        self.plan, self.machine, self.hired = plan, machine, 0
+
+    def places(self) -> int:
+        return self.machine.jobs
+
+    def hire(self, directory: Path) -> Worker:
+        self.hired += 1
+        return LocalWorker(f"worker {self.hired}", _Duty(self.plan, directory, self.machine.memory))
+
+    def wait(self, workers: Sequence[Worker], seconds: float) -> None:
+        mine = [worker for worker in workers if isinstance(worker, LocalWorker)]
+        multiprocessing.connection.wait([end for worker in mine for end in (worker.pipe, worker.process.sentinel)], timeout=seconds)
+
+
+@dataclass(frozen=True)
+class _Duty:
+    """What a worker is told once."""
+
+    plan: Plan
+    directory: Path
+    memory: float | None
+
+
+class LocalWorker(Worker):
+    """A spawned process, seen from outside."""
+
+    def __init__(self, name: str, duty: _Duty) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.name, self.directory, self.cell = name, duty.directory, None
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, duty), name=name, daemon=True)
+        with _main_module_kept_out():
+            self.process.start()
+        theirs.close()
+
+    cell: Cell | None
+
+    def give(self, cell: Cell) -> None:
+        self.cell = cell
+        with contextlib.suppress(OSError):  # of a worker that died meanwhile, which `heard` will tell
+            self.pipe.send(cell)
+
+    def heard(self) -> Message | None:
+        try:
+            if self.pipe.poll():
+                message: Message = self.pipe.recv()
+                return message
+        except (EOFError, OSError):
+            self.process.join(10.0)
+        if self.process.exitcode is None:
+            return None
+        return Dead(_death(self.process.exitcode, self._last_words()), lost=False)
+
+    def kill(self, *, traceback: bool = False) -> str:
+        if traceback and hasattr(signal, "SIGUSR1") and self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGUSR1)
+            time.sleep(0.2)
+        self.process.kill()
+        self.process.join()
+        words = self._last_words() if traceback else ""
+        self.pipe.close()
+        return words
+
+    def _last_words(self) -> str:
+        if self.cell is None:
+            return ""
+        with contextlib.suppress(OSError):
+            return log_path(self.directory, self.cell).read_text(errors="replace")[-_LAST_WORDS:]
+        return ""
+
+
+def _death(code: int, words: str) -> Failure:
+    """Why a process that was not killed by us is gone."""
+    if code >= 0:
+        return Failure("crash", f"the worker died with exit code {code}", traceback=words)
+    name = signal.Signals(-code).name
+    if name == "SIGKILL":
+        return Failure("oom", "the worker was killed by SIGKILL, as the kernel does when memory runs out", name, words)
+    return Failure("crash", f"the worker died of {name}", name, words)
+
+
+@contextlib.contextmanager
+def _main_module_kept_out() -> Iterator[None]:
+    """A spawned process imports the program's main module again; workers need nothing of it, and it may start a run of its own."""
+    names = vars(sys.modules["__main__"])
+    hidden = {name: names.pop(name) for name in ("__file__", "__spec__") if name in names}
+    names["__spec__"] = None
+    try:
+        yield
+    finally:
+        names.update(hidden)
+
+
+# In the worker.
+
+
+def _work(pipe: Connection, duty: _Duty) -> None:
+    """Measure cells until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    if duty.memory is not None:
+        _limit_memory(duty.memory)
+    pipe.send(Ready())
+    while True:
+        try:
+            cell: Cell = pipe.recv()
+        except EOFError:
+            return
+        with _logged(log_path(duty.directory, cell)):
+            scratch = scratch_path(duty.directory, cell)
+            scratch.mkdir(parents=True, exist_ok=True)
+            text = execute(duty.plan, cell, scratch)
+        pipe.send(Done(text))
+        if not healthy(text):
+            return
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed outright cannot end its workers."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _limit_memory(gib: float) -> None:
+    """Let the address space grow by so much over what it is now, after the imports."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if Path("/proc/self/statm").exists() else 0
+    most = used + int(gib * GIB)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+@contextlib.contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Standard output and error go to a file, those of compiled code too; with a stack where a signal ends the process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = [os.dup(stream) for stream in (1, 2)]
+    with path.open("w") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+        faulthandler.enable(log)
+        if hasattr(faulthandler, "register"):
+            faulthandler.register(signal.SIGUSR1, log)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            faulthandler.disable()
+            for stream, copy in zip((1, 2), kept, strict=True):
+                os.dup2(copy, stream)
+                os.close(copy)
+    if path.stat().st_size == 0:
+        path.unlink()

@@ -1,0 +1,155 @@
+"""The cells of a plan: what they are, what their numbers depend on, and which pairs cannot be measured.
+
+Planning is cheap: nothing is enumerated, and of every problem and stage only a few instances are built.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...estimators import ESTIMATORS, make_estimator
+from ...estimators.base import Estimator
+from ...oracles.registry import unknown
+from ..base import SCHEMA_VERSION, Problem, Row, Skip, pairing
+from ..measures import SUITES
+from .plan import Plan
+from .rows import oracle_name, skip_row
+from .scores import fingerprint, matching, sample, stages_by_problem
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The unit of work, of storage and of resumption: a suite on one problem at one stage, for one estimator or for all side by side.
+
+    Attributes:
+        suite, problem, stage, estimators: names.
+        instances: how many of the problem; None for all of a user's file.
+        identity: a hash of everything that the numbers depend on, and of nothing else.
+    """
+
+    suite: str
+    problem: str
+    stage: str
+    estimators: tuple[str, ...]
+    instances: int | None
+    identity: str
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.suite} {self.problem} {self.stage}" + ("" if SUITES[self.suite].together else f" {self.estimators[0]}")
+
+    @property
+    def scores(self) -> tuple[str, str]:
+        """Problem and stage: cells that share them share exact gradients."""
+        return self.problem, self.stage
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether nothing else may run beside it."""
+        return SUITES[self.suite].exclusive
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a plan, in the order of its table, and the pairs that cannot be measured, as rows."""
+
+    cells: tuple[Cell, ...]
+    skips: tuple[Row, ...]
+
+
+def grid(plan: Plan) -> Grid:
+    """Cut a plan into cells, before anything is measured.
+
+    Raises:
+        ValueError: a name that is unknown, a pattern that matches nothing, an input that cannot be read.
+    """
+    plan.checked()
+    suites = matching(plan.suites, tuple(SUITES), "suite") if plan.suites else list(SUITES)
+    names = estimator_names(plan.estimators)
+    cells: list[Cell] = []
+    skips: list[Row] = []
+    for name, stages in stages_by_problem(plan).items():
+        pairs = _pairs(plan, names, name, stages)
+        fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
+        for stage in stages:
+            skips += [skip_row(plan, sample(plan, name, stage), estimator, skip.reason) for estimator, skip in pairs.items() if skip]
+            taking_part = [suite for suite in suites if stage in _portion(stages, plan.portion(suite).stages)]
+            cells += [cell for suite in taking_part for cell in _cells(plan, suite, (name, stage), fitting)]
+    return Grid(tuple(cells), tuple(skips))
+
+
+def first_skip(estimator: Estimator[Any], problem: Problem) -> Skip | None:
+    """Why an estimator cannot be measured on some instance of a problem; None where it can on all."""
+    found = (pairing(estimator, problem.oracle, item.loss, tuple(item.scores.shape)) for item in problem.instances)
+    return next((skip for skip in found if skip is not None), None)
+
+
+def _pairs(plan: Plan, names: tuple[str, ...], problem: str, stages: list[str]) -> dict[str, Skip | None]:
+    """Whether each estimator fits a problem; shapes and losses are the same at all of its stages."""
+    found = sample(plan, problem, stages[0])
+    return {name: first_skip(make_estimator(name), found) for name in names}
+
+
+def _cells(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[str, ...]) -> Iterator[Cell]:
+    """One for each estimator, or one for all of them."""
+    together = [estimators] if estimators else []
+    for chosen in together if SUITES[suite].together else [(name,) for name in estimators]:
+        instances = instances_of(plan, suite)
+        content = _content(plan, suite, where, chosen)
+        yield Cell(suite, *where, chosen, instances, _hash(json.dumps(content, sort_keys=True).encode()))
+
+
+def instances_of(plan: Plan, suite: str) -> int | None:
+    """How many instances a suite measures per problem and stage."""
+    if plan.file is not None:
+        return plan.file.instances
+    most = plan.portion(suite).instances
+    return plan.instances if most is None else min(plan.instances, most)
+
+
+def _portion(stages: list[str], most: int | None) -> list[str]:
+    """At most so many of the stages, spread over all of them."""
+    return stages if most is None else stages[:: -(-len(stages) // most)]
+
+
+def estimator_names(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Registry names that match, and names with options or of the user's own classes as they are; each of them can be built."""
+    names: list[str] = []
+    for pattern in patterns or tuple(ESTIMATORS):
+        matched = fnmatch.filter(ESTIMATORS, pattern) if "[" not in pattern and ":" not in pattern else [pattern]
+        if not matched:
+            raise ValueError(unknown(pattern, ESTIMATORS, "estimator"))
+        names += [name for name in matched if name not in names]
+    for name in names:
+        make_estimator(name)
+    return tuple(names)
+
+
+# What the numbers of a cell depend on.
+
+
+def _content(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[str, ...]) -> dict[str, Any]:
+    """All that the numbers of a cell depend on, and nothing else: no worker, no batch size, no version of the package."""
+    problem = sample(plan, *where)
+    return {
+        "schema": SCHEMA_VERSION,
+        "suite": [suite, SUITES[suite].version],
+        "problem": where,
+        "instances": instances_of(plan, suite),
+        "oracle": [oracle_name(problem.oracle), problem.oracle.version],
+        "loss": [problem.instances[0].loss.name, plan.loss, plan.offset],
+        "scores": fingerprint(plan, *where),
+        "estimators": [[name, make_estimator(name).version] for name in estimators],
+        "effort": asdict(plan.effort),
+        "sampling": [plan.seed, plan.tier, plan.dtype, plan.device.partition(":")[0]],
+    }
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

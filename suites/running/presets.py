@@ -1,0 +1,128 @@
+"""Plans by name: how much of the grid is measured, and how well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...oracles.registry import unknown
+from .. import problems
+from ..problems.named import BUILT_IN_PROBLEMS
+from ..suite import EFFORTS
+from .plan import Plan, Portion
+
+CORE = (
+    "exact",
+    "reinforce",
+    "reinforce_constant",
+    "rloo",
+    "ste",
+    "ste_marginals",
+    "st_gumbel",
+    "perturb_and_map",
+    "spigot",
+    "imle",
+    "structured_attention",
+    "sparsemap",
+    "identity",
+)
+"""One estimator of every idea, and the exact gradient."""
+
+ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
+"""From nearly uniform to nearly certain."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a plan holds where no option says otherwise; empty means all.
+
+    Attributes:
+        suites, estimators, stages, instances, portions: as in `Plan`.
+        real: whether real problems take part too, at their stages of training.
+    """
+
+    suites: tuple[str, ...]
+    estimators: tuple[str, ...]
+    stages: tuple[str, ...]
+    instances: int
+    portions: Mapping[str, Portion] = field(default_factory=dict)
+    real: bool = False
+
+
+PRESETS: dict[str, Preset] = {
+    "quick": Preset(
+        ("bias", "sparsity", "memory", "wall_clock"),
+        CORE,
+        ENTROPIES[:1],
+        4,
+        {"wall_clock": Portion(instances=1), "memory": Portion(instances=1)},
+    ),
+    "standard": Preset(
+        (),
+        CORE,
+        ENTROPIES,
+        32,
+        {
+            "unbiasedness": Portion(instances=4),
+            "wall_clock": Portion(stages=1),
+            "memory": Portion(instances=4, stages=1),
+            "scaling": Portion(instances=1, stages=1),
+            "descent": Portion(instances=4, stages=2),
+        },
+    ),
+    "thorough": Preset(
+        (),
+        (),
+        (*ENTROPIES, "init", "early", "final"),
+        64,
+        {"wall_clock": Portion(stages=1), "memory": Portion(stages=1), "scaling": Portion(stages=1)},
+        real=True,
+    ),
+}
+"""By name; how much work goes into one answer is in `EFFORTS`."""
+
+DEFAULT = "quick"
+
+
+def plan_of(preset: str, **options: Any) -> Plan:
+    """The plan of a preset, with every option that is given (and not None or empty) in its place.
+
+    An option that says how many instances or which stages holds for all suites.
+
+    Raises:
+        ValueError: an unknown preset.
+
+    Example:
+        >>> plan = plan_of("quick", instances=2, suites=("bias",))
+        >>> plan.instances, plan.suites, plan.effort.replicates, "rloo" in plan.estimators
+        (2, ('bias',), 4096, True)
+    """
+    if preset not in PRESETS:
+        raise ValueError(unknown(preset, PRESETS, "preset"))
+    chosen = PRESETS[preset]
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    portions = {
+        name: Portion(None if "instances" in given else portion.instances, None if "stages" in given else portion.stages)
+        for name, portion in chosen.portions.items()
+    }
+    standard = {
+        "suites": chosen.suites,
+        "estimators": chosen.estimators,
+        "instances": chosen.instances,
+        "portions": tuple(item for item in portions.items() if item[1] != Portion()),
+        "effort": EFFORTS[preset],
+    }
+    scores = {} if "file" in given else {"problems": _problems(chosen, given.get("data")), "stages": _stages(chosen)}
+    return Plan(**{**standard, **scores, **given})
+
+
+def _problems(preset: Preset, data: str | None) -> tuple[str, ...]:
+    """The built-in regimes, and for some presets the real problems whose files are there."""
+    real = (name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS)
+    return (*BUILT_IN_PROBLEMS, *(real if preset.real else ()))
+
+
+def _stages(preset: Preset) -> tuple[str, ...]:
+    """Those of the preset that problems offer."""
+    return tuple(stage for stage in preset.stages if stage in problems.STAGES) or problems.STAGES[:1]

@@ -1,0 +1,104 @@
+"""How far a run is, and how long it will still take."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..suite import Effort
+from .grid import Cell
+from .plan import Plan
+
+SECONDS: dict[str, float] = {
+    "bias": 0.3,
+    "unbiasedness": 0.6,
+    "wall_clock": 0.5,
+    "memory": 0.1,
+    "sparsity": 0.05,
+    "scaling": 5.0,
+    "descent": 2.0,
+}
+"""Per estimator and instance with the effort `quick`, measured roughly: an estimate before anything is finished."""
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A worker and its cell."""
+
+    worker: str
+    label: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment.
+
+    Attributes:
+        finished, total: cells. ``failed``: of the finished ones.
+        label: the cell that was finished last; empty for a mere sign of life.
+        left: seconds, estimated.
+        busy: what every worker does.
+    """
+
+    finished: int
+    total: int
+    failed: int = 0
+    label: str = ""
+    left: float | None = None
+    busy: tuple[Busy, ...] = ()
+
+
+Progress = Callable[[Snapshot], None]
+"""Called about once a second, and when a cell is finished."""
+
+
+class CostModel:
+    """Seconds of a cell: the mean of finished cells of its suite, problem and estimators, else of fewer of these, else a rough guess."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.guess = {suite: seconds * _growth(plan.effort) for suite, seconds in SECONDS.items()}
+        self.known: dict[tuple[object, ...], tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+
+    def add(self, cell: Cell, seconds: float) -> None:
+        """Learn from a finished cell."""
+        for key in _keys(cell):
+            total, count = self.known[key]
+            self.known[key] = total + seconds / _size(cell), count + 1
+
+    def seconds(self, cell: Cell) -> float:
+        """The estimate for a cell that is not finished."""
+        for key in _keys(cell):
+            if key in self.known:
+                total, count = self.known[key]
+                return total / count * _size(cell)
+        return self.guess.get(cell.suite, 1.0) * _size(cell)
+
+    def left(self, cells: Iterable[Cell], jobs: int) -> float:
+        """Seconds for cells that are still to be measured, by so many workers, exclusive ones by one."""
+        shared = alone = 0.0
+        for cell in cells:
+            if cell.exclusive:
+                alone += self.seconds(cell)
+            else:
+                shared += self.seconds(cell)
+        return shared / max(jobs, 1) + alone
+
+
+def _keys(cell: Cell) -> list[tuple[object, ...]]:
+    return [(cell.suite, cell.problem, cell.estimators), (cell.suite, cell.problem), (cell.suite, cell.estimators), (cell.suite,)]
+
+
+def _size(cell: Cell) -> int:
+    return (cell.instances or 1) * len(cell.estimators)
+
+
+def _growth(effort: Effort) -> float:
+    """How much longer than `quick` an answer takes: a few doublings where replicates adapt."""
+    return min(effort.most_replicates / 4096, 4.0)
+
+
+def time_limit(plan: Plan, cell: Cell) -> float:
+    """Seconds after which a cell is taken to hang: far above what its budget allows."""
+    return 120.0 + 3.0 * plan.effort.seconds * (cell.instances or plan.instances) * len(cell.estimators)

@@ -1,0 +1,135 @@
+"""From findings to rows: the columns that follow from the plan, the cell and the instance."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...estimators import make_estimator
+from ...estimators.base import Estimator
+from ...oracles.base import MarginalOracle
+from ..base import Instance, Problem, ProblemLoss, Row, unit_of
+from ..measures import SUITES
+from ..suite import Context, Finding
+from .plan import Plan
+
+
+def oracle_name(oracle: Any) -> str:
+    """The name with options, as the command line takes it: ``subset[k=3]``."""
+    options = ",".join(f"{key}={value}" for key, value in asdict(oracle).items())
+    return f"{oracle.name}[{options}]" if options else str(oracle.name)
+
+
+def pair_columns(plan: Plan, problem: Problem, name: str) -> dict[str, Any]:
+    """The columns that follow from the plan, a problem and an estimator."""
+    estimator: Estimator[Any] = make_estimator(name)
+    return {
+        "problem": problem.name,
+        "stage": problem.stage,
+        "source": problem.source,
+        "oracle": oracle_name(problem.oracle),
+        "oracle_version": problem.oracle.version,
+        "estimator": name,
+        "estimator_version": estimator.version,
+        "family": estimator.name,
+        "objective": estimator.objective,
+        "unbiased": estimator.unbiased,
+        "deterministic": estimator.deterministic,
+        "seed": plan.seed,
+        "dtype": plan.dtype,
+        "device": plan.device,
+        **loss_columns(problem.instances[0].loss),
+    }
+
+
+def loss_columns(loss: ProblemLoss) -> dict[str, Any]:
+    """What a loss says of itself."""
+    extension, offset = getattr(loss, "extension", ""), getattr(loss, "offset", 0.0)
+    return {"loss": loss.name, "vertex_degree": loss.vertex_degree, "extension": extension, "offset": offset}
+
+
+def skip_row(plan: Plan, problem: Problem, estimator: str, reason: str) -> Row:
+    """A pair that is not measured."""
+    count = math.log(problem.oracle.count(tuple(problem.instances[0].scores.shape)))
+    return Row(cell="", suite="", **pair_columns(plan, problem, estimator), status="skipped", reason=reason, log_count=count)
+
+
+@dataclass(frozen=True)
+class RowWriter:
+    """Makes the rows of one cell.
+
+    Args:
+        plan, problem: what is measured.
+        suite: the question. ``cell``: identity.
+    """
+
+    plan: Plan
+    problem: Problem
+    suite: str
+    cell: str
+
+    def rows(self, findings: Iterable[Finding], context: Context) -> Iterator[Row]:
+        """One row per finding, as they come."""
+        for finding in findings:
+            yield self.row(finding, context)
+
+    def row(self, finding: Finding, context: Context) -> Row:
+        """A finding with everything that is known of its cell, estimator and instance."""
+        values = asdict(finding)
+        numbers = {name: values.pop(name) for name in ("value", "low", "high")}
+        return Row(
+            **{**self._cell(values.pop("estimator")), **self._instance(finding, context)},
+            **values,
+            **_finite(numbers),
+            unit=unit_of(finding.metric),
+        )
+
+    def failure(self, estimator: str, **what: Any) -> Row:
+        """That, how and why an estimator was not measured."""
+        return Row(**self._cell(estimator), **what)
+
+    def _cell(self, estimator: str) -> dict[str, Any]:
+        version = SUITES[self.suite].version
+        return {"cell": self.cell, "suite": self.suite, "suite_version": version, **pair_columns(self.plan, self.problem, estimator)}
+
+    def _instance(self, finding: Finding, context: Context) -> dict[str, Any]:
+        """Facts on the item; those of its exact gradient only where that was compared with."""
+        instance = next((item for item in self.problem.instances if item.name == finding.instance), None)
+        if instance is None:
+            return {}
+        truth = truth_columns(self.problem, instance, context) if finding.reference == "expected" else {}
+        return {**instance_columns(self.problem, instance), **loss_columns(instance.loss), **truth}
+
+
+@functools.lru_cache(maxsize=1024)
+def _space(problem: Problem, instance: Instance) -> tuple[float, float | None]:
+    """Log of the number of structures, and entropy where it has a closed form."""
+    oracle = problem.oracle
+    entropy = float(oracle.entropy(instance.scores.unsqueeze(0))) if isinstance(oracle, MarginalOracle) else None
+    return math.log(oracle.count(tuple(instance.scores.shape))), entropy
+
+
+def instance_columns(problem: Problem, instance: Instance) -> dict[str, Any]:
+    """How many structures an item has, and how undecided its scores are between them."""
+    count, entropy = _space(problem, instance)
+    normalised = None if entropy is None or count == 0 else entropy / count
+    return {"log_count": count, "entropy": entropy, "normalised_entropy": normalised}
+
+
+def truth_columns(problem: Problem, instance: Instance, context: Context) -> dict[str, Any]:
+    """The exact gradient's norm, how it was found, and a bound of its error."""
+    truth = context.truth(problem, instance)
+    method, error = getattr(truth, "method", "enumeration"), getattr(truth, "error", None)
+    return {"truth_norm": float(truth.gradient.norm()), "truth_method": method, "truth_error": error}
+
+
+def _finite(numbers: dict[str, float | None]) -> dict[str, Any]:
+    """A value that is no number has a status of its own; a bound may be infinite, but not NaN."""
+    value = numbers["value"]
+    bounds = {name: None if (bound := numbers[name]) is None or math.isnan(bound) else bound for name in ("low", "high")}
+    if value is None or math.isfinite(value):
+        return {"value": value, **bounds}
+    return {"value": None, "low": None, "high": None, "status": "nonfinite", "reason": f"the value is {value}"}
