@@ -22,9 +22,6 @@ BAD_INPUT, SOME_FAILED, INTERRUPTED = 2, 3, 130
 FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv"}
 """What `report` can write, and under which name."""
 
-QUICK = {"instances": 1, "replicates": 512}
-"""The quick preset: enough to see that everything runs."""
-
 app = typer.Typer(
     name="structgrad",
     help="Measures gradient estimators through structured latent variables against the exact gradient.",
@@ -99,7 +96,21 @@ _MACHINE, _OUTPUT = "How it runs", "Where results go"
 
 @app.command()
 def run(  # noqa: PLR0913 - one parameter per option
+    suite: Annotated[
+        list[str] | None,
+        typer.Argument(help="Suites: names or globs; those of the preset by default.", metavar="[SUITE]...", show_default=False),
+    ] = None,
     *,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="quick (a look, two minutes), standard (conclusions) or thorough. Options override it.",
+            metavar="NAME",
+            rich_help_panel=_WHAT,
+            show_default="quick",
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The same as --preset quick.", rich_help_panel=_WHAT)] = False,
     estimator: Annotated[
         list[str],
         typer.Option(
@@ -108,24 +119,28 @@ def run(  # noqa: PLR0913 - one parameter per option
             help=r"A name with or without options, or a glob: 'imle\[lambda=2.5]', 'reinforce*'. Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
-            show_default="all",
+            show_default="the preset's",
         ),
     ] = [],  # noqa: B006 - typer copies it
     problem: Annotated[
         list[str],
         typer.Option(
-            "--problem", "-p", help="A name or a glob. Repeatable.", metavar="NAME", rich_help_panel=_WHAT, show_default="the default suite"
+            "--problem", "-p", help="A name or a glob. Repeatable.", metavar="NAME", rich_help_panel=_WHAT, show_default="the preset's"
         ),
     ] = [],  # noqa: B006
     stage: Annotated[
         list[str],
         typer.Option(
-            help="init, early or final, the stage of training. Repeatable.", metavar="NAME", rich_help_panel=_WHAT, show_default="all"
+            help="A stage of training (init, early, final), or a normalised entropy such as h=0.4; globs too. Repeatable.",
+            metavar="NAME",
+            rich_help_panel=_WHAT,
+            show_default="the preset's",
         ),
     ] = [],  # noqa: B006
     loss: Annotated[
         str | None, typer.Option(help="A loss for all problems.", metavar="NAME", rich_help_panel=_WHAT, show_default="every problem's own")
     ] = None,
+    offset: Annotated[float, typer.Option(help="A constant added to every loss.", metavar="NUMBER", rich_help_panel=_WHAT)] = 0.0,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -156,24 +171,33 @@ def run(  # noqa: PLR0913 - one parameter per option
         ),
     ] = [],  # noqa: B006
     instances: Annotated[
-        int | None, typer.Option(min=1, help="Instances per problem and stage.", metavar="N", rich_help_panel=_PRECISION, show_default="4")
+        int | None,
+        typer.Option(min=1, help="Instances per problem and stage.", metavar="N", rich_help_panel=_PRECISION, show_default="the preset's"),
     ] = None,
     replicates: Annotated[
-        int | None, typer.Option(help="Independent estimates per instance.", metavar="N", rich_help_panel=_PRECISION, show_default="4096")
+        int | None,
+        typer.Option(help="Independent estimates of the first look.", metavar="N", rich_help_panel=_PRECISION, show_default="4096"),
+    ] = None,
+    max_replicates: Annotated[
+        int | None,
+        typer.Option(help="The most of them for one instance.", metavar="N", rich_help_panel=_PRECISION, show_default="the preset's"),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="The most for one estimator on one instance.", metavar="SECONDS", rich_help_panel=_PRECISION, show_default="the preset's"
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Everything random comes from it.", metavar="N", rich_help_panel=_PRECISION)] = 0,
     tier: Annotated[
         str,
         typer.Option(
-            help="exact replays all samples where it can, mc draws them, auto chooses.", metavar="NAME", rich_help_panel=_PRECISION
+            help="exact replays all samples where it can, sobol and mc draw them, auto chooses.", metavar="NAME", rich_help_panel=_PRECISION
         ),
     ] = "auto",
     dtype: Annotated[
         str, typer.Option(help="float64 or float32, for the estimators.", metavar="NAME", rich_help_panel=_PRECISION)
     ] = "float64",
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A first look: 1 instance, 512 replicates. Not for conclusions.", rich_help_panel=_PRECISION)
-    ] = False,
     batch_size: Annotated[
         int, typer.Option(help="Rows per launch. Numbers do not depend on it.", metavar="N", rich_help_panel=_MACHINE)
     ] = 4096,
@@ -189,9 +213,33 @@ def run(  # noqa: PLR0913 - one parameter per option
             show_default="as many as there are cores",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that one cell may take.", metavar="SECONDS", rich_help_panel=_MACHINE)] = 300.0,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray for the workers of a Ray cluster.", metavar="NAME", rich_help_panel=_MACHINE)
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the cluster; auto is the one that runs here.",
+            metavar="ADDRESS",
+            rich_help_panel=_MACHINE,
+            show_default="a new local one",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds that one cell may take.", metavar="SECONDS", rich_help_panel=_MACHINE, show_default="far above its budget"
+        ),
+    ] = None,
+    memory_limit: Annotated[
+        float | None,
+        typer.Option(help="GiB that a worker may take.", metavar="GIB", rich_help_panel=_MACHINE, show_default="none"),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda, cuda:1, ...", metavar="NAME", rich_help_panel=_MACHINE)] = "cpu",
-    timing: Annotated[bool, typer.Option("--timing/--no-timing", help="Measure times, after all else.", rich_help_panel=_MACHINE)] = True,
+    timing: Annotated[
+        bool, typer.Option("--timing/--no-timing", help="Whether suites that need the machine alone take part.", rich_help_panel=_WHAT)
+    ] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and leave.", rich_help_panel=_OUTPUT)] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -200,41 +248,47 @@ def run(  # noqa: PLR0913 - one parameter per option
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
 ) -> None:
-    """Measure estimators on problems: bias, variance, time, sparsity; with a report.
+    """Measure estimators on problems: bias, variance, time, memory, sparsity; with a report.
 
     The same command again goes on where it stopped: finished cells are not measured twice.
 
     Exit codes: 0 all well, 2 bad input, 3 some cells failed, 130 interrupted.
     """
     with _sentences():
-        from ..suites.running.plan import CORES, Plan
+        from ..suites.running.plan import CORES, Machine
+        from ..suites.running.presets import DEFAULT, plan_of
         from . import launch
 
-        preset = QUICK if quick else {}
-        wanted = instances or preset.get("instances")
+        if quick and preset not in (None, "quick"):
+            raise ValueError(f"`run` got both --quick and --preset {preset}; give one of them")
+        chosen = launch.preset_name(preset or DEFAULT)
         settings = {"loss": loss} if loss else {}
-        own = launch.score_file(file, oracle, field, instances=wanted, seed=seed, **settings) if file else None
-        plan = Plan(
-            problems=tuple(problem),
+        own = launch.score_file(file, oracle, field, instances=instances, seed=seed, **settings) if file else None
+        plan = plan_of(
+            chosen,
+            suites=launch.suite_names(tuple(suite or ()), chosen, timing=timing),
+            problems=tuple(problem) or launch.problems_of_folder(data),
             stages=tuple(stage),
             estimators=tuple(estimator),
             data=None if own else launch.score_source(data, builtin=builtin),
             file=own,
             loss=loss,
-            instances=wanted or 4,
-            replicates=replicates or preset.get("replicates", 4096),
+            offset=offset,
+            instances=instances,
+            effort=launch.effort_of(chosen, replicates=replicates, most_replicates=max_replicates, seconds=seconds),
             batch_size=batch_size,
             seed=seed,
-            tier=tier,  # type: ignore[arg-type] # the plan checks it
-            jobs=CORES if jobs is None else jobs,
-            timeout=timeout,
+            tier=tier,
             dtype=dtype,
             device=device,
-            timing=timing,
         )
+        machine = Machine(CORES if jobs is None else jobs, timeout, memory_limit, engine, address)
         launch.pin_threads()
-        folder = launch.prepare(plan, out, fresh=fresh)
-        work = launch.Launch(plan, folder, repeat=launch.command(plan, out, quick=quick), quick=quick)
+        repeat = launch.command(plan, out, preset=chosen, machine=machine)
+        if dry_run:
+            launch.show(plan, machine, chosen)
+            return
+        work = launch.Launch(plan, launch.prepare(plan, out, machine=machine, fresh=fresh), machine, chosen, repeat)
         try:
             counts = work.perform()
         except KeyboardInterrupt:

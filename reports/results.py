@@ -22,32 +22,44 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..suites.base import SCHEMA_VERSION, Row
+from ..suites.running.runner import collect
+from ..suites.running.store import PLAN
 
 TABLE = "results.parquet"
 MANIFEST = "run.json"
 _METADATA_VERSION = b"structgrad_schema_version"
 _METADATA_MANIFEST = b"structgrad_manifest"
 
+_TEXTS = ("cell", "instance", "reason", "traceback")
+_NUMBERS = (
+    "log_count",
+    "entropy",
+    "normalised_entropy",
+    "truth_norm",
+    "truth_error",
+    "value",
+    "low",
+    "high",
+    "size",
+    "p_value",
+    "p_adjusted",
+    "seconds",
+)
 _DTYPES: dict[str, str] = {
-    "cell": "string",
-    "instance": "string",
-    "reason": "string",
-    "unbiased": "bool",
-    "deterministic": "bool",
-    "log_count": "Float64",
-    "entropy": "Float64",
-    "value": "Float64",
-    "low": "Float64",
-    "high": "Float64",
+    **dict.fromkeys(_TEXTS, "string"),
+    **dict.fromkeys(_NUMBERS, "Float64"),
+    **dict.fromkeys(("estimator_version", "oracle_version", "suite_version", "schema_version"), "int16"),
+    **dict.fromkeys(("unbiased", "deterministic"), "bool"),
+    "vertex_degree": "Int16",
+    "offset": "float64",
     "replicates": "Int64",
     "seed": "int64",
-    "schema_version": "int16",
 }
 COLUMNS: dict[str, str] = {field.name: _DTYPES.get(field.name, "category") for field in dataclasses.fields(Row)}
 """The columns of the table in their order, with their pandas types; a name with few values is a category."""
 
 _PACKAGES = ("structgrad", "torch", "numpy", "scipy", "pandas")
-_SETTLED_ELSEWHERE = ("jobs", "timeout")
+_SETTLED_ELSEWHERE = ("batch_size",)
 
 Manifest = dict[str, Any]
 """What a run was: plan, command, times, environment. JSON values only."""
@@ -70,7 +82,7 @@ def write(rows: Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> 
     Returns:
         The path of the table.
     """
-    text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str)
+    text = _text(manifest)
     table = pa.Table.from_pandas(to_frame(rows), preserve_index=False)
     metadata = {_METADATA_VERSION: str(SCHEMA_VERSION).encode(), _METADATA_MANIFEST: text.encode()}
     buffer = io.BytesIO()
@@ -96,7 +108,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
-    """The table and the manifest of a run.
+    """The table and the manifest of a run; of one that was killed, what its cells hold so far.
 
     Args:
         path: the folder of a run, or its table.
@@ -107,6 +119,8 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
     """
     given = Path(path)
     file = given / TABLE if given.is_dir() else given
+    if given.is_dir() and not file.is_file() and (given / PLAN).is_file():
+        return to_frame(collect(given)), _manifest(given)
     if not file.is_file():
         raise FileNotFoundError(f"`read` found no table {file}; expected the folder of a finished run, or its {TABLE}")
     metadata = _metadata(file)
@@ -120,6 +134,21 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
     return frame[list(COLUMNS)].astype(COLUMNS), json.loads(metadata[_METADATA_MANIFEST])
 
 
+def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Write ``run.json`` alone, when a run begins: a killed one says what it was."""
+    write_whole(directory / MANIFEST, (_text(manifest) + "\n").encode())
+
+
+def _manifest(directory: Path) -> Manifest:
+    path = directory / MANIFEST
+    found: Manifest = json.loads(path.read_text()) if path.is_file() else {}
+    return found
+
+
+def _text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str)
+
+
 def _metadata(file: Path) -> dict[bytes, bytes]:
     try:
         return dict(pq.read_schema(file).metadata or {})
@@ -128,7 +157,7 @@ def _metadata(file: Path) -> dict[bytes, bytes]:
 
 
 def plan_hash(plan: Mapping[str, Any]) -> str:
-    """Eight hex digits that name a plan; what cannot change a number (workers, time limit) does not enter."""
+    """Eight hex digits that name a plan; what cannot change a number (rows per launch) does not enter."""
     settled = {key: value for key, value in plan.items() if key not in _SETTLED_ELSEWHERE}
     return hashlib.blake2b(json.dumps(settled, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
 

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from ..suites.base import FAILED
+
 VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "biased")
 """From best to worst. ``unresolved`` means that the test could not tell: it is no proof of anything."""
 
@@ -33,6 +35,12 @@ CLAIM_METRICS = (
 )
 TIMED_METRICS = ("time_ratio", "peak_memory")
 """Of these, what is measured once per problem and not per instance."""
+
+TIMED_SUITES = ("wall_clock", "memory")
+"""The suites that measure them."""
+
+FIRST_SUITES = ("bias", *TIMED_SUITES, "sparsity")
+"""Where several suites give the same metric, the tables take the first of these that has it."""
 
 SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gradient_rate")
 
@@ -123,17 +131,29 @@ def cells(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that hold a number, with plain Python strings and floats; the times of a problem are there for each of its stages."""
-    rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["metric"] != "")]
+    """The rows that hold a number that is no point of a sweep, with plain Python strings and floats.
+
+    The times of a problem are there for each of its stages.
+    """
+    rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["metric"] != "") & (frame["setting"] == "")]
     numbers = {name: rows[name].astype("float64") for name in ("value", "low", "high")}
-    strings = {name: rows[name].astype(object) for name in (*_GROUP, "kind", "family", "metric", "instance", "objective", "verdict")}
-    return _timed_everywhere(rows.assign(**strings, **numbers))
+    strings = {name: rows[name].astype(object) for name in (*_GROUP, "suite", "family", "metric", "instance", "objective", "verdict")}
+    return _timed_everywhere(_once(rows.assign(**strings, **numbers)))
+
+
+def _once(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per metric of an instance, where several suites or references give it: of the first suite, against the expected loss."""
+    suites = rows["suite"].map({name: rank for rank, name in enumerate(FIRST_SUITES)}).fillna(len(FIRST_SUITES))
+    rank = 2 * suites + (~rows["reference"].isin(["", "expected"])).astype(int)
+    best = rows.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates([*_GROUP, "instance", "metric"])
+    return rows.loc[best.index.sort_values()]
 
 
 def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
     """Times are measured at one stage of a problem, for they do not depend on training: give them to every stage that has none."""
-    timing = rows[rows["kind"] == "timing"]
-    missing = rows.loc[rows["kind"] != "timing", _GROUP].drop_duplicates()
+    timed = rows["suite"].isin(TIMED_SUITES)
+    timing = rows[timed]
+    missing = rows.loc[~timed, _GROUP].drop_duplicates()
     missing = missing.merge(timing[_GROUP].drop_duplicates(), how="left", indicator=True)
     missing = missing.loc[missing["_merge"] == "left_only", _GROUP]
     once = timing.drop_duplicates(["problem", "estimator", "metric"]).drop(columns="stage")
@@ -253,8 +273,8 @@ def skipped(frame: pd.DataFrame) -> pd.DataFrame:
 
 def errors(frame: pd.DataFrame) -> pd.DataFrame:
     """What failed, and why."""
-    rows = frame[frame["status"].isin(["error", "timeout"])].astype(object)
-    columns = ["problem", "stage", "instance", "estimator", "kind", "status", "reason"]
+    rows = frame[frame["status"].isin([*FAILED, "nonfinite"])].astype(object)
+    columns = ["problem", "stage", "instance", "estimator", "suite", "status", "reason"]
     return rows[columns].drop_duplicates().reset_index(drop=True)
 
 
@@ -263,7 +283,7 @@ def counts(frame: pd.DataFrame) -> dict[str, int]:
     cell = (
         frame["cell"].astype(object).where(frame["cell"] != "", frame["problem"].astype(object) + "/" + frame["estimator"].astype(object))
     )
-    failed = set(cell[frame["status"].isin(["error", "timeout"])])
+    failed = set(cell[frame["status"].isin(FAILED)])
     skips = set(cell[frame["status"] == "skipped"]) - failed
     return {"ok": cell.nunique() - len(failed) - len(skips), "failed": len(failed), "skipped": len(skips)}
 

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..suites.base import Progress
+    from ..suites.running.progress import Progress, Snapshot
 
 MARKS = {"unbiased-exact": ("=", "green"), "equivalent": ("≈", "cyan"), "unresolved": ("?", "yellow"), "biased": ("≠", "")}
 LEGEND = "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! biased although it declares otherwise"
 """What the marks beside a bias say."""
 
 _PIPED_WIDTH = 240
-_QUIET_SECONDS = 5.0
+_QUIET_SECONDS = 10.0
 
 
 def console() -> Console:
@@ -32,28 +32,60 @@ def console() -> Console:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere a plain line now and then. Both go to standard error."""
+    """A bar and a line per worker on a terminal; elsewhere a plain line now and then. Both go to standard error."""
     if not sys.stderr.isatty():
         yield plain_progress()
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from rich.live import Live
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda finished, total, name: bar.update(task, completed=finished, total=total, description=name)
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+        yield lambda snapshot: live.update(display(snapshot))
+
+
+def display(snapshot: Snapshot) -> Group:
+    """The overall bar, and what every worker does, for how long."""
+    from rich.progress_bar import ProgressBar
+
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(ProgressBar(total=max(snapshot.total, 1), completed=snapshot.finished, width=40), Text(_overall(snapshot)))
+    workers = Table.grid(padding=(0, 2))
+    for busy in snapshot.busy:
+        workers.add_row(Text(busy.worker, style="dim"), Text(duration(busy.seconds), justify="right"), Text(busy.label))
+    return Group(bar, workers)
+
+
+def _overall(snapshot: Snapshot) -> str:
+    parts = [
+        f"{snapshot.finished}/{snapshot.total} cells",
+        *([f"{snapshot.failed} failed"] if snapshot.failed else []),
+        *([f"about {duration(snapshot.left)} left"] if snapshot.left and snapshot.finished < snapshot.total else []),
+    ]
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    Example:
+        >>> [duration(seconds) for seconds in (4.2, 75, 3700, 200000)]
+        ['4 s', '1 min 15 s', '1 h 1 min', '55 h 33 min']
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def plain_progress(*, quiet: float = _QUIET_SECONDS) -> Progress:
     """A line at the start, at the end, and in between at most once in a while."""
     last = -float("inf")
 
-    def report(finished: int, total: int, name: str) -> None:
+    def report(snapshot: Snapshot) -> None:
         nonlocal last
-        if finished == total or time.monotonic() - last >= quiet:
+        ending = snapshot.finished == snapshot.total and snapshot.label != ""
+        if ending or time.monotonic() - last >= quiet:
             last = time.monotonic()
-            sys.stderr.write(f"{finished}/{total} {name}".rstrip() + "\n")
+            sys.stderr.write(f"{_overall(snapshot)} {snapshot.label}".rstrip() + "\n")
             sys.stderr.flush()
 
     return report

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from ..cells import Failure, execute, healthy
 from ..grid import Cell
@@ -118,8 +119,8 @@ def _death(code: int, words: str) -> Failure:
 @contextlib.contextmanager
 def _main_module_kept_out() -> Iterator[None]:
     """A spawned process imports the program's main module again; workers need nothing of it, and it may start a run of its own."""
-    names = vars(sys.modules["__main__"])
-    hidden = {name: names.pop(name) for name in ("__file__", "__spec__") if name in names}
+    names: dict[str, Any] = vars(sys.modules["__main__"])
+    hidden: dict[str, Any] = {name: names.pop(name) for name in ("__file__", "__spec__") if name in names}
     names["__spec__"] = None
     try:
         yield
