@@ -126,6 +126,8 @@ class Dispatcher:
         cell, hired.cell = hired.cell, None
         if not healthy(message.text):
             self._dismiss(hired)
+        elif self.waiting:
+            self._give(hired)  # before the result is written, so that nobody waits for the disk
         if cell is not None:
             yield cell, message.text
 

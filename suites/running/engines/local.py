@@ -25,7 +25,7 @@ from ..store import log_path, scratch_path
 from .base import Dead, Done, Engine, Message, Ready, Worker
 
 GIB = 2**30
-_LAST_WORDS = 4000
+_LAST_WORDS = 8000
 """Characters of the log of a dead worker that are kept, from its end."""
 
 
@@ -102,7 +102,8 @@ class LocalWorker(Worker):
         if self.cell is None:
             return ""
         with contextlib.suppress(OSError):
-            return log_path(self.directory, self.cell).read_text(errors="replace")[-_LAST_WORDS:]
+            lines = log_path(self.directory, self.cell).read_text(errors="replace").splitlines()
+            return "\n".join(line for line in lines if not line.startswith("Extension modules:"))[-_LAST_WORDS:]
         return ""
 
 
@@ -184,6 +185,8 @@ def _logged(path: Path) -> Iterator[None]:
             sys.stdout.flush()
             sys.stderr.flush()
             faulthandler.disable()
+            if hasattr(faulthandler, "unregister"):
+                faulthandler.unregister(signal.SIGUSR1)
             for stream, copy in zip((1, 2), kept, strict=True):
                 os.dup2(copy, stream)
                 os.close(copy)

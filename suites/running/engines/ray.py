@@ -7,7 +7,6 @@ again elsewhere a few times.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from .base import Dead, Done, Engine, Message, Ready, Worker
 
 RETRIES = 2
 """How often a cell is tried again after its worker was lost: one that kills every worker gives up after so many."""
-
-_ENVIRONMENT = ("PYTHONPATH", "STRUCTGRAD_DATA")
-_THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
 
 
 def imported_ray() -> Any:
@@ -51,10 +47,9 @@ class RayEngine(Engine):
         self.actor = self.ray.remote(num_cpus=1, num_gpus=float(plan.device.startswith("cuda")), max_restarts=0)(_Actor)
 
     def _connect(self) -> None:
-        environment = {**_THREADS, **{name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}}
         size = {} if self.machine.address else {"num_cpus": max(self.machine.jobs, 1), "include_dashboard": False}
         try:
-            self.ray.init(address=self.machine.address, log_to_driver=False, runtime_env={"env_vars": environment}, **size)
+            self.ray.init(address=self.machine.address, log_to_driver=False, **size)
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"the engine ray cannot reach a cluster at {self.machine.address} ({reason}); check --address") from error

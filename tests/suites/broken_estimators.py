@@ -1,0 +1,77 @@
+"""Estimators with which something goes wrong, for the tests of the runner; workers import them by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from structgrad.estimators import Reinforce
+from structgrad.estimators.base import with_gradient
+
+
+class Failing(Reinforce):
+    """A mistake."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        raise RuntimeError("a mistake")
+
+
+class Hungry(Reinforce):
+    """Asks torch for more memory than there is."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        return torch.empty(2**58, dtype=torch.uint8).sum().double()
+
+
+class Greedy(Reinforce):
+    """Takes three GiB."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        return torch.zeros(3 * 2**27, dtype=torch.float64).sum()
+
+
+class Hanging(Reinforce):
+    """Never comes back."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        os.write(1, b"about to hang\n")
+        time.sleep(600)
+        return scores
+
+
+class Aborting(Reinforce):
+    """Aborts, as compiled code does."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        os.abort()
+
+
+class Killed(Reinforce):
+    """Is killed, as the kernel kills when memory runs out."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return scores
+
+
+class NotANumber(Reinforce):
+    """Its estimates are not finite."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        return with_gradient(scores.new_zeros(scores.shape[: scores.ndim - oracle.event_ndim]), scores, scores * torch.nan)
+
+
+@dataclass(frozen=True)
+class Slow(Reinforce):
+    """Takes a moment, so that a run can be disturbed in the middle."""
+
+    seconds: float = 0.4
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        time.sleep(self.seconds if scores.ndim > oracle.event_ndim else 0)
+        return super().surrogate(loss, oracle, scores, generator=generator)
