@@ -64,13 +64,14 @@ def moment_rows(estimator: str, stage: str) -> list[Row]:
         rows += [
             Row(
                 cell=f"{stage}-{estimator}",
-                kind="moments",
+                suite="bias",
                 **shared(estimator, stage),
                 instance=f"item{item}",
                 metric=metric,
                 value=value,
                 low=0.9 * value,
                 high=1.1 * value,
+                reference="expected",
                 tier="mc",
                 replicates=4096,
                 log_count=math.log(220),
@@ -81,7 +82,7 @@ def moment_rows(estimator: str, stage: str) -> list[Row]:
         rows += [
             Row(
                 cell=f"{stage}-{estimator}",
-                kind="sparsity",
+                suite="sparsity",
                 **shared(estimator, stage),
                 instance=f"item{item}",
                 metric=metric,
@@ -98,7 +99,7 @@ def timing_rows(estimator: str) -> list[Row]:
     """Times, at the first stage only."""
     times = {"forward_time": 0.032, "backward_time": 0.064, "time_ratio": 1.5}
     return [
-        Row(cell="timing", kind="timing", **shared(estimator, "init"), metric=metric, value=value, low=0.9 * value, high=1.1 * value)
+        Row(cell="timing", suite="wall_clock", **shared(estimator, "init"), metric=metric, value=value, low=0.9 * value, high=1.1 * value)
         for metric, value in times.items()
     ]
 
@@ -108,7 +109,7 @@ def rows() -> list[Row]:
     found = [row for stage in STAGES for estimator in ESTIMATORS for row in moment_rows(estimator, stage)]
     found += [row for estimator in ESTIMATORS for row in timing_rows(estimator)]
     failed = {**shared("imle[lambda=2.5]", "final"), "estimator": "spigot", "family": "spigot"}
-    found.append(Row(cell="broken", kind="moments", **failed, status="error", reason="RuntimeError: <script>alert(1)</script> | no"))
+    found.append(Row(cell="broken", suite="bias", **failed, status="error", reason="RuntimeError: <script>alert(1)</script> | no"))
     skipped = {**shared("imle[lambda=2.5]", "init"), "estimator": "sparsemap", "family": "sparsemap"}
-    found.append(Row(cell="", kind="skip", **skipped, status="skipped", reason="sparsemap needs ProjectionOracle"))
+    found.append(Row(cell="", suite="", **skipped, status="skipped", reason="sparsemap needs ProjectionOracle"))
     return found

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import os
 import subprocess
@@ -10,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from structgrad.estimators import ESTIMATORS
@@ -17,11 +20,17 @@ from structgrad.reports import figures, launch, results, terminal
 from structgrad.reports.cli import app
 from structgrad.suites.problems.score_files import Convention
 from structgrad.suites.running import runner
-from structgrad.suites.running.runner import Plan
+from structgrad.suites.running.grid import Grid
+from structgrad.suites.running.plan import Machine, Plan
+from structgrad.suites.running.presets import plan_of
+from structgrad.suites.running.progress import Busy, Snapshot
+from structgrad.suites.suite import EFFORTS
 from tests.reports import examples
 
 SMALL = [
     "run",
+    "bias",
+    "sparsity",
     "--builtin",
     "-j",
     "0",
@@ -33,8 +42,13 @@ SMALL = [
     "1",
     "--replicates",
     "64",
-    "--no-timing",
+    "--max-replicates",
+    "64",
 ]
+
+
+MACHINES: list[Machine] = []
+"""Those that `fake_run` got."""
 
 
 def call(*words: str) -> Result:
@@ -57,15 +71,16 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
     def install(outcome: Any) -> list[Plan]:
         plans: list[Plan] = []
 
-        def run(plan: Plan, directory: Path, *, progress: Any = None) -> Any:
+        def run(plan: Plan, directory: Path, *, machine: Machine, progress: Any = None) -> Any:
             plans.append(plan)
-            progress(1, 1, "only cell")
+            MACHINES.append(machine)
+            progress(Snapshot(1, 1, 0, "only cell"))
             if isinstance(outcome, BaseException):
                 raise outcome
             return outcome
 
         monkeypatch.setattr(runner, "run", run)
-        monkeypatch.setattr(launch, "grid", lambda plan: None)
+        monkeypatch.setattr(launch, "grid", lambda plan: Grid((), ()))
         monkeypatch.setattr(figures, "draw", lambda frame: [])
         return plans
 
@@ -85,7 +100,18 @@ def test_help_loads_neither_torch_nor_pandas() -> None:
 
 def test_help_of_run_shows_every_option_with_its_default() -> None:
     result = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "140", "TERMINAL_WIDTH": "140"})
-    for text in ("imle[lambda=2.5]", "What is measured", "Where results go", "[default: 4096]", "[default: (all)]", "--no-timing", "130"):
+    for text in (
+        "imle[lambda=2.5]",
+        "What is measured",
+        "Where results go",
+        "[default: (4096)]",
+        "[default: (the preset's)]",
+        "--no-timing",
+        "--preset",
+        "--memory-limit",
+        "--dry-run",
+        "130",
+    ):
         assert text in result.stdout
 
 
@@ -127,14 +153,16 @@ def test_a_run_writes_results_and_report_and_resumes(tmp_path: Path) -> None:
     frame, manifest = results.read(tmp_path / "out")
     assert list(frame["estimator"].unique()) == ["exact", "rloo", "spigot"]
     assert manifest["seed"] == 3
-    assert manifest["command"].startswith("structgrad run -p categorical_regimes --stage init -e exact -e rloo -e spigot --builtin")
-    assert "3 cells ok, 0 failed, 0 skipped." in first.stdout
+    assert manifest["status"] == "finished"
+    assert manifest["command"].startswith("structgrad run bias sparsity --preset quick -p categorical_regimes")
+    assert "6 cells ok, 0 failed, 0 skipped." in first.stdout
+    assert "preset quick: a first look, not for conclusions; --preset standard measures in earnest" in first.stdout
     assert str(tmp_path / "out" / "report.html") in first.stdout
     assert "categorical_regimes: relative bias | relative MSE" in first.stdout
-    assert "3/3" in first.stderr
+    assert "6/6 cells" in first.stderr
     assert (tmp_path / "out" / "report.html").read_text().startswith("<!DOCTYPE html>")
     again = call(*words)
-    assert "3/3 resumed" in again.stderr
+    assert "6/6 cells resumed" in again.stderr
     pd.testing.assert_frame_equal(results.read(tmp_path / "out")[0], frame)
     assert "resumed" not in call(*words, "--fresh").stderr
 
@@ -152,36 +180,57 @@ def test_the_default_folder_is_named_after_the_plan(tmp_path: Path, monkeypatch:
 def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
     plans = fake_run(examples.rows()[:4])
     (tmp_path / "categorical_fsdd.npz").touch()
-    words = "-e ste -e imle[lambda=2.5] -p a -p b --stage init --loss f1 --instances 7 --replicates 99 --batch-size 5 --seed 4 -j 2"
-    more = "--timeout 9.5 --dtype float32 --device meta --tier mc --no-timing"
-    assert call("run", *words.split(), *more.split(), "--data", str(tmp_path), "-o", str(tmp_path)).exit_code == 0
+    words = "bias spa* -e ste -e imle[lambda=2.5] -p a -p b --stage init --loss f1 --instances 7 --replicates 99 --batch-size 5 --seed 4"
+    more = "--max-replicates 990 --seconds 3.5 --dtype float32 --device meta --tier mc --offset 10"
+    machine = "-j 2 --timeout 9.5 --memory-limit 4 --engine ray --address here:1"
+    given = [*words.split(), *more.split(), *machine.split()]
+    assert call("run", *given, "--preset", "standard", "--data", str(tmp_path), "-o", str(tmp_path)).exit_code == 0
     expected = Plan(
+        suites=("bias", "spa*"),
         problems=("a", "b"),
         stages=("init",),
         estimators=("ste", "imle[lambda=2.5]"),
         data=str(tmp_path),
         loss="f1",
+        offset=10.0,
         instances=7,
-        replicates=99,
+        effort=dataclasses.replace(EFFORTS["standard"], replicates=99, most_replicates=990, seconds=3.5),
         batch_size=5,
         seed=4,
         tier="mc",
-        jobs=2,
-        timeout=9.5,
         dtype="float32",
         device="meta",
-        timing=False,
     )
     assert plans == [expected]
+    assert MACHINES[-1] == Machine(2, 9.5, 4.0, "ray", "here:1")
 
 
-def test_quick_changes_only_what_is_not_given(tmp_path: Path, fake_run: Any) -> None:
+def test_the_preset_is_quick_unless_told_otherwise(tmp_path: Path, fake_run: Any) -> None:
     plans = fake_run(examples.rows()[:4])
-    assert call("run", "--builtin", "--quick", "--replicates", "256", "-o", str(tmp_path)).exit_code == 0
-    assert (plans[0].instances, plans[0].replicates) == (1, 256)
-    manifest = results.read(tmp_path)[1]
-    assert manifest["preset"] == "quick"
-    assert " --quick " in manifest["command"]
+    for words in ([], ["--quick"], ["--preset", "quick"]):
+        assert call("run", "--builtin", *words, "--replicates", "256", "-o", str(tmp_path)).exit_code == 0
+        assert results.read(tmp_path)[1]["preset"] == "quick"
+    assert plans == [plan_of("quick", effort=dataclasses.replace(EFFORTS["quick"], replicates=256))] * 3
+    assert call("run", "--builtin", "--preset", "standard", "-o", str(tmp_path)).exit_code == 0
+    assert plans[-1] == plan_of("standard")
+    assert "--preset standard" in results.read(tmp_path)[1]["command"]
+
+
+def test_without_times_no_suite_takes_the_machine_alone(tmp_path: Path, fake_run: Any) -> None:
+    plans = fake_run(examples.rows()[:4])
+    assert call("run", "--builtin", "--no-timing", "-o", str(tmp_path)).exit_code == 0
+    assert "wall_clock" not in plans[0].suites
+    assert "bias" in plans[0].suites
+
+
+def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("run", "bias", "--builtin", "--dry-run", "-p", "subset*", "-e", "ste", "-e", "arm", "--instances", "3", "--stage", "init")
+    assert result.exit_code == 0
+    assert "bias: 1 cells, 3 instances" in result.stdout
+    assert "1 cells, 1 pairs skipped; about 1 s" in result.stdout
+    assert "structures to enumerate: about 660" in result.stdout
+    assert not any(tmp_path.iterdir())
 
 
 def test_real_scores_are_used_where_they_are_found_unless_told_otherwise(
@@ -220,10 +269,13 @@ def test_the_command_repeats_the_plan(fake_run: Any, tmp_path: Path) -> None:
 
     plans = fake_run(examples.rows()[:4])
     (tmp_path / "categorical_fsdd.npz").touch()
-    own = {"data": str(tmp_path), "instances": 9, "replicates": 77, "jobs": 3, "timing": False, "timeout": 4.0}
-    plan = Plan(problems=("a b",), estimators=("reinforce*",), **own)
-    assert call(*shlex.split(launch.command(plan, tmp_path))[1:]).exit_code == 0
+    effort = dataclasses.replace(EFFORTS["standard"], replicates=77, seconds=2.5)
+    own = {"data": str(tmp_path), "instances": 9, "offset": 3.0, "effort": effort, "suites": ("bias",), "stages": ("final",)}
+    plan = plan_of("standard", problems=("a b",), estimators=("reinforce*",), **own)
+    machine = Machine(3, 4.0, 1.5)
+    assert call(*shlex.split(launch.command(plan, tmp_path, preset="standard", machine=machine))[1:]).exit_code == 0
     assert plans == [plan]
+    assert MACHINES[-1] == machine
 
 
 def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:
@@ -232,7 +284,7 @@ def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:
     assert result.exit_code == 3
     assert "9 cells ok, 1 failed, 1 skipped." in result.stdout
     assert "error: spigot on toy, final: RuntimeError" in result.stdout
-    assert f"again, failed cells only: structgrad run --builtin --out {tmp_path}" in result.stdout
+    assert f"again, failed cells only: structgrad run --preset quick --builtin --out {tmp_path}" in result.stdout
     assert "! rloo[num_samples=2] declares itself unbiased, and is found biased on toy, init" in result.stdout
 
 
@@ -240,7 +292,7 @@ def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path, fake_run: Any) ->
     fake_run(KeyboardInterrupt())
     result = call("run", "--builtin", "-o", str(tmp_path))
     assert result.exit_code == 130
-    assert f"finished cells are kept, go on with: structgrad run --builtin --out {tmp_path}\n" in result.stderr
+    assert f"finished cells are kept, go on with: structgrad run --preset quick --builtin --out {tmp_path}\n" in result.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, fake_run: Any) -> None:
@@ -257,6 +309,10 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Pat
         (["-e", "reinforze"], "got the unknown estimator 'reinforze'; did you mean reinforce"),
         (["-p", "categorical_regime"], "got the unknown problem 'categorical_regime'; did you mean categorical_regimes"),
         (["--stage", "finale"], "got the unknown stage 'finale'; did you mean final?"),
+        (["bais"], "got the unknown suite 'bais'; did you mean bias?"),
+        (["--preset", "standart"], "got the unknown preset 'standart'; did you mean standard?"),
+        (["--quick", "--preset", "standard"], "`run` got both --quick and --preset standard; give one of them"),
+        (["--engine", "rai"], "got the unknown engine 'rai'; did you mean ray?"),
         (["--dtype", "float65"], "got the unknown dtype 'float65'; did you mean float64"),
         (["--data", "nowhere"], "`run` got both --data and --builtin; give one of them"),
         (["--file", "x.npz", "--field", "golden=z"], "--field got the key 'golden'; did you mean gold?"),
@@ -266,7 +322,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Pat
     ],
 )
 def test_bad_input_gets_one_sentence(tmp_path: Path, words: list[str], message: str) -> None:
-    assert message in refused("run", "--builtin", "-j", "0", "--no-timing", "-o", str(tmp_path / "out"), *words)
+    assert message in refused("run", "--builtin", "-j", "0", "-o", str(tmp_path / "out"), *words)
     assert not (tmp_path / "out").exists()
 
 
@@ -293,14 +349,22 @@ def test_report_refuses_what_it_cannot_read_or_write(tmp_path: Path) -> None:
 def test_plain_progress_is_quiet_between_start_and_end(capsys: pytest.CaptureFixture[str]) -> None:
     told = terminal.plain_progress(quiet=3600)
     for finished in range(6):
-        told(finished, 5, "cell" if finished else "")
-    assert capsys.readouterr().err == "0/5\n5/5 cell\n"
+        told(Snapshot(finished, 5, 1, "cell" if finished else "", left=75.0))
+    told(Snapshot(5, 5))
+    assert capsys.readouterr().err == "0/5 cells, 1 failed, about 1 min 15 s left\n5/5 cells, 1 failed cell\n"
 
 
-def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    busy = (Busy("worker 1", "bias a [cell]", 3.2), Busy("worker 2", "idle", 0.0))
+    snapshot = Snapshot(1, 2, 0, "a [cell]", 61.0, busy)
+    console = Console(width=100, file=io.StringIO())
+    console.print(terminal.display(snapshot))
+    lines = console.file.getvalue().splitlines()
+    assert "1/2 cells, about 1 min 1 s left" in lines[0]
+    assert [line.split() for line in lines[1:]] == [["worker", "1", "3", "s", "bias", "a", "[cell]"], ["worker", "2", "0", "s", "idle"]]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with terminal.progress() as told:
-        told(1, 2, "a [cell]")
+        told(snapshot)
     assert os.linesep not in capsys.readouterr().out
 
 

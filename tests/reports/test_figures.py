@@ -97,7 +97,7 @@ def test_the_front_joins_what_nothing_beats_and_skips_the_exact_gradient() -> No
 
 def test_a_table_without_numbers_gives_no_figure(frame: pd.DataFrame) -> None:
     assert figures.draw(results.to_frame([])) == []
-    no_times = frame[frame["kind"] != "timing"]
+    no_times = frame[frame["suite"] != "wall_clock"]
     assert figures.cost_against_error(no_times, "toy") is None
 
 

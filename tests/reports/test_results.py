@@ -11,7 +11,9 @@ import pytest
 
 from structgrad.reports import results
 from structgrad.suites.base import SCHEMA_VERSION, Row
+from structgrad.suites.running import runner
 from tests.reports import examples
+from tests.suites.running_cases import HERE, SMALL
 
 
 def test_table_and_manifest_come_back_as_they_were(tmp_path: Path) -> None:
@@ -39,7 +41,7 @@ def test_columns_are_those_of_a_row_with_fixed_types() -> None:
 
 def test_a_missing_value_is_missing_and_infinity_stays() -> None:
     shared = examples.shared("reinforce", "init")
-    rows = [Row(cell="a", kind="moments", **shared, value=None), Row(cell="b", kind="moments", **shared, value=math.inf)]
+    rows = [Row(cell="a", suite="bias", **shared, value=None), Row(cell="b", suite="bias", **shared, value=math.inf)]
     assert results.to_frame(rows)["value"].isna().tolist() == [True, False]
 
 
@@ -52,13 +54,13 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     path = results.write(examples.rows(), tmp_path, examples.MANIFEST)
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"structgrad_schema_version": b"999"}), path)
-    with pytest.raises(ValueError, match=r"has the schema version 999; expected 1: measure again"):
+    with pytest.raises(ValueError, match=r"has the schema version 999; expected 2: measure again"):
         results.read(tmp_path)
 
 
 def test_another_parquet_table_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / results.TABLE)
-    with pytest.raises(ValueError, match=r"schema version of no structgrad table; expected 1"):
+    with pytest.raises(ValueError, match=r"schema version of no structgrad table; expected 2"):
         results.read(tmp_path)
 
 
@@ -71,6 +73,17 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"`read` found no table .*results\.parquet; expected the folder of a finished run"):
         results.read(tmp_path)
+
+
+def test_a_killed_run_is_read_from_its_cells(tmp_path: Path) -> None:
+    runner.run(SMALL, tmp_path, machine=HERE)
+    results.write_manifest(tmp_path, examples.MANIFEST)
+    frame, manifest = results.read(tmp_path)
+    pd.testing.assert_frame_equal(frame, results.to_frame(runner.collect(tmp_path)))
+    assert len(frame) > 20
+    assert manifest == {"schema_version": SCHEMA_VERSION, **examples.MANIFEST}
+    next((tmp_path / "cells").glob("*/*.json")).unlink()
+    assert 0 < len(results.read(tmp_path)[0]) < len(frame)
 
 
 @pytest.mark.parametrize("broken", ["fsync", "replace"])
@@ -89,8 +102,8 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_plan_hash_is_blind_to_what_changes_no_number() -> None:
-    plan = {"seed": 0, "jobs": 1, "timeout": 3.0}
-    assert results.plan_hash(plan) == results.plan_hash({**plan, "jobs": 2, "timeout": 9.0})
+    plan = {"seed": 0, "batch_size": 1}
+    assert results.plan_hash(plan) == results.plan_hash({**plan, "batch_size": 2})
     assert results.plan_hash(plan) != results.plan_hash({**plan, "seed": 1})
     assert len(results.plan_hash(plan)) == 8
 

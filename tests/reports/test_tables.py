@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,7 +66,7 @@ def test_aggregate_is_median_and_quartiles_never_the_mean(frame: pd.DataFrame) -
 def test_interval_of_the_median_is_a_bootstrap_over_instances() -> None:
     values = np.random.default_rng(0).standard_normal(50)
     shared = examples.shared("reinforce", "init")
-    rows = [Row(cell="a", kind="moments", **shared, instance=str(i), metric="rho", value=float(value)) for i, value in enumerate(values)]
+    rows = [Row(cell="a", suite="bias", **shared, instance=str(i), metric="rho", value=float(value)) for i, value in enumerate(values)]
     row = tables.aggregate(results.to_frame(rows)).iloc[0]
     resamples = np.random.default_rng(1).choice(values, (4000, 50))
     low, high = np.quantile(np.median(resamples, axis=1), (0.025, 0.975))
@@ -75,7 +76,7 @@ def test_interval_of_the_median_is_a_bootstrap_over_instances() -> None:
 
 def test_one_instance_keeps_its_own_interval_and_two_have_none() -> None:
     shared = examples.shared("reinforce", "init")
-    one = Row(cell="a", kind="moments", **shared, instance="0", metric="rho", value=2.0, low=1.0, high=5.0)
+    one = Row(cell="a", suite="bias", **shared, instance="0", metric="rho", value=2.0, low=1.0, high=5.0)
     found = tables.aggregate(results.to_frame([one])).iloc[0]
     assert (found["low"], found["high"]) == (1.0, 5.0)
     found = tables.aggregate(results.to_frame([one, replace(one, instance="1", value=4.0)])).iloc[0]
@@ -87,7 +88,7 @@ def test_one_instance_keeps_its_own_interval_and_two_have_none() -> None:
 def test_an_infinite_value_does_not_turn_into_nan() -> None:
     shared = examples.shared("reinforce", "init")
     values = (1.0, 2.0, math.inf)
-    rows = [Row(cell="a", kind="moments", **shared, instance=str(i), metric="rho", value=value) for i, value in enumerate(values)]
+    rows = [Row(cell="a", suite="bias", **shared, instance=str(i), metric="rho", value=value) for i, value in enumerate(values)]
     row = tables.aggregate(results.to_frame(rows)).iloc[0]
     assert (row["median"], row["upper"]) == (2.0, math.inf)
 
@@ -121,6 +122,33 @@ def test_claims_hold_what_was_declared_and_measured(frame: pd.DataFrame) -> None
 def test_times_of_the_first_stage_serve_every_stage(frame: pd.DataFrame) -> None:
     claims = tables.claims(frame)
     assert [spread.median for spread in claims["time_ratio"]] == [1.5] * 8
+
+
+def test_a_metric_that_several_suites_or_references_give_counts_once() -> None:
+    shared = examples.shared("reinforce", "init")
+    row = Row(cell="a", suite="bias", **shared, instance="0", metric="rho", value=1.0, reference="expected")
+    others = [
+        replace(row, suite="unbiasedness", value=2.0),
+        replace(row, reference="relaxed", value=3.0),
+        row,
+        replace(row, metric="kl_decrease", setting="kl=0.1", value=4.0),
+        replace(row, suite="unbiasedness", metric="gain", value=5.0),
+    ]
+    found = tables.measured(results.to_frame(others))
+    assert list(zip(found["metric"], found["value"], strict=True)) == [("rho", 1.0), ("gain", 5.0)]
+
+
+def test_numbers_that_are_not_finite_are_told_without_failing_their_cell() -> None:
+    odd = Row(cell="a", suite="bias", **examples.shared("reinforce", "init"), status="nonfinite", reason="the value is nan")
+    frame = results.to_frame([odd])
+    assert tables.errors(frame)["reason"].tolist() == ["the value is nan"]
+    assert tables.counts(frame) == {"ok": 1, "failed": 0, "skipped": 0}
+
+
+@pytest.mark.parametrize("status", ["error", "timeout", "oom", "crash"])
+def test_every_kind_of_failure_counts(status: Any) -> None:
+    failed = Row(cell="a", suite="bias", **examples.shared("reinforce", "init"), status=status, reason="why")
+    assert tables.counts(results.to_frame([failed])) == {"ok": 0, "failed": 1, "skipped": 0}
 
 
 def test_summary_has_estimators_as_rows_and_pairs_as_columns(frame: pd.DataFrame) -> None:
