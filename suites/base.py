@@ -28,12 +28,17 @@ class ProblemLoss(Protocol):
         differentiable: whether it has gradients in the structure (an estimator that needs them is skipped otherwise).
         inside_hull: whether it is defined at points that are no structures.
         vertex_degree: its degree as a polynomial in the parts *on the structures*, None where it is no polynomial.
+        extension: how it goes on between the structures: ``linear``, ``quadratic``, ``multilinear``, ``formula`` (what its formula says
+            there) or ``none``. Bias that comes from it alone is no bias of the discrete problem.
+        offset: the constant that was added to it.
     """
 
     name: str
     differentiable: bool
     inside_hull: bool
     vertex_degree: int | None
+    extension: str
+    offset: float
 
     def __call__(self, structure: Tensor) -> Tensor: ...
 

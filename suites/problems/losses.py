@@ -20,13 +20,17 @@ class StructureLoss(abc.ABC):
 
     Attributes:
         name: registry name.
-        differentiable, inside_hull, vertex_degree: as in `ProblemLoss`; None also where nothing is claimed.
+        differentiable, inside_hull, vertex_degree, extension, offset: as in `ProblemLoss`; None also where nothing is claimed.
+        discrete: the name of the loss of which this is another extension; None for a loss in its own right.
     """
 
     name: str
     differentiable: bool = True
     inside_hull: bool = True
     vertex_degree: int | None = None
+    extension: str = "formula"
+    offset: float = 0.0
+    discrete: str | None = None
 
     @property
     @abc.abstractmethod
@@ -36,6 +40,15 @@ class StructureLoss(abc.ABC):
     @abc.abstractmethod
     def __call__(self, structure: Tensor) -> Tensor:
         """The loss of every structure: ``[..., *event] -> [...]``."""
+
+    def twin(self) -> StructureLoss:
+        """The same loss on the structures, continued in another way between them.
+
+        Raises:
+            ValueError: where no other extension is offered.
+        """
+        twins = "squared_distance, squared_distance_linear, hamming, f1, f1_multilinear"
+        raise ValueError(f"`twin` got the loss {self.name}, which has one extension only; expected one of {twins}")
 
     def _rows(self, structure: Tensor) -> Tensor:
         """[..., *event] -> [..., d] without a copy."""
@@ -54,6 +67,7 @@ class Linear(StructureLoss):
 
     name = "linear"
     vertex_degree = 1
+    extension = "linear"
 
     @property
     def event_ndim(self) -> int:
@@ -77,6 +91,7 @@ class SquaredDistance(StructureLoss):
 
     name = "squared_distance"
     vertex_degree = 1
+    extension = "quadratic"
 
     @property
     def event_ndim(self) -> int:
@@ -85,6 +100,38 @@ class SquaredDistance(StructureLoss):
     def __call__(self, structure: Tensor) -> Tensor:
         squared = (structure - self.target.to(structure)).square()
         return self._rows(squared) @ _weights(self.parts, self.target).to(structure)
+
+    def twin(self) -> StructureLoss:
+        return LinearSquaredDistance(self.target, self.parts)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearSquaredDistance(StructureLoss):
+    """``⟨1 − 2b, z⟩ + ‖b‖²``: `SquaredDistance` on the structures, where ``z² = z``, and linear between them.
+
+    Args:
+        target: b, [*event].
+        parts: boolean [*event], the entries that count; all when None.
+    """
+
+    target: Tensor
+    parts: Tensor | None = None
+
+    name = "squared_distance_linear"
+    vertex_degree = 1
+    extension = "linear"
+    discrete = SquaredDistance.name
+
+    @property
+    def event_ndim(self) -> int:
+        return self.target.ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        counted, target = _weights(self.parts, self.target).to(structure), self.target.to(structure).flatten()
+        return self._rows(structure) @ (counted * (1 - 2 * target)) + counted @ target.square()
+
+    def twin(self) -> StructureLoss:
+        return SquaredDistance(self.target, self.parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +148,7 @@ class LowRankQuadratic(StructureLoss):
 
     name = "quadratic"
     vertex_degree = 2
+    extension = "quadratic"
 
     @property
     def event_ndim(self) -> int:
@@ -124,6 +172,7 @@ class Hamming(StructureLoss):
 
     name = "hamming"
     vertex_degree = 1
+    extension = "linear"
 
     @property
     def event_ndim(self) -> int:
@@ -132,6 +181,10 @@ class Hamming(StructureLoss):
     def __call__(self, structure: Tensor) -> Tensor:
         gold = self.gold.to(structure).flatten()
         return gold.sum() - self._rows(structure) @ gold
+
+    def twin(self) -> StructureLoss:
+        """``Σ gold (1 − z)²``."""
+        return SquaredDistance(self.gold, self.gold != 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +212,48 @@ class F1(StructureLoss):
         counted = _weights(self.parts, self.gold).to(structure)
         common, size = (self._rows(structure) @ torch.stack([gold, counted], -1)).unbind(-1)
         return 1 - 2 * common / (size + gold.sum())
+
+    def twin(self) -> StructureLoss:
+        return MultilinearF1(self.gold, self.parts)
+
+
+@dataclass(frozen=True, eq=False)
+class MultilinearF1(StructureLoss):
+    """The expectation of `F1` over independent parts, part i taken with probability ``z_i``: linear in every part.
+
+    With ``|gold| = g``, ``E[1 / (g + 1 + S)] = ∫₀¹ t^g E[t^S] dt``, where ``E[t^S] = ∏ (1 − z_j (1 − t))`` runs over the parts but i:
+    Gauss–Legendre of 2g nodes, which is exact where at most 3g − 1 parts are taken. O(d g) for a structure of d parts.
+
+    Args:
+        gold: [*event] of 0/1, not all 0.
+        parts: boolean [*event], the entries that count; all when None.
+    """
+
+    gold: Tensor
+    parts: Tensor | None = None
+
+    name = "f1_multilinear"
+    extension = "multilinear"
+    discrete = F1.name
+
+    @property
+    def event_ndim(self) -> int:
+        return self.gold.ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        places = _weights(self.parts, self.gold).nonzero().squeeze(-1).to(structure.device)
+        gold = self.gold.to(structure).flatten()[places]
+        chances = self._rows(structure)[..., places]
+        size = int(self.gold.sum())
+        total = torch.zeros_like(chances[..., 0])
+        for node, weight in zip(*np.polynomial.legendre.leggauss(2 * size), strict=True):
+            t = (float(node) + 1) / 2
+            missed = 1 - chances * (1 - t)
+            total = total + float(weight) / 2 * t**size * missed.prod(-1) * ((gold * chances) / missed).sum(-1)
+        return 1 - 2 * total
+
+    def twin(self) -> StructureLoss:
+        return F1(self.gold, self.parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +333,7 @@ class BlackBox(StructureLoss):
     name = "black_box"
     differentiable = False
     inside_hull = False
+    extension = "none"
 
     @property
     def event_ndim(self) -> int:
@@ -250,9 +346,11 @@ class BlackBox(StructureLoss):
 LOSSES: dict[str, type[StructureLoss]] = {
     "linear": Linear,
     "squared_distance": SquaredDistance,
+    "squared_distance_linear": LinearSquaredDistance,
     "quadratic": LowRankQuadratic,
     "hamming": Hamming,
     "f1": F1,
+    "f1_multilinear": MultilinearF1,
     "mlp": MLP,
     "downstream": Downstream,
     "black_box": BlackBox,
@@ -266,9 +364,10 @@ MLP_CLASSES = 5
 def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSequence | int) -> StructureLoss:
     """A random loss that is tied to a gold structure.
 
-    With P the number of parts of the gold structure and ε standard normal: ``linear`` weighs by ``ε − gold``; ``squared_distance`` measures
-    to ``gold + ε/2``; ``quadratic`` has the matrix ``ε/√P`` of 8 rows; ``mlp`` has 16 hidden units with weights ``ε/√P``, 5 classes, and as
-    its label the class that it gives to gold; ``black_box`` hides that mlp. Entries that the oracle ignores weigh nothing.
+    With P the number of parts of the gold structure and ε standard normal: ``linear`` weighs by ``ε − gold``; both extensions of
+    ``squared_distance`` measure to ``gold + ε/2``; ``quadratic`` has the matrix ``ε/√P`` of 8 rows; ``mlp`` has 16 hidden units with
+    weights ``ε/√P``, 5 classes, and as its label the class that it gives to gold; ``black_box`` hides that mlp. Entries that the oracle
+    ignores weigh nothing.
 
     Args:
         name: a key of `LOSSES`, other than ``downstream``.
@@ -320,9 +419,11 @@ def _random_mlp(tie: _Tie) -> MLP:
 _MAKERS: dict[str, Callable[[_Tie], StructureLoss]] = {
     "linear": lambda tie: Linear(tie.noise() - tie.gold),
     "squared_distance": lambda tie: SquaredDistance(tie.gold + tie.noise() / 2, tie.parts),
+    "squared_distance_linear": lambda tie: LinearSquaredDistance(tie.gold + tie.noise() / 2, tie.parts),
     "quadratic": lambda tie: LowRankQuadratic(tie.scaled_noise(QUADRATIC_RANK), tie.gold),
     "hamming": lambda tie: Hamming(tie.gold),
     "f1": lambda tie: F1(tie.gold, tie.parts),
+    "f1_multilinear": lambda tie: MultilinearF1(tie.gold, tie.parts),
     "mlp": _random_mlp,
     "black_box": lambda tie: BlackBox(_random_mlp(tie)),
 }

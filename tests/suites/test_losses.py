@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -11,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Categorical, LinearChain, Subset
+from structgrad.oracles import Alignment, Categorical, LinearChain, Subset
 from structgrad.suites.base import ProblemLoss
+from structgrad.suites.problems import Offset
 from structgrad.suites.problems.losses import (
     F1,
     LOSSES,
@@ -21,7 +23,9 @@ from structgrad.suites.problems.losses import (
     Downstream,
     Hamming,
     Linear,
+    LinearSquaredDistance,
     LowRankQuadratic,
+    MultilinearF1,
     SquaredDistance,
     StructureLoss,
     make_loss,
@@ -78,13 +82,25 @@ def explicit_f1(z: Any) -> Any:
     return 1 - 2 * common / (sum(z[c] for c in READ) + sum(float(GOLD[c]) for c in CELLS))
 
 
+def explicit_expected_f1(z: Any) -> Any:
+    """Over all ways to take and leave the parts, each with its own probability."""
+    total = 0.0
+    for taken in itertools.product((0, 1), repeat=len(READ)):
+        probability = math.prod(float(z[c]) if one else 1 - float(z[c]) for c, one in zip(READ, taken, strict=True))
+        common = sum(one for c, one in zip(READ, taken, strict=True) if GOLD[c] == 1)
+        total += probability * 2 * common / (sum(taken) + sum(float(GOLD[c]) for c in CELLS))
+    return 1 - total
+
+
 NETWORK = MLP(MATRIX, BIAS, SECOND, 2)
 CASES = (
     Case(Linear(WEIGHTS), lambda z: sum(float(WEIGHTS[c]) * z[c] for c in CELLS)),
     Case(SquaredDistance(TARGET, PARTS), lambda z: sum((z[c] - float(TARGET[c])) ** 2 for c in READ)),
+    Case(LinearSquaredDistance(TARGET, PARTS), lambda z: sum(z[c] * (1 - 2 * float(TARGET[c])) + float(TARGET[c]) ** 2 for c in READ)),
     Case(LowRankQuadratic(MATRIX, GOLD), explicit_quadratic),
     Case(Hamming(GOLD), lambda z: sum(1 - z[c] for c in CELLS if GOLD[c] == 1)),
     Case(F1(GOLD, PARTS), explicit_f1),
+    Case(MultilinearF1(GOLD, PARTS), explicit_expected_f1),
     Case(NETWORK, explicit_mlp),
     Case(Downstream(CLASSIFIER, CLASS_BIAS, FRAMES, 2, 1), explicit_downstream, (5,)),
     Case(BlackBox(NETWORK), explicit_mlp),
@@ -224,7 +240,7 @@ def test_made_losses_have_their_type_and_are_seeded(name: str) -> None:
     assert type(loss) is LOSSES[name]
     assert torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=3)(z))
     assert torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=np.random.SeedSequence(3))(z))
-    if name not in ("hamming", "f1"):
+    if name not in ("hamming", "f1", "f1_multilinear"):
         assert not torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=4)(z))
 
 
@@ -240,11 +256,11 @@ def test_ignored_entries_carry_no_weight(name: str) -> None:
         assert bool((gradient[:, PARTS] != 0).any())
 
 
-@pytest.mark.parametrize("name", ["quadratic", "hamming", "f1"])
+@pytest.mark.parametrize("name", ["quadratic", "hamming", "f1", "f1_multilinear"])
 def test_gold_has_loss_zero_and_no_structure_less(name: str) -> None:
     loss = make_loss(name, GOLD, LinearChain(), seed=0)
     values = loss(vertices(LinearChain(), EVENT))
-    assert float(loss(GOLD)) == pytest.approx(0, abs=1e-25)
+    assert float(loss(GOLD)) == pytest.approx(0, abs=1e-15)
     assert int((values < 1e-12).sum()) == 1
     assert float(values.min()) > -1e-12
 
@@ -298,3 +314,59 @@ def test_gold_of_another_shape_or_without_parts_is_refused(gold: Tensor, got: st
         ValueError, match=rf"`make_loss` got a gold structure of {got} part\(s\); expected 1 event dimension\(s\) and at least one"
     ):
         make_loss("linear", gold, Categorical(), seed=0)
+
+
+TWINS = [case for case in CASES if case.loss.name in ("squared_distance", "squared_distance_linear", "hamming", "f1", "f1_multilinear")]
+
+
+@pytest.mark.parametrize("case", TWINS, ids=str)
+def test_a_twin_is_the_same_on_structures_and_another_between_them(case: Case) -> None:
+    twin, structures = case.loss.twin(), vertices(LinearChain(), EVENT)
+    torch.testing.assert_close(twin(structures), case.loss(structures), rtol=1e-12, atol=1e-12)
+    middle = structures.mean(0)
+    assert abs(float(twin(middle) - case.loss(middle))) > 1e-3
+    assert twin.extension != case.loss.extension
+    assert torch.equal(twin.twin()(middle), case.loss(middle)) or case.loss.name == "hamming"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in TWINS], ids=str)
+def test_a_loss_with_one_extension_says_so(case: Case) -> None:
+    with pytest.raises(
+        ValueError, match=rf"`twin` got the loss {case.loss.name}, which has one extension only; expected one of squared_dis"
+    ):
+        case.loss.twin()
+
+
+def test_names_of_extensions_say_how_a_loss_goes_on() -> None:
+    """Linear along every segment; quadratic with a constant second difference; multilinear in one part at a time."""
+    first, second = points(EVENT, 2)
+    for case in (case for case in CASES if len(case.event) == 3):
+        along = [float(case.loss(first + t * (second - first))) for t in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        bend = np.diff(along, n=2)
+        linear, quadratic = bool(np.abs(bend).max() < 1e-12), bool(np.ptp(bend) < 1e-12)
+        assert linear == (case.loss.extension == "linear"), case
+        assert (quadratic and not linear) == (case.loss.extension == "quadratic"), case
+    one = []
+    for t in (0.0, 0.5, 1.0):
+        first[1, 0, 1] = t
+        one.append(float(MultilinearF1(GOLD, PARTS)(first)))
+    assert one[1] == pytest.approx((one[0] + one[2]) / 2, abs=1e-12)
+
+
+def test_multilinear_f1_is_f1_where_structures_differ_in_size() -> None:
+    """A structure may take up to three times as many parts as gold, less one."""
+    structures = Alignment().enumerate((4, 4), dtype=torch.float64)
+    for gold in (structures[structures.flatten(1).sum(-1).argmin()], structures[7]):
+        torch.testing.assert_close(MultilinearF1(gold)(structures), F1(gold)(structures), rtol=1e-12, atol=1e-13)
+
+
+def test_a_shifted_loss_keeps_all_but_its_values() -> None:
+    for case in CASES:
+        shifted, z = Offset(Offset(case.loss, 10.0), -0.5), points(case.event, 3).requires_grad_()
+        loss: ProblemLoss = shifted
+        torch.testing.assert_close(loss(z), case.loss(z) + 9.5)
+        assert (loss.name, loss.offset) == (f"{case.loss.name}+10-0.5", 9.5)
+        kept = ("differentiable", "inside_hull", "vertex_degree", "extension")
+        assert [getattr(loss, name) for name in kept] == [getattr(case.loss, name) for name in kept]
+        if case.loss.differentiable:
+            assert torch.equal(*(torch.autograd.grad(one(z).sum(), z)[0] for one in (loss, case.loss)))
