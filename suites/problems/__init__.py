@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from .facts import InstanceFacts, instance_facts
+from .items import STAGES
 from .losses import LOSSES, make_loss
-from .named import DATA_FOLDERS, PROBLEMS, STAGES, available, default_data, from_file, load
+from .named import BUILT_IN_PROBLEMS, DATA_FOLDERS, PROBLEMS, REAL_PROBLEMS, available, default_data, from_file, load, stages_of
+from .offset import Offset
+from .regimes import ENTROPY_STAGES
 from .score_files import Convention, ScoreFile
 
 __all__ = [
+    "BUILT_IN_PROBLEMS",
     "DATA_FOLDERS",
+    "ENTROPY_STAGES",
     "LOSSES",
     "PROBLEMS",
+    "REAL_PROBLEMS",
     "STAGES",
     "Convention",
+    "InstanceFacts",
+    "Offset",
     "ScoreFile",
     "available",
     "default_data",
     "from_file",
+    "instance_facts",
     "load",
     "make_loss",
+    "stages_of",
 ]

@@ -1,0 +1,91 @@
+"""Item sets: scores by stage and index, gold structures by index, and what a problem makes of them.
+
+Gold and loss do not depend on the stage, so that stages differ in the scores alone; and nothing random depends on order: every stream is
+keyed by names.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...oracles.base import Oracle, SamplingOracle
+from ..base import ProblemLoss
+
+STAGES = ("init", "early", "final")
+"""Stages of training: before the first step, after a few, and at the end."""
+
+
+class Items(abc.ABC):
+    """An item set.
+
+    Attributes:
+        name: of the problem. ``seed``: of everything random.
+        source: where the scores come from, for people.
+        oracle: whose scores they are.
+        default_loss: a key of `LOSSES`.
+    """
+
+    name: str
+    seed: int
+    source: str
+    oracle: Oracle
+    default_loss: str
+
+    def key(self, *names: str) -> np.random.SeedSequence:
+        """A seed that depends on names alone: on the problem, the user's seed and what it is for."""
+        text = "\x1f".join((self.name, str(self.seed), *names))
+        return np.random.SeedSequence(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little"))
+
+    def random(self, *names: str) -> np.random.Generator:
+        """A stream for one purpose."""
+        return np.random.default_rng(self.key(*names))
+
+    def sampled(self, index: int, scores: Tensor) -> Tensor:
+        """One exact sample, always the same for an item."""
+        if not isinstance(self.oracle, SamplingOracle):
+            return self.oracle.argmax(scores)
+        state = self.key("gold", self.item_name(index)).generate_state(1, np.uint64)[0]
+        return self.oracle.sample(scores, generator=torch.Generator().manual_seed(int(state) >> 1))
+
+    def prepare(self, stage: str, indices: Sequence[int]) -> None:  # noqa: B027, most sets have nothing to prepare
+        """Compute together what is cheaper for many items at once; no number depends on it."""
+
+    @abc.abstractmethod
+    def chosen(self, instances: int) -> list[int]:
+        """The indices of so many items."""
+
+    @abc.abstractmethod
+    def item_name(self, index: int) -> str:
+        """Unique in the set."""
+
+    @abc.abstractmethod
+    def scores(self, stage: str, index: int) -> Tensor:
+        """Float64 ``[*event]``."""
+
+    @abc.abstractmethod
+    def gold(self, index: int) -> Tensor:
+        """A structure, ``[*event]`` of 0/1."""
+
+    def downstream(self, stage: str, index: int) -> ProblemLoss | None:
+        """The item's own loss ``downstream``, where it has one."""
+        return None
+
+
+class FoundItems(Items):
+    """Items of a file: a selection is spread evenly over them by length."""
+
+    @abc.abstractmethod
+    def lengths(self) -> np.ndarray:
+        """How large each item is: numbers ``[items]``."""
+
+    def chosen(self, instances: int) -> list[int]:
+        order = np.argsort(self.lengths(), kind="stable")
+        if not 1 <= instances <= len(order):
+            raise ValueError(f"got instances={instances}; expected 1 to {len(order)}, the number of items in {self.source}")
+        return [int(order[(2 * i + 1) * len(order) // (2 * instances)]) for i in range(instances)]

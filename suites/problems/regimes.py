@@ -1,0 +1,245 @@
+"""Built-in problems: random scores of every structure, scaled until they are as peaked as those of a real model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...oracles import (
+    Alignment,
+    Assignment,
+    Categorical,
+    Categories,
+    Constituency,
+    LinearChain,
+    ProjectiveTree,
+    ShiftReduce,
+    SpanningTree,
+    Subset,
+)
+from ...oracles.base import MarginalOracle
+from ..base import ProblemLoss
+from .entropy import entropy_scales
+from .items import STAGES, Items
+from .losses import Downstream
+from .stage_names import number_of
+
+ENTROPY_STAGES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
+"""The default grid of normalised entropies, from nearly uniform to nearly certain; any ``h=<number>`` in (0, 1) is a stage."""
+
+AGREEMENT = 0.5
+"""Share of the final direction in the early one. A model that has begun to learn already prefers what it will end up with; this share
+gives gold about the log-probability that it has in the real sets."""
+
+Draw = Callable[[np.random.Generator, int], Tensor]
+"""A random direction [*event] for an item of some index."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What one built-in problem is made of.
+
+    Attributes:
+        summary: one line.
+        oracle: whose scores they are.
+        draw: sizes and random directions.
+        entropies: at init, early and final, as shares of the log count.
+        loss: a key of `LOSSES`, by default.
+        origin: scores ``[*event]`` of the uniform law of an event shape; 0 when None.
+    """
+
+    summary: str
+    oracle: MarginalOracle
+    draw: Draw
+    entropies: tuple[float, float, float]
+    loss: str = "quadratic"
+    origin: Callable[[tuple[int, ...]], Tensor] | None = None
+
+
+class RegimeItems(Items):
+    """Random directions, scaled until the entropy is right.
+
+    The directions of init and final are drawn independently, early lies between them; those of ``h=…`` are one more draw, the same for all
+    h. Gold is a sample of the final stage, so that there the best structure is gold as often as in a calibrated trained model; to the
+    directions of init and of ``h=…`` it has no relation.
+    """
+
+    source = "built-in"
+    oracle: MarginalOracle
+
+    def __init__(self, name: str, seed: int, regime: Regime) -> None:
+        self.name, self.seed, self.regime = name, seed, regime
+        self.oracle, self.default_loss = regime.oracle, regime.loss
+        self._scaled: dict[tuple[str, int], Tensor] = {}
+
+    def chosen(self, instances: int) -> list[int]:
+        if instances < 1:
+            raise ValueError(f"got instances={instances} of {self.name}; expected at least 1")
+        return list(range(instances))
+
+    def item_name(self, index: int) -> str:
+        return f"{self.name}-{index}"
+
+    def prepare(self, stage: str, indices: Sequence[int]) -> None:
+        """Items of one shape are scaled together."""
+        for name in {stage, "final"}:
+            by_shape: dict[tuple[int, ...], dict[int, Tensor]] = {}
+            for index in indices:
+                if (name, index) not in self._scaled:
+                    direction = self.direction(name, index)
+                    by_shape.setdefault(tuple(direction.shape), {})[index] = direction
+            for event, directions in by_shape.items():
+                self._scale(name, event, directions)
+
+    def scores(self, stage: str, index: int) -> Tensor:
+        self.prepare(stage, (index,))
+        return self._scaled[stage, index]
+
+    def gold(self, index: int) -> Tensor:
+        return self.sampled(index, self.scores("final", index))
+
+    def direction(self, stage: str, index: int) -> Tensor:
+        """What the scores of a stage are a multiple of, 0 at ignored entries."""
+        if stage == "early":
+            return (1 - AGREEMENT) * self.direction("init", index) + AGREEMENT * self.direction("final", index)
+        drawn = self.regime.draw(self.random("scores", stage if stage in STAGES else "h", self.item_name(index)), index)
+        return torch.where(self.oracle.read_mask(tuple(drawn.shape)), drawn, 0)
+
+    def _scale(self, stage: str, event: tuple[int, ...], directions: dict[int, Tensor]) -> None:
+        stacked = torch.stack(list(directions.values()))
+        target = torch.full((len(stacked),), self._share(stage) * math.log(self.oracle.count(event)), dtype=torch.float64)
+        origin = None if self.regime.origin is None else self.regime.origin(event)
+        # Rounded, for the last bits of an entropy depend on how many items are computed together, and scores must not.
+        scales = entropy_scales(self.oracle, stacked, target, origin=origin).float().double()
+        for index, direction, scale in zip(directions, stacked, scales, strict=True):
+            self._scaled[stage, index] = scale * direction if origin is None else scale * direction + origin
+
+    def _share(self, stage: str) -> float:
+        """The normalised entropy of a stage."""
+        return self.regime.entropies[STAGES.index(stage)] if stage in STAGES else number_of(stage, "h", 1) or 0.0
+
+
+class SubsetItems(RegimeItems):
+    """Subsets with a random classifier of the mean chosen frame, one for all items; the label is the class that it gives to gold."""
+
+    def downstream(self, stage: str, index: int) -> ProblemLoss:
+        shared, own = self.random("classifier"), self.random("frames", self.item_name(index))
+        weight, bias = torch.from_numpy(shared.standard_normal((10, 13))), torch.from_numpy(shared.standard_normal(10)) / 3
+        frames = torch.from_numpy(own.standard_normal((12, 13)))
+        logits = Downstream(weight, bias, frames, 3, 0).logits(self.gold(index))
+        return Downstream(weight, bias, frames, 3, int(logits.argmax()))
+
+
+def _normal(*sizes: tuple[int, ...]) -> Draw:
+    """Standard normal directions, the event shapes taken in turn."""
+    return lambda random, index: torch.from_numpy(random.standard_normal(sizes[index % len(sizes)]))
+
+
+def _chain(random: np.random.Generator, index: int) -> Tensor:
+    """As in trained taggers, unary scores dominate."""
+    length = 3 + index % 4
+    unary, other = torch.from_numpy(random.standard_normal((length, 5))), torch.from_numpy(random.standard_normal((7, 5))) / 4
+    return LinearChain.from_potentials(unary, other[:5], start=other[5], end=other[6])
+
+
+def _uniform_policy(event: tuple[int, ...]) -> Tensor:
+    """The scores at which a locally normalised policy gives all derivations the same probability."""
+    steps = ShiftReduce().step_log_probs(torch.zeros(event, dtype=torch.float64))
+    return torch.where(steps > -math.inf, steps, 0)
+
+
+def _shares(nats: tuple[float, float, float], log_count: float) -> tuple[float, float, float]:
+    """Mean entropies of the real items at init, early and final, over the mean logarithm of their numbers of structures."""
+    init, early, final = (value / log_count for value in nats)
+    return init, early, final
+
+
+# Means over the items of the real sets; 4.065 is the mean length of the tagged sentences.
+_TAGGING = _shares((6.516, 5.884, 0.973), 4.065 * math.log(5))
+_DEPENDENCY = _shares((4.631, 4.351, 0.779), 4.6329)
+_PROJECTIVE = _shares((3.616, 3.285, 0.543), 3.6189)
+_BINARY_TREES = _shares((4.919, 1.732, 0.001), 4.9209)
+_DERIVATIONS = _shares((4.548, 4.639, 0.128), 4.9209)
+_ASSIGNMENT = _shares((4.804, 4.791, 0.738), 4.8322)
+# Speech is aligned at γ = 1 and γ = 0.1, which stand for init and final; early lies in the middle.
+_ALIGNMENT = _shares((5.934, 3.496, 1.058), 6.8979)
+
+_DERIVATION_SHAPES = ((8, 8, 2), (9, 9, 2), (10, 10, 2))
+
+REGIMES: dict[str, Regime] = {
+    "categorical_regimes": Regime(
+        "random scores of 10 classes, as peaked as those of categorical_fsdd", Categorical(), _normal((10,)), (0.990, 0.957, 0.112), "mlp"
+    ),
+    "categories_regimes": Regime(
+        "random scores of 4 to 6 categories with 4 parts, as peaked as those of tagging_coarse5",
+        Categories(),
+        _normal((4, 4), (5, 4), (6, 4)),
+        _TAGGING,
+        "mlp",
+    ),
+    "subset_regimes": Regime(
+        "random scores of 3 of 12 with a random downstream classifier, as peaked as those of subset_fsdd_downstream",
+        Subset(3),
+        _normal((12,)),
+        (0.995, 0.931, 0.347),
+        Downstream.name,
+    ),
+    "chain_regimes": Regime(
+        "random scores of chains of 3 to 6 with 5 tags, as peaked as those of tagging_coarse5", LinearChain(), _chain, _TAGGING
+    ),
+    "alignment_regimes": Regime(
+        "random scores of alignments of 5×5 to 7×6, as peaked as those of dtw_speech",
+        Alignment(),
+        _normal((5, 5), (5, 6), (6, 6), (7, 6)),
+        _ALIGNMENT,
+    ),
+    "constituency_regimes": Regime(
+        "random scores of binary trees of 7 to 9 leaves, as peaked as those of binary_trees_listops",
+        Constituency(),
+        _normal((7, 7), (8, 8), (9, 9)),
+        _BINARY_TREES,
+    ),
+    "projective_tree_regimes": Regime(
+        "random scores of projective trees of 5 to 7 words, as peaked as those of dependency_en_ewt_projective",
+        ProjectiveTree(),
+        _normal((6, 6), (7, 7), (8, 8)),
+        _PROJECTIVE,
+    ),
+    "spanning_tree_regimes": Regime(
+        "random scores of dependency trees of 4 to 6 words, as peaked as those of dependency_en_ewt",
+        SpanningTree(),
+        _normal((5, 5), (6, 6), (7, 7)),
+        _DEPENDENCY,
+    ),
+    "assignment_regimes": Regime(
+        "random scores of permutations of 5 to 7, as peaked as those of assignment_alibi_fr_en",
+        Assignment(),
+        _normal((5, 5), (6, 6), (7, 7)),
+        _ASSIGNMENT,
+    ),
+    "shift_reduce_regimes": Regime(
+        "random scores of derivations of 7 to 9 leaves, normalised globally, as peaked as those of shift_reduce_listops",
+        ShiftReduce(),
+        _normal(*_DERIVATION_SHAPES),
+        _DERIVATIONS,
+    ),
+    "policy_regimes": Regime(
+        "the same with a policy: derivations of 7 to 9 leaves, normalised at every state",
+        ShiftReduce("local"),
+        _normal(*_DERIVATION_SHAPES),
+        _DERIVATIONS,
+        origin=_uniform_policy,
+    ),
+}
+"""By name."""
+
+
+def regime_items(name: str, seed: int) -> RegimeItems:
+    """The item set of a built-in problem."""
+    kind = SubsetItems if name == "subset_regimes" else RegimeItems
+    return kind(name, seed, REGIMES[name])
