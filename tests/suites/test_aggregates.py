@@ -1,0 +1,131 @@
+"""Aggregates over instances: exact values, and simulated coverage of their intervals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from structgrad.suites.statistics.aggregates import Aggregate, Comparison, Measured, aggregate, compare
+from structgrad.suites.statistics.metrics import Interval
+
+SIMULATIONS, INSTANCES = 200, 32
+
+
+def exact(values: np.ndarray) -> Measured:
+    return Measured(values, np.zeros_like(values))
+
+
+def noisy(values: np.ndarray, error: float, random: np.random.Generator) -> Measured:
+    errors = error * np.abs(values)
+    return Measured(values + errors * random.standard_normal(values.shape), errors)
+
+
+def test_exact_values() -> None:
+    found = aggregate(Measured.of([3.0, 1.0, 100.0, 2.0, 4.0]))
+    assert (found.instances, found.undefined) == (5, 0)
+    assert (found.lower_quartile.value, found.median.value, found.upper_quartile.value) == (2.0, 3.0, 4.0)
+    assert found.geometric_mean.value == pytest.approx(2400 ** (1 / 5))
+
+
+def test_what_is_not_defined_is_left_out_and_counted() -> None:
+    found = aggregate(Measured.of([None, 1.0, math.nan, 4.0, math.inf]))
+    assert (found.instances, found.undefined, found.median.value, found.geometric_mean.value) == (2, 3, 2.5, pytest.approx(2.0))
+    nothing = Interval(None)
+    assert aggregate(Measured.of([None])) == Aggregate(0, 1, nothing, nothing, nothing, nothing)
+    assert compare(Measured.of([None]), Measured.of([1.0])) == Comparison(0, 1, nothing, nothing)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_geometric_means_and_ratios_need_positive_values(value: float) -> None:
+    mixed, positive = Measured.of([1.0, value]), Measured.of([1.0, 2.0])
+    assert aggregate(mixed).geometric_mean == Interval(None)
+    assert compare(mixed, positive).log_ratio == Interval(None)
+    assert compare(positive, mixed).log_ratio == Interval(None)
+    assert compare(mixed, positive).win_rate.value == 0.75
+
+
+def test_wins_are_paired_and_ties_count_half() -> None:
+    a, b = Measured.of([1.0, 5.0, 2.0, 7.0]), Measured.of([2.0, 4.0, 2.0, 8.0])
+    assert compare(a, b).win_rate.value == 0.625
+    assert compare(a, b, higher_is_better=True).win_rate.value == 0.375
+    assert compare(a, b).log_ratio.value == pytest.approx((math.log(7 / 8) + math.log(1.0)) / 2)
+    assert compare(a, a).win_rate == Interval(0.5, 0.5, 0.5)
+
+
+def test_a_constant_ratio_has_an_interval_of_no_width() -> None:
+    values = np.random.default_rng(0).lognormal(size=20)
+    found = compare(exact(3 * values), exact(values))
+    assert found.log_ratio == Interval(*[pytest.approx(math.log(3))] * 3)
+    assert found.win_rate == Interval(0.0, 0.0, 0.0)
+
+
+def test_standard_errors_come_from_intervals() -> None:
+    measured = Measured.of([1.0, 2.0, None], [0.0, None, None], [2.0, None, None])
+    assert measured.errors == pytest.approx([1 / 1.959964, 0, 0])
+    with pytest.raises(ValueError, match=r"`Measured.of` got 2 values, 1 lows and 2 highs; expected one of each, or none"):
+        Measured.of([1.0, 2.0], [1.0], [1.0, 2.0])
+
+
+def test_unpaired_instances_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`compare` got 2 and 3 instances; expected the same instances in the same order"):
+        compare(Measured.of([1.0, 2.0]), Measured.of([1.0, 2.0, 3.0]))
+
+
+def test_the_same_numbers_come_out_every_time() -> None:
+    measured = noisy(np.random.default_rng(0).lognormal(size=16), 0.1, np.random.default_rng(1))
+    assert aggregate(measured) == aggregate(measured)
+
+
+def test_the_error_of_an_instance_widens_every_interval() -> None:
+    """Instances that hardly differ: all that is left is their own error, of which a mean over 25 has a fifth."""
+    values = np.linspace(1, 1.001, 25)
+    blurred, other = Measured(values, np.full_like(values, 0.1)), exact(values[::-1].copy())
+    whole = 2 * 1.96 * 0.1 / 5
+    found = aggregate(blurred)
+    for interval, factor in ((found.median, 1.25), (found.lower_quartile, 1.36), (found.geometric_mean, 1.0)):
+        assert width(interval) == pytest.approx(factor * whole, rel=0.15)
+    assert width(compare(blurred, other).log_ratio) == pytest.approx(1.25 * whole, rel=0.15)
+    assert width(compare(blurred, other).win_rate) > 0.3
+    assert max(width(aggregate(other).median), width(compare(other, other).win_rate)) < 0.001
+
+
+def width(interval: Interval) -> float:
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval.high - interval.low
+
+
+def coverage(intervals: list[Interval], expected: float) -> float:
+    return float(np.mean([one.low <= expected <= one.high for one in intervals]))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("error", [0.0, 0.1])
+def test_coverage_of_aggregates(error: float) -> None:
+    """Heavy-tailed instances: lognormal with σ = 1, whose median and geometric mean are 1."""
+    random = np.random.default_rng(7)
+    found = [aggregate(noisy(random.lognormal(size=INSTANCES), error, random)) for _ in range(SIMULATIONS)]
+    assert 0.90 <= coverage([one.median for one in found], 1) <= 0.99
+    assert 0.90 <= coverage([one.geometric_mean for one in found], 1) <= 0.99
+    assert 0.90 <= coverage([one.lower_quartile for one in found], math.exp(-0.6744898)) <= 0.99
+
+
+@pytest.mark.parametrize("error", [0.0, 0.1])
+def test_coverage_of_comparisons(error: float) -> None:
+    """Estimator a is better on Φ(0.5) = 69 % of the instances, by a factor of e^½ in the median; instances differ by much more."""
+    random = np.random.default_rng(7)
+    found = []
+    for _ in range(SIMULATIONS):
+        instance, difference = random.lognormal(sigma=2, size=INSTANCES), random.normal(-0.5, 1, size=INSTANCES)
+        found.append(compare(noisy(instance * np.exp(difference), error, random), noisy(instance, error, random)))
+    assert 0.90 <= coverage([one.log_ratio for one in found], -0.5) <= 0.99
+    assert 0.90 <= coverage([one.win_rate for one in found], 0.6914625) <= 0.99
+
+
+def test_pairing_is_what_makes_comparisons_sharp() -> None:
+    random = np.random.default_rng(3)
+    instance = random.lognormal(sigma=2, size=INSTANCES)
+    a, b = exact(instance * np.exp(random.normal(-0.5, 0.3, INSTANCES))), exact(instance)
+    shuffled = exact(random.permutation(instance))
+    assert width(compare(a, b).log_ratio) < 0.2 * width(compare(a, shuffled).log_ratio)
