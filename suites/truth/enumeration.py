@@ -36,6 +36,7 @@ class Truth:
         count: number of structures. ``support``: how many have positive probability.
         kurtosis: of the score-function estimate with baseline ``E L``, by part, ``[*event]``; ``inf`` where it has no variance.
         kurtosis_along: the same along the gradient. Where a kurtosis is large, few samples carry the variance and a t-test misleads.
+        method: how it was computed. ``error``: a bound on the norm of the error of the gradient.
     """
 
     gradient: Tensor
@@ -48,6 +49,8 @@ class Truth:
     support: int
     kurtosis: Tensor
     kurtosis_along: float
+    method: str = "enumeration"
+    error: float = 0.0
 
 
 def exact_truth(loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: int = CAP, chunk: int = CHUNK) -> Truth:
