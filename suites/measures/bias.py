@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from scipy import stats
@@ -13,13 +15,22 @@ from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
 from ...oracles.base import EnumerableOracle
-from ..statistics.metrics import Interval, Summary, bias_interval, estimated_metrics, exact_metrics, summarise
+from ..base import Instance, Problem
+from ..statistics.adaptive import Budget, Checkpoint, sample_until
+from ..statistics.exact_moments import single
+from ..statistics.geometry import Geometry
+from ..statistics.metrics import UNDIRECTED, Interval, Summary, bias_interval, estimated_metrics, exact_metrics, summarise
 from ..statistics.moments import BATCHES, Moments
-from ..statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
+from ..statistics.reference_metrics import NoisyGradient, estimated_against, exact_against
+from ..statistics.scrambles import scramble_bias, scramble_metrics
+from ..suite import Context, Effort, Finding, Reference, Suite
 from ..truth import Target, Truth, exact_truth
+from ..truth.geometry import geometry
 from ..truth.replay import REPLAY_CAP, replay, slots_of
+from .replicates import Sampling, Tier, draw_moments, extend_moments, warmed
 
-Tier = Literal["auto", "exact", "mc"]
+__all__ = ["ALPHA", "EQUIVALENCE", "FILTER", "Bias", "Measurement", "Sampling", "Tier", "Verdict", "bias_test", "draw_moments", "measure"]
+
 Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved"]
 
 ALPHA = 1e-3
@@ -35,46 +46,33 @@ FILTER = 200
 """A direction is tested only where replicates / exact kurtosis reach this: else too few samples carry the variance for a t-test."""
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How replicates are drawn.
+POINTS = 4096
+"""Points per scramble."""
 
-    Args:
-        replicates: N.
-        seed: the root seed. ``key``: stable names of the stream, such as problem, stage and instance.
-        batch_size: rows per launch, rounded up to whole blocks of 128; the numbers do not depend on it.
-        tier: ``auto`` is exact where the estimator can be replayed, Monte Carlo elsewhere; ``mc`` forces replicates.
-        dtype: in which the estimator runs; truth and moments are float64.
-    """
-
-    replicates: int = 4096
-    seed: int = 0
-    key: tuple[str, ...] = ()
-    batch_size: int = 4096
-    tier: Tier = "auto"
-    dtype: torch.dtype = torch.float64
-
-    def __post_init__(self) -> None:
-        if self.replicates < 2 * BATCHES:
-            raise ValueError(f"`Sampling` got replicates={self.replicates}; expected at least {2 * BATCHES}, two per batch")
-        if self.batch_size < 1:
-            raise ValueError(f"`Sampling` got batch_size={self.batch_size}; expected at least 1")
-        if self.tier not in ("auto", "exact", "mc"):
-            raise ValueError(f"`Sampling` got tier={self.tier!r}; expected auto, exact or mc")
+VANISHING = 1e-6
+"""A gradient below this share of the standard deviation of the loss is flagged: what compares with it is left out."""
 
 
 @dataclass(frozen=True)
 class Measurement:
     """What `measure` finds: metrics with intervals, how they were found, and the verdict of the test for bias.
 
-    ``p_value`` is that of the test (Bonferroni over directions), None for the exact tier and where no direction could be tested.
+    Attributes:
+        metrics: against the exact gradient of the expected loss.
+        tier: how they were found. ``replicates``: None for the exact tier; for ``sobol`` the number of points over all scrambles.
+        verdict: of the test for bias.
+        p_value: of the test (Bonferroni over directions), None for an exact tier and where no direction could be tested.
+        sampling: ``converged`` or ``budget``; empty where nothing was sampled.
+        against: metrics of the bias against the reference that was given.
     """
 
     metrics: dict[str, Interval]
-    tier: Literal["exact", "mc"]
+    tier: Literal["exact", "sobol", "mc"]
     replicates: int | None
     verdict: Verdict
     p_value: float | None = None
+    sampling: Literal["", "converged", "budget"] = ""
+    against: dict[str, Interval] = field(default_factory=dict)
 
 
 def measure(  # noqa: PLR0913
@@ -85,6 +83,9 @@ def measure(  # noqa: PLR0913
     *,
     truth: Truth | None = None,
     sampling: Sampling | None = None,
+    effort: Effort | None = None,
+    reference: NoisyGradient | None = None,
+    scratch: Path | None = None,
 ) -> Measurement:
     """Bias, variance and relatives of an estimator at one score tensor.
 
@@ -98,6 +99,9 @@ def measure(  # noqa: PLR0913
         scores: one instance, ``[*event]``.
         truth: the exact gradient, if it is known already.
         sampling: replicates, seeds and tier.
+        effort: how far to go: replicates are added until intervals are narrow, see `adaptive`. None takes those of ``sampling``.
+        reference: the gradient of the estimator's own objective, to compare its bias with too.
+        scratch: a folder to keep the replicates of the last look in, and to go on from those found there.
 
     Raises:
         ValueError: a pair that does not fit, scores of another shape, or ``tier="exact"`` where only Monte Carlo is possible.
@@ -119,70 +123,79 @@ def measure(  # noqa: PLR0913
             raise ValueError(f"`measure` got the oracle {oracle.name}, which cannot be enumerated; pass the exact gradient as truth=")
         truth = exact_truth(loss, oracle, scores)
     target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
-    summary = _exact_summary(estimator, target, sampling)
+    task = _Task(estimator, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
+    summary = _exact_summary(task)
     if summary is not None:
-        return _exact_measurement(summary, truth)
+        return _exact_measurement(summary, truth, task)
     if sampling.tier == "exact":
         raise ValueError(f"`measure` got tier='exact' for {estimator.name}, which cannot be replayed here; expected tier='auto' or 'mc'")
-    return _sampled_measurement(_warmed(estimator, target, sampling), target, sampling)
+    task = replace(task, estimator=warmed(estimator, target, sampling))
+    return _quadrature_measurement(task) if sampling.tier == "sobol" else _sampled_measurement(task)
 
 
-def draw_moments(estimator: Estimator[Any], target: Target, sampling: Sampling, *, slot: str = "replicates") -> Moments:
-    """Streaming moments of N independent replicates; memory does not grow with N."""
-    moments = Moments.empty(target.truth.gradient)
-    for first, estimates in _launches(estimator, target, sampling, slot):
-        for offset, block in enumerate(estimates.split(BLOCK)):
-            moments.add(block, (first // BLOCK + offset) % BATCHES)
-    return moments
+@dataclass(frozen=True)
+class _Task:
+    """What is measured, and how."""
+
+    estimator: Estimator[Any]
+    target: Target
+    sampling: Sampling
+    geometry: Geometry | None
+    effort: Effort | None
+    reference: NoisyGradient | None
+    scratch: Path | None
+
+    @property
+    def information(self) -> Tensor | None:
+        return None if self.geometry is None else self.geometry.information
+
+    @property
+    def floor(self) -> float:
+        return VANISHING * math.sqrt(max(self.target.truth.loss_variance, 0.0))
+
+    @property
+    def equivalence(self) -> float:
+        return EQUIVALENCE if self.effort is None else self.effort.equivalence
+
+    @property
+    def identity(self) -> str:
+        """What replicates on disk are of."""
+        numbers = [self.target.truth.gradient.double(), self.target.scores.double()]
+        digest = hashlib.blake2b(b"".join(tensor.cpu().numpy().tobytes() for tensor in numbers), digest_size=12).hexdigest()
+        kept = (self.sampling.seed, self.sampling.key, self.sampling.dtype, self.sampling.piece)
+        return f"{self.estimator!r} version {self.estimator.version} on {digest} with {kept}"
 
 
-def _launches(estimator: Estimator[Any], target: Target, sampling: Sampling, slot: str) -> Iterator[tuple[int, Tensor]]:
-    key = seed_sequence(sampling.seed, *sampling.key, slot)
-    scores = target.scores
-    step = -(-sampling.batch_size // BLOCK) * BLOCK
-    for first in range(0, sampling.replicates, step):
-        rows = min(step, sampling.replicates - first)
-        streams = seed_blocks(key, first, rows, scores.device)
-        yield first, estimator.gradient(target.loss, target.oracle, scores.expand(rows, *scores.shape), generator=streams)
-
-
-def _warmed(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Estimator[Any]:
-    stream = generator(sampling.seed, *sampling.key, "warm-up", device=target.scores.device)
-    return estimator.warmed_up(target.loss, target.oracle, target.scores, generator=stream)
-
-
-def _exact_summary(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Summary | None:
+def _exact_summary(task: _Task) -> Summary | None:
     """The exact moments, or None where only replicates will do."""
-    if sampling.tier == "mc":
+    estimator, target, sampling = task.estimator, task.target, task.sampling
+    if sampling.tier in ("mc", "sobol"):
         return None
     if estimator.deterministic:
-        return _deterministic_summary(estimator, target)
+        unused = torch.Generator(target.scores.device)
+        estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
+        return single(estimate, target.truth.gradient, task.information)
     slots = slots_of(estimator, target.oracle, target.loss, target.scores)
-    if slots is None or target.truth.count**slots > REPLAY_CAP:
+    cap = REPLAY_CAP if task.effort is None else task.effort.replay_cap
+    if slots is None or target.truth.count**slots > cap:
         return None
-    return replay(_warmed(estimator, target, sampling), target, slots)
+    return replay(warmed(estimator, target, sampling), target, slots, task.information)
 
 
-def _deterministic_summary(estimator: Estimator[Any], target: Target) -> Summary:
-    unused = torch.Generator(target.scores.device)
-    estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused).double().flatten()
-    gradient = target.truth.gradient.flatten()
-    zero, infinite = gradient.new_zeros(()), gradient.new_full((), math.inf)
-    nonzero = (estimate != 0).sum().double()
-    return Summary(gradient, estimate - gradient, zero, infinite, (nonzero == 0).double(), nonzero)
-
-
-def _exact_measurement(summary: Summary, truth: Truth) -> Measurement:
+def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measurement:
     size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
     # Where the gradient all but vanishes, the rounding of the estimates and of the losses in them is what is left.
     rounding = 1e-13 * size + 1e-14 * (abs(truth.value) + math.sqrt(truth.loss_variance))
     allowed = EXACT_TOLERANCE * float(summary.gradient.norm()) + rounding
     verdict: Verdict = "unbiased-exact" if float(summary.error.norm()) <= allowed else "biased"
-    return Measurement(exact_metrics(summary), "exact", None, verdict)
+    against = {} if task.reference is None else exact_against(summary, task.reference)
+    return Measurement(exact_metrics(summary, task.geometry, floor=task.floor), "exact", None, verdict, against=against)
 
 
-def _sampled_measurement(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Measurement:
-    moments = draw_moments(estimator, target, sampling)
+def _sampled_measurement(task: _Task) -> Measurement:
+    estimator, target, sampling = task.estimator, task.target, task.sampling
+    moments, status = _moments(task)
+    sampling = replace(sampling, replicates=moments.total)
     p_value = bias_test(moments, target.truth)
     bound = math.sqrt(bias_interval(moments)[1])
     verdict: Verdict = "unresolved"
@@ -191,9 +204,39 @@ def _sampled_measurement(estimator: Estimator[Any], target: Target, sampling: Sa
     elif not estimator.unbiased and bias_interval(moments, level=1 - ALPHA)[0] > 0:
         # No claim is at stake, so the interval of the bias decides where no direction passes the filter of the test.
         verdict = "biased"
-    elif bound <= EQUIVALENCE * float(moments.gradient.norm()):
+    elif bound <= task.equivalence * float(moments.gradient.norm()):
         verdict = "equivalent"
-    return Measurement(estimated_metrics(moments), "mc", moments.total, verdict, p_value)
+    metrics = estimated_metrics(moments, task.geometry, floor=task.floor)
+    against = {} if task.reference is None else estimated_against(moments, task.reference)
+    return Measurement(metrics, "mc", moments.total, verdict, p_value, status, against)
+
+
+def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"]]:
+    """Of as many replicates as the effort asks for; of a fixed number without one."""
+    if task.effort is None:
+        return draw_moments(task.estimator, task.target, task.sampling, information=task.information), "budget"
+    sampling = replace(task.sampling, replicates=task.effort.replicates)
+    sampled = sample_until(
+        Moments.empty(task.target.truth.gradient, task.information),
+        lambda moments, stop: extend_moments(moments, task.estimator, task.target, sampling, stop=stop),
+        lambda moments: estimated_metrics(moments, task.geometry, floor=task.floor),
+        budget=Budget(task.effort.replicates, task.effort.most_replicates, task.effort.seconds),
+        checkpoint=None if task.scratch is None else Checkpoint(task.scratch, task.identity),
+    )
+    return sampled.moments, sampled.status
+
+
+def _quadrature_measurement(task: _Task) -> Measurement:
+    """By scrambled points in place of random ones: for estimators of few noise dimensions."""
+    from ..truth.quadrature import sobol_moments  # type: ignore[import-not-found]
+
+    gradient = task.target.truth.gradient
+    found = sobol_moments(task.estimator, task.target, points=POINTS, scrambles=BATCHES, key=(str(task.sampling.seed), *task.sampling.key))
+    high = math.sqrt(scramble_bias(found, gradient)[1])
+    surely = scramble_bias(found, gradient, level=1 - ALPHA)[0] > 0
+    verdict: Verdict = "biased" if surely else "equivalent" if high <= task.equivalence * float(gradient.norm()) else "unresolved"
+    metrics = scramble_metrics(found, gradient, task.geometry)
+    return Measurement(metrics, "sobol", POINTS * BATCHES, verdict, sampling="budget")
 
 
 def _repeats(estimator: Estimator[Any], target: Target, sampling: Sampling) -> bool:
@@ -230,3 +273,71 @@ def _t_test(error: float, square: float, n: float) -> float:
     if standard <= 1e-14 * abs(error) or standard == 0:
         return 1.0 if abs(error) < 1e-12 else 0.0
     return float(2 * stats.t.sf(abs(error) / standard, n - 1))
+
+
+class Bias(Suite):
+    """How far the mean of an estimate is from the gradient, and how far single estimates are from their mean."""
+
+    name: ClassVar[str] = "bias"
+    summary: ClassVar[str] = "bias, variance and usefulness of single estimates, against the exact gradient and that of the own objective"
+
+    def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
+        for instance in problem.instances:
+            truth = context.truth(problem, instance)
+            for name, estimator in estimators.items():
+                yield from _findings(name, estimator, (problem, instance), truth, context)
+
+
+def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], truth: Truth, context: Context) -> Iterator[Finding]:
+    problem, instance = place
+    key = (problem.name, problem.stage, instance.name)
+    scores = instance.scores.to(context.device)
+    sampling = Sampling(
+        replicates=context.effort.replicates,
+        seed=context.seed,
+        key=key,
+        batch_size=context.batch_size,
+        tier=context.tier,
+        dtype=context.dtype,
+    )
+    kind = own_reference(estimator)
+    reference = (
+        None if kind is None else _reference(kind, replace(instance, scores=scores), problem.oracle, truth, (str(context.seed), *key))
+    )
+    found = measure(
+        estimator,
+        problem.oracle,
+        instance.loss,
+        scores,
+        truth=truth,
+        sampling=sampling,
+        effort=context.effort,
+        reference=reference,
+        scratch=context.scratch,
+    )
+    known = {"instance": instance.name, "tier": found.tier, "replicates": found.replicates, "sampling": found.sampling}
+    for metric, interval in found.metrics.items():
+        verdict = {"verdict": found.verdict, "p_value": found.p_value} if metric == "relative_bias" else {}
+        against = "" if metric in UNDIRECTED else "expected"
+        yield _finding(name, metric, interval, reference=against, **known, **verdict)
+    yield Finding(name, "truth_norm", float(truth.gradient.norm()), instance=instance.name, reference="expected", tier="exact")
+    for metric, interval in found.against.items():
+        yield _finding(name, metric, interval, reference=kind, **known)
+
+
+def own_reference(estimator: Estimator[Any]) -> Reference | None:
+    """Whose gradient an estimator of another objective is to be compared with as well; None where there is none.
+
+    The gradient of ``L(argmax θ)`` is 0 almost everywhere, and nobody is to be near it.
+    """
+    return cast(Reference, estimator.objective) if estimator.objective in ("perturbed", "relaxed") else None
+
+
+def _reference(kind: Reference, instance: Instance, oracle: Any, truth: Truth, key: tuple[str, ...]) -> NoisyGradient:
+    from ..truth.references import reference_gradient  # type: ignore[import-not-found]
+
+    return cast(NoisyGradient, reference_gradient(kind, oracle, instance.loss, instance.scores, truth=truth, key=key))
+
+
+def _finding(estimator: str, metric: str, interval: Interval, **known: Any) -> Finding:
+    return Finding(estimator, metric, interval.value, interval.low, interval.high, interval.method, **known)

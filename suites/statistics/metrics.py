@@ -1,36 +1,77 @@
 """From moments to metrics with intervals.
 
 Squared norms of a noisy mean are biased upwards by ``tr S/N``; every norm here is corrected for it (a U-statistic), so that an unbiased
-estimator shows a relative bias of 0 and not of its noise floor. Intervals are delete-one-batch jackknives, but for the bias and, where it
-is close to 1, the cosine: at these boundaries the jackknife is wrong, and the interval comes from the variance of the U-statistic itself.
+estimator shows a relative bias of 0 and not of its noise floor. How each interval is made is said in `intervals`, and by the interval.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from scipy import stats
 from torch import Tensor
 
+from .geometry import Geometry
+from .intervals import (
+    LEVEL,
+    Errors,
+    Interval,
+    bias_interval,
+    clustered_wilson,
+    jackknife,
+    profile,
+    wilson,
+)
 from .moments import BATCHES, Moments
 
-LEVEL = 0.95
+__all__ = [
+    "LEVEL",
+    "Estimates",
+    "Interval",
+    "Summary",
+    "active_parts",
+    "bias_interval",
+    "estimated_metrics",
+    "exact_metrics",
+    "metric_values",
+    "summarise",
+]
+
+SAMPLES = 16
+"""Of the metrics that are about an average of several estimates."""
+
+UNDIRECTED = ("snr", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
+"""Metrics that do not compare with the exact gradient: they are defined where it vanishes too."""
+
+LINEAR = ("gain", "mean_cosine", "gradient_nonzeros")
+"""Metrics that are means of independent numbers, one per replicate: the jackknife of their batches is a t-interval."""
+
+NO_VARIANCE = 1e-14
+"""A trace below this share of the squared mean is rounding: the signal-to-noise ratio is not defined."""
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A value with its interval; bounds are None for an exact value, everything is None where the metric is not defined."""
+class Estimates:
+    """What single estimates are like: means over them, ``[...]``.
 
-    value: float | None
-    low: float | None = None
-    high: float | None = None
+    Attributes:
+        descent: share with ``⟨ĝ, g⟩ > 0``. ``cosine``: with g, 0 for an estimate of 0. ``quartic``: of ``‖ĝ‖⁴``.
+        agreeing: of the number of parts whose sign is that of g. ``signed``: of active parts that are not 0.
+        informed: of ``ĝ'Fĝ``.
+    """
+
+    descent: Tensor
+    cosine: Tensor
+    quartic: Tensor
+    agreeing: Tensor
+    signed: Tensor
+    informed: Tensor
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The moments that metrics are functions of; every field may have leading dimensions.
+    """The moments that metrics are functions of; every field but the gradient may have leading dimensions.
 
     Attributes:
         gradient: [d], exact.
@@ -38,6 +79,8 @@ class Summary:
         trace: [...], trace of the covariance of one estimate.
         replicates: [...], how many estimates the mean is over; ``inf`` for an exact mean.
         zero: [...], share of estimates that are 0. ``nonzero``: [...], mean number of non-zero parts.
+        estimates: what needs more than mean and trace; None where it was not seen.
+        covariance: S, [d, d], of an exact tier up to `FULL_COVARIANCE` parts.
     """
 
     gradient: Tensor
@@ -46,47 +89,119 @@ class Summary:
     replicates: Tensor
     zero: Tensor
     nonzero: Tensor
+    estimates: Estimates | None = None
+    covariance: Tensor | None = None
 
 
-def metric_values(summary: Summary) -> dict[str, Tensor]:
-    """Every metric of `METRICS` that moments give, ``[...]``; NaN where it is not defined (a gradient of norm 0)."""
+def active_parts(gradient: Tensor) -> Tensor:
+    """Boolean, like the gradient: parts whose sign means something: no ignored entries, no forbidden parts, no rounding."""
+    size = gradient.abs()
+    return size > 1e-12 * size.max()
+
+
+def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[str, Tensor]:
+    """The metrics that are functions of a summary, ``[...]``; NaN where one is not defined (a gradient of norm 0)."""
     gradient, noise = summary.gradient, summary.trace / summary.replicates
     norm = gradient.norm()
     mean = summary.error + gradient
     bias = summary.error.square().sum(-1) - noise
     length = mean.square().sum(-1) - noise
     along = mean @ gradient
-    second = bias + summary.trace
-    return {
+    varies = summary.trace > NO_VARIANCE * mean.square().sum(-1)
+    values = {
         "relative_bias": bias.clamp(min=0).sqrt() / norm,
         "relative_bias_squared": bias / norm**2,
         "relative_variance": summary.trace / norm**2,
-        "relative_mse": second / norm**2,
+        "relative_mse": (bias + summary.trace) / norm**2,
         "gain": along / norm**2,
         "cosine": along / (norm * length.clamp(min=0).sqrt()),
+        "snr": torch.where(varies, length / summary.trace, math.nan),
         "rho": along / (norm * (length + summary.trace).clamp(min=0).sqrt()),
-        "zero_gradient_rate": summary.zero,
-        "gradient_nonzeros": summary.nonzero,
+        f"rho_{SAMPLES}": along / (norm * (length + summary.trace / SAMPLES).clamp(min=0).sqrt()),
+    }
+    if summary.estimates is not None:
+        values |= _single_values(summary.estimates, length + summary.trace)
+    if summary.estimates is not None and geometry is not None:
+        values |= _fisher_values(summary, summary.estimates, geometry)
+    return values | {"zero_gradient_rate": summary.zero, "gradient_nonzeros": summary.nonzero}
+
+
+def _single_values(estimates: Estimates, second: Tensor) -> dict[str, Tensor]:
+    return {
+        "mean_cosine": estimates.cosine,
+        "descent_probability": estimates.descent,
+        "sign_agreement": estimates.agreeing / estimates.signed,
+        "kurtosis": estimates.quartic / second.square(),
     }
 
 
-def exact_metrics(summary: Summary) -> dict[str, Interval]:
-    """Metrics of an exact tier: no intervals."""
-    return {name: Interval(_finite(float(value))) for name, value in metric_values(summary).items()}
+def _fisher_values(summary: Summary, estimates: Estimates, geometry: Geometry) -> dict[str, Tensor]:
+    """Like rho, in the metric of the Fisher information: ``⟨m, g⟩ / √(g'F⁺g E ĝ'Fĝ)``."""
+    mean = summary.error + summary.gradient
+    naive = torch.linalg.vecdot(mean @ geometry.information, mean)
+    # E of the naive square of the mean is m'Fm + tr(FS)/N, and that of the single estimates m'Fm + tr(FS).
+    share = 1 / summary.replicates
+    trace = (estimates.informed - naive) / (1 - share)
+    square = naive - trace * share
+    along = mean @ summary.gradient
+    root = math.sqrt(geometry.natural)
+    return {
+        "fisher_rho": along / (root * estimates.informed.clamp(min=0).sqrt()),
+        f"fisher_rho_{SAMPLES}": along / (root * (square + trace / SAMPLES).clamp(min=0).sqrt()),
+    }
 
 
-def estimated_metrics(moments: Moments) -> dict[str, Interval]:
-    """Metrics of replicates, with 95 % intervals."""
-    whole = {name: float(value) for name, value in metric_values(summarise(moments)).items()}
-    jackknife = metric_values(_leave_one_out(moments))
-    result = {name: _jackknife(value, jackknife[name]) for name, value in whole.items()}
-    norm = float(moments.gradient.norm())
-    if norm > 0:
-        bias = bias_interval(moments)
-        result["relative_bias_squared"] = Interval(_finite(whole["relative_bias_squared"]), bias[0] / norm**2, bias[1] / norm**2)
-        result["relative_bias"] = Interval(_finite(whole["relative_bias"]), math.sqrt(bias[0]) / norm, math.sqrt(bias[1]) / norm)
-        result["cosine"] = _cosine(moments, whole, result["cosine"])
-    return result
+def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: float = 0.0) -> dict[str, Interval]:
+    """Metrics of an exact tier: no intervals.
+
+    Args:
+        summary: of an exact mean and covariance.
+        geometry: for the metrics that need the Fisher information; None leaves them out.
+        floor: a gradient of no greater norm counts as none: what compares with it is None, and the absolute error is given.
+    """
+    norm = float(summary.gradient.norm())
+    values = {name: Interval(_finite(float(value))) for name, value in metric_values(summary, geometry).items()}
+    unit = summary.gradient / summary.gradient.norm().clamp(min=1e-300)
+    values["orthogonal_bias"] = Interval(_finite(_ratio(float((summary.error - (summary.error @ unit) * unit).norm()), norm)))
+    if geometry is not None:
+        values["null_bias"] = Interval(_finite(_ratio(float((summary.error @ geometry.null).norm()), norm)))
+    return values if norm > floor else _absolute(values, Interval(float(summary.error.norm())), Interval(float(summary.trace)))
+
+
+def estimated_metrics(moments: Moments, geometry: Geometry | None = None, *, floor: float = 0.0) -> dict[str, Interval]:
+    """Metrics of replicates, with 95 % intervals; arguments as for `exact_metrics`."""
+    whole = {name: float(value) for name, value in metric_values(summarise(moments), geometry).items()}
+    without = metric_values(_leave_one_out(moments), geometry)
+    result = {name: _labelled(name, jackknife(value, without[name])) for name, value in whole.items()}
+    result["snr"] = _at_least_zero(result["snr"])
+    for name in ("zero_gradient_rate", "descent_probability"):
+        result[name] = wilson(whole[name], moments.total)
+    result["sign_agreement"] = clustered_wilson(whole["sign_agreement"], without["sign_agreement"], moments.total)
+    errors, gradient = Errors.of(moments), moments.gradient
+    if float(gradient.norm()) > floor:
+        cosine = cosine_interval(errors, gradient, whole["gain"], result["cosine"])
+        return result | bias_metrics(errors, gradient, geometry) | {"cosine": cosine}
+    variance = jackknife(float(summarise(moments).trace), _leave_one_out(moments).trace)
+    return _absolute(result, norm_interval(errors, 1.0), variance)
+
+
+def bias_metrics(errors: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:
+    """What is a norm of a bias, with profile intervals."""
+    norm = float(gradient.norm())
+    low, high = profile(errors)
+    result = {
+        "relative_bias": norm_interval(errors, norm),
+        "relative_bias_squared": Interval(errors.square_norm() / norm**2, low / norm**2, high / norm**2, "profile"),
+        "orthogonal_bias": norm_interval(errors.without(gradient / norm), norm),
+    }
+    return result if geometry is None else result | {"null_bias": norm_interval(errors.within(geometry.null), norm)}
+
+
+def norm_interval(errors: Errors, unit: float, *, noise: float = 0.0) -> Interval:
+    """The norm of a bias in multiples of ``unit``, with the profile interval; ``noise`` is that of the reference."""
+    low, high = profile(errors, noise=noise)
+    value = math.sqrt(max(errors.square_norm() - noise, 0.0))
+    return Interval(value / unit, math.sqrt(low) / unit, math.sqrt(high) / unit, "profile")
 
 
 def summarise(moments: Moments) -> Summary:
@@ -105,74 +220,42 @@ def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
     error = counts @ moments.mean / total.unsqueeze(-1)
     spread = (moments.mean.unsqueeze(0) - error.unsqueeze(1)).square().sum(-1)
     squares = kept @ moments.square.sum(-1) + (counts * spread).sum(-1)
-    parts = (error, squares / (total - 1).clamp(min=1), total, kept @ moments.zero / total, kept @ moments.nonzero / total)
-    return Summary(moments.gradient, *(part[0] if squeeze else part for part in parts))
+    active = active_parts(moments.gradient).double()
+    agreeing = (moments.nonzero @ active + moments.signs @ (active * moments.gradient.sign())) / 2
+    singles = (moments.descents, moments.cosines, moments.quartics, agreeing, moments.nonzero @ active, moments.informed)
+    means = [kept @ sums / total for sums in (moments.zero, moments.nonzero.sum(-1), *singles)]
+    parts = [error, squares / (total - 1).clamp(min=1), total, *means]
+    if squeeze:
+        parts = [part[0] for part in parts]
+    return Summary(moments.gradient, *parts[:5], estimates=Estimates(*parts[5:]))
 
 
-def _jackknife(value: float, without: Tensor) -> Interval:
-    finite = without[without.isfinite()]
-    if not math.isfinite(value) or len(finite) < len(without):
-        return Interval(_finite(value))
-    folds = len(finite)
-    error = math.sqrt((folds - 1) / folds * float((finite - finite.mean()).square().sum()))
-    half = float(stats.t.ppf((1 + LEVEL) / 2, folds - 1)) * error
-    return Interval(value, value - half, value + half)
-
-
-def bias_interval(moments: Moments, direction: Tensor | None = None, *, level: float = LEVEL) -> tuple[float, float]:
-    """Interval of ``‖b‖²``: the β that the U-statistic does not contradict, ``Var(β) = 4λβ/N + 2 tr(S²)/N²`` with ``λ = b'Sb/‖b‖²``.
-
-    Args:
-        moments: of the errors.
-        direction: a unit vector [d] to leave out: the interval is then that of the bias orthogonal to it.
-        level: of the interval.
-    """
-    summary = summarise(moments)
-    error, n = summary.error, float(summary.replicates)
-    estimate = float(error.square().sum()) - float(summary.trace) / n
-    if direction is not None:
-        shift = error @ direction
-        error = error - shift * direction
-        estimate = float(error.square().sum()) - (float(summary.trace) - _variance_along(moments, direction)) / n
-    trace_square = _trace_of_square(moments)
-    unit = error / error.norm().clamp(min=1e-300)
-    slope = _variance_along(moments, unit)
-    quantile = float(stats.t.ppf((1 + level) / 2, BATCHES - 1)) ** 2
-    half = 2 * slope * quantile / n
-    root = math.sqrt(max((estimate + half) ** 2 - estimate**2 + 2 * quantile * trace_square / n**2, 0.0))
-    return max(estimate + half - root, 0.0), max(estimate + half + root, 0.0)
-
-
-def _variance_along(moments: Moments, unit: Tensor) -> float:
-    """``u'Su``: from the whole covariance, or from the spread of the batch means."""
-    if moments.comoment is not None:
-        return float(unit @ moments.comoment @ unit) / max(moments.total - 1, 1)
-    means = moments.mean @ unit
-    return float((moments.count * (means - (moments.count @ means) / moments.count.sum()).square()).sum()) / (BATCHES - 1)
-
-
-def _trace_of_square(moments: Moments) -> float:
-    """``tr(S²)``, corrected for the noise of the estimate of S."""
-    degrees = moments.total - 1 if moments.comoment is not None else BATCHES - 1
-    if moments.comoment is not None:
-        covariance = moments.comoment / max(degrees, 1)
-        square, trace = float(covariance.square().sum()), float(covariance.trace())
-    else:
-        centred = (moments.mean - (moments.count @ moments.mean) / moments.count.sum()) * moments.count.sqrt().unsqueeze(-1)
-        gram = centred @ centred.mT / degrees
-        square, trace = float(gram.square().sum()), float(gram.trace())
-    return max(degrees**2 / ((degrees - 1) * (degrees + 2)) * (square - trace**2 / degrees), 0.0)
-
-
-def _cosine(moments: Moments, values: dict[str, float], jackknife: Interval) -> Interval:
+def cosine_interval(errors: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:
     """The jackknife where a bias orthogonal to the gradient is certain; else the interval of that bias, turned into cosines."""
-    norm = float(moments.gradient.norm())
-    low, high = bias_interval(moments, moments.gradient / norm)
-    if low > 0 or jackknife.value is None:
-        return jackknife
-    gain = values["gain"]
+    norm = float(gradient.norm())
+    low, high = profile(errors.without(gradient / norm))
+    if low > 0 or estimate.value is None:
+        return estimate
     bounds = [gain / math.hypot(gain, math.sqrt(bound) / norm) if gain else 0.0 for bound in (low, high)]
-    return Interval(max(-1.0, min(1.0, jackknife.value)), min(bounds), max(bounds))
+    return Interval(max(-1.0, min(1.0, estimate.value)), min(bounds), max(bounds), "profile")
+
+
+def _labelled(name: str, interval: Interval) -> Interval:
+    return replace(interval, method="t") if name in LINEAR and interval.method else interval
+
+
+def _at_least_zero(interval: Interval) -> Interval:
+    return interval if interval.low is None else replace(interval, low=max(interval.low, 0.0))
+
+
+def _absolute(metrics: dict[str, Interval], bias: Interval, variance: Interval) -> dict[str, Interval]:
+    """What is left where there is no gradient to compare with."""
+    kept = {name: interval if name in UNDIRECTED else Interval(None) for name, interval in metrics.items()}
+    return kept | {"absolute_bias": bias, "absolute_variance": variance}
+
+
+def _ratio(value: float, norm: float) -> float:
+    return value / norm if norm > 0 else math.nan
 
 
 def _finite(value: float) -> float | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +15,9 @@ BATCHES = 32
 FULL_COVARIANCE = 256
 """Up to this many parts the whole covariance is accumulated; above, what needs it is estimated from the batch means."""
 
+STATE_VERSION = 1
+"""Of `Moments.state`; another one is not read."""
+
 
 @dataclass
 class Moments:
@@ -21,9 +26,15 @@ class Moments:
     Errors, not estimates, are accumulated: their mean is small, so no digits cancel. Batches are merged by Chan's formula, in any order.
 
     Attributes:
+        gradient: [d], exact.
         count: [batches] replicates. ``mean``: [batches, d] mean error. ``square``: [batches, d] centred sums of squares.
         along: [batches] centred sums of squares of the error along the gradient.
-        zero: [batches] estimates that are exactly 0. ``nonzero``: [batches] non-zero parts, summed over estimates.
+        zero: [batches] estimates that are exactly 0. ``nonzero``: [batches, d] how often a part is not 0.
+        signs: [batches, d] sum of the signs of a part.
+        descents: [batches] estimates with ``⟨ĝ, g⟩ > 0``. ``cosines``: [batches] sum of their cosines with g, 0 for an estimate of 0.
+        quartics: [batches] sum of ``‖ĝ‖⁴``.
+        informed: [batches] sum of ``ĝ'Fĝ``; 0 where there is no Fisher information.
+        information: F, [d, d], or None.
         comoment: [d, d] centred sums of products over all batches, or None above `FULL_COVARIANCE` parts.
         total: replicates in ``comoment``. ``total_mean``: [d], their mean.
 
@@ -41,16 +52,21 @@ class Moments:
     along: Tensor
     zero: Tensor
     nonzero: Tensor
+    signs: Tensor
+    descents: Tensor
+    cosines: Tensor
+    quartics: Tensor
+    informed: Tensor
+    information: Tensor | None
     comoment: Tensor | None
     total: int
     total_mean: Tensor
 
     @classmethod
-    def empty(cls, gradient: Tensor) -> Moments:
-        """No replicates yet, of errors against an exact gradient (flattened to [d])."""
+    def empty(cls, gradient: Tensor, information: Tensor | None = None) -> Moments:
+        """No replicates yet, of errors against an exact gradient (flattened to [d]); ``information`` [d, d] is that of Fisher."""
         exact = gradient.flatten().double()
         size, zeros = exact.shape[0], exact.new_zeros
-        comoment = zeros(size, size) if size <= FULL_COVARIANCE else None
         return cls(
             gradient=exact,
             count=zeros(BATCHES),
@@ -58,16 +74,22 @@ class Moments:
             square=zeros(BATCHES, size),
             along=zeros(BATCHES),
             zero=zeros(BATCHES),
-            nonzero=zeros(BATCHES),
-            comoment=comoment,
+            nonzero=zeros(BATCHES, size),
+            signs=zeros(BATCHES, size),
+            descents=zeros(BATCHES),
+            cosines=zeros(BATCHES),
+            quartics=zeros(BATCHES),
+            informed=zeros(BATCHES),
+            information=information,
+            comoment=zeros(size, size) if size <= FULL_COVARIANCE else None,
             total=0,
             total_mean=zeros(size),
         )
 
     def add(self, estimates: Tensor, batch: int) -> None:
         """Take one block of replicates ``[r, *event]`` into a batch."""
-        flat = estimates.reshape(estimates.shape[0], -1)
-        errors = flat.double() - self.gradient
+        flat = estimates.reshape(estimates.shape[0], -1).double()
+        errors = flat - self.gradient
         rows = errors.shape[0]
         mean = errors.mean(0)
         centred = errors - mean
@@ -77,16 +99,37 @@ class Moments:
         self.count[batch] += rows
         self.mean[batch] += step * (rows / (old + rows))
         self.square[batch] += centred.square().sum(0) + step.square() * weight
-        direction = self.gradient / self.gradient.norm().clamp(min=1e-300)
-        self.along[batch] += (centred @ direction).square().sum() + (step @ direction).square() * weight
-        self.zero[batch] += (flat == 0).all(-1).sum()
-        self.nonzero[batch] += (flat != 0).sum()
-        self._add_comoment(centred, mean, rows)
+        self.along[batch] += (centred @ self.direction).square().sum() + (step @ self.direction).square() * weight
+        self._add_signs(flat, batch)
+        self._add_estimates(flat, batch)
+        products = centred.mT @ centred if self.comoment is not None else None
+        if self.information is not None:
+            self.informed[batch] += _informed(self.information, flat, mean + self.gradient, products)
+        self._add_comoment(products, mean, rows)
 
-    def _add_comoment(self, centred: Tensor, mean: Tensor, rows: int) -> None:
+    @property
+    def direction(self) -> Tensor:
+        """``g / ‖g‖``, 0 where there is no gradient."""
+        return self.gradient / self.gradient.norm().clamp(min=1e-300)
+
+    def _add_signs(self, flat: Tensor, batch: int) -> None:
+        """Signs as numbers: sums of these are several times faster than counts of comparisons."""
+        signs = flat.sign()
+        moving = signs.abs()
+        self.signs[batch] += signs.sum(0)
+        self.nonzero[batch] += moving.sum(0)
+        self.zero[batch] += (moving.sum(-1) == 0).sum()
+
+    def _add_estimates(self, flat: Tensor, batch: int) -> None:
+        along, square = flat @ self.direction, torch.linalg.vecdot(flat, flat)
+        self.descents[batch] += (along > 0).sum()
+        self.cosines[batch] += torch.where(square > 0, along / square.sqrt(), 0).sum()
+        self.quartics[batch] += square.square().sum()
+
+    def _add_comoment(self, products: Tensor | None, mean: Tensor, rows: int) -> None:
         step = mean - self.total_mean
-        if self.comoment is not None:
-            self.comoment.addmm_(centred.mT, centred)
+        if self.comoment is not None and products is not None:
+            self.comoment += products
             self.comoment.addr_(step, step, alpha=self.total * rows / (self.total + rows))
         self.total_mean = self.total_mean + step * (rows / (self.total + rows))
         self.total += rows
@@ -99,7 +142,6 @@ class Moments:
         share = (other.count / total).unsqueeze(-1)
         cross = self.count * other.count / total
         step = other.mean - self.mean
-        direction = self.gradient / self.gradient.norm().clamp(min=1e-300)
         jump = other.total_mean - self.total_mean
         everything = max(self.total + other.total, 1)
         comoment = None
@@ -107,13 +149,56 @@ class Moments:
             comoment = self.comoment + other.comoment + torch.outer(jump, jump) * (self.total * other.total / everything)
         return Moments(
             gradient=self.gradient,
-            count=self.count + other.count,
             mean=self.mean + step * share,
             square=self.square + other.square + step.square() * cross.unsqueeze(-1),
-            along=self.along + other.along + (step @ direction).square() * cross,
-            zero=self.zero + other.zero,
-            nonzero=self.nonzero + other.nonzero,
+            along=self.along + other.along + (step @ self.direction).square() * cross,
+            information=self.information,
             comoment=comoment,
             total=self.total + other.total,
             total_mean=self.total_mean + jump * (other.total / everything),
+            **{name: getattr(self, name) + getattr(other, name) for name in _SUMS},
         )
+
+    def state(self) -> bytes:
+        """Everything but the Fisher information, as the bytes of an ``npz`` file: what `from_state` goes on from."""
+        stream = io.BytesIO()
+        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "information"}
+        kept = {name: value.cpu().numpy() if isinstance(value, Tensor) else value for name, value in arrays.items() if value is not None}
+        np.savez(stream, version=STATE_VERSION, **kept)
+        return stream.getvalue()
+
+    @classmethod
+    def from_state(cls, state: bytes, gradient: Tensor, information: Tensor | None = None) -> Moments:
+        """The moments that `state` described.
+
+        Args:
+            state: the bytes.
+            gradient: the exact gradient that the replicates to come are compared with.
+            information: [d, d], that of Fisher.
+
+        Raises:
+            ValueError: the state is of another version, or of errors against another gradient.
+        """
+        moments = cls.empty(gradient, information)
+        with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
+            version = int(arrays["version"])
+            if version != STATE_VERSION:
+                raise ValueError(f"`from_state` got a state of version {version}; expected {STATE_VERSION}, measure anew")
+            if not np.array_equal(arrays["gradient"], moments.gradient.cpu().numpy()):
+                raise ValueError("`from_state` got moments of errors against another gradient; expected the same exact gradient")
+            for field in fields(cls):
+                if field.name in arrays and field.name != "total":
+                    setattr(moments, field.name, torch.from_numpy(arrays[field.name]).to(moments.gradient.device))
+            moments.total = int(arrays["total"])
+        return moments
+
+
+_SUMS = ("count", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed")
+"""What merging adds up."""
+
+
+def _informed(information: Tensor, flat: Tensor, mean: Tensor, products: Tensor | None) -> Tensor:
+    """``Σ ĝ'Fĝ`` over rows; where the products of centred rows are there anyway, at the price of one of them."""
+    if products is None:
+        return torch.linalg.vecdot(flat @ information, flat).sum()
+    return torch.linalg.vecdot(information.flatten(), products.flatten(), dim=0) + len(flat) * (mean @ information @ mean)

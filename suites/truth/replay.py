@@ -7,185 +7,75 @@ error: a gradient that is off by a factor of 0.98 cannot hide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, Loss
-from ...oracles.base import (
-    EnumerableOracle,
-    KBestOracle,
-    MarginalOracle,
-    Maximum,
-    ProjectionOracle,
-    RelaxedOracle,
-    RowArgmax,
-    SamplingOracle,
-)
-from ...oracles.capabilities import FactorisedOracle, PolicyOracle, SubsetOracle
-from ...oracles.sparse_solution import Projection
+from ...estimators.base import Estimator
+from ..statistics.exact_moments import ExactMoments
 from ..statistics.metrics import Summary
-from .enumeration import Target, Truth
+from .enumeration import Target
+from .scripted import ScriptedOracle, slots_of
+
+__all__ = ["CHUNK", "REPLAY_CAP", "ScriptedOracle", "replay", "slots_of"]
 
 REPLAY_CAP = 200_000
-"""The largest number of tuples of samples that is dealt out."""
+"""The largest number of tuples of samples that is dealt out, unless an effort says otherwise."""
 
 CHUNK = 4096
+"""Tuples per launch."""
 
 
-@dataclass(eq=False)
-class ScriptedOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
-    """An oracle whose samples are dealt from a script; everything else is the real oracle's.
+def replay(estimator: Estimator[Any], target: Target, slots: int, information: Tensor | None = None) -> Summary:
+    """The exact mean and covariance of one estimate, over all ``count ** slots`` tuples of samples.
 
     Args:
-        real: the oracle that answers everything but `sample`.
-        script: structures ``[slots, rows, *event]``, taken slot by slot; None counts the slots that are asked for.
-        law: the scores ``[*event]`` whose law a script weighs; `strayed` tells whether samples of other scores were asked for.
+        estimator: draws ``slots`` structures through the oracle and nothing else, see `slots_of`.
+        target: the instance.
+        slots: samples per estimate.
+        information: Fisher's, [d, d], for what is measured in its metric; None leaves that at 0.
+
+    Cost:
+        The estimator once per tuple, in launches of `CHUNK`; memory does not grow with the number of tuples.
     """
-
-    real: Any
-    script: Tensor | None = None
-    law: Tensor | None = None
-    taken: int = field(default=0, init=False)
-    strayed: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self.name, self.event_ndim = self.real.name, self.real.event_ndim  # type: ignore[misc]
-        self.kernel, self._ignores_entries = self.real.kernel, self.real._ignores_entries  # type: ignore[misc]
-        if isinstance(self.real, SubsetOracle):
-            self.k = self.real.k
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        raise TypeError("a scripted oracle has no sizes of its own")
-
-    def count(self, event_shape: tuple[int, ...]) -> int:
-        return int(self.real.count(event_shape))
-
-    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        mask: Tensor = self.real.read_mask(event_shape, device)
-        return mask
-
-    def sample(
-        self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator, lengths: Tensor | None = None
-    ) -> Tensor:
-        slots = 1 if num_samples is None else num_samples
-        first, self.taken = self.taken, self.taken + slots
-        self.strayed |= self.law is not None and not bool((scores == self.law).all())
-        if self.script is None:
-            dealt = self.real.argmax(scores).expand(slots, *scores.shape)
-        else:
-            dealt = self.script[first : self.taken].to(scores.dtype)
-        result: Tensor = dealt[0] if num_samples is None else dealt
-        return result
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        self.real._check_event(call, event_shape)
-
-    def _kernel_options(self) -> tuple[Any, ...]:
-        return self.real._kernel_options()  # type: ignore[no-any-return]
-
-    def _potentials(self, scores: Tensor) -> Tensor:
-        return self.real._potentials(scores)  # type: ignore[no-any-return]
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        return self.real._argmax(rows)  # type: ignore[no-any-return]
-
-    def _log_partition(self, rows: Tensor) -> Tensor:
-        return self.real._log_partition(rows)  # type: ignore[no-any-return]
-
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        raise AssertionError("samples are dealt by `sample`")
-
-    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return 0
-
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        return self.real._project(rows, argmax)  # type: ignore[no-any-return]
-
-    def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        return self.real._kbest(rows, k)  # type: ignore[no-any-return]
-
-    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
-        return self.real._value(rows, maximum)  # type: ignore[no-any-return]
-
-    def step_log_probs(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        return self.real.step_log_probs(scores, lengths=lengths)  # type: ignore[no-any-return]
-
-    def steps(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        return self.real.steps(event_shape, device)  # type: ignore[no-any-return]
-
-    def _rank(self, structures: Tensor) -> Tensor:
-        return self.real._rank(structures)  # type: ignore[no-any-return]
-
-    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return self.real._unrank(ranks, event_shape)  # type: ignore[no-any-return]
-
-
-def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
-    """How many structures one estimate draws through the oracle; None where it is random in another way too.
-
-    A trial run tells: it counts the samples that are asked for, of these scores alone, and looks whether the generator was touched.
-    """
-    if not isinstance(oracle, SamplingOracle | MarginalOracle):
-        return None
-    generator = torch.Generator(scores.device).manual_seed(0)
-    before = generator.get_state()
-    scripted = ScriptedOracle(oracle, law=scores)
-    estimator.gradient(loss, scripted, scores.unsqueeze(0), generator=generator)
-    return scripted.taken if torch.equal(before, generator.get_state()) and not scripted.strayed else None
-
-
-def replay(estimator: Estimator[Any], target: Target, slots: int) -> Summary:
-    """The exact mean and covariance of one estimate, over all ``count ** slots`` tuples of samples."""
-    oracle, scores, truth = target.oracle, target.scores, target.truth
-    event = tuple(scores.shape)
-    totals = _Totals(truth.gradient.flatten())
-    tuples = truth.count**slots
-    for start in range(0, tuples, CHUNK):
-        index = torch.arange(start, min(start + CHUNK, tuples), device=scores.device)
-        ranks = [index // truth.count**slot % truth.count for slot in range(slots)]
-        dealt = torch.stack([oracle._unrank(rank, event) for rank in ranks]).double()
-        weights = _probabilities(dealt, oracle._potentials(scores), truth, oracle.event_ndim)
-        possible = weights > 0
-        if not bool(possible.any()):
-            continue
-        script = ScriptedOracle(oracle, dealt[:, possible])
-        rows = scores.expand(int(possible.sum()), *event)
-        estimates = estimator.gradient(target.loss, script, rows, generator=torch.Generator(scores.device))
-        totals.add(estimates.reshape(len(rows), -1), weights[possible])
+    scores, truth = target.scores, target.truth
+    totals = ExactMoments(truth.gradient.flatten(), information)
+    for dealt, weights in _deals(target, slots):
+        script = ScriptedOracle(target.oracle, dealt)
+        rows = scores.expand(len(weights), *scores.shape)
+        totals.add(estimator.gradient(target.loss, script, rows, generator=torch.Generator(scores.device)), weights)
     return totals.summary()
 
 
-def _probabilities(dealt: Tensor, scores: Tensor, truth: Truth, event_ndim: int) -> Tensor:
-    """Product over the slots of the exact probabilities, with the log-partition of the enumeration."""
-    parts = torch.where(dealt > 0, scores.double(), 0).flatten(dealt.ndim - event_ndim)
-    return (parts.sum(-1) - truth.log_partition).exp().prod(0)
+def _deals(target: Target, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """All tuples of possible samples, ``[slots, rows, *event]``, and their probabilities, chunk by chunk."""
+    count, device = target.truth.count, target.scores.device
+    structures, probabilities = _table(target) if slots > 1 else (None, None)
+    for start in range(0, count**slots, CHUNK):
+        index = torch.arange(start, min(start + CHUNK, count**slots), device=device)
+        if structures is None or probabilities is None:
+            dealt = target.oracle._unrank(index, tuple(target.scores.shape)).double().unsqueeze(0)
+            weights = _probabilities(dealt[0], target)
+        else:
+            ranks = torch.stack([index // count**slot % count for slot in range(slots)])
+            dealt, weights = structures[ranks], probabilities[ranks].prod(0)
+        possible = weights > 0
+        if bool(possible.all()):
+            yield dealt, weights
+        elif bool(possible.any()):
+            yield dealt[:, possible], weights[possible]
 
 
-class _Totals:
-    """Weighted sums of errors; the weights are probabilities, so that the sums are means."""
+def _table(target: Target) -> tuple[Tensor, Tensor]:
+    """Every structure and its probability: small wherever tuples of them are few enough to be dealt."""
+    ranks = torch.arange(target.truth.count, device=target.scores.device)
+    structures = target.oracle._unrank(ranks, tuple(target.scores.shape)).double()
+    return structures, _probabilities(structures, target)
 
-    def __init__(self, gradient: Tensor) -> None:
-        self.gradient = gradient
-        self.weight = gradient.new_zeros(())
-        self.error = torch.zeros_like(gradient)
-        self.square = gradient.new_zeros(())
-        self.zero = gradient.new_zeros(())
-        self.nonzero = gradient.new_zeros(())
 
-    def add(self, estimates: Tensor, weights: Tensor) -> None:
-        errors = estimates.double() - self.gradient
-        self.weight += weights.sum()
-        self.error += weights @ errors
-        self.square += weights @ errors.square().sum(-1)
-        self.zero += weights @ (estimates == 0).all(-1).double()
-        self.nonzero += weights @ (estimates != 0).sum(-1).double()
-
-    def summary(self) -> Summary:
-        error = self.error / self.weight
-        trace = (self.square / self.weight - error.square().sum()).clamp(min=0)
-        infinite = torch.full_like(trace, float("inf"))
-        return Summary(self.gradient, error, trace, infinite, self.zero / self.weight, self.nonzero / self.weight)
+def _probabilities(structures: Tensor, target: Target) -> Tensor:
+    """Exact probabilities, with the log-partition of the enumeration."""
+    parameters = target.oracle._potentials(target.scores).double()
+    return (torch.where(structures > 0, parameters, 0).flatten(1).sum(-1) - target.truth.log_partition).exp()

@@ -1,0 +1,90 @@
+"""Independent replicates of an estimator, into streaming moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ...estimators.base import Estimator
+from ..statistics.moments import BATCHES, Moments
+from ..statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
+from ..truth import Target
+
+Tier = Literal["auto", "exact", "sobol", "mc"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How replicates are drawn.
+
+    Args:
+        replicates: N; of the first look, where an effort asks for more of them.
+        seed: the root seed. ``key``: stable names of the stream, such as problem, stage and instance.
+        batch_size: rows per launch, rounded up to whole blocks of 128; the numbers do not depend on it.
+        tier: ``auto`` is exact where the estimator can be replayed, Monte Carlo elsewhere; ``mc`` forces replicates, ``sobol`` quadrature.
+        dtype: in which the estimator runs; truth and moments are float64.
+    """
+
+    replicates: int = 4096
+    seed: int = 0
+    key: tuple[str, ...] = ()
+    batch_size: int = 4096
+    tier: Tier = "auto"
+    dtype: torch.dtype = torch.float64
+
+    def __post_init__(self) -> None:
+        if self.replicates < 2 * BATCHES:
+            raise ValueError(f"`Sampling` got replicates={self.replicates}; expected at least {2 * BATCHES}, two per batch")
+        if self.batch_size < 1:
+            raise ValueError(f"`Sampling` got batch_size={self.batch_size}; expected at least 1")
+        if self.tier not in ("auto", "exact", "sobol", "mc"):
+            raise ValueError(f"`Sampling` got tier={self.tier!r}; expected auto, exact, sobol or mc")
+
+    @property
+    def piece(self) -> int:
+        """Replicates that go into one batch together: a whole block, or less where N is so small that batches would stay empty."""
+        return min(BLOCK, 1 << ((self.replicates // BATCHES).bit_length() - 1))
+
+
+def draw_moments(
+    estimator: Estimator[Any], target: Target, sampling: Sampling, *, slot: str = "replicates", information: Tensor | None = None
+) -> Moments:
+    """Streaming moments of N independent replicates; memory does not grow with N."""
+    moments = Moments.empty(target.truth.gradient, information)
+    extend_moments(moments, estimator, target, sampling, stop=sampling.replicates, slot=slot)
+    return moments
+
+
+def extend_moments(  # noqa: PLR0913
+    moments: Moments, estimator: Estimator[Any], target: Target, sampling: Sampling, *, stop: int, slot: str = "replicates"
+) -> None:
+    """Add the replicates from the last one so far, which ended a block, to ``stop`` (exclusive)."""
+    for first, estimates in _launches(estimator, target, sampling, (moments.total, stop), slot):
+        row = first
+        for block in estimates.split(BLOCK):
+            for piece in block.split(sampling.piece):
+                moments.add(piece, row // sampling.piece % BATCHES)
+                row += len(piece)
+
+
+def warmed(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Estimator[Any]:
+    """The estimator in the state in which it is measured."""
+    stream = generator(sampling.seed, *sampling.key, "warm-up", device=target.scores.device)
+    return estimator.warmed_up(target.loss, target.oracle, target.scores, generator=stream)
+
+
+def _launches(
+    estimator: Estimator[Any], target: Target, sampling: Sampling, rows: tuple[int, int], slot: str
+) -> Iterator[tuple[int, Tensor]]:
+    """Estimates of the replicates of a range, which begins with a block, launch by launch."""
+    key = seed_sequence(sampling.seed, *sampling.key, slot)
+    scores = target.scores
+    step = -(-sampling.batch_size // BLOCK) * BLOCK
+    for first in range(*rows, step):
+        count = min(step, rows[1] - first)
+        streams = seed_blocks(key, first, count, scores.device)
+        yield first, estimator.gradient(target.loss, target.oracle, scores.expand(count, *scores.shape), generator=streams)

@@ -1,0 +1,52 @@
+"""The space that gradients of expectations live in: its directions, and the Fisher information as its metric.
+
+Scores are over-parameterised: structures span an affine hull of fewer dimensions than there are parts, and no movement across it changes
+the distribution. What an estimate has there is neither right nor wrong; it is noise and bias without effect. And a step of length 1 means
+little: ``δ'Fδ / 2`` is the divergence that it makes, so that F tells how useful a step is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+RANK_TOLERANCE = 1e-10
+"""Eigenvalues below this share of the largest count as 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """The metric at one instance.
+
+    Attributes:
+        information: F, [d, d]: the Hessian of the divergence in the scores.
+        natural: ``g'F⁺g``, what the best step of divergence 1/2 decreases the loss by, squared.
+        null: [d, r], an orthonormal basis of the directions that change no probability.
+    """
+
+    information: Tensor
+    natural: float
+    null: Tensor
+
+    @classmethod
+    def of(cls, information: Tensor, flat: Tensor, gradient: Tensor) -> Geometry:
+        """From the Fisher information [d, d] at the scores, that at flat scores, which has the same directions, and the exact gradient."""
+        return cls(information, _inverse_form(information, gradient.flatten().double()), _null_basis(flat))
+
+
+def _inverse_form(information: Tensor, vector: Tensor) -> float:
+    """``v'F⁺v`` of a vector in the range of F, by way of correlations: where scores are peaked, variances differ by many magnitudes."""
+    scales = information.diagonal().clamp(min=0).sqrt()
+    moving = scales > 0
+    inverse = torch.where(moving, 1 / scales.clamp(min=1e-300), 0)
+    values, vectors = torch.linalg.eigh(information * inverse * inverse.unsqueeze(-1))
+    kept = values > RANK_TOLERANCE * values.max().clamp(min=1e-300)
+    parts = (vectors.mT @ (vector * inverse)).square() / torch.where(kept, values, 1)
+    return float(torch.where(kept, parts, 0).sum())
+
+
+def _null_basis(flat: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(flat)
+    return vectors[:, values <= RANK_TOLERANCE * values.max().clamp(min=1e-300)]

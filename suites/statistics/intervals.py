@@ -1,0 +1,192 @@
+"""Intervals of 95 %: pure functions of moments.
+
+Delete-one-batch jackknives do for smooth functions of means. At a boundary they are wrong: the squared norm of a bias that is 0 is a
+degenerate statistic, and so is a cosine of 1. There the interval is a *profile*: all values β of the squared norm that the U-statistic does
+not contradict, whose variance ``4λβ/N + 2 tr(S²)/N²``, with ``λ = b'Sb/‖b‖²``, depends on β. Shares of independent replicates
+have Wilson's interval.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from .moments import BATCHES, Moments
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its interval; bounds are None for an exact value, everything is None where the metric is not defined.
+
+    ``method`` says how it was made: ``jackknife``, ``profile``, ``wilson``, ``t``, ``order-statistic``, ...; empty where there is none.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the distance of the bounds; None without both of them."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """The mean error of replicates, and what is known of its noise; or their projection on a subspace.
+
+    Attributes:
+        mean: [p]. ``replicates``: how many it is over. ``trace``: tr S, of the covariance of one replicate.
+        covariance: S, [p, p], or None where only batches tell.
+        batches: [batches, p], centred batch means, times the square root of their counts.
+    """
+
+    mean: Tensor
+    replicates: float
+    trace: float
+    covariance: Tensor | None
+    batches: Tensor
+
+    @classmethod
+    def of(cls, moments: Moments) -> Errors:
+        """The errors of all batches together."""
+        count = moments.count.sum()
+        mean = moments.count @ moments.mean / count
+        centred = moments.mean - mean
+        squares = moments.square.sum() + (moments.count * centred.square().sum(-1)).sum()
+        degrees = max(moments.total - 1, 1)
+        covariance = None if moments.comoment is None else moments.comoment / degrees
+        return cls(mean, float(count), float(squares) / degrees, covariance, centred * moments.count.sqrt().unsqueeze(-1))
+
+    def shifted(self, shift: Tensor) -> Errors:
+        """Errors against another reference, which lies ``-shift`` from the first."""
+        return replace(self, mean=self.mean + shift)
+
+    def within(self, basis: Tensor) -> Errors:
+        """Projected on the subspace that an orthonormal basis [p, r] spans."""
+        batches = self.batches @ basis
+        covariance = None if self.covariance is None else basis.mT @ self.covariance @ basis
+        trace = _batch_trace(batches) if covariance is None else float(covariance.trace())
+        return Errors(self.mean @ basis, self.replicates, trace, covariance, batches)
+
+    def without(self, unit: Tensor) -> Errors:
+        """What is left orthogonal to a unit vector [p]."""
+        covariance, trace = None, max(self.trace - self.along(unit), 0.0)
+        if self.covariance is not None:
+            product = self.covariance @ unit
+            covariance = self.covariance - torch.outer(unit, product) - torch.outer(product, unit)
+            covariance = covariance + (unit @ product) * torch.outer(unit, unit)
+        batches = self.batches - torch.outer(self.batches @ unit, unit)
+        return Errors(self.mean - (self.mean @ unit) * unit, self.replicates, trace, covariance, batches)
+
+    def along(self, unit: Tensor) -> float:
+        """``u'Su``: from the whole covariance, or from the spread of the batch means."""
+        if self.covariance is not None:
+            return float(unit @ self.covariance @ unit)
+        return float((self.batches @ unit).square().sum()) / (BATCHES - 1)
+
+    def trace_of_square(self) -> float:
+        """``tr(S²)``, corrected for the noise of the estimate of S."""
+        if self.covariance is not None:
+            degrees, square, trace = max(self.replicates - 1, 2.0), float(self.covariance.square().sum()), float(self.covariance.trace())
+        else:
+            gram = self.batches @ self.batches.mT / (BATCHES - 1)
+            degrees, square, trace = float(BATCHES - 1), float(gram.square().sum()), float(gram.trace())
+        return max(degrees**2 / ((degrees - 1) * (degrees + 2)) * (square - trace**2 / degrees), 0.0)
+
+    def square_norm(self) -> float:
+        """``‖b‖²``, estimated without bias: a U-statistic, which may be negative."""
+        return float(self.mean.square().sum()) - self.trace / self.replicates
+
+
+def profile(errors: Errors, *, level: float = LEVEL, noise: float = 0.0) -> tuple[float, float]:
+    """Interval of ``‖b‖²``: the β that the U-statistic does not contradict.
+
+    Args:
+        errors: of the replicates.
+        level: of the interval.
+        noise: trace of the covariance of the reference's own mean, 0 for an exact one. How it is spread over directions is not known, so
+            that it counts as if all of it lay in the direction of the bias: the interval is conservative.
+    """
+    estimate = errors.square_norm() - noise
+    unit = errors.mean / errors.mean.norm().clamp(min=1e-300)
+    n = errors.replicates
+    quantile = _quantile(level) ** 2
+    half = 2 * (errors.along(unit) / n + noise) * quantile
+    flat = 2 * quantile * (errors.trace_of_square() / n**2 + noise**2)
+    root = math.sqrt(max((estimate + half) ** 2 - estimate**2 + flat, 0.0))
+    return max(estimate + half - root, 0.0), max(estimate + half + root, 0.0)
+
+
+def bias_interval(moments: Moments, direction: Tensor | None = None, *, level: float = LEVEL) -> tuple[float, float]:
+    """Interval of ``‖b‖²`` by `profile`.
+
+    Args:
+        moments: of the errors.
+        direction: a unit vector [d] to leave out: the interval is then that of the bias orthogonal to it.
+        level: of the interval.
+    """
+    errors = Errors.of(moments)
+    return profile(errors if direction is None else errors.without(direction), level=level)
+
+
+def jackknife(value: float, without: Tensor) -> Interval:
+    """Interval of a statistic from its values with one batch left out, [batches]; without bounds where one of these is not defined."""
+    if not math.isfinite(value):
+        return Interval(None)
+    if not bool(without.isfinite().all()):
+        return Interval(value)
+    folds = len(without)
+    error = math.sqrt((folds - 1) / folds * float((without - without.mean()).square().sum()))
+    half = _quantile(LEVEL) * error
+    return Interval(value, value - half, value + half, "jackknife")
+
+
+def wilson(share: float, n: float, *, quantile: float | None = None) -> Interval:
+    """Wilson's interval of a share of ``n`` independent replicates: never empty, never beyond 0 and 1.
+
+    Reference:
+        Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+
+    Example:
+        >>> wilson(0.0, 100.0).high < 0.04
+        True
+    """
+    if not math.isfinite(share) or not n > 0:
+        return Interval(None)
+    z = float(stats.norm.ppf((1 + LEVEL) / 2)) if quantile is None else quantile
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return Interval(share, min(max(centre - half, 0.0), share), max(min(centre + half, 1.0), share), "wilson")
+
+
+def clustered_wilson(share: float, without: Tensor, n: float) -> Interval:
+    """Wilson's interval of a share of dependent trials, some per replicate: as of so many trials as the jackknife's error tells.
+
+    Args:
+        share: of all trials.
+        without: [batches], the share with one batch left out.
+        n: replicates, the number that it counts as where the share is 0 or 1, and the jackknife sees no error.
+    """
+    interval = jackknife(share, without)
+    half = interval.half_width
+    if half is None:
+        return interval
+    spread, error = share * (1 - share), half / _quantile(LEVEL)
+    trials = spread / error**2 if spread > 0 and error > 0 else n
+    return wilson(share, max(trials, 1.0), quantile=_quantile(LEVEL))
+
+
+def _quantile(level: float) -> float:
+    return float(stats.t.ppf((1 + level) / 2, BATCHES - 1))
+
+
+def _batch_trace(batches: Tensor) -> float:
+    return float(batches.square().sum()) / (BATCHES - 1)
