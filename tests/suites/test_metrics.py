@@ -26,7 +26,10 @@ def test_an_exact_mean_twice_as_long():
         "relative_mse": 3.0,
         "gain": 2.0,
         "cosine": 1.0,
+        "snr": 2.0,
         "rho": 50 / (5 * math.sqrt(100 + 50)),
+        "rho_16": 50 / (5 * math.sqrt(100 + 50 / 16)),
+        "orthogonal_bias": 0.0,
         "zero_gradient_rate": 0.25,
         "gradient_nonzeros": 1.5,
     }

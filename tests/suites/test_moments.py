@@ -8,6 +8,9 @@ import torch
 from structgrad.suites.statistics.metrics import summarise
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
 
+ARRAYS = ("count", "mean", "square", "along", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed", "total_mean")
+INFORMATION = torch.diag(torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64))
+
 
 def drawn(rows: int, size: int, seed: int = 0) -> torch.Tensor:
     estimates = torch.randn(rows, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -60,7 +63,7 @@ def test_merging_is_the_same_as_streaming(size):
     parts = streamed(gradient, blocks[:41]).merged(streamed(gradient, blocks[41:], first=41))
     back = streamed(gradient, blocks[41:], first=41).merged(streamed(gradient, blocks[:41]))
     for other in (parts, back):
-        for field in ("count", "mean", "square", "along", "zero", "nonzero", "total_mean"):
+        for field in ARRAYS:
             torch.testing.assert_close(getattr(whole, field), getattr(other, field), rtol=1e-12, atol=1e-12)
         if whole.comoment is None:
             assert size > FULL_COVARIANCE
@@ -84,3 +87,56 @@ def test_refuses_to_merge_errors_against_different_gradients():
 def test_float32_estimates_are_accumulated_in_float64():
     moments = streamed(torch.zeros(2), [drawn(10, 2).float()])
     assert moments.mean.dtype == torch.float64
+
+
+@pytest.mark.parametrize("size", [3, FULL_COVARIANCE + 1])
+def test_single_estimates_are_counted_one_by_one(size):
+    gradient = torch.linspace(-1, 2, size, dtype=torch.float64)
+    information = torch.diag(torch.linspace(0.5, 2, size, dtype=torch.float64)) + 0.1
+    moments, estimates = Moments.empty(gradient, information), drawn(500, size)
+    for block in estimates.split(64):
+        moments.add(block, 0)
+    inner, norms = estimates @ gradient, estimates.norm(dim=-1)
+    expected = {
+        "signs": estimates.sign().sum(0),
+        "nonzero": (estimates != 0).double().sum(0),
+        "descents": (inner > 0).double().sum(),
+        "cosines": torch.where(norms > 0, inner / (norms * gradient.norm()), 0).sum(),
+        "quartics": norms.pow(4).sum(),
+        "informed": ((estimates @ information) * estimates).sum(),
+    }
+    for field, value in expected.items():
+        torch.testing.assert_close(getattr(moments, field)[0], value, rtol=1e-12, atol=1e-12)
+
+
+def test_merging_three_parts_in_any_order_is_the_same_to_1e_12():
+    gradient = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    parts = [Moments.empty(gradient, INFORMATION) for _ in range(3)]
+    for i, block in enumerate(drawn(960, 3).split(16)):
+        parts[i % 3].add(1e3 + block, i % BATCHES)
+    a, b, c = parts
+    for one, other in ((a.merged(b).merged(c), c.merged(a.merged(b))), (b.merged(c).merged(a), a.merged(c).merged(b))):
+        for field in (*ARRAYS, "comoment"):
+            torch.testing.assert_close(getattr(one, field), getattr(other, field), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [3, FULL_COVARIANCE + 1])
+def test_a_state_goes_on_as_if_nothing_had_happened(size):
+    gradient, blocks = torch.ones(size, dtype=torch.float64), list(drawn(320, size).split(16))
+    whole = streamed(gradient, blocks)
+    restored = Moments.from_state(streamed(gradient, blocks[:7]).state(), gradient)
+    for i, block in enumerate(blocks[7:], start=7):
+        restored.add(block, i % BATCHES)
+    for field in ARRAYS:
+        assert torch.equal(getattr(whole, field), getattr(restored, field)), field
+    assert restored.total == 320
+    assert (whole.comoment is None) == (restored.comoment is None)
+
+
+def test_a_state_is_not_used_for_another_gradient_or_version(monkeypatch):
+    state = streamed(torch.ones(3), [drawn(10, 3)]).state()
+    with pytest.raises(ValueError, match="against another gradient; expected the same exact gradient"):
+        Moments.from_state(state, torch.zeros(3))
+    monkeypatch.setattr("structgrad.suites.statistics.moments.STATE_VERSION", 99)
+    with pytest.raises(ValueError, match="got a state of version 1; expected 99, measure anew"):
+        Moments.from_state(state, torch.ones(3))

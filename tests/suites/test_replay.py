@@ -20,8 +20,9 @@ from structgrad.estimators import (
 from structgrad.oracles import ShiftReduce
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.truth import Target, exact_truth
+from structgrad.suites.truth.geometry import fisher_information
 from structgrad.suites.truth.replay import ScriptedOracle, replay, slots_of
-from tests.suites.cases import ORACLES, target_of
+from tests.suites.cases import ORACLES, BatchMeanBaseline, target_of
 
 UNBIASED = [Reinforce(), Reinforce(2), ConstantBaseline(3.0), GreedyBaseline(), LeaveOneOut(2)]
 
@@ -33,6 +34,48 @@ def test_unbiased_estimators_have_the_exact_mean(name, estimator):
     found = exact_metrics(replay(estimator, target, slots_of(estimator, target.oracle, target.loss, target.scores)))
     assert found["relative_bias"].value < 1e-12
     assert found["gain"].value == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("samples", [2, 3, 4])
+def test_a_baseline_that_holds_the_own_sample_is_found_exactly(samples):
+    """It is too small by 1/K, and nothing else about it is wrong; that of the other samples is right."""
+    target = target_of("categorical")
+    wrong = exact_metrics(replay(BatchMeanBaseline(samples), target, samples))
+    right = exact_metrics(replay(LeaveOneOut(samples), target, samples))
+    assert wrong["relative_bias"].value == pytest.approx(1 / samples, rel=1e-12)
+    assert wrong["gain"].value == pytest.approx(1 - 1 / samples, rel=1e-12)
+    assert wrong["orthogonal_bias"].value < 1e-12
+    assert right["relative_bias"].value < 1e-12
+
+
+@pytest.mark.parametrize("name", list(ORACLES))
+def test_everything_about_single_estimates_equals_its_definition(name):
+    """Against one pass over the structures, without batches or streams."""
+    target = target_of(name)
+    oracle, truth = target.oracle, target.truth
+    information = fisher_information(oracle, target.scores)
+    found = replay(Reinforce(), target, 1, information)
+    structures = oracle.enumerate(tuple(target.scores.shape), dtype=torch.float64)
+    p = oracle.log_prob(structures, target.scores).exp()
+    estimates = (target.loss(structures).unsqueeze(-1) * (structures - truth.marginals).flatten(1)).double()
+    g = truth.gradient.flatten()
+    inner, norms, active = estimates @ g, estimates.norm(dim=-1), g != 0
+    # Entries that are no parts differ from 0 by rounding here and not there.
+    estimates = estimates * active
+    agree = ((estimates * g > 0) & active).double()
+    expected = {
+        "descent": p @ (inner > 0).double(),
+        "cosine": p @ (inner / (norms * g.norm())),
+        "quartic": p @ norms.pow(4),
+        "agreeing": p @ agree.sum(-1),
+        "signed": p @ ((estimates != 0) & active).double().sum(-1),
+        "informed": p @ ((estimates @ information) * estimates).sum(-1),
+    }
+    for field, value in expected.items():
+        torch.testing.assert_close(getattr(found.estimates, field), value, rtol=1e-10, atol=1e-12)
+    centred = estimates - g
+    torch.testing.assert_close(found.covariance, (centred * p.unsqueeze(-1)).T @ centred, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.covariance.trace(), found.trace, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", list(ORACLES))

@@ -1,0 +1,155 @@
+"""What an estimate costs: variance × seconds, and the budget at which one estimator overtakes another.
+
+With a budget T, an estimator of cost c is averaged over T/c estimates. Its error is then ``floor + slope / T``: for the squared error the
+floor is the squared bias and the slope the variance times c; for rho, whose ``1/ρ² = (‖m‖² + tr S c/T) ‖g‖² / ⟨m, g⟩²`` does not know
+scales, both are divided by the squared gain, and the floor is that of the squared norm of the mean. The estimator with the lower slope wins
+at small budgets, the one with the lower floor at large ones; in between they break even. The squared error alone slanders estimators that
+are off by a scale which any learning rate absorbs: give both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import stats
+
+from ...estimators.base import Evaluations
+from .intervals import LEVEL, Interval
+from .moments import BATCHES
+
+Criterion = Literal["mse", "rho"]
+
+GRADIENT_WORK = 2
+"""Loss evaluations that the backward of one counts as."""
+
+
+@dataclass(frozen=True)
+class Uncertain:
+    """A number with its standard error."""
+
+    value: float
+    error: float = 0.0
+
+    @classmethod
+    def of(cls, interval: Interval) -> Uncertain:
+        """From an interval that has a value; exact where it has no bounds."""
+        half = interval.half_width
+        return cls(interval.value or 0.0, 0.0 if half is None else half / _QUANTILE)
+
+    @property
+    def relative(self) -> float:
+        """The standard error of the logarithm."""
+        return self.error / abs(self.value) if self.value else 0.0
+
+    def minus(self, other: Uncertain) -> Uncertain:
+        """The difference of independent numbers."""
+        return Uncertain(self.value - other.value, math.hypot(self.error, other.error))
+
+    def times(self, other: Uncertain, power: float = 1.0) -> Uncertain:
+        """The product with a power of an independent number."""
+        value = self.value * other.value**power
+        return Uncertain(value, abs(value) * math.hypot(self.relative, power * other.relative))
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of the 95 % interval."""
+        return self.value - _QUANTILE * self.error, self.value + _QUANTILE * self.error
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The error of an estimator as a function of the budget T: ``floor + slope / T``."""
+
+    floor: Uncertain
+    slope: Uncertain
+
+
+def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
+    """Evaluations of the loss that one estimate takes; the backward of one counts as `GRADIENT_WORK` more.
+
+    Args:
+        evaluations: what the estimator declares.
+        sizes: how many losses a pass takes, of those that are declared: ``enumerations``, ``support_losses``, ``completions``,
+            ``swap_losses``.
+
+    Raises:
+        ValueError: a pass is declared whose size is not given.
+
+    Example:
+        >>> loss_evaluations(Evaluations(losses=4, loss_gradients=1))
+        6.0
+        >>> loss_evaluations(Evaluations(enumerations=1), enumerations=120)
+        120.0
+    """
+    total = float(evaluations.losses + GRADIENT_WORK * evaluations.loss_gradients)
+    for name in ("enumerations", "support_losses", "completions", "swap_losses"):
+        passes = getattr(evaluations, name)
+        if passes and name not in sizes:
+            raise ValueError(f"`loss_evaluations` got no {name}=; expected how many losses one of the {passes} declared takes")
+        total += passes * sizes.get(name, 0)
+    return total
+
+
+def variance_seconds(metrics: Mapping[str, Interval], seconds: Interval) -> Interval:
+    """Relative variance × seconds of one estimate: what an unbiased estimator is to be judged by."""
+    variance = metrics["relative_variance"]
+    if variance.value is None or seconds.value is None:
+        return Interval(None)
+    value = Uncertain.of(variance).times(Uncertain.of(seconds))
+    return _logarithmic(value.value, value.relative)
+
+
+def error_curve(metrics: Mapping[str, Interval], cost: Interval, criterion: Criterion) -> Curve | None:
+    """Error against budget, from the metrics of an estimator and the cost of one estimate (seconds, or loss evaluations).
+
+    None where a metric is not defined, or where the estimator does not descend: there is no budget at which it is of use.
+    """
+    needed = [metrics[name] for name in ("relative_bias_squared", "relative_variance", "gain", "cosine")] + [cost]
+    if any(interval.value is None for interval in needed):
+        return None
+    squared, variance, gain, cosine, price = (Uncertain.of(interval) for interval in needed)
+    slope = variance.times(price)
+    if criterion == "mse":
+        return Curve(Uncertain(max(squared.value, 0.0), squared.error), slope)
+    if gain.value <= 0 or cosine.value <= 0:
+        return None
+    # An estimated cosine may exceed 1.
+    angle = Uncertain(min(cosine.value, 1.0), cosine.error)
+    return Curve(Uncertain(1.0).times(angle, -2), slope.times(gain, -2))
+
+
+def break_even(candidate: Curve | None, reference: Curve | None) -> Interval:
+    """The budget from which on the reference has the smaller error: ``(slope_r − slope_c) / (floor_c − floor_r)``.
+
+    Returns:
+        0 where the reference wins at every budget, None where it never comes to win; ``high`` is None where that cannot be excluded.
+        The interval propagates errors on the log scale, as long as both differences are certain to be positive.
+
+    Example:
+        >>> straight_through = Curve(floor=Uncertain(0.04), slope=Uncertain(0.8))
+        >>> reinforce = Curve(floor=Uncertain(0.0), slope=Uncertain(26.8))
+        >>> break_even(straight_through, reinforce).value
+        650.0
+    """
+    if candidate is None or reference is None:
+        return Interval(None)
+    work, gap = reference.slope.minus(candidate.slope), candidate.floor.minus(reference.floor)
+    (work_low, work_high), (gap_low, gap_high) = work.bounds, gap.bounds
+    if gap.value <= 0:
+        return Interval(None)
+    value = max(work.value, 0.0) / gap.value
+    if work_low > 0 and gap_low > 0:
+        return _logarithmic(value, math.hypot(work.relative, gap.relative))
+    high = max(work_high, 0.0) / gap_low if gap_low > 0 else None
+    return Interval(value, max(work_low, 0.0) / gap_high, high, "t")
+
+
+def _logarithmic(value: float, relative: float) -> Interval:
+    factor = math.exp(_QUANTILE * relative)
+    return Interval(value, value / factor, value * factor, "t")
+
+
+_QUANTILE = float(stats.t.ppf((1 + LEVEL) / 2, BATCHES - 1))

@@ -1,0 +1,110 @@
+"""The Fisher metric against enumeration, and the directions that change nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from structgrad.oracles import Assignment, LinearChain, ShiftReduce, SpanningTree, Subset
+from structgrad.suites.statistics.exact_moments import single
+from structgrad.suites.statistics.geometry import Geometry
+from structgrad.suites.statistics.metrics import exact_metrics
+from structgrad.suites.truth import exact_truth
+from structgrad.suites.truth.geometry import fisher_information, geometry
+from tests.suites.cases import target_of
+
+CASES = {
+    "subset": (Subset(2), (5,)),
+    "linear_chain": (LinearChain(), (3, 2, 2)),
+    "spanning_tree": (SpanningTree(), (4, 4)),
+    "shift_reduce": (ShiftReduce("local"), (4, 4, 2)),
+    "shift_reduce_global": (ShiftReduce("global"), (4, 4, 2)),
+}
+
+
+def scores_of(shape: tuple[int, ...], scale: float = 1.0) -> torch.Tensor:
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+def listed(name: str, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities [c] and scores of the log-probabilities [c, d] of all structures."""
+    oracle = CASES[name][0]
+    structures = oracle.enumerate(tuple(scores.shape), dtype=torch.float64)
+    leaf = scores.expand(len(structures), *scores.shape).clone().requires_grad_()
+    log_prob = oracle.log_prob(structures, leaf)
+    (score,) = torch.autograd.grad(log_prob.sum(), leaf)
+    return log_prob.detach().exp(), score.flatten(1)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_equals_the_expected_square_of_the_score(name):
+    """``F = E ∇log p ∇log pᵀ``, for policies that are normalised locally too."""
+    scores = scores_of(CASES[name][1])
+    p, score = listed(name, scores)
+    torch.testing.assert_close(fisher_information(CASES[name][0], scores), (score * p.unsqueeze(-1)).T @ score, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+@pytest.mark.parametrize("name", list(CASES))
+def test_null_directions_change_no_probability_and_the_others_do(name, scale):
+    oracle, shape = CASES[name]
+    scores = scores_of(shape, scale)
+    truth = exact_truth(lambda z: z.flatten(-len(shape))[..., 1:].cumsum(-1).square().sum(-1), oracle, scores)
+    found = geometry(oracle, scores, truth)
+    _, score = listed(name, scores)
+    assert (score @ found.null).abs().max() < 1e-9
+    centred = score - score.mean(0)
+    assert found.null.shape[1] == scores.numel() - torch.linalg.matrix_rank(centred, rtol=1e-9)
+    assert (truth.gradient.flatten() @ found.null).norm() < 1e-10 * truth.gradient.norm()
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
+def test_the_natural_gradient_has_fisher_rho_1(scale):
+    """Also where scores are so peaked that variances differ by many magnitudes."""
+    target = target_of("categorical", scale=scale)
+    metric = geometry(target.oracle, target.scores, target.truth)
+    # One category of six: F = diag(μ) − μμᵀ, and F⁺ of a vector of sum 0 is v/μ up to a constant.
+    natural = target.truth.gradient / target.truth.marginals
+    found = exact_metrics(single(natural, target.truth.gradient, metric.information), metric)
+    assert found["fisher_rho"].value == pytest.approx(1, abs=1e-6)
+    plain = exact_metrics(single(target.truth.gradient, target.truth.gradient, metric.information), metric)
+    assert plain["rho"].value == pytest.approx(1)
+    assert plain["fisher_rho"].value <= 1 + 1e-9
+
+
+def test_a_constant_on_all_categories_is_a_null_bias():
+    target = target_of("categorical")
+    metric = geometry(target.oracle, target.scores, target.truth)
+    norm = float(target.truth.gradient.norm())
+    found = exact_metrics(single(target.truth.gradient + 0.5, target.truth.gradient, metric.information), metric)
+    for name in ("null_bias", "orthogonal_bias", "relative_bias"):
+        assert found[name].value == pytest.approx(0.5 * math.sqrt(6) / norm)
+    across = exact_metrics(single(2 * target.truth.gradient, target.truth.gradient, metric.information), metric)
+    assert across["null_bias"].value < 1e-12
+    assert across["relative_bias"].value == pytest.approx(1)
+
+
+def test_forbidden_parts_are_outside():
+    scores = torch.tensor([0.3, -math.inf, 0.1, -0.5], dtype=torch.float64)
+    information = fisher_information(Subset(2), scores)
+    assert (information[1] == 0).all()
+    assert not information.isnan().any()
+    truth = exact_truth(lambda z: (z @ torch.arange(4.0, dtype=z.dtype)).square(), Subset(2), scores)
+    null = geometry(Subset(2), scores, truth).null
+    assert null.shape == (4, 2)
+    assert float(null[1].norm()) == pytest.approx(1)
+
+
+def test_there_is_none_where_marginals_are_out_of_reach():
+    oracle, scores = Assignment(), torch.zeros(24, 24, dtype=torch.float64)
+    truth = target_of("subset").truth
+    assert geometry(oracle, scores, truth) is None
+
+
+def test_is_computed_once_for_a_truth(monkeypatch):
+    target = target_of("subset")
+    first = geometry(target.oracle, target.scores, target.truth)
+    monkeypatch.setattr(Geometry, "of", None)
+    assert geometry(target.oracle, target.scores.clone(), target.truth) is first
