@@ -150,6 +150,10 @@ class Row:
 METRICS: dict[str, str] = {
     "relative_bias": "‖E ĝ − g‖ / ‖g‖: 0 for an unbiased estimator",
     "relative_bias_squared": "the same squared, estimated without its own bias (a U-statistic); may be negative",
+    "relative_bias_bound": "upper 95 % bound of ‖E ĝ − g‖ / ‖g‖: the smallest ε at which the bias is equivalent to none",
+    "gain_error_bound": "upper 95 % bound of |gain − 1|",
+    "bias_p_value": "p-value of the test for bias, over all its directions and looks",
+    "bias_e_value": "capital of a bettor against unbiasedness who started with 1: evidence for a bias at any sample size",
     "relative_variance": "trace of the covariance of one estimate / ‖g‖²",
     "relative_mse": "E‖ĝ − g‖² / ‖g‖²",
     "gain": "⟨E ĝ, g⟩ / ‖g‖²: 1 where the scale is right",

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
 from ...oracles.base import EnumerableOracle
 from ..base import Instance, Problem
 from ..statistics.adaptive import Budget, Checkpoint, sample_until
+from ..statistics.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test
 from ..statistics.exact_moments import single
 from ..statistics.geometry import Geometry
-from ..statistics.metrics import UNDIRECTED, Interval, Summary, bias_interval, estimated_metrics, exact_metrics, summarise
+from ..statistics.metrics import UNDIRECTED, Interval, Summary, bias_interval, estimated_metrics, exact_metrics
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import NoisyGradient, estimated_against, exact_against
 from ..statistics.scrambles import scramble_bias, scramble_metrics
@@ -29,22 +29,10 @@ from ..truth.geometry import geometry
 from ..truth.replay import REPLAY_CAP, replay, slots_of
 from .replicates import Sampling, Tier, draw_moments, extend_moments, warmed
 
-__all__ = ["ALPHA", "EQUIVALENCE", "FILTER", "Bias", "Measurement", "Sampling", "Tier", "Verdict", "bias_test", "draw_moments", "measure"]
-
-Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved"]
-
-ALPHA = 1e-3
-"""Level of the test for bias of one cell; a hit of an estimator that claims to be unbiased must repeat on fresh seeds."""
-
-EQUIVALENCE = 0.05
-"""A bias whose 95 % upper bound is below this share of ‖g‖ is called equivalent to none."""
+__all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
 
 EXACT_TOLERANCE = 1e-9
 """Relative bias of an exact tier below which it is rounding."""
-
-FILTER = 200
-"""A direction is tested only where replicates / exact kurtosis reach this: else too few samples carry the variance for a t-test."""
-
 
 POINTS = 4096
 """Points per scramble."""
@@ -243,36 +231,6 @@ def _repeats(estimator: Estimator[Any], target: Target, sampling: Sampling) -> b
     """Whether fresh seeds reject too."""
     again = bias_test(draw_moments(estimator, target, sampling, slot="confirmation"), target.truth)
     return again is not None and again < ALPHA
-
-
-def bias_test(moments: Moments, truth: Truth) -> float | None:
-    """p-value of "the mean of the estimates is the exact gradient": t along the gradient and max-|t| over parts, Bonferroni over both.
-
-    Directions whose exact kurtosis is too large for the number of replicates are left out: where the structures that carry the variance do
-    not occur in the sample, its variance is far too small, and any test would cry wolf. None where no direction is left.
-    """
-    summary = summarise(moments)
-    n = float(summary.replicates)
-    norm = moments.gradient.norm()
-    p_values = []
-    if norm > 0 and n / truth.kurtosis_along >= FILTER:
-        spread = float(moments.along.sum() + (moments.count * ((moments.mean - summary.error) @ moments.gradient / norm).square()).sum())
-        p_values.append(_t_test(float(summary.error @ moments.gradient / norm), spread, n))
-    between = (moments.count.unsqueeze(-1) * (moments.mean - summary.error).square()).sum(0)
-    squares = moments.square.sum(0) + between
-    tested = (n / truth.kurtosis.flatten() >= FILTER).to(squares.device)
-    parts = [_t_test(float(e), float(s), n) for e, s in zip(summary.error[tested], squares[tested], strict=True)]
-    if parts:
-        p_values.append(min(1.0, min(parts) * len(parts)))
-    return min(1.0, min(p_values) * len(p_values)) if p_values else None
-
-
-def _t_test(error: float, square: float, n: float) -> float:
-    """Two-sided p-value of a mean of 0."""
-    standard = math.sqrt(square / (n - 1) / n)
-    if standard <= 1e-14 * abs(error) or standard == 0:
-        return 1.0 if abs(error) < 1e-12 else 0.0
-    return float(2 * stats.t.sf(abs(error) / standard, n - 1))
 
 
 class Bias(Suite):

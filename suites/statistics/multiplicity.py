@@ -1,20 +1,72 @@
-"""Many tests at once."""
+"""Many tests at once: p-values that are adjusted for their number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import TypeVar
+
+K = TypeVar("K")
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted by Holm's step-down method, in the order given.
+def holm(p_values: Mapping[K, float]) -> dict[K, float]:
+    """Adjusted p-values: rejecting those below α keeps the chance of *any* false rejection below α, whatever the dependence.
+
+    Args:
+        p_values: of all tests of a run, by cell. Cells without a test are left out, not counted as 1.
+
+    Returns:
+        ``max over the smaller ones of (m − i) p_(i)``, at most 1, in the order that was given.
+
+    Raises:
+        ValueError: a p-value outside [0, 1].
+
+    Reference: Holm 1979, "A simple sequentially rejective multiple test procedure", section 3.
 
     Example:
-        >>> holm([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
+        >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+        {'a': 0.03, 'b': 0.06, 'c': 0.06}
     """
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    result, largest = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[index]))
-        result[index] = largest
-    return result
+    _check("holm", p_values)
+    adjusted, greatest, left = {}, 0.0, len(p_values)
+    for key, p in sorted(p_values.items(), key=lambda item: item[1]):
+        greatest = max(greatest, min(1.0, left * p))
+        adjusted[key] = greatest
+        left -= 1
+    return {key: adjusted[key] for key in p_values}
+
+
+def bonferroni(p_values: Mapping[K, float]) -> dict[K, float]:
+    """Adjusted p-values ``m p``, at most 1: never below those of `holm`.
+
+    Example:
+        >>> bonferroni({"a": 0.01, "b": 0.4, "c": 0.03})
+        {'a': 0.03, 'b': 1.0, 'c': 0.09}
+    """
+    _check("bonferroni", p_values)
+    return {key: min(1.0, len(p_values) * p) for key, p in p_values.items()}
+
+
+def benjamini_hochberg(p_values: Mapping[K, float]) -> dict[K, float]:
+    """Adjusted p-values for dashboards: rejecting those below α keeps the expected *share* of false rejections below α.
+
+    It holds for independent tests; a gate uses `holm`.
+
+    Reference: Benjamini & Hochberg 1995, "Controlling the false discovery rate", section 3.1.
+
+    Example:
+        >>> benjamini_hochberg({"a": 0.01, "b": 0.04, "c": 0.03})
+        {'a': 0.03, 'b': 0.04, 'c': 0.04}
+    """
+    _check("benjamini_hochberg", p_values)
+    adjusted, least, count = {}, 1.0, len(p_values)
+    for rank, (key, p) in reversed(list(enumerate(sorted(p_values.items(), key=lambda item: item[1]), start=1))):
+        least = min(least, p * count / rank)
+        adjusted[key] = least
+    return {key: adjusted[key] for key in p_values}
+
+
+def _check(call: str, p_values: Mapping[K, float]) -> None:
+    wrong = [(key, p) for key, p in p_values.items() if not 0 <= p <= 1]
+    if wrong:
+        key, p = wrong[0]
+        raise ValueError(f"`{call}` got the p-value {p} for {key!r}; expected numbers from 0 to 1, leave cells without a test out")

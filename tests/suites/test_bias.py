@@ -20,7 +20,8 @@ from structgrad.estimators import (
     make_estimator,
 )
 from structgrad.oracles import Categorical, Oracle, Subset
-from structgrad.suites.measures.bias import ALPHA, Sampling, bias_test, draw_moments, measure
+from structgrad.suites.measures.bias import Sampling, draw_moments, measure
+from structgrad.suites.statistics.bias_tests import ALPHA, bias_test
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.replay import slots_of
 from tests.suites.cases import ORACLES, ScaledReinforce, quadratic, scores_of, target_of
