@@ -1,0 +1,31 @@
+"""All simulations, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .coverage import ADAPTIVE, FIXED
+from .levels import EQUIVALENCE, FALSE_ALARMS, POWER, SEQUENTIAL
+from .lines import Part
+from .sequences import RARE, RULES_PART
+from .simple import MEDIANS, REPLAY
+
+PARTS: dict[str, Part] = {
+    "replay": REPLAY,
+    "coverage": FIXED,
+    "adaptive": ADAPTIVE,
+    "medians": MEDIANS,
+    "equivalence": EQUIVALENCE,
+    "false_alarms": FALSE_ALARMS,
+    "looks": SEQUENTIAL,
+    "power": POWER,
+    "rules": RULES_PART,
+    "rare": RARE,
+}
+"""By the names that ``--only`` takes."""
+
+
+def simulate_cell(task: tuple[str, int, int]) -> Any:
+    """The result of a cell: the name of its part, its number, and the repetitions."""
+    name, number, repetitions = task
+    return PARTS[name].simulate(PARTS[name].cells[number], repetitions)
