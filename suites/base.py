@@ -180,6 +180,20 @@ METRICS: dict[str, str] = {
     "backward_time": "median seconds of its backward for the same batch",
     "peak_memory": "most bytes that torch held at one time for the same batch, forward and backward",
     "time_ratio": "forward + backward time relative to `reinforce`, paired in interleaved rounds",
+    "oracle_share": "share of the forward + backward time that is spent inside the oracle, in a run under a stopwatch",
+    "seconds_per_estimate": "median seconds of one launch of many rows (how many is its size), forward and backward, per row",
+    "threads": "threads that torch computed with while times were taken",
+    "forward_memory": "most bytes that torch held at one time for a batch of 32 rows, forward alone",
+    "memory_per_row": "bytes by which the peak memory grows with one more row, from 16 to 32 rows",
+    "total_time": "median seconds of forward and backward at one point of a sweep",
+    "time_exponent": "e where the time grows like sizeᵉ, over the upper part of a sweep",
+    "memory_exponent": "e where the peak memory grows like sizeᵉ, over the upper part of a sweep",
+    "variance_exponent": "e where the variance of an estimate grows like samplesᵉ: −1 for independent samples",
+    "kl_decrease": "decrease of E L by a step of the estimate relative to one of the exact gradient, both of the same mean KL divergence",
+    "kl_decrease_natural": "the same of a step of the natural gradient: the ceiling",
+    "bias_of_start": "‖E ĝ − g‖ / ‖g(θ₀)‖ along a trajectory, where g vanishes",
+    "regret": "(E L − min L) / (E L at the start − min L) after training for the same time, with the best of 6 step sizes",
+    "steps": "training steps that the time allowed",
 }
 """Every metric and what it means; reports print these sentences."""
 

@@ -38,6 +38,7 @@ class Finding:
         replicates: independent estimates behind it; None for the exact tier.
         sampling: ``converged`` or ``budget``; empty where nothing was sampled.
         verdict, p_value: of the test for bias.
+        status, reason: ``ok``; or ``skipped`` or ``error`` and why, where one contender of several, or one point of a sweep, has no value.
     """
 
     estimator: str
@@ -55,6 +56,8 @@ class Finding:
     sampling: str = ""
     verdict: str = ""
     p_value: float | None = None
+    status: Literal["ok", "skipped", "error"] = "ok"
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,50 @@
-"""How sparse an estimator's forward distribution is."""
+"""How sparse an estimator is: its forward distribution, the structure that the loss sees, and the gradient."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from ...estimators.base import Estimator, PathwiseEstimator
 from ...oracles.base import ProjectionOracle
+from ...oracles.capabilities import FactorisedOracle
+from ..base import Instance, Problem
+from ..statistics.metrics import LEVEL, Interval
+from ..suite import Context, Finding, Suite
 from ..truth import Truth
+from .interleaving import described
+from .draws import Draws, estimates
+
+MOST_REPLICATES = 1024
+"""Counts of non-zeros need no more."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Of the forward distribution: how many structures it holds, and the non-zero parts of what the loss sees, with how they were found.
+
+    ``kind`` is empty for exact numbers, and ``t`` for a mean over draws.
+    """
+
+    support: float
+    nonzeros: Interval
+    kind: str = ""
 
 
 def forward_sparsity(estimator: Estimator[Any], oracle: Any, scores: Tensor, *, truth: Truth) -> dict[str, float]:
-    """Support and non-zeros of the forward pass.
-
-    The support is the number of structures that the forward distribution gives positive probability: 1 for argmax, the atoms of SparseMAP,
-    and all feasible structures for samples, noise and marginals.
+    """Support and non-zeros of the forward pass, of one draw where only draws tell; the suite takes the mean of many.
 
     Args:
         estimator: whose forward.
         oracle: what it runs on.
         scores: one instance, ``[*event]``.
-        truth: says how many structures are feasible.
+        truth: says how many structures are feasible, and knows their mean.
 
     Returns:
         ``support`` and ``forward_nonzeros`` (non-zero parts of the structure that the loss sees).
@@ -36,18 +58,136 @@ def forward_sparsity(estimator: Estimator[Any], oracle: Any, scores: Tensor, *, 
         >>> forward_sparsity(SparseMAP(), Categorical(), scores, truth=truth)
         {'support': 2.0, 'forward_nonzeros': 2.0}
     """
-    if ProjectionOracle in estimator.needs and estimator.objective in ("relaxed", "sparse"):
-        support = int(oracle.project(scores).support)
+    context = Context(device=str(scores.device), dtype=scores.dtype)
+    found = forward(estimator, Draws(oracle, _no_loss, scores, context, ("sparsity",)), truth, replicates=1)
+    return {"support": found.support, "forward_nonzeros": float(found.nonzeros.value or 0.0)}
+
+
+def forward(estimator: Estimator[Any], draws: Draws, truth: Truth, *, replicates: int) -> Forward:
+    """The forward distribution of an estimator.
+
+    The support is the number of structures of positive probability: 1 for argmax, the atoms of a sparse law, and all feasible structures
+    for samples, noise and marginals. Non-zeros are exact where the forward is deterministic or its law over structures is known: structures
+    are 0/1, so that the expected number of parts is the sum of the marginals. Of other noise they are the mean over draws.
+    """
+    if estimator.objective == "sparse":
+        weights, sizes = _atoms(estimator, draws)
+        return Forward(float((weights > 0).sum()), Interval(float(weights @ sizes)))
+    if not isinstance(estimator, PathwiseEstimator):
+        best = estimator.objective == "argmax"
+        parts = draws.oracle.argmax(draws.scores) if best else truth.marginals
+        return Forward(1.0 if best else float(truth.support), Interval(round(float(parts.sum()), 9)))
+    if not estimator.deterministic:
+        support = 1.0 if estimator.objective == "argmax" else float(truth.support)
+        return Forward(support, mean_interval(_drawn_nonzeros(estimator, draws, replicates)), "t")
+    with torch.no_grad():
+        point = estimator.structure(draws.oracle, draws.scores, generator=draws.generator("forward"))
+    return Forward(_support(estimator, draws, truth, point), Interval(float((point != 0).sum())))
+
+
+def _support(estimator: Estimator[Any], draws: Draws, truth: Truth, point: Tensor) -> float:
+    """Of a deterministic layer: of the law whose mean it is."""
+    if estimator.objective == "argmax":
+        return 1.0
+    if ProjectionOracle in estimator.needs:
+        return float(draws.oracle.project(draws.scores).support)
+    if isinstance(draws.oracle, FactorisedOracle):
+        # A point inside the hull is the product law of its categories.
+        return float((point != 0).sum(-1).double().prod())
+    return float(truth.support)
+
+
+def _atoms(estimator: Estimator[Any], draws: Draws) -> tuple[Tensor, Tensor]:
+    """Weights of the structures of a sparse law, and their numbers of parts: the derivatives of the surrogate in the losses."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def recording(structures: Tensor) -> Tensor:
+        sizes = (structures != 0).flatten(structures.ndim - draws.oracle.event_ndim).sum(-1).to(structures.dtype)
+        losses = torch.zeros_like(sizes, requires_grad=True)
+        seen.append((losses, sizes))
+        return losses
+
+    value = estimator.surrogate(recording, draws.oracle, draws.scores, generator=draws.generator("forward"))
+    weights = torch.autograd.grad(value, [losses for losses, _ in seen])
+    return torch.cat([weight.flatten() for weight in weights]), torch.cat([sizes.flatten() for _, sizes in seen])
+
+
+def _no_loss(structures: Tensor) -> Tensor:
+    """What a forward that evaluates no loss is given."""
+    raise AssertionError("the forward distribution does not depend on the loss")
+
+
+def _drawn_nonzeros(estimator: PathwiseEstimator[Any], draws: Draws, replicates: int) -> Tensor:
+    with torch.no_grad():
+        points = [estimator.structure(draws.oracle, rows, generator=streams) for rows, streams in draws.rows(replicates)]
+    return torch.cat([(point != 0).flatten(1).sum(-1).double() for point in points])
+
+
+def mean_interval(values: Tensor) -> Interval:
+    """The mean of independent values ``[n]`` with its t-interval, which one value does not give.
+
+    Example:
+        >>> mean_interval(torch.tensor([1.0, 3.0]).double())
+        Interval(value=2.0, low=-10.7062..., high=14.7062...)
+    """
+    number, mean = len(values), float(values.mean())
+    if number < 2:
+        return Interval(mean)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, number - 1)) * float(values.std()) / math.sqrt(number)
+    return Interval(mean, mean - half, mean + half)
+
+
+def share_interval(hits: int, number: int) -> Interval:
+    """A share with Wilson's interval.
+
+    Example:
+        >>> share_interval(0, 100)
+        Interval(value=0.0, low=0.0, high=0.0369...)
+    """
+    share, z = hits / number, float(stats.norm.ppf((1 + LEVEL) / 2))
+    centre, scale = share + z * z / (2 * number), 1 + z * z / number
+    half = z * math.sqrt(share * (1 - share) / number + (z / (2 * number)) ** 2)
+    return Interval(share, max((centre - half) / scale, 0.0), min((centre + half) / scale, 1.0))
+
+
+class Sparsity(Suite):
+    """Exact zeros: of the forward distribution, of the structure that the loss sees, of the gradient.
+
+    A part counts as non-zero unless it is exactly 0: rounding that leaves 1e-17 is no sparsity that code can use.
+    """
+
+    name: ClassVar[str] = "sparsity"
+    summary: ClassVar[str] = "support of the forward distribution, non-zeros of structure and gradient, gradients that vanish"
+
+    def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
+        """Counts of every estimator on every instance."""
+        for instance in problem.instances:
+            scores = instance.scores.to(context.device, context.dtype)
+            draws = Draws(problem.oracle, instance.loss, scores, context, (self.name, problem.name, problem.stage, instance.name))
+            truth = context.truth(problem, instance)
+            for name, estimator in estimators.items():
+                try:
+                    yield from _found(name, estimator, draws, truth, instance)
+                except Exception as error:  # any user-supplied code may run here
+                    yield Finding(name, "support", None, instance=instance.name, status="error", reason=described(error))
+
+
+def _found(name: str, estimator: Estimator[Any], draws: Draws, truth: Truth, instance: Instance) -> Iterator[Finding]:
+    number = min(draws.context.effort.replicates, MOST_REPLICATES)
+    warmed = draws.warmed(estimator)
+    of_forward = forward(warmed, draws, truth, replicates=number)
+    if estimator.deterministic:
+        nonzeros = float((estimates(warmed, draws, 1) != 0).sum())
+        gradient, vanishing, kinds = Interval(nonzeros), Interval(float(nonzeros == 0)), ("", "")
     else:
-        support = 1 if estimator.objective == "argmax" else truth.support
-    return {"support": float(support), "forward_nonzeros": float((_forward_point(estimator, oracle, scores) != 0).sum())}
-
-
-def _forward_point(estimator: Estimator[Any], oracle: Any, scores: Tensor) -> Tensor:
-    """What the loss is evaluated at; where that is a random structure, the best one stands for it: all have as many parts."""
-    if estimator.inside_hull and isinstance(estimator, PathwiseEstimator):
-        with torch.no_grad():
-            point: Tensor = estimator.structure(oracle, scores, generator=torch.Generator(scores.device))
-        return point
-    best: Tensor = oracle.argmax(scores)
-    return best
+        counts = (estimates(warmed, draws, number) != 0).sum(-1).double()
+        gradient, vanishing, kinds = mean_interval(counts), share_interval(int((counts == 0).sum()), number), ("t", "wilson")
+    found = {
+        "support": (Interval(of_forward.support), ""),
+        "forward_nonzeros": (of_forward.nonzeros, of_forward.kind),
+        "gradient_nonzeros": (gradient, kinds[0]),
+        "zero_gradient_rate": (vanishing, kinds[1]),
+    }
+    for metric, (value, kind) in found.items():
+        tier, replicates = ("mc", number) if kind else ("exact", None)
+        yield Finding(name, metric, value.value, value.low, value.high, kind, instance.name, tier=tier, replicates=replicates)

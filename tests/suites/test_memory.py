@@ -5,8 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from structgrad.estimators import Reinforce
+from structgrad.oracles import Subset
 from structgrad.suites.measures import memory
-from structgrad.suites.measures.memory import peak_memory
+from structgrad.suites.measures.memory import Memory, peak_memory, training_memory
+from tests.suites.planted import CONTEXT, Hungry, problem
 
 KILOBYTES = 1000
 
@@ -60,3 +63,19 @@ def test_a_build_without_the_profiler_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_cuda_counts_its_own_allocator() -> None:
     peak = peak_memory(lambda: torch.empty(1024 * KILOBYTES, dtype=torch.uint8, device="cuda"), device="cuda")
     assert peak == 1024 * KILOBYTES
+
+
+def test_a_planted_cost_is_found_per_row_and_growing() -> None:
+    """Pairs of 200 parts in float64, and what a step holds besides."""
+    scores = torch.zeros(32, 200, dtype=torch.float64)
+    found = training_memory(Hungry(), Subset(2), lambda z: z.sum(-1), scores)
+    pairs = 8 * 200**2
+    assert pairs <= found["memory_per_row"] <= 1.02 * pairs
+    assert 32 * pairs <= found["forward_memory"] <= found["peak_memory"] <= 32 * 1.02 * pairs
+
+
+def test_the_suite_repeats_to_the_byte() -> None:
+    first, second = (list(Memory().findings(problem(), {"reinforce": Reinforce(), "hungry": Hungry()}, CONTEXT)) for _ in range(2))
+    assert first == second
+    assert [finding.metric for finding in first] == ["forward_memory", "peak_memory", "memory_per_row"] * 2
+    assert all(finding.value is not None and finding.value > 0 for finding in first)
