@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..suite import Suite
 from .bias import Bias
 from .memory import Memory
+from .scaling import Scaling
 from .sparsity import Sparsity
 from .unbiasedness import Unbiasedness
 from .wall_clock import WallClock
@@ -15,5 +16,6 @@ SUITES: dict[str, type[Suite]] = {
     "sparsity": Sparsity,
     "memory": Memory,
     "wall_clock": WallClock,
+    "scaling": Scaling,
 }
 """By name."""
