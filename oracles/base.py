@@ -549,7 +549,16 @@ class EnumerableOracle(Oracle):
         if not 0 <= start <= last <= total:
             raise ValueError(f"`enumerate` got start={start}, stop={stop}; expected 0 <= start <= stop <= {total}")
         ranks = torch.arange(start, last, dtype=torch.int64, device=device)
-        return self._unrank(ranks, tuple(event_shape)).to(dtype or torch.get_default_dtype())
+        return self._listed(ranks, tuple(event_shape)).to(dtype or torch.get_default_dtype())
+
+    def _listed(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """What `_unrank` gives, by a kernel where there is one."""
+        kernel = kernels.find_unranking(self.kernel, ranks, event_shape, self._kernel_options())
+        if kernel is None:
+            return self._unrank(ranks, event_shape)
+        structures = torch.zeros(len(ranks), *event_shape, dtype=torch.uint8)
+        kernel(ranks, structures)
+        return structures
 
     def _check_enumerable(self, call: str, event_shape: tuple[int, ...]) -> int:
         """The number of structures, or ValueError where ranks would not fit."""

@@ -120,7 +120,7 @@ class Categories(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOrac
         for _ in range(categories):
             digits.append(ranks % parts)
             ranks = ranks // parts
-        return torch.nn.functional.one_hot(torch.stack(digits[::-1], -1), parts)
+        return torch.stack(digits[::-1], -1).unsqueeze(-1) == torch.arange(parts, device=ranks.device)
 
 
 def _where_feasible(rows: Tensor, values: Tensor) -> Tensor:

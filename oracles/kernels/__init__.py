@@ -104,6 +104,14 @@ def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any
     return None if function is None else Kernel(function, careful, options, operations)
 
 
+def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...], options: tuple[Any, ...]) -> Kernel | None:
+    """The kernel that lists structures of an event by ranks [c], or None where the torch twin is to run."""
+    if structure is None or ranks.device.type != "cpu" or not _enabled.get():
+        return None
+    function, _, operations = _plan("unranking", structure, torch.Size(event))
+    return None if function is None else Kernel(function, None, options, operations)
+
+
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Zeros for a kernel's results. From `HUGE` on, NumPy allocates them: it asks for huge pages, which takes a quarter of the time."""
     if math.prod(shape) * dtype.itemsize < HUGE:
