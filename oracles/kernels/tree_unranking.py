@@ -1,8 +1,8 @@
 """Trees of their ranks, in compiled steps; see `structgrad.oracles.kernels.unranking`.
 
-Neighbouring ranks share most of their trees. A derivation puts the subtree of a span of w cuts into w places that follow each other, so that
-equal spans of equal rank at an equal place are equal subtrees: what the tree before has there is left as it is. Heads that are chosen word by
-word go on from the longest beginning that the tree before has in common. Then about three decisions are left for a tree, whatever its size.
+Neighbouring ranks share most of their trees. A derivation puts the subtree of a span of w cuts into w places that follow each other, so
+that equal spans of equal rank at an equal place are equal subtrees: what the tree before has there is left as it is. Heads that are chosen
+word by word go on from the longest beginning that the tree before has in common. Then few decisions are left for a tree, whatever its size.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def _derive(counts, placed, waiting):
             seam += 1
         before[4], before[5] = (last if leftward else first), child
         joint = rank // beyond
-        top = _put(waiting, top, (leftward, first if leftward else child, child if leftward else last), rank - joint * beyond, place + high - low)
+        top = _put(
+            waiting, top, (leftward, first if leftward else child, child if leftward else last), rank - joint * beyond, place + high - low
+        )
         top = _put(waiting, top, (np.int64(1), seam + 1, high), joint % upper, place + 1 + seam - low)
         top = _put(waiting, top, (np.int64(0), low, seam), joint // upper, place + 1)
 

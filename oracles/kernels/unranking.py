@@ -13,7 +13,17 @@ import numpy as np
 from .compilation import compiled, inner
 from .tree_unranking import constituency, projective_tree, spanning_tree
 
-__all__ = ["alignment", "assignment", "constituency", "linear_chain", "operations", "projective_tree", "shift_reduce", "spanning_tree", "subset"]
+__all__ = [
+    "alignment",
+    "assignment",
+    "constituency",
+    "linear_chain",
+    "operations",
+    "projective_tree",
+    "shift_reduce",
+    "spanning_tree",
+    "subset",
+]
 
 MAX_RANK = 2**62
 

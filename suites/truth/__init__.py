@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .enumeration import CAP, CHUNK, Target, Truth, exact_truth
+from .enumeration import CAP, Target, Truth, exact_truth
+from .sharding import sharded_truth
 
-__all__ = ["CAP", "CHUNK", "Target", "Truth", "exact_truth"]
+__all__ = ["CAP", "Target", "Truth", "exact_truth", "sharded_truth"]

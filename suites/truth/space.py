@@ -1,0 +1,147 @@
+"""The structures of one instance with their losses and scores, in chunks, and the sums over any range of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...estimators.base import Loss
+from ...oracles import kernels
+from ...oracles.base import EnumerableOracle
+from .comoments import FORBIDDEN, CoMoments, Pile
+
+MOST = 8192
+"""The most structures of a chunk on the CPU; more do not fit the cache of one core."""
+
+NUMBERS = 2**18
+"""Parts of a chunk's structures together, for the same reason."""
+
+
+class Space:
+    """What is enumerated: structures as deviations from the best one, the pivot.
+
+    Args:
+        loss: ``[..., *event] -> [...]``; evaluated in float64 on structures only.
+        oracle: lists the structures.
+        scores: ``[*event]``.
+        chunk: structures at a time; None for what fits the cache.
+
+    Raises:
+        ValueError: scores of another shape, or without a feasible structure.
+    """
+
+    def __init__(self, loss: Loss, oracle: EnumerableOracle, scores: Tensor, chunk: int | None = None) -> None:
+        self.loss, self.oracle, self.scores = loss, oracle, scores.detach().double()
+        self.event = tuple(scores.shape)
+        if scores.ndim != oracle.event_ndim:
+            raise ValueError(f"`exact_truth` got scores of shape {self.event}; expected one instance, [*event]")
+        self.count = oracle.count(self.event)
+        self.chunk = chunk or fitting_chunk(scores)
+        potentials = oracle._potentials(self.scores)
+        best = oracle.argmax(potentials if potentials is self.scores else self.scores).flatten()
+        forbidden = (potentials == -math.inf).flatten()
+        if bool((best * forbidden).any()) or not bool(oracle.free_parts(self.scores).any()):
+            raise ValueError("`exact_truth` got scores that forbid every structure; expected at least one feasible structure")
+        finite = torch.where(forbidden, 0, potentials.flatten())
+        self.pivot_score = finite @ best
+        # Only parts that are read are summed: half of the square of a constituency tree.
+        self._places = oracle.read_mask(self.event, scores.device).flatten().nonzero().squeeze(-1)
+        best, forbidden, finite = best[self._places], forbidden[self._places], finite[self._places]
+        self._pivot, self._signs = best.to(torch.uint8), 1 - 2 * best
+        # What a deviation adds to the score, and to the size of its terms.
+        sizes = torch.where(forbidden, FORBIDDEN, finite.abs())
+        self._columns = torch.stack([finite * self._signs, sizes])
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Structures, uint8 ``[c, *event]``, and their losses ``[c]``; both are good until the next piece.
+
+        The loss reads the same memory every time: pages that were never touched before cost more than the loss of a chunk.
+        """
+        room = self.scores.new_empty(min(self.chunk, stop - start), *self.event)
+        for first in range(start, stop, self.chunk):
+            last = min(first + self.chunk, stop)
+            structures = self.oracle.enumerate(self.event, first, last, dtype=torch.uint8, device=self.scores.device)
+            yield structures, self._losses(room[: last - first].copy_(structures))
+
+    def _chunk(self, structures: Tensor, losses: Tensor) -> Chunk:
+        flips = (structures.flatten(1)[:, self._places] ^ self._pivot).double()
+        scores, sizes = (flips @ self._columns.T).unbind(-1)
+        return Chunk(flips, losses, torch.where(sizes >= FORBIDDEN, -math.inf, scores), (flips.sum(-1) + 5) * (sizes + 4))
+
+    def _losses(self, structures: Tensor) -> Tensor:
+        with torch.no_grad():
+            losses = self.loss(structures).double()
+        if losses.shape != structures.shape[:1]:
+            raise ValueError(
+                f"`exact_truth` got a loss that gives shape {tuple(losses.shape)} for structures {tuple(structures.shape)}; "
+                f"expected {tuple(structures.shape[:1])}, one number for each"
+            )
+        return losses
+
+    def sums(self, start: int, stop: int) -> CoMoments:
+        """The sums over ranks ``start`` to ``stop`` (exclusive), at least one."""
+        pile = Pile()
+        for structures, losses in self._pieces(start, stop):
+            if kernels.enabled(losses):
+                pile.add(CoMoments.compiled(structures.flatten(1), losses, self._pivot, self._places, self._columns))
+            else:
+                chunk = self._chunk(structures, losses)
+                pile.add(CoMoments.of(chunk.flips, chunk.losses, chunk.scores, chunk.slack))
+        return pile.total()
+
+    def covariance(self, sums: CoMoments) -> Tensor:
+        """Of the loss with the parts: ``[*event]``."""
+        return self.spread(self._signs * sums.covariance(), 0)
+
+    def marginals(self, sums: CoMoments) -> Tensor:
+        """The mean structure: ``[*event]``."""
+        return self.spread(self._pivot + self._signs * sums.flips, 0)
+
+    def spread(self, values: Tensor, missing: float) -> Tensor:
+        """Values of the p parts that are read as ``[*event]``."""
+        return torch.full_like(self.scores, missing).flatten().index_copy(0, self._places, values).reshape(self.event)
+
+    def powers(self, start: int, stop: int, sums: CoMoments) -> Tensor:
+        """Second and fourth central moments of ``(L − E L)(z − μ)`` over a range: ``[2, p + 1]``, by part and along the gradient.
+
+        Args:
+            start: the first rank.
+            stop: the end of the range.
+            sums: those over all structures.
+        """
+        gradient, total = sums.covariance(), self.scores.new_zeros(2, len(self._places) + 1)
+        for piece in self._pieces(start, stop):
+            chunk = self._chunk(*piece)
+            errors = (chunk.losses - sums.loss) - sums.rest
+            estimates = errors.unsqueeze(-1) * (chunk.flips - sums.flips) - gradient
+            square = torch.cat([estimates, (estimates @ gradient).unsqueeze(-1)], -1).square_()
+            probabilities = (chunk.scores - sums.top).exp() / sums.weight
+            total += torch.stack([probabilities @ square, probabilities @ square.square()])
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some structures as deviations from the pivot.
+
+    Attributes:
+        flips: ``[c, parts]``. ``losses``: ``[c]``. ``scores``: ``[c]``, relative to the pivot, -inf where a structure is not feasible.
+        slack: ``[c]``, bounds on the relative errors of ``exp(score)``, in units of roundoff: of m terms, the sum errs by at most m times
+            their size; the rest covers the exponential, the distance of the greatest score, and natural parameters that were computed.
+    """
+
+    flips: Tensor
+    losses: Tensor
+    scores: Tensor
+    slack: Tensor
+
+
+def fitting_chunk(scores: Tensor) -> int:
+    """How many structures of this shape are taken at a time: what the cache of a core holds; on other devices, what makes launches pay."""
+    if scores.device.type != "cpu":
+        return int(min(2**20, max(1, 2**28 // scores.numel())))
+    return int(min(MOST, max(64, NUMBERS // scores.numel())))
