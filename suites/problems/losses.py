@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...oracles.base import Oracle
 from ...oracles.registry import unknown
+from ..truth.analytic.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm
 
 
 class StructureLoss(abc.ABC):
@@ -50,6 +51,11 @@ class StructureLoss(abc.ABC):
         twins = "squared_distance, squared_distance_linear, hamming, f1, f1_multilinear"
         raise ValueError(f"`twin` got the loss {self.name}, which has one extension only; expected one of {twins}")
 
+    @property
+    def form(self) -> LossForm | None:
+        """What the loss is on structures, for an exact gradient at any size; None where nothing is claimed."""
+        return None
+
     def _rows(self, structure: Tensor) -> Tensor:
         """[..., *event] -> [..., d] without a copy."""
         return structure.flatten(structure.ndim - self.event_ndim)
@@ -76,6 +82,10 @@ class Linear(StructureLoss):
     def __call__(self, structure: Tensor) -> Tensor:
         return self._rows(structure) @ self.weights.to(structure).flatten()
 
+    @property
+    def form(self) -> LossForm:
+        return LinearForm(self.weights)
+
 
 @dataclass(frozen=True, eq=False)
 class SquaredDistance(StructureLoss):
@@ -100,6 +110,11 @@ class SquaredDistance(StructureLoss):
     def __call__(self, structure: Tensor) -> Tensor:
         squared = (structure - self.target.to(structure)).square()
         return self._rows(squared) @ _weights(self.parts, self.target).to(structure)
+
+    @property
+    def form(self) -> LossForm:
+        counted = _weights(self.parts, self.target).reshape(self.target.shape).to(self.target)
+        return LinearForm(counted * (1 - 2 * self.target), float((counted * self.target.square()).sum()))
 
     def twin(self) -> StructureLoss:
         return LinearSquaredDistance(self.target, self.parts)
@@ -130,6 +145,10 @@ class LinearSquaredDistance(StructureLoss):
         counted, target = _weights(self.parts, self.target).to(structure), self.target.to(structure).flatten()
         return self._rows(structure) @ (counted * (1 - 2 * target)) + counted @ target.square()
 
+    @property
+    def form(self) -> LossForm | None:
+        return self.twin().form
+
     def twin(self) -> StructureLoss:
         return SquaredDistance(self.target, self.parts)
 
@@ -159,6 +178,10 @@ class LowRankQuadratic(StructureLoss):
         offset = matrix @ self.target.to(structure).flatten()
         return (self._rows(structure) @ matrix.mT - offset).square().sum(-1)
 
+    @property
+    def form(self) -> LossForm:
+        return QuadraticForm(self.matrix, self.matrix.flatten(1) @ self.target.to(self.matrix).flatten())
+
 
 @dataclass(frozen=True, eq=False)
 class Hamming(StructureLoss):
@@ -186,6 +209,40 @@ class Hamming(StructureLoss):
         """``Σ gold (1 − z)²``."""
         return SquaredDistance(self.gold, self.gold != 0)
 
+    @property
+    def form(self) -> LossForm:
+        return LinearForm(-self.gold, float(self.gold.sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class ExactMatch(StructureLoss):
+    """0 at the gold structure and 1 at every other one: ``1 − Π_i (1 − |z_i − gold_i|)``, and the same formula inside the hull.
+
+    There the product is the chance that independent bits of means z are gold. The derivative is 0 at structures with two wrong parts.
+
+    Args:
+        gold: [*event] of 0/1.
+        parts: boolean [*event], the entries that count; all when None.
+    """
+
+    gold: Tensor
+    parts: Tensor | None = None
+
+    name = "exact_match"
+
+    @property
+    def event_ndim(self) -> int:
+        return self.gold.ndim
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        counted = _weights(self.parts, self.gold)
+        right = 1 - (self._rows(structure) - self.gold.to(structure).flatten()).abs()
+        return 1 - torch.where(counted, right, 1).prod(-1)
+
+    @property
+    def form(self) -> LossForm:
+        return PointForm(self.gold, here=0.0, elsewhere=1.0)
+
 
 @dataclass(frozen=True, eq=False)
 class F1(StructureLoss):
@@ -212,6 +269,12 @@ class F1(StructureLoss):
         counted = _weights(self.parts, self.gold).to(structure)
         common, size = (self._rows(structure) @ torch.stack([gold, counted], -1)).unbind(-1)
         return 1 - 2 * common / (size + gold.sum())
+
+    @property
+    def form(self) -> LossForm:
+        counted = _weights(self.parts, self.gold).reshape(self.gold.shape)
+        total = float(self.gold.sum())
+        return CountForm((self.gold, counted.to(self.gold)), lambda common, size: 1 - 2 * common.double() / (size + total))
 
     def twin(self) -> StructureLoss:
         return MultilinearF1(self.gold, self.parts)
@@ -251,6 +314,10 @@ class MultilinearF1(StructureLoss):
             missed = 1 - chances * (1 - t)
             total = total + float(weight) / 2 * t**size * missed.prod(-1) * ((gold * chances) / missed).sum(-1)
         return 1 - 2 * total
+
+    @property
+    def form(self) -> LossForm | None:
+        return self.twin().form
 
     def twin(self) -> StructureLoss:
         return F1(self.gold, self.parts)
@@ -349,6 +416,7 @@ LOSSES: dict[str, type[StructureLoss]] = {
     "squared_distance_linear": LinearSquaredDistance,
     "quadratic": LowRankQuadratic,
     "hamming": Hamming,
+    "exact_match": ExactMatch,
     "f1": F1,
     "f1_multilinear": MultilinearF1,
     "mlp": MLP,
@@ -422,6 +490,7 @@ _MAKERS: dict[str, Callable[[_Tie], StructureLoss]] = {
     "squared_distance_linear": lambda tie: LinearSquaredDistance(tie.gold + tie.noise() / 2, tie.parts),
     "quadratic": lambda tie: LowRankQuadratic(tie.scaled_noise(QUADRATIC_RANK), tie.gold),
     "hamming": lambda tie: Hamming(tie.gold),
+    "exact_match": lambda tie: ExactMatch(tie.gold, tie.parts),
     "f1": lambda tie: F1(tie.gold, tie.parts),
     "f1_multilinear": lambda tie: MultilinearF1(tie.gold, tie.parts),
     "mlp": _random_mlp,

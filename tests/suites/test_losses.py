@@ -21,6 +21,7 @@ from structgrad.suites.problems.losses import (
     MLP,
     BlackBox,
     Downstream,
+    ExactMatch,
     Hamming,
     Linear,
     LinearSquaredDistance,
@@ -30,6 +31,7 @@ from structgrad.suites.problems.losses import (
     StructureLoss,
     make_loss,
 )
+from structgrad.suites.truth.analytic import CountForm, LinearForm, PointForm, QuadraticForm
 
 EVENT = (3, 2, 2)
 PARTS = LinearChain().read_mask(EVENT)
@@ -99,6 +101,7 @@ CASES = (
     Case(LinearSquaredDistance(TARGET, PARTS), lambda z: sum(z[c] * (1 - 2 * float(TARGET[c])) + float(TARGET[c]) ** 2 for c in READ)),
     Case(LowRankQuadratic(MATRIX, GOLD), explicit_quadratic),
     Case(Hamming(GOLD), lambda z: sum(1 - z[c] for c in CELLS if GOLD[c] == 1)),
+    Case(ExactMatch(GOLD, PARTS), lambda z: 1 - math.prod(1 - abs(z[c] - float(GOLD[c])) for c in READ)),
     Case(F1(GOLD, PARTS), explicit_f1),
     Case(MultilinearF1(GOLD, PARTS), explicit_expected_f1),
     Case(NETWORK, explicit_mlp),
@@ -229,6 +232,24 @@ def test_golden_numbers() -> None:
     assert float(even(other.double())) == pytest.approx(math.log(10))
 
 
+@each
+def test_a_form_is_the_loss_on_structures(case: Case) -> None:
+    z = vertices(LinearChain(), EVENT) if case.event == EVENT else vertices(Subset(2), case.event)
+    form, rows = case.loss.form, z.flatten(1)
+    if isinstance(form, LinearForm):
+        said = rows @ form.weights.flatten() + form.constant
+    elif isinstance(form, QuadraticForm):
+        said = (rows @ form.matrix.flatten(1).mT - form.target).square().sum(-1)
+    elif isinstance(form, CountForm):
+        said = form.function(*((rows @ count.flatten()).long() for count in form.counts))
+    elif isinstance(form, PointForm):
+        said = torch.where((rows == form.structure.flatten()).all(-1), form.here, form.elsewhere).double()
+    else:
+        assert case.loss.name in ("mlp", "downstream", "black_box")
+        return
+    torch.testing.assert_close(case.loss(z), said)
+
+
 MADE = [name for name in LOSSES if name != "downstream"]
 made = pytest.mark.parametrize("name", MADE)
 
@@ -240,7 +261,7 @@ def test_made_losses_have_their_type_and_are_seeded(name: str) -> None:
     assert type(loss) is LOSSES[name]
     assert torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=3)(z))
     assert torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=np.random.SeedSequence(3))(z))
-    if name not in ("hamming", "f1", "f1_multilinear"):
+    if name not in ("hamming", "exact_match", "f1", "f1_multilinear"):
         assert not torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=4)(z))
 
 
@@ -256,7 +277,7 @@ def test_ignored_entries_carry_no_weight(name: str) -> None:
         assert bool((gradient[:, PARTS] != 0).any())
 
 
-@pytest.mark.parametrize("name", ["quadratic", "hamming", "f1", "f1_multilinear"])
+@pytest.mark.parametrize("name", ["quadratic", "hamming", "exact_match", "f1", "f1_multilinear"])
 def test_gold_has_loss_zero_and_no_structure_less(name: str) -> None:
     loss = make_loss(name, GOLD, LinearChain(), seed=0)
     values = loss(vertices(LinearChain(), EVENT))
