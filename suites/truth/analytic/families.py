@@ -1,0 +1,42 @@
+"""Which oracles have derivations, and which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ....oracles import Alignment, Assignment, Categorical, Categories, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset
+from ....oracles.base import Oracle
+from . import sequences, spans
+from .derivations import Derivations
+
+LARGEST_ASSIGNMENT = 18
+"""The largest n whose 2ⁿ sets of columns are gone through."""
+
+FAMILIES: dict[type[Oracle], Callable[[Any, tuple[int, ...]], Derivations]] = {
+    Categorical: lambda oracle, event: sequences.categorical(event),
+    Categories: lambda oracle, event: sequences.categories(event),
+    Subset: lambda oracle, event: sequences.subset(event, oracle.k),
+    LinearChain: lambda oracle, event: sequences.chain(event),
+    Alignment: lambda oracle, event: sequences.alignment(event),
+    ShiftReduce: lambda oracle, event: sequences.shift_reduce(event),
+    Assignment: lambda oracle, event: sequences.assignment(event),
+    Constituency: lambda oracle, event: spans.constituency(event),
+    ProjectiveTree: lambda oracle, event: spans.projective(event, single_root=oracle.single_root),
+}
+
+
+@lru_cache(maxsize=16)
+def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None:
+    """The derivations of an oracle; None where there are none, or too many nodes.
+
+    Example:
+        >>> from structgrad.oracles import SpanningTree
+        >>> derivations_of(Constituency(), (4, 4)).nodes, derivations_of(SpanningTree(), (4, 4))
+        (12, None)
+    """
+    build = FAMILIES.get(type(oracle))
+    if build is None or (isinstance(oracle, Assignment) and event[0] > LARGEST_ASSIGNMENT):
+        return None
+    return build(oracle, event)

@@ -1,0 +1,154 @@
+"""The exact gradient of ``E L`` at any size, where the loss has a form and the structures have sums in closed form."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....oracles.base import EnumerableOracle, MarginalOracle
+from ....oracles.masking import zero_ignored
+from ..enumeration import CAP, Truth, _pulled_back, exact_truth
+from .expectations import UNIT_ROUNDOFF, Expected, expected_count, expected_linear, expected_point, expected_quadratic
+from .forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, form_of
+from .laws import Law, entropy_of, law_of
+from .reductions import reduced
+
+SAFETY = 4
+"""By how much the bound exceeds the sum of first-order terms."""
+
+
+def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth | None:
+    """The truth without enumeration: O(polynomial) for all structures but permutations, whose sums take O(2ⁿ n).
+
+    The gradient is ``Cov(L, z)``: for a linear loss ``Cov(z) c``; for a quadratic one it needs the first two moments of ``A z``; for a
+    function of a count, the law of the count. Over derivations (everything that is built item by item) these come from a pass over
+    normalised probabilities, which keeps relative precision; over spanning trees, from determinants of what deviates from the best one.
+
+    Args:
+        loss: any loss; its attribute ``form`` says what it is on structures (`structgrad.suites.truth.analytic.forms`).
+        oracle: of the structures.
+        scores: [*event].
+
+    Returns:
+        The truth, whose kurtoses are not known (inf: trust no test that needs them), whose loss variance is nan for a quadratic loss, and
+        whose support is a rounded sum where parts are forbidden. None where the loss has no form, the oracle no sums in closed form, or the
+        tables do not fit.
+
+    Raises:
+        ValueError: scores of another shape, or no feasible structure.
+
+    References:
+        Chiang & Li 2009, "First- and second-order expectation semirings with applications to minimum-risk training", sections 3 and 4
+        (moments over derivations); Koo et al. 2007, "Structured prediction models via the matrix-tree theorem", section 3.
+
+    Example:
+        >>> from structgrad.oracles import SpanningTree
+        >>> from structgrad.suites.problems.losses import Hamming
+        >>> gold = SpanningTree.structure(torch.arange(80), torch.float64)
+        >>> truth = analytic_truth(Hamming(gold), SpanningTree(), torch.zeros(81, 81, dtype=torch.float64))
+        >>> round(truth.value, 4), truth.method, truth.count == 80**79
+        (78.975, 'analytic:linear', True)
+    """
+    form = form_of(loss)
+    if form is None:
+        return None
+    theta = scores.detach().double()
+    if theta.ndim != oracle.event_ndim:
+        raise ValueError(f"`analytic_truth` got scores of shape {tuple(scores.shape)}; expected one instance, [*event]")
+    read = oracle.read_mask(tuple(theta.shape), theta.device)
+    parameters = zero_ignored(oracle._potentials(theta), read)
+    law = law_of(oracle, parameters)
+    if law is None:
+        return None
+    if law.log_partition == -math.inf:
+        raise ValueError("`analytic_truth` got scores that forbid every structure; expected at least one feasible structure")
+    found = _expected(form, law, oracle, parameters)
+    return None if found is None else _truth(found, law, oracle, theta, parameters)
+
+
+def _expected(form: LossForm, law: Law, oracle: MarginalOracle, parameters: Tensor) -> tuple[str, Expected] | None:
+    """By what form, and the expectation."""
+    simple = reduced(form, oracle, parameters) if isinstance(form, CountForm) else form
+    if simple is None:
+        return None
+    if isinstance(simple, LinearForm):
+        return "linear", expected_linear(law, simple)
+    if isinstance(simple, QuadraticForm):
+        return "quadratic", expected_quadratic(law, simple)
+    if isinstance(simple, PointForm):
+        return "point", expected_point(law, simple, parameters)
+    counted = expected_count(law, simple)
+    return None if counted is None else ("count", counted)
+
+
+def _truth(found: tuple[str, Expected], law: Law, oracle: MarginalOracle, theta: Tensor, parameters: Tensor) -> Truth:
+    kind, expected = found
+    event = tuple(theta.shape)
+    count = oracle.count(event)
+    norm = math.sqrt(sum(event))  # no structure has more parts than its event has rows and columns
+    return Truth(
+        gradient=_pulled_back(oracle, theta, expected.gradient.reshape(event)),  # type: ignore[arg-type]
+        value=expected.value,
+        loss_variance=expected.variance,
+        log_partition=law.log_partition,
+        entropy=entropy_of(law, parameters, oracle._best(parameters.unsqueeze(0))[0]),
+        marginals=law.marginals.reshape(event),
+        count=count,
+        support=_support(oracle, parameters, count),
+        kurtosis=torch.full_like(theta, math.inf),
+        kurtosis_along=math.inf,
+        method=f"analytic:{kind}",
+        error=SAFETY * UNIT_ROUNDOFF * law.roundings * norm * expected.magnitude,
+    )
+
+
+def _support(oracle: MarginalOracle, parameters: Tensor, count: int) -> int:
+    """How many structures have no forbidden part: all, or the sum over those at score 0, rounded."""
+    read = oracle.read_mask(tuple(parameters.shape), parameters.device)
+    forbidden = (parameters == -math.inf) & read
+    if not bool(forbidden.any()):
+        return count
+    law = law_of(oracle, torch.zeros_like(parameters).masked_fill(forbidden, -math.inf))
+    assert law is not None, "it had one with other scores"
+    return round(math.exp(law.log_partition)) if law.log_partition < 700 else count
+
+
+def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Truth:
+    """The exact truth, however it can be had: by enumeration up to the cap, which also gives kurtoses, and by the form of the loss beyond.
+
+    Args:
+        loss: as for `exact_truth` and `analytic_truth`.
+        oracle: of the structures.
+        scores: [*event].
+        cap: the largest space that is enumerated.
+
+    Raises:
+        ValueError: a larger space, and no closed form; what `exact_truth` and `analytic_truth` refuse.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> from structgrad.suites.problems.losses import Linear
+        >>> loss = Linear(torch.arange(60.0))
+        >>> known_truth(loss, Subset(2), torch.zeros(60)).method, known_truth(loss, Subset(30), torch.zeros(60)).method
+        ('enumeration', 'analytic:linear')
+    """
+    enumerable = isinstance(oracle, EnumerableOracle) and oracle.count(tuple(scores.shape)) <= cap
+    if enumerable:
+        return exact_truth(loss, oracle, scores, cap=cap)
+    truth = analytic_truth(loss, oracle, scores) if isinstance(oracle, MarginalOracle) else None
+    if truth is not None:
+        return truth
+    try:
+        return exact_truth(loss, oracle, scores, cap=cap)
+    except ValueError as error:
+        raise ValueError(f"{error}; or take {_hint(loss)}") from error
+
+
+def _hint(loss: Any) -> str:
+    """What would make a closed form possible."""
+    if form_of(loss) is None:
+        return "a loss that declares a form (linear, low-rank quadratic, a function of a count, exact match), whose truth has no such limit"
+    return "a smaller structure: the form of this loss has a closed expectation, and its tables do not fit, or the oracle has none"
