@@ -11,16 +11,21 @@ import torch
 from torch import Tensor
 
 from ..oracles.base import Oracle
-from ..oracles.random_streams import draw_rows, standard_gumbel
+from ..oracles.random_streams import gumbel_quantile, inner_uniform
+from .gamma_sums import MOST_TERMS, gamma_sum_quantile
 
 
 class Noise(abc.ABC):
-    """Independent noise on every part of a structure, drawn in float64: the tails of float32 uniforms end too early."""
+    """Independent noise on every part of a structure, in float64: the tails of float32 uniforms end too early.
+
+    It is made of one uniform per part by the inverse of its distribution function, and so increases with it.
+    """
 
     name: ClassVar[str]
 
     @abc.abstractmethod
-    def _draw(self, size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor: ...
+    def _quantile(self, uniform: Tensor) -> Tensor:
+        """The value that the noise does not exceed with these probabilities, strictly inside (0, 1); it may overwrite them."""
 
     def perturb(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """``θ + ε``: ``[*batch, *event]``, independent over batch rows; nothing is added to ignored entries."""
@@ -30,7 +35,7 @@ class Noise(abc.ABC):
         """ε alone: float64 ``[*batch, *event]``, 0 in ignored entries."""
         batch_dims = scores.ndim - oracle.event_ndim
         batch, event = tuple(scores.shape[:batch_dims]), tuple(scores.shape[batch_dims:])
-        drawn = draw_rows(batch, event, lambda size, stream: self._draw(size, stream, scores.device), generator)
+        drawn = self._quantile(inner_uniform(batch, event, generator=generator, device=scores.device))
         # Noise is finite, so that a product serves as a choice, in a third of the time.
         return drawn * oracle.read_mask(event, scores.device)
 
@@ -66,8 +71,8 @@ class Gumbel(SmoothNoise):
         if not self.scale > 0:
             raise ValueError(f"`Gumbel` got scale={self.scale}; expected a positive number")
 
-    def _draw(self, size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
-        return self.scale * standard_gumbel(size, stream, device)
+    def _quantile(self, uniform: Tensor) -> Tensor:
+        return gumbel_quantile(uniform).mul_(self.scale)
 
     def score(self, noise: Tensor) -> Tensor:
         """``(1 − e^{−ε/s}) / s`` at scale s."""
@@ -95,8 +100,9 @@ class Normal(SmoothNoise):
         if not self.scale > 0:
             raise ValueError(f"`Normal` got scale={self.scale}; expected a positive number")
 
-    def _draw(self, size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
-        return self.scale * torch.randn(size, generator=stream, dtype=torch.float64, device=device)
+    def _quantile(self, uniform: Tensor) -> Tensor:
+        normal: Tensor = torch.special.ndtri(uniform)
+        return normal.mul_(self.scale)
 
     def score(self, noise: Tensor) -> Tensor:
         """``ε / s²`` at scale s."""
@@ -128,14 +134,12 @@ class SumOfGamma(Noise):
     name: ClassVar[str] = "sum_of_gamma"
 
     def __post_init__(self) -> None:
-        if not (self.k > 0 and self.scale > 0 and self.terms >= 1):
-            raise ValueError(f"`SumOfGamma` got {self}; expected k > 0, scale > 0 and terms >= 1")
+        if not (self.k > 0 and self.scale > 0 and 1 <= self.terms <= MOST_TERMS):
+            raise ValueError(f"`SumOfGamma` got {self}; expected k > 0, scale > 0 and 1 <= terms <= {MOST_TERMS}")
 
-    def _draw(self, size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
-        shape = torch.full((*size, self.terms), 1 / self.k, dtype=torch.float64, device=device)
-        steps = torch.arange(1, self.terms + 1, dtype=torch.float64, device=device)
-        gammas = torch._standard_gamma(shape, generator=stream) * (self.k / steps)
-        return (self.scale / self.k) * (gammas.sum(-1) - math.log(self.terms))
+    def _quantile(self, uniform: Tensor) -> Tensor:
+        total = gamma_sum_quantile(uniform, 1 / self.k, self.terms).mul_(self.k / self.terms)
+        return total.sub_(math.log(self.terms)).mul_(self.scale / self.k)
 
 
 NOISES: dict[str, type[Noise]] = {"gumbel": Gumbel, "normal": Normal, "sum_of_gamma": SumOfGamma}

@@ -27,7 +27,7 @@ from torch import Tensor
 from . import active_set, kernels
 from .derivatives import LogPartition, Marginals, twin_covariance_product, twin_marginals, unsqueeze_event
 from .masking import cut, log_sum_exp, share_rows, sparse_max, zero_ignored
-from .random_streams import draw_rows, random_uniform, standard_gumbel
+from .random_streams import random_uniform, standard_gumbel
 from .sparse_solution import Projection, SparseSolution
 
 Maximum = Callable[[Tensor, int], Tensor]
@@ -694,7 +694,7 @@ class RelaxedOracle(MarginalOracle):
 
         def choose(values: Tensor, dim: int) -> Tensor:
             """The exact recursion, which leaves a choice behind at every maximum."""
-            drawn = draw_rows(batch, tuple(values.shape[1:]), lambda size, stream: standard_gumbel(size, stream, values.device), generator)
+            drawn = standard_gumbel(batch, tuple(values.shape[1:]), generator=generator, device=values.device)
             choices.append(_gumbel_softmax(values, drawn.reshape(values.shape).to(values.dtype), dim, temperature, hard=hard))
             return log_sum_exp(values, dim)
 

@@ -317,8 +317,8 @@ class FixedNoise(Noise):
     def __init__(self, values: Tensor) -> None:
         self.values = values
 
-    def _draw(self, size: tuple[int, ...], stream: torch.Generator, device: torch.device) -> Tensor:
-        return self.values.expand(size)
+    def _quantile(self, uniform: Tensor) -> Tensor:
+        return self.values.expand(uniform.shape)
 
 
 @cache

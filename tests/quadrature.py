@@ -44,7 +44,7 @@ def bits_of_ratios(x: Tensor) -> Tensor:
 def deal_gumbels(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:
     """Gumbel noise is dealt from ``[rows, draws, *event]`` from now on, draw by draw, over and over."""
     dealt = itertools.cycle(values.unbind(1))
-    monkeypatch.setattr(Gumbel, "_draw", lambda self, size, stream, device: next(dealt).reshape(size))
+    monkeypatch.setattr(Gumbel, "_quantile", lambda self, uniform: next(dealt).reshape(uniform.shape))
 
 
 def deal_uniforms(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...oracles.base import EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.masking import log_sum_exp, share_rows
-from ...oracles.random_streams import draw_rows, standard_gumbel
+from ...oracles.random_streams import standard_gumbel
 from ..base import Estimator, Evaluations, Loss, Objective
 from ..enumeration import ListedOracle
 
@@ -100,7 +100,7 @@ def race(log_probs: Tensor, batch: tuple[int, ...], places: int, generator: torc
     leaders, ranks = log_probs.new_zeros((*batch, 0)), torch.zeros((*batch, 0), dtype=torch.int64, device=log_probs.device)
     for start in range(0, log_probs.shape[-1], CHUNK):
         running = log_probs[..., start : start + CHUNK]
-        noise = draw_rows(batch, (running.shape[-1],), lambda size, stream: standard_gumbel(size, stream, log_probs.device), generator)
+        noise = standard_gumbel(batch, (running.shape[-1],), generator=generator, device=log_probs.device)
         best = noise.add_(running).topk(min(places, running.shape[-1]), -1)
         every, names = torch.cat([leaders, best.values], -1), torch.cat([ranks, best.indices + start], -1)
         best = every.topk(min(places, every.shape[-1]), -1)

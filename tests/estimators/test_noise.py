@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from structgrad.estimators import Gumbel, Noise, Normal, SumOfGamma
+from structgrad.estimators.gamma_sums import gamma_sum_quantile
+from structgrad.oracles import Categorical, SeedBlocks
+from structgrad.oracles.random_streams import RowGenerator
 from tests.estimator_cases import numbers, oracles
 from tests.helpers import OracleCase, read_parts, seeded
 
@@ -55,8 +61,66 @@ def test_noise_has_the_dtype_of_the_scores_and_passes_gradients(noise: Noise, ca
     assert torch.equal(found, torch.ones_like(scores))
 
 
-def test_gumbel_noise_is_finite_at_the_ends_of_the_uniform() -> None:
-    drawn = Gumbel()._draw((200_000,), seeded(), torch.device("cpu"))
-    assert drawn.isfinite().all()
-    assert float(drawn.min()) > -3.7
-    assert float(drawn.max()) < 37
+class Ends(RowGenerator):
+    """Serves the least and the greatest uniform."""
+
+    def uniforms(self, rows: int, width: int, device: torch.device) -> torch.Tensor:
+        return torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64, device=device).expand(rows, width).clone()
+
+
+@pytest.mark.parametrize(
+    ("noise", "least", "greatest"),
+    [
+        (Gumbel(2.0), -2 * math.log(54 * math.log(2)), 2 * 53 * math.log(2)),
+        (Normal(0.5), 0.5 * stats.norm.ppf(2.0**-54), 0.5 * stats.norm.isf(2.0**-53)),
+        (SumOfGamma(k=2, terms=1), stats.gamma.ppf(2.0**-54, 0.5, scale=2) / 2, stats.gamma.isf(2.0**-53, 0.5, scale=2) / 2),
+    ],
+    ids=str,
+)
+def test_noise_is_finite_at_the_ends_of_the_uniform(noise: Noise, least: float, greatest: float) -> None:
+    drawn = noise.draw(Categorical(), torch.zeros(1, 2, dtype=torch.float64), generator=Ends())
+    assert drawn[0].tolist() == pytest.approx([least, greatest], rel=1e-8)
+
+
+SUMS = [(1.0, 1), (0.2, 1), (3.0, 1), (1.0, 2), (1.0, 10), (1.0, 60)]
+
+
+@pytest.mark.parametrize(("shape", "terms"), SUMS)
+def test_quantiles_of_sums_of_gamma_variables(shape: float, terms: int) -> None:
+    """One term is a gamma variable; with shape 1 the sum is s times the greatest of s exponential variables (Rényi)."""
+    u = torch.cat([torch.tensor([2.0**-54, 1e-12, 1 - 1e-12, 1 - 2.0**-53], dtype=torch.float64), torch.linspace(0.001, 0.999, 999)])
+    found = gamma_sum_quantile(u.double(), shape, terms).numpy()
+    p = u.double().numpy()
+    expected = stats.gamma.ppf(p, shape) if terms == 1 else -terms * np.log(-np.expm1(np.log(p) / terms))
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("shape", "terms"), [(0.2, 10), (0.5, 4), (3.0, 5), (0.01, 3), (20.0, 7)])
+def test_sums_of_gamma_variables_have_their_law(shape: float, terms: int) -> None:
+    """Two samples, one of them by scipy, and the exact mean and variance by midpoints of the probabilities."""
+    random, scales = np.random.default_rng(0), terms / np.arange(1, terms + 1)
+    theirs = (stats.gamma.rvs(shape, size=(20_000, terms), random_state=random) * scales).sum(-1)
+    ours = gamma_sum_quantile(torch.from_numpy(random.random(20_000)).clamp(min=1e-15), shape, terms)
+    assert stats.ks_2samp(theirs, ours.numpy()).pvalue > 1e-3
+    middles = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
+    values = gamma_sum_quantile(middles, shape, terms)
+    assert float(values.mean()) == pytest.approx(shape * scales.sum(), rel=1e-3)
+    assert float(values.var()) == pytest.approx(shape * (scales**2).sum(), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("noise", "law"), [(Gumbel(2.0), stats.gumbel_r(scale=2)), (Normal(0.5), stats.norm(scale=0.5)), (SumOfGamma(), None)], ids=str
+)
+def test_blocks_draw_noise_of_the_same_law(noise: Noise, law: Any) -> None:
+    """With one term or k = 1, Sum-of-Gamma is ``max`` of exponential variables less ``log s``."""
+    drawn = noise.draw(Categorical(), torch.zeros(128, 40, dtype=torch.float64), generator=SeedBlocks((7,), 128)).flatten().numpy()
+    cdf = law.cdf if law else lambda x: (-np.expm1(-np.maximum(x + math.log(10), 0))) ** 10
+    assert stats.kstest(drawn, cdf).pvalue > 1e-3
+
+
+def test_laws_share_their_uniforms() -> None:
+    """Noise increases with its uniform, so that laws are comparable at common random numbers."""
+    zeros = torch.zeros(200, dtype=torch.float64)
+    orders = [noise.draw(Categorical(), zeros, generator=seeded()).argsort() for noise in (Gumbel(), Normal(3.0), SumOfGamma(k=4))]
+    assert torch.equal(orders[0], orders[1])
+    assert torch.equal(orders[0], orders[2])

@@ -112,7 +112,7 @@ INFINITE = float("inf")
         (lambda: ImplicitMLE(lambda_=0.0), "`imle` got lambda=0.0, num_samples=1; expected lambda > 0 and at least 1 sample"),
         (lambda: ImplicitMLE(num_samples=0), "`imle` got lambda=1.0, num_samples=0; expected lambda > 0 and at least 1 sample"),
         (lambda: Gumbel(0.0), "`Gumbel` got scale=0.0; expected a positive number"),
-        (lambda: SumOfGamma(k=0), "`SumOfGamma` got SumOfGamma(k=0, scale=1.0, terms=10); expected k > 0, scale > 0 and terms >= 1"),
+        (lambda: SumOfGamma(k=0), "`SumOfGamma` got SumOfGamma(k=0, scale=1.0, terms=10); expected k > 0, scale > 0 and 1 <= terms <= 200"),
         (lambda: SumOfGamma(scale=-1.0), "`SumOfGamma` got SumOfGamma(k=1.0, scale=-1.0, terms=10); expected k > 0, scale > 0"),
         (lambda: SumOfGamma(terms=0), "`SumOfGamma` got SumOfGamma(k=1.0, scale=1.0, terms=0); expected k > 0, scale > 0"),
     ],

@@ -17,14 +17,12 @@ from structgrad.oracles import (
     Oracle,
     ProjectionOracle,
     SamplingOracle,
-    SeedBlocks,
     Subset,
     active_set,
     make_oracle,
 )
 from structgrad.oracles.base import RowArgmax
 from structgrad.oracles.masking import log_sum_exp, share_rows, zero_ignored
-from structgrad.oracles.random_streams import draw_rows, random_uniform
 from structgrad.oracles.sparse_solution import Projection
 
 
@@ -111,50 +109,6 @@ def test_log_sum_exp_of_nothing() -> None:
     torch.testing.assert_close(result, torch.tensor([-math.inf, 0.0, 1e4 + math.log(2)], dtype=torch.float64))
     (gradient,) = torch.autograd.grad(result[1:].sum() + result[0], values)
     assert gradient.tolist() == [[0, 0], [1, 0], [0.5, 0.5]]
-
-
-def test_uniforms_are_float64_in_the_unit_interval() -> None:
-    uniforms = random_uniform((1000,), (20,), generator=torch.Generator().manual_seed(0), device=torch.device("cpu"))
-    assert uniforms.dtype == torch.float64
-    assert uniforms.shape == (1000, 20)
-    assert bool(((uniforms >= 0) & (uniforms < 1)).all())
-    assert len(uniforms.unique()) == 20_000
-
-
-def test_each_block_draws_from_a_stream_of_its_own() -> None:
-    def draw(size: tuple[int, ...], stream: torch.Generator) -> Tensor:
-        return torch.rand(size, generator=stream)
-
-    together = draw_rows((7, 2), (3,), draw, SeedBlocks((1, 2, 3), 3))
-    assert together.shape == (7, 2, 3)
-    for i, rows in enumerate((3, 3, 1)):
-        assert torch.equal(together[3 * i : 3 * i + 3], torch.rand(rows, 2, 3, generator=torch.Generator().manual_seed(i + 1)))
-    assert torch.equal(draw_rows((), (3,), draw, SeedBlocks((1, 2), 3)), torch.rand(3, generator=torch.Generator().manual_seed(1)))
-
-
-def test_blocks_go_on_where_they_stopped() -> None:
-    blocks, stream = SeedBlocks((4, 5), 2), torch.Generator().manual_seed(5)
-    scores = torch.zeros(4, 50)
-    first, second = (Categorical().sample(scores, generator=blocks) for _ in range(2))
-    assert not torch.equal(first, second)
-    expected = [Categorical().sample(scores[2:], generator=stream) for _ in range(2)]
-    assert torch.equal(torch.stack([first[2:], second[2:]]), torch.stack(expected))
-
-
-def test_blocks_are_a_generator() -> None:
-    blocks = SeedBlocks((9, 10), 4)
-    assert isinstance(blocks, torch.Generator)
-    assert blocks.seeds == (9, 10)
-    assert torch.equal(torch.rand(5, generator=blocks), torch.rand(5, generator=torch.Generator().manual_seed(9)))
-
-
-def test_messages_of_seed_blocks() -> None:
-    with pytest.raises(ValueError, match="`SeedBlocks` got 0 seeds and size=4; expected at least one of each"):
-        SeedBlocks((), 4)
-    with pytest.raises(ValueError, match="`SeedBlocks` got 1 seeds and size=0; expected at least one of each"):
-        SeedBlocks((1,), 0)
-    with pytest.raises(ValueError, match="`SeedBlocks` got a batch of 5 rows; expected at most 2 blocks of 2"):
-        Categorical().sample(torch.zeros(5, 3), generator=SeedBlocks((1, 2), 2))
 
 
 @pytest.mark.parametrize(

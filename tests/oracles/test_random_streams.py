@@ -1,0 +1,157 @@
+"""Random numbers: the published generator, its two implementations, and what a number may depend on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from structgrad.oracles import Categorical, LinearChain, SeedBlocks, kernels
+from structgrad.oracles.kernels.philox import CHUNK, words
+from structgrad.oracles.random_streams import LEAST, RowGenerator, gumbel_quantile, inner_uniform, philox, philox_uniforms, random_uniform
+from tests.helpers import seeded
+
+CPU = torch.device("cpu")
+ONES = 0xFFFFFFFF
+KNOWN_ANSWERS = [
+    ((0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0), (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
+]
+"""Published with the generator: counter, key, words."""
+
+SEEDS = (3, 2**64 - 1, 2**63, 5, 8)
+
+
+def uniforms(generator: torch.Generator, *size: int, batch: int = 1) -> Tensor:
+    return random_uniform(size[:batch], size[batch:], generator=generator, device=CPU)
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN_ANSWERS)
+def test_published_vectors(counter: tuple[int, ...], key: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    assert tuple(int(word) for word in philox(tuple(map(torch.tensor, counter)), tuple(map(torch.tensor, key)))) == expected
+    found = np.zeros((1, 4), dtype=np.uint64)
+    words(np.array([counter], dtype=np.uint64), np.array([key], dtype=np.uint64), found)
+    assert tuple(found[0].tolist()) == expected
+
+
+@pytest.mark.parametrize("width", [0, 1, 2, 3, 8, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1, 5 * CHUNK])
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_the_kernel_is_its_twin(rows: int, width: int) -> None:
+    """Bitwise; rows and pairs of uniforms cross the kernel's chunks in every way."""
+    keys, places = torch.tensor([0, -1, -(2**63), 2**63 - 1, 12345])[:rows], torch.tensor([0, 1, 7, 2**31, 2**32 - 1])[:rows]
+    for draw in (0, 3, 2**32 - 1):
+        found = philox_uniforms(keys, places, width, draw)
+        with kernels.disabled():
+            assert torch.equal(philox_uniforms(keys, places, width, draw), found)
+
+
+def test_a_uniform_is_made_of_the_upper_bits_of_two_words() -> None:
+    """Of the counter (place / 2, row, draw, 0) and the seed of the block as the key: a protocol, which published numbers follow."""
+    seed, row, draw, place = 0x299F31D0A4093822, 6, 2, 11
+    blocks = SeedBlocks((1, seed), 8)
+    drawn = [uniforms(blocks, 16, 13) for _ in range(3)][draw][8 + row, place]
+    counter, key = (place // 2, row, draw, 0), (seed & ONES, seed >> 32)
+    w = [int(word) for word in philox(tuple(map(torch.tensor, counter)), tuple(map(torch.tensor, key)))][2:]
+    assert float(drawn) == (w[0] * 2**32 + w[1] >> 11) * 2.0**-53
+
+
+@pytest.mark.parametrize("width", [1, 6, 101])
+def test_devices_draw_the_same_numbers(width: int, device: torch.device) -> None:
+    found = random_uniform((9,), (width,), generator=SeedBlocks(SEEDS, 2, device), device=device)
+    assert torch.equal(found.cpu(), uniforms(SeedBlocks(SEEDS, 2), 9, width))
+
+
+def test_numbers_do_not_depend_on_the_launch() -> None:
+    """Rows together, in blocks, in another order, and with another number of samples per row: the first ones are the same."""
+    whole = uniforms(SeedBlocks(SEEDS, 4), 18, 6)
+    for block, seed in enumerate(SEEDS):
+        rows = min(4, 18 - 4 * block)
+        assert torch.equal(uniforms(SeedBlocks((seed,), 4), rows, 6), whole[4 * block : 4 * block + rows])
+    assert torch.equal(uniforms(SeedBlocks(SEEDS[::-1], 4), 20, 6)[4:8], whole[12:16])
+    assert torch.equal(uniforms(SeedBlocks(SEEDS, 4), 18, 3, 6, batch=2)[:, 0], whole)
+    assert torch.equal(uniforms(SeedBlocks(SEEDS, 4), 6, batch=0), whole[0])
+
+
+def test_every_draw_row_and_block_has_numbers_of_its_own() -> None:
+    blocks = SeedBlocks(SEEDS, 4)
+    drawn = torch.stack([uniforms(blocks, 18, 6) for _ in range(3)])
+    assert blocks.draws == 3
+    assert len(drawn.unique()) == drawn.numel()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_uniforms_are_uniform_and_independent(compiled: bool) -> None:
+    """Along rows, places, draws and blocks: by frequency, by bit and by correlation of neighbours."""
+    blocks = SeedBlocks(tuple(range(8)), 64)
+    with kernels.disabled() if not compiled else torch.no_grad():
+        drawn = torch.stack([uniforms(blocks, 512, 20) for _ in range(8)])
+    assert stats.kstest(drawn.flatten().numpy(), "uniform").pvalue > 1e-4
+    ones = (drawn.flatten() * 2.0**53).long().unsqueeze(-1) >> torch.arange(53) & 1
+    deviation = (ones.double().mean(0) - 0.5) * 2 * drawn.numel() ** 0.5
+    assert float(deviation.abs().max()) < 5
+    centred = (drawn - 0.5) * 12**0.5
+    for dim in range(3):
+        products = centred.narrow(dim, 1, centred.shape[dim] - 1) * centred.narrow(dim, 0, centred.shape[dim] - 1)
+        assert abs(float(products.mean())) < 5 / products.numel() ** 0.5
+
+
+def test_uniforms_have_53_bits_in_the_unit_interval() -> None:
+    for generator in (seeded(), SeedBlocks((0,), 1000)):
+        drawn = uniforms(generator, 1000, 20)
+        assert drawn.dtype == torch.float64
+        assert bool(((drawn >= 0) & (drawn < 1)).all())
+        assert len(drawn.unique()) == 20_000
+        scaled = drawn * 2.0**53
+        assert torch.equal(scaled, scaled.round())
+        assert bool((scaled % 2 == 1).any())
+
+
+class Ends(RowGenerator):
+    """Serves the least, the middle and the greatest uniform."""
+
+    def uniforms(self, rows: int, width: int, device: torch.device) -> Tensor:
+        return torch.tensor([0.0, 0.5, 1 - 2.0**-53], dtype=torch.float64, device=device).expand(rows, width).clone()
+
+
+def test_inner_uniforms_and_gumbel_variables_reach_both_tails() -> None:
+    inner = inner_uniform((2,), (3,), generator=Ends(), device=CPU)
+    assert inner.tolist() == [[LEAST, 0.5, 1 - 2.0**-53]] * 2
+    expected = [-math.log(54 * math.log(2)), -math.log(math.log(2)), 53 * math.log(2)]
+    assert gumbel_quantile(inner)[0].tolist() == pytest.approx(expected, rel=1e-14)
+
+
+def test_blocks_go_on_where_they_stopped() -> None:
+    blocks, alone = SeedBlocks((4, 5), 2), SeedBlocks((5,), 2)
+    scores = torch.zeros(4, 50)
+    first, second = (Categorical().sample(scores, generator=blocks) for _ in range(2))
+    assert not torch.equal(first, second)
+    expected = [Categorical().sample(scores[2:], generator=alone) for _ in range(2)]
+    assert torch.equal(torch.stack([first[2:], second[2:]]), torch.stack(expected))
+
+
+def test_blocks_are_a_generator() -> None:
+    blocks = SeedBlocks((9, 10), 4)
+    assert isinstance(blocks, torch.Generator)
+    assert blocks.seeds == (9, 10)
+    assert torch.equal(torch.rand(5, generator=blocks), torch.rand(5, generator=torch.Generator().manual_seed(9)))
+
+
+def test_the_rank_of_a_sample_does_not_depend_on_kernels() -> None:
+    scores = 2 * torch.randn(3, 4, 4, generator=seeded(), dtype=torch.float64).expand(50, 3, 4, 4)
+    drawn = LinearChain().sample(scores, 2, generator=SeedBlocks((1,), 50))
+    with kernels.disabled():
+        assert torch.equal(LinearChain().sample(scores, 2, generator=SeedBlocks((1,), 50)), drawn)
+
+
+def test_messages_of_seed_blocks() -> None:
+    with pytest.raises(ValueError, match="`SeedBlocks` got 0 seeds and size=4; expected at least one of each"):
+        SeedBlocks((), 4)
+    with pytest.raises(ValueError, match="`SeedBlocks` got 1 seeds and size=0; expected at least one of each"):
+        SeedBlocks((1,), 0)
+    with pytest.raises(ValueError, match="`SeedBlocks` got a batch of 5 rows; expected at most 2 blocks of 2"):
+        Categorical().sample(torch.zeros(5, 3), generator=SeedBlocks((1, 2), 2))
