@@ -150,7 +150,7 @@ class _Task:
         """What replicates on disk are of."""
         numbers = [self.target.truth.gradient.double(), self.target.scores.double()]
         digest = hashlib.blake2b(b"".join(tensor.cpu().numpy().tobytes() for tensor in numbers), digest_size=12).hexdigest()
-        kept = (self.sampling.seed, self.sampling.key, self.sampling.dtype, self.sampling.piece)
+        kept = (self.sampling.seed, self.sampling.key, self.sampling.dtype, self.sampling.piece(0))
         return f"{self.estimator!r} version {self.estimator.version} on {digest} with {kept}"
 
 

@@ -44,10 +44,12 @@ class Sampling:
         if self.tier not in ("auto", "exact", "sobol", "mc"):
             raise ValueError(f"`Sampling` got tier={self.tier!r}; expected auto, exact, sobol or mc")
 
-    @property
-    def piece(self) -> int:
-        """Replicates that go into one batch together: a whole block, or less where N is so small that batches would stay empty."""
-        return min(BLOCK, 1 << ((self.replicates // BATCHES).bit_length() - 1))
+    def piece(self, row: int) -> int:
+        """Replicates of the block from this row on that go into one batch together.
+
+        It is a whole block, or less where N is so small that batches would stay empty: at every doubling, each has as many.
+        """
+        return min(BLOCK, 1 << ((max(self.replicates, row) // BATCHES).bit_length() - 1))
 
 
 def draw_moments(
@@ -64,11 +66,11 @@ def extend_moments(  # noqa: PLR0913
 ) -> None:
     """Add the replicates from the last one so far, which ended a block, to ``stop`` (exclusive)."""
     for first, estimates in _launches(estimator, target, sampling, (moments.total, stop), slot):
-        row = first
-        for block in estimates.split(BLOCK):
-            for piece in block.split(sampling.piece):
-                moments.add(piece, row // sampling.piece % BATCHES)
-                row += len(piece)
+        for number, block in enumerate(estimates.split(BLOCK)):
+            row = first + number * BLOCK
+            size = sampling.piece(row)
+            for offset, piece in enumerate(block.split(size)):
+                moments.add(piece, (row // size + offset) % BATCHES)
 
 
 def warmed(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Estimator[Any]:

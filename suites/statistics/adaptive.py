@@ -40,14 +40,14 @@ class Width:
 
 
 WIDTHS: dict[str, Width] = {
-    "relative_bias": Width(relative=0.1, absolute=0.01),
+    "relative_bias": Width(relative=0.05, absolute=0.01),
     "relative_variance": Width(relative=0.05),
     "gain": Width(absolute=0.02),
     "cosine": Width(absolute=0.01),
-    "snr": Width(relative=0.05),
-    "rho": Width(relative=0.025),
+    "snr": Width(relative=0.05, absolute=0.002),
+    "rho": Width(relative=0.025, absolute=0.005),
 }
-"""What a cell is sampled for; the other metrics come with it."""
+"""What a cell is sampled for; the other metrics come with it. Without the absolute widths, a rho of 0 would never be known well enough."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class ExactMoments:
         size, zeros = len(gradient), gradient.new_zeros
         self.error, self.active = torch.zeros_like(gradient), active_parts(gradient).double()
         # Weight, squared error, zero, non-zero parts, then the fields of `Estimates`.
-        self.sums = zeros(10)
+        self.sums = zeros(9 if information is None else 10)
         self.products = zeros(size, size) if size <= FULL_COVARIANCE else None
 
     def add(self, estimates: Tensor, weights: Tensor) -> None:
@@ -43,9 +43,9 @@ class ExactMoments:
         nonzero, signed = moving.sum(-1), moving @ self.active
         cosine = torch.where(square > 0, along / (square.sqrt() * self.gradient.norm().clamp(min=1e-300)), 0)
         agreeing = (signed + signs @ (self.active * self.gradient.sign())) / 2
-        informed = torch.zeros_like(along) if self.information is None else torch.linalg.vecdot(flat @ self.information, flat)
+        informed = [] if self.information is None else [torch.linalg.vecdot(flat @ self.information, flat)]
         descent = (along > 0).double()
-        return [(nonzero == 0).double(), nonzero, descent, cosine, square.square(), agreeing, signed, informed]
+        return [(nonzero == 0).double(), nonzero, descent, cosine, square.square(), agreeing, signed, *informed]
 
     def summary(self) -> Summary:
         """The exact moments."""

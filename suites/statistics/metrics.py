@@ -58,7 +58,7 @@ class Estimates:
     Attributes:
         descent: share with ``⟨ĝ, g⟩ > 0``. ``cosine``: with g, 0 for an estimate of 0. ``quartic``: of ``‖ĝ‖⁴``.
         agreeing: of the number of parts whose sign is that of g. ``signed``: of active parts that are not 0.
-        informed: of ``ĝ'Fĝ``.
+        informed: of ``ĝ'Fĝ``; None where there is no Fisher information.
     """
 
     descent: Tensor
@@ -66,7 +66,7 @@ class Estimates:
     quartic: Tensor
     agreeing: Tensor
     signed: Tensor
-    informed: Tensor
+    informed: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def metric_values(summary: Summary, geometry: Geometry | None = None) -> dict[st
     }
     if summary.estimates is not None:
         values |= _single_values(summary.estimates, length + summary.trace)
-    if summary.estimates is not None and geometry is not None:
-        values |= _fisher_values(summary, summary.estimates, geometry)
+        if summary.estimates.informed is not None and geometry is not None:
+            values |= _fisher_values(summary, summary.estimates.informed, geometry)
     return values | {"zero_gradient_rate": summary.zero, "gradient_nonzeros": summary.nonzero}
 
 
@@ -135,18 +135,18 @@ def _single_values(estimates: Estimates, second: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _fisher_values(summary: Summary, estimates: Estimates, geometry: Geometry) -> dict[str, Tensor]:
+def _fisher_values(summary: Summary, informed: Tensor, geometry: Geometry) -> dict[str, Tensor]:
     """Like rho, in the metric of the Fisher information: ``⟨m, g⟩ / √(g'F⁺g E ĝ'Fĝ)``."""
     mean = summary.error + summary.gradient
     naive = torch.linalg.vecdot(mean @ geometry.information, mean)
     # E of the naive square of the mean is m'Fm + tr(FS)/N, and that of the single estimates m'Fm + tr(FS).
     share = 1 / summary.replicates
-    trace = (estimates.informed - naive) / (1 - share)
+    trace = (informed - naive) / (1 - share)
     square = naive - trace * share
     along = mean @ summary.gradient
     root = math.sqrt(geometry.natural)
     return {
-        "fisher_rho": along / (root * estimates.informed.clamp(min=0).sqrt()),
+        "fisher_rho": along / (root * informed.clamp(min=0).sqrt()),
         f"fisher_rho_{SAMPLES}": along / (root * (square + trace / SAMPLES).clamp(min=0).sqrt()),
     }
 
@@ -222,9 +222,11 @@ def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
     squares = kept @ moments.square.sum(-1) + (counts * spread).sum(-1)
     active = active_parts(moments.gradient).double()
     agreeing = (moments.nonzero @ active + moments.signs @ (active * moments.gradient.sign())) / 2
-    singles = (moments.descents, moments.cosines, moments.quartics, agreeing, moments.nonzero @ active, moments.informed)
+    singles = (moments.descents, moments.cosines, moments.quartics, agreeing, moments.nonzero @ active)
     means = [kept @ sums / total for sums in (moments.zero, moments.nonzero.sum(-1), *singles)]
     parts = [error, squares / (total - 1).clamp(min=1), total, *means]
+    if moments.information is not None:
+        parts.append(kept @ moments.informed / total)
     if squeeze:
         parts = [part[0] for part in parts]
     return Summary(moments.gradient, *parts[:5], estimates=Estimates(*parts[5:]))

@@ -33,7 +33,7 @@ class Moments:
         signs: [batches, d] sum of the signs of a part.
         descents: [batches] estimates with ``⟨ĝ, g⟩ > 0``. ``cosines``: [batches] sum of their cosines with g, 0 for an estimate of 0.
         quartics: [batches] sum of ``‖ĝ‖⁴``.
-        informed: [batches] sum of ``ĝ'Fĝ``; 0 where there is no Fisher information.
+        informed: [batches] sum of ``ĝ'Fĝ``; 0 without F.
         information: F, [d, d], or None.
         comoment: [d, d] centred sums of products over all batches, or None above `FULL_COVARIANCE` parts.
         total: replicates in ``comoment``. ``total_mean``: [d], their mean.

@@ -59,7 +59,7 @@ def simulated(mean: torch.Tensor, scales: torch.Tensor, seed: int, rows: int = 4
     generator = torch.Generator().manual_seed(seed)
     noise = torch.empty(rows, len(mean), dtype=torch.float64).exponential_(generator=generator) - 1
     moments = Moments.empty(gradient)
-    for i, block in enumerate((mean + noise * scales).split(128)):
+    for i, block in enumerate((mean + noise * scales).split(min(128, rows // BATCHES))):
         moments.add(block, i % BATCHES)
     return moments
 
@@ -82,7 +82,7 @@ def test_intervals_cover(error, size):
     hits = dict.fromkeys(names, 0)
     runs = 120
     for seed in range(runs):
-        metrics = estimated_metrics(simulated(mean, scales, seed))
+        metrics = estimated_metrics(simulated(mean, scales, seed, rows=4096 if size <= FULL_COVARIANCE else 512))
         for name in names:
             interval = metrics[name]
             hits[name] += interval.low - 1e-12 <= float(true[name]) <= interval.high + 1e-12

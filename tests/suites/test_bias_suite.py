@@ -1,0 +1,225 @@
+"""The suite `bias`: a finding per metric, instance and reference."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.estimators import ImplicitMLE, PerturbAndMAP, Reinforce, StructuredAttention, make_estimator
+from structgrad.oracles import Subset
+from structgrad.suites import METRICS
+from structgrad.suites.base import Instance, Problem
+from structgrad.suites.measures.bias import Bias, Sampling, draw_moments, measure, own_reference
+from structgrad.suites.measures.replicates import extend_moments
+from structgrad.suites.statistics.adaptive import WIDTHS
+from structgrad.suites.statistics.intervals import Interval
+from structgrad.suites.statistics.moments import Moments
+from structgrad.suites.suite import Context, Effort
+from tests.suites.cases import quadratic, scores_of, target_of
+
+EFFORT = Effort(replicates=512, most_replicates=2048)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """As the module of references says it."""
+
+    gradient: Tensor
+    value: float
+    noise: float
+    replicates: int
+    method: str
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[tuple]:
+    """A stand-in for the module that computes references: ``L(μ)`` exactly, and any other as noise around the exact gradient."""
+    calls = []
+
+    def reference_gradient(kind, oracle, loss, scores, *, truth, key):
+        calls.append((kind, key))
+        leaf = scores.clone().requires_grad_()
+        value = loss(oracle.marginals(leaf))
+        (gradient,) = torch.autograd.grad(value, leaf)
+        value = value.detach()
+        if kind == "relaxed":
+            return Reference(gradient, float(value), 0.0, 0, "exact")
+        return Reference(truth.gradient, truth.value, 1e-4, 1000, "sampled")
+
+    module = types.ModuleType("structgrad.suites.truth.references")
+    module.reference_gradient = reference_gradient
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return calls
+
+
+def problem() -> Problem:
+    instances = tuple(Instance(f"item{i}", scores_of("subset", seed=i), quadratic("subset")) for i in range(2))
+    return Problem("subset_test", "init", Subset(2), instances, "built-in")
+
+
+def found(estimator, **settings) -> list:
+    return list(Bias().findings(problem(), {"it": estimator}, Context(effort=EFFORT, **settings)))
+
+
+def test_every_metric_of_every_instance_is_a_finding():
+    findings = found(Reinforce())
+    assert {finding.instance for finding in findings} == {"item0", "item1"}
+    assert len({(finding.instance, finding.metric) for finding in findings}) == len(findings)
+    assert all(finding.metric in METRICS for finding in findings)
+    names = {finding.metric for finding in findings}
+    assert {"truth_norm", "relative_bias", "fisher_rho_16", "null_bias", "sign_agreement", "kurtosis", "snr", "rho_16"} <= names
+    assert {finding.tier for finding in findings} == {"exact"}
+    assert all(finding.replicates is None and finding.interval == "" and finding.low is None for finding in findings)
+
+
+def test_replicates_come_with_intervals_and_their_methods(asked):
+    findings = [finding for finding in found(ImplicitMLE()) if finding.metric != "truth_norm"]
+    assert {finding.tier for finding in findings} == {"mc"}
+    assert all(finding.replicates in (512, 1024, 2048) for finding in findings)
+    assert {finding.sampling for finding in findings} <= {"converged", "budget"}
+    assert all(finding.low <= finding.value <= finding.high for finding in findings if finding.metric != "cosine")
+    assert {finding.interval for finding in findings} == {"profile", "jackknife", "wilson", "t"}
+
+
+def test_only_the_bias_has_a_verdict():
+    assert {finding.metric for finding in found(Reinforce()) if finding.verdict} == {"relative_bias"}
+
+
+def test_what_compares_with_nothing_names_no_reference():
+    unnamed = {finding.metric for finding in found(Reinforce()) if not finding.reference}
+    assert unnamed == {"snr", "kurtosis", "zero_gradient_rate", "gradient_nonzeros"}
+
+
+@pytest.mark.parametrize(("estimator", "kind"), [(PerturbAndMAP(), "perturbed"), (StructuredAttention(), "relaxed")], ids=lambda e: str(e))
+def test_another_objective_is_compared_with_its_own_gradient_too(asked, estimator, kind):
+    findings = found(estimator, seed=7)
+    own = {finding.metric: finding for finding in findings if finding.reference == kind and finding.instance == "item1"}
+    assert set(own) == {"relative_bias", "relative_bias_squared", "gain", "orthogonal_bias"}
+    assert asked == [(kind, ("7", "subset_test", "init", f"item{i}")) for i in range(2)]
+    assert {finding.metric for finding in findings if finding.reference == "expected"} >= set(own)
+
+
+def test_structured_attention_is_right_about_its_own_objective(asked):
+    own = {finding.metric: finding.value for finding in found(StructuredAttention()) if finding.reference == "relaxed"}
+    assert own["relative_bias"] < 1e-12
+    assert own["gain"] == pytest.approx(1)
+    expected = {finding.metric: finding.value for finding in found(StructuredAttention()) if finding.reference == "expected"}
+    assert expected["relative_bias"] > 0.01
+
+
+@pytest.mark.parametrize(("name", "kind"), [("ste", None), ("sparsemap_marginalisation", None), ("reinforce", None), ("imle", None)])
+def test_who_has_no_reference_of_its_own(name, kind):
+    estimator = make_estimator(name)
+    if estimator.objective in ("perturbed", "relaxed"):
+        kind = estimator.objective
+    assert own_reference(estimator) == kind
+
+
+def test_an_effort_adds_replicates_until_intervals_are_narrow():
+    target = target_of("subset")
+    few, many = (
+        measure(
+            ImplicitMLE(),
+            target.oracle,
+            target.loss,
+            target.scores,
+            truth=target.truth,
+            effort=Effort(replicates=256, most_replicates=n, seconds=600.0),
+        )
+        for n in (256, 65_536)
+    )
+    assert (few.replicates, few.sampling) == (256, "budget")
+    assert many.sampling == "converged"
+    assert 256 < many.replicates < 65_536
+    assert all(width.met(many.metrics[name]) for name, width in WIDTHS.items())
+    assert not all(width.met(few.metrics[name]) for name, width in WIDTHS.items())
+
+
+def test_an_effort_says_how_much_is_replayed():
+    target, estimator = target_of("subset"), Reinforce(3)
+    small = measure(estimator, target.oracle, target.loss, target.scores, truth=target.truth, effort=replace(EFFORT, replay_cap=15**3 - 1))
+    large = measure(estimator, target.oracle, target.loss, target.scores, truth=target.truth, effort=replace(EFFORT, replay_cap=15**3))
+    assert (small.tier, large.tier) == ("mc", "exact")
+
+
+def test_an_effort_says_what_counts_as_equivalent():
+    target = target_of("subset")
+    found = {
+        share: measure(
+            Reinforce(64), target.oracle, target.loss, target.scores, truth=target.truth,
+            effort=Effort(replicates=8192, most_replicates=8192, equivalence=share, replay_cap=0),
+        ).verdict
+        for share in (0.001, 0.2)
+    }  # fmt: skip
+    assert found == {0.001: "unresolved", 0.2: "equivalent"}
+
+
+def test_a_measurement_goes_on_from_its_scratch_folder(tmp_path, monkeypatch):
+    target, sampling = target_of("subset"), Sampling(key=("scratch",))
+    settings = {"truth": target.truth, "sampling": sampling, "effort": EFFORT, "scratch": tmp_path}
+    first = measure(ImplicitMLE(), target.oracle, target.loss, target.scores, **settings)
+    monkeypatch.setattr("structgrad.suites.measures.bias.extend_moments", None)
+    assert measure(ImplicitMLE(), target.oracle, target.loss, target.scores, **settings) == first
+    with pytest.raises(TypeError):
+        measure(ImplicitMLE(lambda_=3.0), target.oracle, target.loss, target.scores, **settings)
+
+
+def test_batches_are_as_full_at_every_doubling():
+    target = target_of("subset")
+    moments, sampling = Moments.empty(target.truth.gradient), Sampling(replicates=256)
+    for stop in (256, 512, 1024):
+        extend_moments(moments, ImplicitMLE(), target, sampling, stop=stop)
+        assert (moments.count == stop / 32).all()
+    whole = draw_moments(ImplicitMLE(), target, Sampling(replicates=256))
+    again = Moments.empty(target.truth.gradient)
+    extend_moments(again, ImplicitMLE(), target, sampling, stop=256)
+    assert torch.equal(whole.mean, again.mean)
+
+
+@pytest.mark.parametrize("replicates", [256, 1000, 4096])
+def test_batches_are_filled_evenly_at_any_number_of_replicates(replicates):
+    target = target_of("subset")
+    moments = draw_moments(ImplicitMLE(), target, Sampling(replicates=replicates))
+    assert int(moments.count.sum()) == replicates
+    assert float(moments.count.min()) >= 0.5 * float(moments.count.mean())
+
+
+def test_a_vanishing_gradient_is_flagged_by_its_absolute_metrics():
+    oracle, weights = Subset(2), torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    loss = lambda z: 1e-9 * (z @ weights) + (z[..., 0] - z[..., 1]).square()  # noqa: E731
+    scores = torch.tensor([0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    metrics = measure(Reinforce(), oracle, loss, scores).metrics
+    assert metrics["relative_bias"] == Interval(None)
+    assert metrics["absolute_bias"].value < 1e-12
+    assert metrics["absolute_variance"].value > 0.1
+
+
+def test_quadrature_is_asked_for_by_its_tier(monkeypatch):
+    @dataclass
+    class ScrambleMeans:
+        means: Tensor
+        trace: Tensor
+        points: int
+        zero: Tensor
+        nonzero: Tensor
+
+    target = target_of("subset")
+
+    def sobol_moments(estimator, target, *, points, scrambles, key):
+        noise = 1e-3 * torch.randn(scrambles, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        numbers = [torch.tensor(value, dtype=torch.float64) for value in (2.0, 0.0, 6.0)]
+        return ScrambleMeans(1.5 * target.truth.gradient + noise, numbers[0], points, numbers[1], numbers[2])
+
+    module = types.ModuleType("structgrad.suites.truth.quadrature")
+    module.sobol_moments = sobol_moments
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    found = measure(ImplicitMLE(), target.oracle, target.loss, target.scores, truth=target.truth, sampling=Sampling(tier="sobol"))
+    assert (found.tier, found.verdict, found.sampling) == ("sobol", "biased", "budget")
+    assert found.metrics["gain"].value == pytest.approx(1.5, abs=1e-2)
+    assert found.metrics["null_bias"].method == "profile"
+    assert "descent_probability" not in found.metrics
