@@ -83,7 +83,7 @@ class _Examination:
 
         effort = self.context.effort
         outcome = sequential_test(draw, target.truth, effort)
-        capital = self._capital(estimator, target, sampling) if effort.strict and isinstance(estimator, RANGED) else None
+        capital = self._capital(estimator, target, sampling) if effort.strict and type(estimator) in RANGED else None
         # Capital of 1/α² is as rare under the hypothesis as a rejection and its confirmation.
         if capital is not None and capital >= effort.alpha**-2:
             verdict = decide(Evidence(rejected=True, bound=outcome.bound), equivalence=effort.equivalence)

@@ -151,7 +151,7 @@ def _joint_test(pooled: _Pooled, comoment: Tensor, error: Tensor) -> dict[str, f
 
 def _is_constant_and_wrong(pooled: _Pooled, silent: Tensor) -> bool:
     """Whether a part whose loss never varies with it (an entry that is no part, a forced one) always gets the same wrong gradient."""
-    still = silent & (pooled.gradient.abs() <= 1e-12 * pooled.norm) & (pooled.square <= 1e-24 * pooled.n * pooled.error.square())
+    still = silent & (pooled.gradient.abs() <= 1e-12 * pooled.norm) & (pooled.square <= CONSTANT**2 * pooled.n * pooled.error.square())
     return bool((still & (pooled.error.abs() > pooled.tolerance)).any())
 
 

@@ -18,6 +18,9 @@ from .errors import BatchMeanBaseline
 from .instances import instance
 from .lines import Line, Part
 
+TRUE_MEDIAN = 1.0
+"""Of the standard log-normal law."""
+
 
 @dataclass(frozen=True)
 class Replayed:
@@ -63,7 +66,7 @@ def simulate_median(cell: Median, repetitions: int) -> tuple[int, int]:
     random = np.random.default_rng(seed_sequence(0, "medians", str(cell)))
     found = [median_interval(random.lognormal(size=cell.values)) for _ in range(repetitions)]
     return sum(
-        interval.low is not None and interval.high is not None and interval.low <= 1 <= interval.high for interval in found
+        interval.low is not None and interval.high is not None and interval.low <= TRUE_MEDIAN <= interval.high for interval in found
     ), repetitions
 
 
