@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..suite import Suite
 from .bias import Bias
+from .descent import Descent
 from .memory import Memory
 from .scaling import Scaling
 from .sparsity import Sparsity
@@ -17,5 +18,6 @@ SUITES: dict[str, type[Suite]] = {
     "memory": Memory,
     "wall_clock": WallClock,
     "scaling": Scaling,
+    "descent": Descent,
 }
 """By name."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structgrad.estimators import ExactMarginalisation
 from structgrad.estimators.base import Estimator, Evaluations, Loss, Objective, with_gradient
 from structgrad.oracles import Subset
 from structgrad.oracles.random_streams import random_uniform
@@ -78,6 +79,17 @@ class Sparse(Planted):
         found[..., : self.kept] = 1
         kept = random_uniform(scores.shape[:-1], (), generator=generator, device=scores.device) >= self.vanishing
         return found * kept.unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class Uphill(Planted):
+    """A multiple of the exact gradient; uphill below 0."""
+
+    factor: float = -1.0
+    deterministic: ClassVar[bool] = True
+
+    def estimate(self, loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+        return self.factor * ExactMarginalisation().gradient(loss, oracle, scores, generator=generator)
 
 
 def problem(scale: float = 1.0, instances: int = 1, parts: int = 6) -> Problem:
