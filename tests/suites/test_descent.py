@@ -153,7 +153,7 @@ def test_the_suite_answers_for_every_estimator():
         if metric == "relative_bias" and name == "uphill":
             assert f.value == pytest.approx(2)
         if metric == "bias_of_start" and setting == "h=0.1":
-            assert f.value <= values[name, "relative_bias", setting, instance].value
+            assert f.value <= 0.5 * values[name, "relative_bias", setting, instance].value
     assert values["uphill", "regret", "", "item-0"].value > 1 > values["exact", "regret", "", "item-0"].value
 
 

@@ -145,3 +145,5 @@ def test_the_interval_counts_in_the_fitted_size():
     intervals = [relative(table, here, rows, 0.03) for rows in found.split(100)]
     covered = sum(interval.low <= truth <= interval.high for interval in intervals) / len(intervals)
     assert 0.9 <= covered <= 0.99
+    claimed = sum(interval.high - interval.low for interval in intervals) / len(intervals) / (2 * 1.984)
+    assert claimed == pytest.approx(float(torch.tensor([interval.value for interval in intervals]).std()), rel=0.12)
