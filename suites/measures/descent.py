@@ -16,10 +16,10 @@ from ..base import Instance, Problem, pairing
 from ..statistics.metrics import Interval, estimated_metrics
 from ..statistics.moments import BATCHES, Moments
 from ..suite import Context, Finding, Suite
+from .draws import Draws, estimates
 from .equal_steps import Rays, equal_step, natural_direction, relative_decrease
 from .interleaving import described
 from .regret import costs, steps_of, trained
-from .replicates import Draws, estimates
 from .structure_table import StructureTable
 from .trajectory import ENTROPIES, Stop, flat_start, trajectory
 from .wall_clock import REFERENCE
@@ -223,4 +223,5 @@ def sampled_errors(found: Tensor, gradient: Tensor) -> dict[str, Interval]:
 
 
 def _scaled(found: Interval, factor: float) -> Interval:
-    return Interval(*(None if bound is None else bound * factor for bound in (found.value, found.low, found.high)))
+    value, low, high = (None if bound is None else bound * factor for bound in (found.value, found.low, found.high))
+    return Interval(value, low, high, found.method)

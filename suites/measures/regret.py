@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...estimators.base import Estimator
 from ..statistics.metrics import Interval
+from .draws import Draws, estimates
 from .interleaving import interleave
-from .replicates import Draws, estimates
 from .sparsity import mean_interval
 from .structure_table import StructureTable
 from .timing import clock, single_thread

@@ -20,10 +20,10 @@ from ..statistics import seeds
 from ..statistics.metrics import Interval
 from ..statistics.moments import BATCHES
 from ..suite import Context, Finding, Suite
+from .draws import Draws, estimates
 from .exponents import FEWEST_POINTS, exponent_of_counts, exponent_of_jackknife, exponent_of_rounds
 from .interleaving import described, median_interval
 from .memory import peak_memory
-from .draws import Draws, estimates
 from .sweep import Call, Sweep, UnfitError, doublings, sweep
 from .timing import BATCH, single_thread, time_once, timing_batch
 

@@ -18,8 +18,8 @@ from ..base import Instance, Problem
 from ..statistics.metrics import LEVEL, Interval
 from ..suite import Context, Finding, Suite
 from ..truth import Truth
-from .interleaving import described
 from .draws import Draws, estimates
+from .interleaving import described
 
 MOST_REPLICATES = 1024
 """Counts of non-zeros need no more."""

@@ -10,6 +10,7 @@ References:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -109,9 +110,7 @@ def aggregate(measured: Measured) -> Aggregate:
         return Aggregate(0, len(measured.values), *[Interval(None)] * 4)
     draws = _Draws(count)
     resampled = draws.shifted(kept)
-    quartiles = [
-        _interval(kept.values, resampled, lambda rows, share=share: np.quantile(rows, share, axis=-1)) for share in (0.5, 0.25, 0.75)
-    ]
+    quartiles = [_interval(kept.values, resampled, functools.partial(np.quantile, q=share, axis=-1)) for share in (0.5, 0.25, 0.75)]
     geometric = Interval(None)
     if bool((kept.values > 0).all()):
         geometric = _exponential(_interval(np.log(kept.values), draws.scaled(kept), lambda rows: rows.mean(-1)))
@@ -175,12 +174,12 @@ class _Draws:
 
 def _interval(values: Array, resampled: Array, statistic: Callable[[Array], Array]) -> Interval:
     low, high = np.quantile(statistic(resampled), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(statistic(values)), float(low), float(high))
+    return Interval(float(statistic(values)), float(low), float(high), "bootstrap")
 
 
 def _exponential(interval: Interval) -> Interval:
-    bounds = (interval.value, interval.low, interval.high)
-    return Interval(*(None if bound is None else float(np.exp(bound)) for bound in bounds))
+    value, low, high = (None if bound is None else float(np.exp(bound)) for bound in (interval.value, interval.low, interval.high))
+    return Interval(value, low, high, interval.method)
 
 
 def _numbers(values: Sequence[float | None]) -> Array:

@@ -229,7 +229,8 @@ def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
         parts.append(kept @ moments.informed / total)
     if squeeze:
         parts = [part[0] for part in parts]
-    return Summary(moments.gradient, *parts[:5], estimates=Estimates(*parts[5:]))
+    error, trace, total, zero, nonzero, *rest = parts
+    return Summary(moments.gradient, error, trace, total, zero, nonzero, Estimates(*rest))
 
 
 def cosine_interval(errors: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,7 +111,8 @@ class Moments:
     @property
     def direction(self) -> Tensor:
         """``g / ‖g‖``, 0 where there is no gradient."""
-        return self.gradient / self.gradient.norm().clamp(min=1e-300)
+        unit: Tensor = self.gradient / self.gradient.norm().clamp(min=1e-300)
+        return unit
 
     def _add_signs(self, flat: Tensor, batch: int) -> None:
         """Signs as numbers: sums of these are several times faster than counts of comparisons."""
@@ -163,8 +165,10 @@ class Moments:
         """Everything but the Fisher information, as the bytes of an ``npz`` file: what `from_state` goes on from."""
         stream = io.BytesIO()
         arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "information"}
-        kept = {name: value.cpu().numpy() if isinstance(value, Tensor) else value for name, value in arrays.items() if value is not None}
-        np.savez(stream, version=STATE_VERSION, **kept)
+        kept: dict[str, Any] = {
+            name: value.cpu().numpy() if isinstance(value, Tensor) else value for name, value in arrays.items() if value is not None
+        }
+        np.savez(stream, **kept, version=np.asarray(STATE_VERSION))
         return stream.getvalue()
 
     @classmethod
@@ -200,5 +204,5 @@ _SUMS = ("count", "zero", "nonzero", "signs", "descents", "cosines", "quartics",
 def _informed(information: Tensor, flat: Tensor, mean: Tensor, products: Tensor | None) -> Tensor:
     """``Σ ĝ'Fĝ`` over rows; where the products of centred rows are there anyway, at the price of one of them."""
     if products is None:
-        return torch.linalg.vecdot(flat @ information, flat).sum()
-    return torch.linalg.vecdot(information.flatten(), products.flatten(), dim=0) + len(flat) * (mean @ information @ mean)
+        return (flat @ information * flat).sum()
+    return (information * products).sum() + len(flat) * (mean @ information @ mean)

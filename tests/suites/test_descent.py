@@ -14,8 +14,8 @@ from structgrad.oracles import Subset
 from structgrad.suites.base import METRICS, Instance, Problem
 from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.descent import Descent, exact_errors, sampled_errors
+from structgrad.suites.measures.draws import Draws
 from structgrad.suites.measures.regret import MOST, costs, steps_of, trained
-from structgrad.suites.measures.replicates import Draws
 from structgrad.suites.measures.structure_table import StructureTable
 from structgrad.suites.measures.trajectory import ENTROPIES, flat_start, trajectory
 from tests.suites.planted import CONTEXT, Failing, Planted, Sleeping, Uphill, problem

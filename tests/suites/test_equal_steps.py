@@ -9,8 +9,8 @@ import torch
 
 from structgrad.estimators import Reinforce, SampledStraightThrough
 from structgrad.oracles import ShiftReduce, Subset
+from structgrad.suites.measures.draws import Draws, estimates
 from structgrad.suites.measures.equal_steps import Rays, equal_step, natural_direction, relative_decrease
-from structgrad.suites.measures.replicates import Draws, estimates
 from structgrad.suites.measures.structure_table import CAP, StructureTable
 from structgrad.suites.truth import exact_truth
 from tests.suites.planted import CONTEXT, problem

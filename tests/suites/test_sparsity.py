@@ -9,7 +9,7 @@ import torch
 
 from structgrad.estimators import make_estimator
 from structgrad.oracles import Alignment, Categorical, Categories, Subset
-from structgrad.suites.measures.replicates import Draws
+from structgrad.suites.measures.draws import Draws
 from structgrad.suites.measures.sparsity import Sparsity, forward, forward_sparsity, share_interval
 from structgrad.suites.truth import exact_truth
 from tests.suites.planted import CONTEXT, Failing, Sparse, problem
