@@ -93,7 +93,8 @@ class FormedLoss(Protocol):
     """A loss that says what it is on structures; None where it claims nothing."""
 
     @property
-    def form(self) -> LossForm | None: ...
+    def form(self) -> LossForm | None:
+        """What the loss is on structures."""
 
 
 def form_of(loss: Any) -> LossForm | None:

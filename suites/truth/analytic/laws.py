@@ -27,9 +27,11 @@ class MomentGradient(Protocol):
     """The moments of ``y = A z`` about some centre, and the gradient of a function of them."""
 
     @property
-    def root(self) -> Moments: ...
+    def root(self) -> Moments:
+        """The moments at whole structures."""
 
-    def gradient(self, first: Tensor, second: Tensor) -> Tensor: ...
+    def gradient(self, first: Tensor, second: Tensor) -> Tensor:
+        """Of ``Σ_r first_r E y_r + second_r E y_r² / 2``, y about the centre: [d]."""
 
 
 class CountExpectation(NamedTuple):
