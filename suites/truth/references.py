@@ -1,0 +1,195 @@
+"""Whose gradient an estimate is compared with: that of the expected loss, or of the objective that an estimator really has.
+
+| reference | objective | gradient |
+|---|---|---|
+| ``expected`` | ``E_{z∼p_θ} L(z)`` | the `Truth` |
+| ``perturbed`` | ``E_ε L(argmax(θ + ε))`` | ``E (L − b) ν(ε)``, by independent blocks of noise; it has an error of its own |
+| ``relaxed`` | ``L(μ(θ))``, or the loss at another point inside the hull | by derivatives |
+| ``argmax`` | ``L(argmax θ)`` | 0 almost everywhere: nothing to compare with; see `descent.py` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ...estimators.base import Estimator, Loss, PathwiseEstimator, evaluate
+from ...estimators.noise import Gumbel, Noise, SmoothNoise
+from ...oracles.base import EnumerableOracle, MarginalOracle
+from ...oracles.capabilities import FactorisedOracle
+from .enumeration import CAP, Truth, exact_truth
+from .perturbation import perturbed_gradient
+
+Kind = Literal["expected", "perturbed", "relaxed", "argmax"]
+
+STEP = 1e-4
+"""Of differences: a fourth of the digits for the derivative's curvature, the others against rounding."""
+
+Point = Callable[[Tensor], Tensor]
+"""From scores ``[*batch, *event]`` to points inside the hull of the same shape."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A gradient that estimates are compared with.
+
+    Attributes:
+        gradient: float64 ``[*event]``. ``value``: of the objective.
+        noise: ``tr S/N``, the expected squared error of the gradient; 0 where it is exact.
+        replicates: draws of noise behind it; None where there are none.
+        method: ``enumeration`` (or the closed form of the truth), ``gumbel-max``, ``score-function``, ``derivative`` or ``differences``.
+    """
+
+    gradient: Tensor
+    value: float
+    noise: float
+    replicates: int | None
+    method: str
+
+
+def reference_gradient(  # noqa: PLR0913 - an instance, and what each of the references takes beside it
+    kind: Kind,
+    oracle: Any,
+    loss: Loss,
+    scores: Tensor,
+    *,
+    truth: Truth | None = None,
+    noise: Noise | None = None,
+    point: Point | None = None,
+    replicates: int = 65_536,
+    key: tuple[str, ...] = (),
+) -> Reference:
+    """The gradient of one of the four objectives at one score tensor, in float64.
+
+    Args:
+        kind: of the objective.
+        oracle: the structures.
+        loss: ``[..., *event] -> [...]``; differentiable for ``relaxed``.
+        scores: one instance, ``[*event]``.
+        truth: of the expected loss, if it is known already.
+        noise: of ``perturbed``; standard Gumbel noise by default.
+        point: of ``relaxed``; the marginals by default. Its derivative is taken by differences, so that an estimator's own backward can
+            be held against it.
+        replicates: draws of noise, rounded up to whole blocks of 128.
+        key: stable names of the stream of noise: the same key gives the same reference.
+
+    Raises:
+        ValueError: ``argmax``, noise without a density, a loss without a gradient, or an oracle that cannot serve the kind.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> scores, losses = torch.zeros(2, dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
+        >>> reference_gradient("perturbed", Categorical(), lambda z: z @ losses, scores).gradient
+        tensor([ 0.2500, -0.2500], dtype=torch.float64)
+    """
+    theta = scores.detach().double()
+    if theta.ndim != oracle.event_ndim:
+        raise ValueError(f"`reference_gradient` got scores of shape {tuple(scores.shape)}; expected one instance, [*event]")
+    if kind == "expected":
+        return _expected(_truth(oracle, loss, theta, truth))
+    if kind == "relaxed":
+        return _at_marginals(oracle, loss, theta) if point is None else _by_differences(loss, theta, point)
+    if kind != "perturbed":
+        raise ValueError(
+            f"`reference_gradient` got the reference {kind!r}; expected 'expected', 'perturbed' or 'relaxed': the gradient of the loss at "
+            "the argmax is 0 almost everywhere, use `descent_profile`"
+        )
+    law = Gumbel() if noise is None else noise
+    if isinstance(law, Gumbel) and isinstance(oracle, FactorisedOracle):
+        known = truth if law.scale == 1 else None
+        if known is not None or _listed(oracle, theta):
+            return _gumbel_max(oracle, loss, theta, law.scale, known)
+    gradient, value, error, drawn = perturbed_gradient(oracle, loss, theta, _smooth(law), key=key, replicates=replicates)
+    return Reference(gradient, value, error, drawn, "score-function")
+
+
+def own_reference(estimator: Estimator[Any]) -> Kind | None:
+    """Whose gradient an estimator estimates, with or without bias; None where that is the gradient of none of the four.
+
+    Relaxations that are random, and sums over a sparse support, have no objective apart from what the estimator computes: they are compared
+    with ``expected`` alone.
+    """
+    if estimator.objective == "sparse" or (estimator.objective == "relaxed" and not estimator.deterministic):
+        return None
+    return estimator.objective
+
+
+def reference_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, **options: Any) -> Reference | None:
+    """The reference of an estimator's own objective, with its own noise or its own point; None where it has none, or not by a gradient.
+
+    Args:
+        estimator: any of the contract.
+        oracle: the structures.
+        loss: ``[..., *event] -> [...]``.
+        scores: one instance, ``[*event]``.
+        **options: ``truth``, ``replicates`` and ``key`` of `reference_gradient`.
+    """
+    kind, noise, point = own_reference(estimator), getattr(estimator, "noise", None), None
+    if kind is None or kind == "argmax" or not isinstance(noise, SmoothNoise | None):
+        return None
+    if kind == "relaxed" and isinstance(estimator, PathwiseEstimator):
+        point = _own_point(estimator, oracle)
+    return reference_gradient(kind, oracle, loss, scores, noise=noise, point=point, **options)
+
+
+def _own_point(estimator: PathwiseEstimator[Any], oracle: Any) -> Point:
+    return lambda scores: estimator.structure(oracle, scores, generator=torch.Generator(scores.device))
+
+
+def _truth(oracle: Any, loss: Loss, theta: Tensor, truth: Truth | None) -> Truth:
+    if truth is None and not isinstance(oracle, EnumerableOracle):
+        raise ValueError(
+            f"`reference_gradient` got the oracle {oracle.name}, which cannot be enumerated; pass the exact gradient as truth="
+        )
+    return exact_truth(loss, oracle, theta) if truth is None else truth
+
+
+def _expected(truth: Truth) -> Reference:
+    # An older truth than the one that says how it was found came by enumeration.
+    return Reference(truth.gradient.double(), truth.value, 0.0, None, getattr(truth, "method", "enumeration"))
+
+
+def _listed(oracle: Any, theta: Tensor) -> bool:
+    return isinstance(oracle, EnumerableOracle) and oracle.count(tuple(theta.shape)) <= CAP
+
+
+def _gumbel_max(oracle: Any, loss: Loss, theta: Tensor, scale: float, truth: Truth | None) -> Reference:
+    """Independent categories: the best parts of ``θ + sG`` are an exact sample of the law at ``θ/s``, and the truth there has it all."""
+    there = _truth(oracle, loss, theta / scale, truth)
+    return Reference(there.gradient.double() / scale, there.value, 0.0, None, "gumbel-max")
+
+
+def _smooth(law: Noise) -> SmoothNoise:
+    if not isinstance(law, SmoothNoise):
+        raise ValueError(f"`reference_gradient` got the noise {law}, whose density has no score here; expected Gumbel or Normal noise")
+    return law
+
+
+def _at_marginals(oracle: Any, loss: Loss, theta: Tensor) -> Reference:
+    if not isinstance(oracle, MarginalOracle):
+        raise ValueError(f"`reference_gradient` got the oracle {oracle.name} without marginals; expected another, or point=")
+    with torch.enable_grad():
+        leaf = theta.clone().requires_grad_()
+        value = evaluate(loss, oracle.marginals(leaf), oracle.event_ndim)
+        if not value.requires_grad:
+            raise ValueError(
+                "`reference_gradient` got a loss without a gradient in the structure; expected a differentiable one for 'relaxed'"
+            )
+        (gradient,) = torch.autograd.grad(value, leaf)
+    return Reference(gradient, float(value.detach()), 0.0, None, "derivative")
+
+
+def _by_differences(loss: Loss, theta: Tensor, point: Point) -> Reference:
+    """Central differences with two steps, extrapolated; what they differ by stands for the error, which shows where a kink is near."""
+    directions = STEP * torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device).reshape(-1, *theta.shape)
+    with torch.no_grad():
+        places = torch.cat([theta + length * directions for length in (1, -1, 2, -2)] + [theta.unsqueeze(0)])
+        values = evaluate(loss, point(places), theta.ndim).double()
+    ahead, behind, far_ahead, far_behind = values[:-1].chunk(4)
+    near, far = (ahead - behind) / (2 * STEP), (far_ahead - far_behind) / (4 * STEP)
+    noise = float((near - far).square().sum())
+    return Reference(((4 * near - far) / 3).reshape(theta.shape), float(values[-1]), noise, None, "differences")
