@@ -49,5 +49,5 @@ def _inverse_form(information: Tensor, vector: Tensor) -> float:
 
 def _null_basis(flat: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(flat)
-    basis: Tensor = vectors[:, values <= RANK_TOLERANCE * values.max().clamp(min=1e-300)]
-    return basis
+    null: Tensor = vectors[:, values <= RANK_TOLERANCE * values.max().clamp(min=1e-300)]
+    return null

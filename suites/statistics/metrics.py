@@ -224,13 +224,12 @@ def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
     agreeing = (moments.nonzero @ active + moments.signs @ (active * moments.gradient.sign())) / 2
     singles = (moments.descents, moments.cosines, moments.quartics, agreeing, moments.nonzero @ active)
     means = [kept @ sums / total for sums in (moments.zero, moments.nonzero.sum(-1), *singles)]
-    parts = [error, squares / (total - 1).clamp(min=1), total, *means]
+    trace = squares / (total - 1).clamp(min=1)
     if moments.information is not None:
-        parts.append(kept @ moments.informed / total)
+        means.append(kept @ moments.informed / total)
     if squeeze:
-        parts = [part[0] for part in parts]
-    error, trace, total, zero, nonzero, *rest = parts
-    return Summary(moments.gradient, error, trace, total, zero, nonzero, Estimates(*rest))
+        error, trace, total, *means = (part[0] for part in (error, trace, total, *means))
+    return Summary(moments.gradient, error, trace, total, means[0], means[1], Estimates(*means[2:]))
 
 
 def cosine_interval(errors: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:

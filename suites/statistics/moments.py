@@ -168,7 +168,7 @@ class Moments:
         kept: dict[str, Any] = {
             name: value.cpu().numpy() if isinstance(value, Tensor) else value for name, value in arrays.items() if value is not None
         }
-        np.savez(stream, **kept, version=np.asarray(STATE_VERSION))
+        np.savez(stream, version=STATE_VERSION, **kept)
         return stream.getvalue()
 
     @classmethod
@@ -204,5 +204,7 @@ _SUMS = ("count", "zero", "nonzero", "signs", "descents", "cosines", "quartics",
 def _informed(information: Tensor, flat: Tensor, mean: Tensor, products: Tensor | None) -> Tensor:
     """``Σ ĝ'Fĝ`` over rows; where the products of centred rows are there anyway, at the price of one of them."""
     if products is None:
-        return (flat @ information * flat).sum()
-    return (information * products).sum() + len(flat) * (mean @ information @ mean)
+        total: Tensor = torch.linalg.vecdot(flat @ information, flat).sum()
+    else:
+        total = (information * products).sum() + len(flat) * (mean @ information @ mean)
+    return total

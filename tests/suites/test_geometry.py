@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from structgrad.oracles import Assignment, LinearChain, ShiftReduce, SpanningTree, Subset
+from structgrad.oracles import Assignment, Categorical, LinearChain, ShiftReduce, SpanningTree, Subset
 from structgrad.suites.statistics.exact_moments import single
 from structgrad.suites.statistics.geometry import Geometry
 from structgrad.suites.statistics.metrics import exact_metrics
@@ -72,6 +72,14 @@ def test_the_natural_gradient_has_fisher_rho_1(scale):
     plain = exact_metrics(single(target.truth.gradient, target.truth.gradient, metric.information), metric)
     assert plain["rho"].value == pytest.approx(1)
     assert plain["fisher_rho"].value <= 1 + 1e-9
+
+
+def test_rare_structures_count_in_the_natural_norm():
+    """A category of probability 1e-12 that carries half of the variance: for one category, ``g'F⁺g`` is the variance of the loss."""
+    oracle, scores = Categorical(), torch.tensor([0.0, -1.0, -28.0], dtype=torch.float64)
+    losses = torch.tensor([0.0, 1.0, 1e6], dtype=torch.float64)
+    truth = exact_truth(lambda z: z @ losses, oracle, scores)
+    assert geometry(oracle, scores, truth).natural == pytest.approx(truth.loss_variance, rel=1e-9)
 
 
 def test_a_constant_on_all_categories_is_a_null_bias():
