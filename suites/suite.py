@@ -16,7 +16,8 @@ import torch
 
 from ..estimators.base import Estimator
 from .base import Instance, Problem
-from .truth import Truth, exact_truth
+from .truth import Truth
+from .truth.analytic import known_truth
 
 Reference = Literal["expected", "perturbed", "relaxed", "argmax"]
 """Whose gradient an estimate was compared with."""
@@ -112,13 +113,13 @@ class Context:
     scratch: Path | None = None
 
     def truth(self, problem: Problem, instance: Instance) -> Truth:
-        """The exact gradient of an instance, computed once per process."""
+        """The exact gradient of an instance, computed once per process: by enumeration up to the cap, by the form of the loss beyond."""
         return _truth(problem.oracle, instance, self.device, self.effort.cap)
 
 
 @functools.lru_cache(maxsize=256)
 def _truth(oracle: Any, instance: Instance, device: str, cap: int) -> Truth:
-    return exact_truth(instance.loss, oracle, instance.scores.to(device), cap=cap)
+    return known_truth(instance.loss, oracle, instance.scores.to(device), cap=cap)
 
 
 class Suite(abc.ABC):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
+from ...estimators.noise import Gumbel, Noise, SmoothNoise
 from ...oracles.base import EnumerableOracle
 from ..base import Instance, Problem
 from ..statistics.adaptive import Budget, Checkpoint, sample_until
@@ -23,9 +25,11 @@ from ..statistics.metrics import UNDIRECTED, Interval, Summary, bias_interval, e
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import NoisyGradient, estimated_against, exact_against
 from ..statistics.scrambles import scramble_bias, scramble_metrics
-from ..suite import Context, Effort, Finding, Reference, Suite
+from ..suite import Context, Effort, Finding, Suite
 from ..truth import Target, Truth, exact_truth
 from ..truth.geometry import geometry
+from ..truth.quadrature import sobol_moments
+from ..truth.references import own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, slots_of
 from .replicates import Sampling, Tier, draw_moments, extend_moments, warmed
 
@@ -36,6 +40,9 @@ EXACT_TOLERANCE = 1e-9
 
 POINTS = 4096
 """Points per scramble."""
+
+REFERENCE_WORK = 4
+"""Draws of noise behind a reference that is no closed form, as a multiple of the replicates of the first look."""
 
 VANISHING = 1e-6
 """A gradient below this share of the standard deviation of the loss is flagged: what compares with it is left out."""
@@ -216,8 +223,6 @@ def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"]]:
 
 def _quadrature_measurement(task: _Task) -> Measurement:
     """By scrambled points in place of random ones: for estimators of few noise dimensions."""
-    from ..truth.quadrature import sobol_moments  # type: ignore[import-not-found]
-
     gradient = task.target.truth.gradient
     found = sobol_moments(task.estimator, task.target, points=POINTS, scrambles=BATCHES, key=(str(task.sampling.seed), *task.sampling.key))
     high = math.sqrt(scramble_bias(found, gradient)[1])
@@ -248,7 +253,7 @@ class Bias(Suite):
 
 def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], truth: Truth, context: Context) -> Iterator[Finding]:
     problem, instance = place
-    key = (problem.name, problem.stage, instance.name)
+    key = ("bias", problem.name, problem.stage, instance.name)
     scores = instance.scores.to(context.device)
     sampling = Sampling(
         replicates=context.effort.replicates,
@@ -258,10 +263,7 @@ def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instan
         tier=context.tier,
         dtype=context.dtype,
     )
-    kind = own_reference(estimator)
-    reference = (
-        None if kind is None else _reference(kind, replace(instance, scores=scores), problem.oracle, truth, (str(context.seed), *key))
-    )
+    reference = _reference(estimator, problem, instance, context)
     found = measure(
         estimator,
         problem.oracle,
@@ -280,21 +282,29 @@ def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instan
         yield _finding(name, metric, interval, reference=against, **known, **verdict)
     yield Finding(name, "truth_norm", float(truth.gradient.norm()), instance=instance.name, reference="expected", tier="exact")
     for metric, interval in found.against.items():
-        yield _finding(name, metric, interval, reference=kind, **known)
+        yield _finding(name, metric, interval, reference=str(own_reference(estimator)), **known)
 
 
-def own_reference(estimator: Estimator[Any]) -> Reference | None:
-    """Whose gradient an estimator of another objective is to be compared with as well; None where there is none.
+def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, context: Context) -> NoisyGradient | None:
+    """The gradient of an estimator's own objective, where that is not the expected loss; None where there is none.
 
     The gradient of ``L(argmax θ)`` is 0 almost everywhere, and nobody is to be near it.
     """
-    return cast(Reference, estimator.objective) if estimator.objective in ("perturbed", "relaxed") else None
+    kind = own_reference(estimator)
+    if kind == "relaxed":
+        return reference_of(estimator, problem.oracle, instance.loss, instance.scores.to(context.device))
+    noise = getattr(estimator, "noise", Gumbel())
+    if kind != "perturbed" or not isinstance(noise, SmoothNoise):
+        return None
+    return _perturbed(noise, problem, instance, context.device, REFERENCE_WORK * context.effort.replicates, context.seed)
 
 
-def _reference(kind: Reference, instance: Instance, oracle: Any, truth: Truth, key: tuple[str, ...]) -> NoisyGradient:
-    from ..truth.references import reference_gradient  # type: ignore[import-not-found]
-
-    return cast(NoisyGradient, reference_gradient(kind, oracle, instance.loss, instance.scores, truth=truth, key=key))
+@functools.lru_cache(maxsize=256)
+def _perturbed(noise: Noise, problem: Problem, instance: Instance, device: str, replicates: int, seed: int) -> NoisyGradient:  # noqa: PLR0913
+    """Shared by all estimators of a noise; its stream is named after the instance alone."""
+    key = (str(seed), problem.name, problem.stage, instance.name)
+    scores = instance.scores.to(device)
+    return reference_gradient("perturbed", problem.oracle, instance.loss, scores, noise=noise, replicates=replicates, key=key)
 
 
 def _finding(estimator: str, metric: str, interval: Interval, **known: Any) -> Finding:
