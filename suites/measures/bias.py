@@ -296,15 +296,17 @@ def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, 
     noise = getattr(estimator, "noise", Gumbel())
     if kind != "perturbed" or not isinstance(noise, SmoothNoise):
         return None
-    return _perturbed(noise, problem, instance, context.device, REFERENCE_WORK * context.effort.replicates, context.seed)
+    key = (str(context.seed), problem.name, problem.stage, instance.name)
+    return _perturbed(noise, problem.oracle, instance, context.device, REFERENCE_WORK * context.effort.replicates, key=key)
 
 
 @functools.lru_cache(maxsize=256)
-def _perturbed(noise: Noise, problem: Problem, instance: Instance, device: str, replicates: int, seed: int) -> NoisyGradient:  # noqa: PLR0913
-    """Shared by all estimators of a noise; its stream is named after the instance alone."""
-    key = (str(seed), problem.name, problem.stage, instance.name)
+def _perturbed(  # noqa: PLR0913
+    noise: Noise, oracle: Any, instance: Instance, device: str, replicates: int, *, key: tuple[str, ...]
+) -> NoisyGradient:
+    """Shared by all estimators of a noise: its stream is named after the instance alone."""
     scores = instance.scores.to(device)
-    return reference_gradient("perturbed", problem.oracle, instance.loss, scores, noise=noise, replicates=replicates, key=key)
+    return reference_gradient("perturbed", oracle, instance.loss, scores, noise=noise, replicates=replicates, key=key)
 
 
 def _finding(estimator: str, metric: str, interval: Interval, **known: Any) -> Finding:
