@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from structgrad.estimators import ImplicitMLE, PerturbAndMAP, Reinforce, StraightThroughGumbel, StructuredAttention
+from structgrad.estimators import ImplicitMLE, PerturbAndMAP, Reinforce, StraightThroughGumbel, StructuredAttention, make_estimator
 from structgrad.estimators.noise import Gumbel, SumOfGamma
 from structgrad.oracles import Subset
 from structgrad.suites import METRICS
@@ -19,6 +19,7 @@ from structgrad.suites.statistics.adaptive import WIDTHS
 from structgrad.suites.statistics.intervals import Interval
 from structgrad.suites.statistics.moments import Moments
 from structgrad.suites.suite import Context, Effort
+from structgrad.suites.truth.references import own_reference
 from tests.suites.cases import quadratic, scores_of, target_of
 
 EFFORT = Effort(replicates=512, most_replicates=2048)
