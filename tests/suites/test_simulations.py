@@ -12,9 +12,9 @@ from structgrad.suites.measures.replicates import Sampling, draw_moments
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.statistics.simulations.__main__ import main
 from structgrad.suites.statistics.simulations.coverage import FIXED
+from structgrad.suites.statistics.simulations.false_alarms import FALSE_ALARMS
 from structgrad.suites.statistics.simulations.instances import SPACES, instance, law
 from structgrad.suites.statistics.simulations.laws import Law
-from structgrad.suites.statistics.simulations.levels import FALSE_ALARMS
 from structgrad.suites.statistics.simulations.lines import Line, binomial_interval
 from structgrad.suites.statistics.simulations.page import write
 from structgrad.suites.statistics.simulations.parts import PARTS, simulate_cell

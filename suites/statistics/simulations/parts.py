@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .coverage import ADAPTIVE, FIXED
-from .levels import EQUIVALENCE, FALSE_ALARMS, POWER, SEQUENTIAL
+from .false_alarms import FALSE_ALARMS, SEQUENTIAL
 from .lines import Part
+from .power import EQUIVALENCE, POWER
 from .sequences import RARE, RULES_PART
 from .simple import MEDIANS, REPLAY
 

@@ -1,111 +1,22 @@
-"""How often the test for bias rejects: estimators that are right, estimators that are wrong, equivalence at its margin."""
+"""How often errors are found that were put in on purpose, and how often a bias at the margin of equivalence is not called none."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ....estimators import ConditionalMeanBaseline, Reinforce
-from ....estimators.base import Estimator
-from ...suite import Effort
+from ....estimators import ConditionalMeanBaseline
 from ..bias_tests import ALPHA, bias_test, partial_tests, predicted_replicates
 from ..equivalence import bias_bound, gain_bound
-from ..looks import sequential_test
-from ..moments import Moments
 from ..seeds import seed_sequence
 from .errors import NAMES, needed_replicates, with_error
 from .instances import instance, law
-from .laws import Law
 from .lines import Line, Part
 
-MOST_FALSE_ALARMS = 3e-3
-"""Of a test of level 0.001."""
-
 LEAST_POWER = 0.9
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A right estimator with a number of replicates; without one, doubling looks from 4096 to 65 536."""
-
-    space: str
-    deviation: float
-    estimator: Estimator[Any]
-    replicates: int | None
-
-    def __str__(self) -> str:
-        count = "looks at 4096 to 65536" if self.replicates is None else f"N={self.replicates}"
-        return f"{self.space} sd {self.deviation:g}, {self.estimator.name}, {count}"
-
-    def random(self, purpose: str) -> np.random.Generator:
-        """The cell's own stream."""
-        return np.random.default_rng(seed_sequence(0, purpose, str(self)))
-
-    def law(self) -> Law:
-        """Of the estimator."""
-        return law(self.estimator, self.space, self.deviation)
-
-
-def _false_alarm_cells() -> Iterator[Cell]:
-    exact = ConditionalMeanBaseline()
-    for space, deviation, replicates in (
-        ("trees5", 0.5, 100_000),
-        ("trees5", 1.0, 20_000),
-        ("trees5", 3.0, 100_000),
-        ("categorical10", 0.5, 20_000),
-        ("categorical10", 5.0, 100_000),
-        ("subset10", 0.5, 20_000),
-        ("subset10", 3.0, 100_000),
-        ("assignment5", 1.0, 20_000),
-    ):
-        yield Cell(space, deviation, exact, replicates)
-    yield Cell("trees5", 0.5, Reinforce(), 100_000)
-    yield Cell("categorical10", 5.0, Reinforce(), 100_000)
-
-
-def simulate_false_alarms(cell: Cell, repetitions: int) -> tuple[int, int]:
-    """Rejections of one test of a right estimator, and tests that could be made."""
-    truth, sample, random = instance(cell.space, cell.deviation).truth, cell.law(), cell.random("false alarms")
-    assert cell.replicates is not None
-    found = [bias_test(sample.moments(cell.replicates, random, batches=1), truth) for _ in range(repetitions)]
-    tested = [p for p in found if p is not None]
-    return sum(p < ALPHA for p in tested), len(tested)
-
-
-def _false_alarm_lines(results: Mapping[Any, tuple[int, int]]) -> list[Line]:
-    return [
-        Line("rejected by one test", str(cell), hits / trials, trials, most=MOST_FALSE_ALARMS)
-        for cell, (hits, trials) in results.items()
-        if trials
-    ]
-
-
-def simulate_looks(cell: Cell, repetitions: int) -> tuple[int, int, int]:
-    """Screening hits and verdicts ``biased`` of the whole sequential test of a right estimator, and repetitions."""
-    truth, sample, random = instance(cell.space, cell.deviation).truth, cell.law(), cell.random("looks")
-    effort = Effort(equivalence=0.0, seconds=math.inf)
-    screened = biased = 0
-
-    def draw(slot: str, replicates: int) -> Moments:
-        nonlocal screened
-        screened += slot == "confirmation"
-        return sample.moments(replicates, random, batches=1)
-
-    for _ in range(repetitions):
-        biased += sequential_test(draw, truth, effort).verdict == "biased"
-    return screened, biased, repetitions
-
-
-def _look_lines(results: Mapping[Any, tuple[int, int, int]]) -> list[Line]:
-    found = []
-    for cell, (screened, biased, trials) in results.items():
-        found.append(Line("rejected at some look", str(cell), screened / trials, trials, most=MOST_FALSE_ALARMS))
-        found.append(Line("called biased", str(cell), biased / trials, trials, most=0.0))
-    return found
 
 
 @dataclass(frozen=True)
@@ -184,24 +95,6 @@ def _margin_lines(results: Mapping[Any, dict[str, tuple[int, int]]]) -> list[Lin
         for bound, (hits, trials) in bounds.items()
     ]
 
-
-FALSE_ALARMS = Part(
-    "False alarms of the test for bias",
-    "Right estimators at level 0.001, on flat and peaked instances; at most 0.003 of the tests may reject.",
-    tuple(_false_alarm_cells()),
-    simulate_false_alarms,
-    _false_alarm_lines,
-    4000,
-)
-
-SEQUENTIAL = Part(
-    "False alarms of the sequential test",
-    "Five looks share the level 0.001; what is rejected is confirmed on four times the replicates.",
-    tuple(Cell(space, deviation, ConditionalMeanBaseline(), None) for space, deviation in (("subset10", 0.5), ("categorical10", 5.0))),
-    simulate_looks,
-    _look_lines,
-    2000,
-)
 
 POWER = Part(
     "Power against known errors",
