@@ -25,7 +25,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
     """The e of ``value ∝ sizeᵉ``; None where fewer than `FEWEST_POINTS` sizes have a positive value.
 
     Example:
-        >>> exponent([4, 8, 16, 32], [1.0, 4.0, 16.0, 64.0])
+        >>> round(exponent([4, 8, 16, 32], [1.0, 4.0, 16.0, 64.0]), 9)
         2.0
     """
     points = [(math.log(size), math.log(value)) for size, value in zip(sizes, values, strict=True) if size > 0 and value > 0]

@@ -147,7 +147,8 @@ def share_interval(hits: int, number: int) -> Interval:
     share, z = hits / number, float(stats.norm.ppf((1 + LEVEL) / 2))
     centre, scale = share + z * z / (2 * number), 1 + z * z / number
     half = z * math.sqrt(share * (1 - share) / number + (z / (2 * number)) ** 2)
-    return Interval(share, max((centre - half) / scale, 0.0), min((centre + half) / scale, 1.0))
+    # The ends are exact where nothing, or everything, hits; rounding would leave 1e-18.
+    return Interval(share, (centre - half) / scale if hits else 0.0, (centre + half) / scale if hits < number else 1.0)
 
 
 class Sparsity(Suite):
