@@ -280,12 +280,12 @@ def errors(frame: pd.DataFrame) -> pd.DataFrame:
 
 def counts(frame: pd.DataFrame) -> dict[str, int]:
     """Number of cells that are ok, failed and skipped; a cell with one failed row failed."""
-    cell = (
-        frame["cell"].astype(object).where(frame["cell"] != "", frame["problem"].astype(object) + "/" + frame["estimator"].astype(object))
-    )
-    failed = set(cell[frame["status"].isin(FAILED)])
-    skips = set(cell[frame["status"] == "skipped"]) - failed
-    return {"ok": cell.nunique() - len(failed) - len(skips), "failed": len(failed), "skipped": len(skips)}
+    kept = frame[(frame["cell"] != "") | (frame["status"] == "skipped")]
+    pair = kept["problem"].astype(object) + "/" + kept["estimator"].astype(object)
+    cell = kept["cell"].astype(object).where(kept["cell"] != "", pair)
+    failed = set(cell[kept["status"].isin(FAILED)])
+    measured = set(cell[kept["status"] != "skipped"])
+    return {"ok": len(measured - failed), "failed": len(failed), "skipped": len(set(cell) - measured)}
 
 
 def answers(frame: pd.DataFrame) -> pd.DataFrame:

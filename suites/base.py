@@ -180,6 +180,9 @@ METRICS: dict[str, str] = {
     "backward_time": "median seconds of its backward for the same batch",
     "peak_memory": "most bytes that torch held at one time for the same batch, forward and backward",
     "time_ratio": "forward + backward time relative to `reinforce`, paired in interleaved rounds",
+    "variance_seconds": "relative variance × seconds of one estimate: what an unbiased estimator is to be judged by",
+    "break_even_seconds": "seconds from which on `reinforce`, averaged over as many estimates as they allow, has the smaller error",
+    "break_even_evaluations": "the same in evaluations of the loss; the backward of one counts as two",
     "oracle_share": "share of the forward + backward time that is spent inside the oracle, in a run under a stopwatch",
     "seconds_per_estimate": "median seconds of one launch of many rows (how many is its size), forward and backward, per row",
     "threads": "threads that torch computed with while times were taken",
@@ -197,20 +200,23 @@ METRICS: dict[str, str] = {
 }
 """Every metric and what it means; reports print these sentences."""
 
-COUNTS = ("support", "forward_nonzeros", "gradient_nonzeros", "break_even_evaluations")
+COUNTS = ("support", "forward_nonzeros", "gradient_nonzeros", "break_even_evaluations", "steps", "threads")
 """Metrics that count something."""
+
+SIZES = ("peak_memory", "forward_memory", "memory_per_row")
+"""Metrics in bytes."""
 
 
 def unit_of(metric: str) -> str:
     """The unit of a metric: seconds, bytes, a count, or a plain number.
 
     Example:
-        >>> [unit_of(name) for name in ("forward_time", "peak_memory", "support", "gain")]
+        >>> [unit_of(name) for name in ("seconds_per_estimate", "peak_memory", "support", "memory_exponent")]
         ['s', 'B', 'count', '1']
     """
-    if metric.endswith(("_time", "_seconds")):
+    if metric.endswith(("_time", "_seconds")) or metric.startswith("seconds_"):
         return "s"
-    return "B" if metric == "peak_memory" else "count" if metric in COUNTS else "1"
+    return "B" if metric in SIZES else "count" if metric in COUNTS else "1"
 
 
 def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, event_shape: tuple[int, ...] | None = None) -> Skip | None:

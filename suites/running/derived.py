@@ -2,34 +2,111 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import get_args
 
-from ..base import Row
+from ...estimators import make_estimator
+from ..base import Row, unit_of
+from ..measures.wall_clock import REFERENCE
+from ..statistics.intervals import Interval
 from ..statistics.multiplicity import holm
+from ..statistics.work import Criterion, Curve, break_even, error_curve, loss_evaluations, variance_seconds
+
+WORK = "work"
+"""The suite of what is derived from bias and time."""
+
+_NEEDED = ("relative_bias_squared", "relative_variance", "gain", "cosine")
+_Place = tuple[str, str, str, str]
+"""Problem, stage, instance, loss."""
 
 
 def derive(rows: Iterable[Row]) -> list[Row]:
     """All rows of a run: those of its cells with adjusted p-values, and after them what several cells give together."""
     measured = adjusted(list(rows))
-    return measured + work_rows(measured)
+    return [*measured, *work_rows(measured)]
 
 
 def adjusted(rows: list[Row]) -> list[Row]:
-    """The same rows with Holm's correction over all tests of each suite: a run of hundreds of cells cries wolf no more often than one."""
-    families: dict[str, list[int]] = defaultdict(list)
-    for position, row in enumerate(rows):
+    """The same rows with Holm's correction over all tests of each suite: a run of hundreds of cells cries wolf no more often than one.
+
+    A test may stand behind several rows of one estimator on one instance; it counts once.
+    """
+    families: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+    for row in rows:
         if row.p_value is not None:
-            families[row.suite].append(position)
-    result = list(rows)
-    for positions in families.values():
-        corrected = holm([float(rows[position].p_value or 0.0) for position in positions])
-        for position, value in zip(positions, corrected, strict=True):
-            result[position] = replace(rows[position], p_adjusted=value)
-    return result
+            families[row.suite][_test(row)] = row.p_value
+    corrected = {test: value for family in families.values() for test, value in holm(family).items()}
+    return [row if row.p_value is None else replace(row, p_adjusted=corrected[_test(row)]) for row in rows]
 
 
-def work_rows(rows: list[Row]) -> list[Row]:
-    """Variance times seconds, and from how much work on an unbiased estimator beats a biased one; none while no function gives them."""
-    return []
+def _test(row: Row) -> tuple[str, ...]:
+    return row.suite, row.cell, row.estimator, row.instance, row.setting, row.reference
+
+
+def work_rows(rows: list[Row]) -> Iterator[Row]:
+    """Variance times seconds of every estimator on every instance, and from how much work on `REFERENCE` beats it.
+
+    Seconds are those of the problem, measured at one of its stages. Each break-even is given by the squared error and by rho, as the
+    ``setting`` says: the squared error slanders estimators that are off by a scale.
+    """
+    seconds = {(row.problem, row.estimator): _interval(row) for row in rows if row.metric == "seconds_per_estimate" and row.status == "ok"}
+    supports = {(*_place(row), row.estimator): row.value for row in rows if row.metric == "support" and row.value is not None}
+    places: dict[_Place, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        if row.suite == "bias" and row.reference in ("", "expected") and row.metric in _NEEDED and row.status == "ok":
+            places[_place(row)][row.estimator][row.metric] = row
+    for place, estimators in places.items():
+        found = {name: metrics for name, metrics in estimators.items() if len(metrics) == len(_NEEDED)}
+        times = {name: seconds.get((place[0], name), Interval(None)) for name in found}
+        calls = {name: _evaluations(metrics["gain"], supports.get((*place, name))) for name, metrics in found.items()}
+        for name, metrics in found.items():
+            yield _derived(metrics["gain"], "variance_seconds", variance_seconds(_intervals(metrics), times[name]))
+        yield from _break_evens(found, "break_even_seconds", times)
+        yield from _break_evens(found, "break_even_evaluations", calls)
+
+
+def _break_evens(found: Mapping[str, Mapping[str, Row]], metric: str, costs: Mapping[str, Interval]) -> Iterator[Row]:
+    """Against the reference, by both criteria; nothing where the reference was not measured."""
+    for criterion in get_args(Criterion) if REFERENCE in found else ():
+        curves: dict[str, Curve | None] = {
+            name: error_curve(_intervals(metrics), costs[name], criterion)
+            for name, metrics in found.items()
+            if costs[name].value is not None
+        }
+        for name, curve in curves.items():
+            if name != REFERENCE:
+                row = _derived(found[name]["gain"], metric, break_even(curve, curves.get(REFERENCE)))
+                yield replace(row, setting=f"criterion={criterion}")
+
+
+def _evaluations(row: Row, support: float | None) -> Interval:
+    """Evaluations of the loss by one estimate, None where the size of one of its passes is not known."""
+    sizes = {} if support is None else {"support_losses": round(support)}
+    if row.log_count is not None and row.log_count < 40:
+        sizes["enumerations"] = round(math.exp(row.log_count))
+    try:
+        return Interval(loss_evaluations(make_estimator(row.estimator).evaluations(), **sizes))
+    except ValueError:
+        return Interval(None)
+
+
+def _derived(row: Row, metric: str, found: Interval) -> Row:
+    """A row of the same estimator on the same instance, of no cell."""
+    values = {"value": found.value, "low": found.low, "high": found.high, "interval": found.method}
+    blank = {"cell": "", "suite_version": 1, "seconds": None, "p_value": None, "verdict": ""}
+    return replace(row, **blank, **values, suite=WORK, metric=metric, unit=unit_of(metric))  # type: ignore[arg-type]
+
+
+def _intervals(metrics: Mapping[str, Row]) -> dict[str, Interval]:
+    return {name: _interval(row) for name, row in metrics.items()}
+
+
+def _interval(row: Row) -> Interval:
+    return Interval(row.value, row.low, row.high, row.interval)
+
+
+def _place(row: Row) -> _Place:
+    return row.problem, row.stage, row.instance, row.loss

@@ -17,9 +17,10 @@ from ...estimators.base import Estimator
 from ...oracles.registry import unknown
 from ..base import SCHEMA_VERSION, Problem, Row, Skip, pairing
 from ..measures import SUITES
+from ..problems import REAL_PROBLEMS
 from .plan import Plan
 from .rows import oracle_name, skip_row
-from .scores import fingerprint, matching, sample, stages_by_problem
+from .scores import fingerprint, load_problem, matching, sample, stages_by_problem
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,11 @@ def first_skip(estimator: Estimator[Any], problem: Problem) -> Skip | None:
 
 
 def _pairs(plan: Plan, names: tuple[str, ...], problem: str, stages: list[str]) -> dict[str, Skip | None]:
-    """Whether each estimator fits a problem; shapes and losses are the same at all of its stages."""
-    found = sample(plan, problem, stages[0])
+    """Whether each estimator fits a problem; shapes and losses are the same at all of its stages.
+
+    Of a real problem all instances are looked at, so that too many of them are refused before anything is measured.
+    """
+    found = load_problem(plan, problem, stages[0], plan.instances) if problem in REAL_PROBLEMS else sample(plan, problem, stages[0])
     return {name: first_skip(make_estimator(name), found) for name in names}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...oracles.registry import unknown
 from .. import problems
-from ..problems.named import BUILT_IN_PROBLEMS
+from ..problems import BUILT_IN_PROBLEMS
 from ..suite import EFFORTS
 from .plan import Plan, Portion
 
@@ -74,8 +74,8 @@ PRESETS: dict[str, Preset] = {
     "thorough": Preset(
         (),
         (),
-        (*ENTROPIES, "init", "early", "final"),
-        64,
+        (),
+        60,  # the smallest real set has no more
         {"wall_clock": Portion(stages=1), "memory": Portion(stages=1), "scaling": Portion(stages=1)},
         real=True,
     ),
@@ -113,7 +113,7 @@ def plan_of(preset: str, **options: Any) -> Plan:
         "portions": tuple(item for item in portions.items() if item[1] != Portion()),
         "effort": EFFORTS[preset],
     }
-    scores = {} if "file" in given else {"problems": _problems(chosen, given.get("data")), "stages": _stages(chosen)}
+    scores = {} if "file" in given else {"problems": _problems(chosen, given.get("data")), "stages": chosen.stages}
     return Plan(**{**standard, **scores, **given})
 
 
@@ -121,8 +121,3 @@ def _problems(preset: Preset, data: str | None) -> tuple[str, ...]:
     """The built-in regimes, and for some presets the real problems whose files are there."""
     real = (name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS)
     return (*BUILT_IN_PROBLEMS, *(real if preset.real else ()))
-
-
-def _stages(preset: Preset) -> tuple[str, ...]:
-    """Those of the preset that problems offer."""
-    return tuple(stage for stage in preset.stages if stage in problems.STAGES) or problems.STAGES[:1]

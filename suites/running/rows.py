@@ -10,9 +10,9 @@ from typing import Any
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
-from ...oracles.base import MarginalOracle
 from ..base import Instance, Problem, ProblemLoss, Row, unit_of
 from ..measures import SUITES
+from ..problems import InstanceFacts, instance_facts
 from ..suite import Context, Finding
 from .plan import Plan
 
@@ -47,8 +47,7 @@ def pair_columns(plan: Plan, problem: Problem, name: str) -> dict[str, Any]:
 
 def loss_columns(loss: ProblemLoss) -> dict[str, Any]:
     """What a loss says of itself."""
-    extension, offset = getattr(loss, "extension", ""), getattr(loss, "offset", 0.0)
-    return {"loss": loss.name, "vertex_degree": loss.vertex_degree, "extension": extension, "offset": offset}
+    return {"loss": loss.name, "vertex_degree": loss.vertex_degree, "extension": loss.extension, "offset": loss.offset}
 
 
 def skip_row(plan: Plan, problem: Problem, estimator: str, reason: str) -> Row:
@@ -80,12 +79,8 @@ class RowWriter:
         """A finding with everything that is known of its cell, estimator and instance."""
         values = asdict(finding)
         numbers = {name: values.pop(name) for name in ("value", "low", "high")}
-        return Row(
-            **{**self._cell(values.pop("estimator")), **self._instance(finding, context)},
-            **values,
-            **_finite(numbers),
-            unit=unit_of(finding.metric),
-        )
+        known = {**self._cell(values.pop("estimator")), **self._instance(finding, context), "unit": unit_of(finding.metric)}
+        return Row(**{**known, **values, **_finite(numbers)})
 
     def failure(self, estimator: str, **what: Any) -> Row:
         """That, how and why an estimator was not measured."""
@@ -105,25 +100,20 @@ class RowWriter:
 
 
 @functools.lru_cache(maxsize=1024)
-def _space(problem: Problem, instance: Instance) -> tuple[float, float | None]:
-    """Log of the number of structures, and entropy where it has a closed form."""
-    oracle = problem.oracle
-    entropy = float(oracle.entropy(instance.scores.unsqueeze(0))) if isinstance(oracle, MarginalOracle) else None
-    return math.log(oracle.count(tuple(instance.scores.shape))), entropy
+def _facts(problem: Problem, instance: Instance) -> InstanceFacts:
+    return instance_facts(problem.oracle, instance)
 
 
 def instance_columns(problem: Problem, instance: Instance) -> dict[str, Any]:
     """How many structures an item has, and how undecided its scores are between them."""
-    count, entropy = _space(problem, instance)
-    normalised = None if entropy is None or count == 0 else entropy / count
-    return {"log_count": count, "entropy": entropy, "normalised_entropy": normalised}
+    facts = _facts(problem, instance)
+    return {name: getattr(facts, name) for name in ("log_count", "entropy", "normalised_entropy")}
 
 
 def truth_columns(problem: Problem, instance: Instance, context: Context) -> dict[str, Any]:
     """The exact gradient's norm, how it was found, and a bound of its error."""
     truth = context.truth(problem, instance)
-    method, error = getattr(truth, "method", "enumeration"), getattr(truth, "error", None)
-    return {"truth_norm": float(truth.gradient.norm()), "truth_method": method, "truth_error": error}
+    return {"truth_norm": float(truth.gradient.norm()), "truth_method": truth.method, "truth_error": truth.error}
 
 
 def _finite(numbers: dict[str, float | None]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import glob
 import hashlib
 import json
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ from ...oracles.registry import unknown
 from .. import problems
 from ..base import Problem
 from .plan import Plan
+
+_Settings = tuple[str | None, str | None, float, int]
 
 SAMPLE = 2
 """Instances of every problem and stage that are built for the plan: the others come from the same code or file."""
@@ -27,13 +30,33 @@ def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
     """
     if plan.file is not None:
         return {Path(plan.file.path).stem: ["file"]}
-    names = matching(plan.problems, problems.PROBLEMS, "problem") if plan.problems else list(problems.available(plan.data))
-    offered = {name: list(problems.STAGES) for name in names}
-    known = list(dict.fromkeys(stage for stages in offered.values() for stage in stages))
+    names = _names(plan)
     for pattern in plan.stages:
-        matching((pattern,), known, "stage")
-    chosen = {name: [stage for pattern in plan.stages for stage in fnmatch.filter(stages, pattern)] for name, stages in offered.items()}
-    return {name: list(dict.fromkeys(stages)) for name, stages in (chosen if plan.stages else offered).items() if stages}
+        if not any(_matched(plan, name, pattern) for name in names):
+            raise ValueError(unknown(pattern, dict.fromkeys(stage for name in names for stage in problems.stages_of(name)), "stage"))
+    found = {name: [stage for pattern in plan.stages or ("*",) for stage in _matched(plan, name, pattern)] for name in names}
+    return {name: list(dict.fromkeys(stages)) for name, stages in found.items() if stages}
+
+
+def _names(plan: Plan) -> list[str]:
+    """Those that match; a glob looks at the problems that can be had, a plain name may ask for one whose file is not there."""
+    at_hand = dict.fromkeys((*problems.available(plan.data), *problems.BUILT_IN_PROBLEMS))
+    if not plan.problems:
+        return list(problems.available(plan.data))
+    known = [(pattern, at_hand if glob.has_magic(pattern) else problems.PROBLEMS) for pattern in plan.problems]
+    return list(dict.fromkeys(name for pattern, names in known for name in matching((pattern,), names, "problem")))
+
+
+def _matched(plan: Plan, name: str, pattern: str) -> list[str]:
+    """The stages of a problem that match, or the very one that is named, such as ``h=0.33``, where the problem has it."""
+    found = fnmatch.filter(problems.stages_of(name), pattern)
+    if found or "=" not in pattern or glob.has_magic(pattern):
+        return found
+    try:
+        sample(plan, name, pattern)
+    except ValueError:
+        return []
+    return [pattern]
 
 
 def matching(patterns: tuple[str, ...], known: Iterable[str], kind: str) -> list[str]:
@@ -55,27 +78,34 @@ def load_problem(plan: Plan, name: str, stage: str, instances: int | None) -> Pr
     """A problem of the plan; the last few are kept, because many cells share one, and with it its exact gradients."""
     if plan.file is not None:
         return _load_file(plan)
-    return _load(name, stage, instances or plan.instances, (plan.data, plan.loss, plan.offset, plan.seed))
+    return _load(name, stage, instances or plan.instances, _settings(plan))
 
 
 @functools.lru_cache(maxsize=1)
 def _load_file(plan: Plan) -> Problem:
     if plan.file is None:
         raise ValueError("the plan holds no score file")
-    return problems.from_file(plan.file)
+    return problems.from_file(plan.file, offset=plan.offset)
+
+
+def _settings(plan: Plan) -> _Settings:
+    return plan.data, plan.loss, plan.offset, plan.seed
 
 
 @functools.lru_cache(maxsize=8)
-def _load(name: str, stage: str, instances: int, settings: tuple[str | None, str | None, float, int]) -> Problem:
+def _load(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
     data, loss, offset, seed = settings
-    if offset:
-        raise ValueError(f"the plan got offset={offset:g}, which no problem takes yet; expected 0")
-    return problems.load(name, stage, instances=instances, data=data, loss=loss, seed=seed)
+    return problems.load(name, stage, instances=instances, data=data, loss=loss, offset=offset, seed=seed)
 
 
 def sample(plan: Plan, name: str, stage: str) -> Problem:
-    """A few instances of a problem."""
-    return load_problem(plan, name, stage, min(SAMPLE, plan.instances))
+    """A few instances of a problem; kept, because every cell is planned with them."""
+    return load_problem(plan, name, stage, None) if plan.file else _sample(name, stage, min(SAMPLE, plan.instances), _settings(plan))
+
+
+@functools.lru_cache(maxsize=512)
+def _sample(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
+    return _load(name, stage, instances, settings)
 
 
 def fingerprint(plan: Plan, name: str, stage: str) -> str:

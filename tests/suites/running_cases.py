@@ -14,7 +14,7 @@ SMALL = Plan(
     suites=("bias",),
     problems=("categorical_regimes",),
     stages=("init",),
-    estimators=("reinforce", "imle", "sparsemap"),
+    estimators=("reinforce", "arsm", "ste"),
     instances=2,
     effort=FEW,
 )

@@ -27,13 +27,13 @@ def test_rows_cover_the_grid(tmp_path):
     rows = run(SMALL, tmp_path, machine=HERE)
     assert {(row.estimator, row.instance) for row in rows} == {(name, item) for name in SMALL.estimators for item in instances(rows)}
     assert len(instances(rows)) == 2
-    assert all(row.status == "ok" and row.value is not None for row in rows)
+    assert all(row.status == "ok" for row in rows)
     verdicts = {(row.estimator, row.verdict) for row in rows if row.metric == "relative_bias"}
-    assert verdicts >= {("reinforce", "unbiased-exact"), ("sparsemap", "biased")}
+    assert verdicts >= {("reinforce", "unbiased-exact"), ("ste", "biased")}
 
 
 def test_rows_say_everything_about_their_instance_and_how_they_came_about(tmp_path):
-    row = next(row for row in run(SMALL, tmp_path, machine=HERE) if row.estimator == "imle" and row.metric == "gain")
+    row = next(row for row in run(SMALL, tmp_path, machine=HERE) if row.estimator == "arsm" and row.metric == "gain")
     assert (row.suite, row.suite_version, row.oracle, row.oracle_version, row.estimator_version) == ("bias", 1, "categorical", 1, 1)
     assert (row.loss, row.vertex_degree, row.offset, row.reference, row.tier, row.replicates) == ("mlp", None, 0.0, "expected", "mc", 256)
     assert row.log_count == math.log(10)
@@ -55,10 +55,10 @@ def test_suites_that_measure_side_by_side_share_a_cell(tmp_path):
     times = [row for row in rows if row.suite == "wall_clock"]
     assert len({row.cell for row in times}) == 1
     assert len({row.cell for row in rows if row.suite == "memory"}) == 3
-    assert {row.metric for row in times} == {"forward_time", "backward_time", "time_ratio"}
+    assert {row.metric for row in times} >= {"forward_time", "backward_time", "time_ratio"}
     assert {row.estimator for row in times} == set(SMALL.estimators)
     assert {row.unit for row in times if row.metric.endswith("_time")} == {"s"}
-    assert all(row.value > 0 for row in rows)
+    assert all(row.value > 0 for row in times)
 
 
 def test_twice_is_identical(tmp_path):
@@ -77,7 +77,7 @@ def test_batch_size_changes_no_number_and_no_identity(tmp_path):
     other = run(dataclasses.replace(SMALL, batch_size=128), tmp_path / "b", machine=HERE)
     assert [row.cell for row in rows] == [row.cell for row in other]
     for one, two in zip(rows, other, strict=True):
-        assert one.value == pytest.approx(two.value, rel=1e-12, abs=1e-14)
+        assert one.value is two.value or one.value == pytest.approx(two.value, rel=1e-12, abs=1e-14)
 
 
 def test_finished_cells_are_not_measured_again(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def finished(engine: PaperEngine, places: int = 2, limit: float = 1e9) -> dict[s
 
 def test_every_cell_is_measured_once_and_all_workers_are_ended():
     engine = PaperEngine()
-    assert finished(engine) == {"reinforce": "", "imle": "", "sparsemap": ""}
+    assert finished(engine) == {"reinforce": "", "arsm": "", "ste": ""}
     assert all(worker.killed for worker in engine.workers)
 
 
@@ -79,12 +79,12 @@ def test_no_more_workers_than_places(places):
 
 def test_a_worker_that_dies_costs_its_cell_and_is_replaced():
     engine = PaperEngine([Ready(), Dead(DEATH)])
-    assert finished(engine, places=1) == {"reinforce": "crash", "imle": "", "sparsemap": ""}
+    assert finished(engine, places=1) == {"reinforce": "crash", "arsm": "", "ste": ""}
     assert len(engine.workers) == 2
 
 
 def test_a_worker_that_dies_before_it_is_ready_costs_one_cell():
-    assert finished(PaperEngine([Dead(DEATH)]), places=1) == {"reinforce": "crash", "imle": "", "sparsemap": ""}
+    assert finished(PaperEngine([Dead(DEATH)]), places=1) == {"reinforce": "crash", "arsm": "", "ste": ""}
 
 
 def test_where_no_worker_can_be_started_every_cell_says_so():
@@ -96,18 +96,18 @@ def test_where_no_worker_can_be_started_every_cell_says_so():
 def test_a_worker_that_is_not_ready_in_time_counts_as_dead(monkeypatch):
     engine = PaperEngine([None])
     engine.start_limit = 0.0
-    assert finished(engine, places=1) == {"reinforce": "crash", "imle": "", "sparsemap": ""}
+    assert finished(engine, places=1) == {"reinforce": "crash", "arsm": "", "ste": ""}
 
 
 def test_a_cell_whose_worker_is_lost_is_tried_again_elsewhere():
     engine = PaperEngine([Ready(), Dead(DEATH, lost=True)], [Ready(), Dead(DEATH, lost=True)], retries=2)
-    assert finished(engine, places=1) == {"reinforce": "", "imle": "", "sparsemap": ""}
+    assert finished(engine, places=1) == {"reinforce": "", "arsm": "", "ste": ""}
     assert len(engine.workers) == 3
 
 
 def test_a_cell_that_loses_every_worker_is_given_up():
     engine = PaperEngine(*[[Ready(), Dead(DEATH, lost=True)]] * 3, retries=2)
-    assert finished(engine, places=1) == {"reinforce": "crash", "imle": "", "sparsemap": ""}
+    assert finished(engine, places=1) == {"reinforce": "crash", "arsm": "", "ste": ""}
 
 
 def test_a_worker_that_hangs_is_killed_and_its_last_words_are_kept(monkeypatch):

@@ -28,7 +28,7 @@ DEATHS = {
     "Aborting": ("crash", "SIGABRT", "the worker died of SIGABRT", "in surrogate"),
     "Killed": ("oom", "SIGKILL", "the worker was killed by SIGKILL, as the kernel does when memory runs out", ""),
     "Greedy": ("oom", "RuntimeError", "can't allocate memory", "torch.zeros"),
-    "Hanging": ("timeout", "", "took longer than 6 s; raise --timeout", "about to hang"),
+    "Hanging": ("timeout", "", "took longer than 15 s; raise --timeout", "about to hang"),
 }
 
 
@@ -52,7 +52,7 @@ def disturbed(tmp_path_factory) -> tuple[list[Row], tuple[Cell, ...], Path]:
     """The rows of a run with all kinds of death, its cells, and where it lies."""
     folder = tmp_path_factory.mktemp("disturbed")
     plan = dataclasses.replace(SMALL, estimators=(*broken(*DEATHS), "ste"), instances=1)
-    return run(plan, folder, machine=Machine(jobs=2, timeout=6.0, memory=2.0)), grid(plan).cells, folder
+    return run(plan, folder, machine=Machine(jobs=2, timeout=15.0, memory=2.0)), grid(plan).cells, folder
 
 
 @pytest.mark.parametrize("name", DEATHS)

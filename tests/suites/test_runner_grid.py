@@ -21,6 +21,12 @@ from structgrad.suites.suite import EFFORTS
 from tests.suites.running_cases import SMALL
 
 
+def forget() -> None:
+    """Build problems anew."""
+    scores._load.cache_clear()
+    scores._sample.cache_clear()
+
+
 def identities(plan: Plan) -> set[str]:
     return {cell.identity for cell in grid(plan).cells}
 
@@ -60,13 +66,13 @@ def test_other_scores_under_the_same_name_move_the_identity(monkeypatch):
         items = [dataclasses.replace(item, scores=item.scores * (1 + 1e-15)) for item in found.instances]
         return dataclasses.replace(found, instances=tuple(items))
 
-    scores._load.cache_clear()
+    forget()
     monkeypatch.setattr(problems, "load", moved)
     assert before.isdisjoint(identities(SMALL))
-    scores._load.cache_clear()
+    forget()
 
 
-@pytest.mark.parametrize("change", [{"batch_size": 128}, {"estimators": ("imle", "reinforce", "sparsemap")}])
+@pytest.mark.parametrize("change", [{"batch_size": 128}, {"estimators": ("arsm", "reinforce", "ste")}])
 def test_what_moves_no_number_moves_no_identity(change):
     assert identities(SMALL) == identities(dataclasses.replace(SMALL, **change))
 
@@ -129,9 +135,25 @@ def test_an_unknown_preset_is_refused():
         plan_of("standart")
 
 
+def test_a_stage_may_be_any_entropy_and_a_glob_looks_at_what_is_at_hand():
+    plan = dataclasses.replace(SMALL, problems=("sub*",), stages=("h=0.33", "h=0.9*", "early"), estimators=("ste",))
+    assert scores.stages_by_problem(plan) == {"subset_regimes": ["h=0.33", "h=0.95", "early"]}
+    with pytest.raises(ValueError, match=r"unknown stage 'h=1.5'; did you mean"):
+        grid(dataclasses.replace(SMALL, stages=("h=1.5",)))
+    with pytest.raises(ValueError, match="without a folder of score files"):
+        grid(dataclasses.replace(SMALL, problems=("tagging_coarse5",)))
+
+
+def test_an_offset_moves_identities_and_is_a_column():
+    plan = dataclasses.replace(SMALL, offset=10.0)
+    assert identities(SMALL).isdisjoint(identities(plan))
+    assert {item.loss.offset for item in scores.sample(plan, "categorical_regimes", "init").instances} == {10.0}
+
+
 def test_planning_the_standard_grid_takes_seconds_and_enumerates_nothing(monkeypatch):
     monkeypatch.setattr("structgrad.suites.suite.exact_truth", lambda *rest, **named: pytest.fail("enumerated"))
-    scores._load.cache_clear()
+    grid(SMALL)
+    forget()
     start = time.process_time()
     assert len(grid(plan_of("standard")).cells) > 100
     assert time.process_time() - start < 10
@@ -146,11 +168,11 @@ def test_costs_are_learnt_from_the_nearest_cells():
     plan = dataclasses.replace(SMALL, suites=("bias",), problems=("categorical_regimes", "chain_regimes"), instances=2)
     cells = {(cell.problem, cell.estimators[0]): cell for cell in grid(plan).cells}
     model = CostModel(plan)
-    guess = model.seconds(cells["chain_regimes", "imle"])
+    guess = model.seconds(cells["chain_regimes", "ste"])
     assert guess > 0
-    model.add(cells["categorical_regimes", "imle"], 8.0)
+    model.add(cells["categorical_regimes", "arsm"], 8.0)
     model.add(cells["chain_regimes", "reinforce"], 2.0)
-    assert model.seconds(cells["categorical_regimes", "imle"]) == 8.0
-    assert model.seconds(cells["categorical_regimes", "sparsemap"]) == 8.0
-    assert model.seconds(cells["chain_regimes", "imle"]) == 2.0
-    assert model.left([cells["chain_regimes", "imle"], cells["categorical_regimes", "imle"]], 2) == 5.0
+    assert model.seconds(cells["categorical_regimes", "arsm"]) == 8.0
+    assert model.seconds(cells["categorical_regimes", "ste"]) == 8.0
+    assert model.seconds(cells["chain_regimes", "ste"]) == 2.0
+    assert model.left([cells["chain_regimes", "ste"], cells["categorical_regimes", "arsm"]], 2) == 5.0

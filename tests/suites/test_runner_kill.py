@@ -19,7 +19,7 @@ from structgrad.suites.running.runner import collect, run
 from tests.suites.running_cases import HERE, SMALL, comparable
 
 SLOW = [f"tests.suites.broken_estimators:Slow[seconds={0.3 + i / 100}]" for i in range(4)]
-PLAN = dataclasses.replace(SMALL, estimators=(*SLOW, "imle", "ste_sample"), instances=1)
+PLAN = dataclasses.replace(SMALL, estimators=(*SLOW, "gst", "ste_sample"), instances=1)
 COMMAND = """
 import sys
 from pathlib import Path
