@@ -100,7 +100,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "execute", interrupted_after_two)
     with pytest.raises(KeyboardInterrupt):
         run(SMALL, tmp_path, machine=HERE)
-    assert {row.cell for row in collect(tmp_path)} == set(done)
+    assert {row.cell for row in collect(tmp_path) if row.cell} == set(done)
     left = []
     monkeypatch.setattr(runner, "execute", lambda plan, cell, scratch: (left.append(cell.identity), real(plan, cell, scratch))[1])
     resumed = run(SMALL, tmp_path, machine=HERE)
@@ -217,7 +217,7 @@ def test_a_user_s_own_score_file(tmp_path):
     own = dataclasses.replace(SMALL, problems=(), file=file)
     rows = run(own, tmp_path / "out", machine=HERE)
     assert {(row.problem, row.stage, row.oracle) for row in rows} == {("mine", "file", "linear_chain")}
-    assert len(instances(rows)) == 3
+    assert instances([row for row in rows if row.status == "ok"]) == {"0", "1", "2"}
     before = {cell.identity for cell in grid(own).cells}
     assert before.isdisjoint(cell.identity for cell in grid(dataclasses.replace(own, file=dataclasses.replace(file, instances=2))).cells)
 
