@@ -9,7 +9,7 @@ have Wilson's interval.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from scipy import stats
@@ -30,7 +30,7 @@ class Interval:
     value: float | None
     low: float | None = None
     high: float | None = None
-    method: str = ""
+    method: str = field(default="", repr=False)
 
     @property
     def half_width(self) -> float | None:

@@ -21,10 +21,12 @@ class NoisyGradient(Protocol):
     """A gradient ``[*event]`` with the trace of the covariance of its own error: 0 where it is exact."""
 
     @property
-    def gradient(self) -> Tensor: ...
+    def gradient(self) -> Tensor:
+        """``[*event]``."""
 
     @property
-    def noise(self) -> float: ...
+    def noise(self) -> float:
+        """tr S/N, of its mean."""
 
 
 def estimated_against(moments: Moments, reference: NoisyGradient) -> dict[str, Interval]:

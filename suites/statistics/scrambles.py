@@ -22,16 +22,20 @@ class Scrambles(Protocol):
     """
 
     @property
-    def means(self) -> Tensor: ...
+    def means(self) -> Tensor:
+        """[scrambles, d]."""
 
     @property
-    def trace(self) -> Tensor: ...
+    def trace(self) -> Tensor:
+        """Of the covariance of one estimate."""
 
     @property
-    def zero(self) -> Tensor: ...
+    def zero(self) -> Tensor:
+        """Share of estimates that are 0."""
 
     @property
-    def nonzero(self) -> Tensor: ...
+    def nonzero(self) -> Tensor:
+        """Mean number of non-zero parts."""
 
 
 def scramble_metrics(found: Scrambles, gradient: Tensor, geometry: Geometry | None = None) -> dict[str, Interval]:
