@@ -18,8 +18,9 @@ Whether the intervals cover and the tests keep their levels, on instances whose 
 Every estimate of an estimator that draws structures through its oracle alone comes from the shipped code, dealt every tuple of samples;
 replicates are then multinomial draws. Instances: `trees5` (dependency trees of 5 words, 1296), `categorical10` (10), `subset10` (3 of 10,
 120), `assignment5` (permutations of 5, 120), scores independent normal of the standard deviation `sd`, the loss a tanh network of no
-degree in the parts. The seed is 0; every cell has a stream of its own. Brackets hold 95 % binomial intervals. A line whose number lies
-outside of what is required makes the command fail; `(99.9 %)` marks lines that fail only if their 99.9 % binomial interval lies outside.
+degree in the parts. The seed is 0; every cell has a stream of its own. The fourth column holds 95 % binomial intervals. A line whose
+number lies outside of what is required makes the command fail; `(99.9 %)` marks lines that fail only if their 99.9 % binomial interval
+lies outside.
 """
 
 
