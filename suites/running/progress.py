@@ -11,11 +11,11 @@ from .grid import Cell
 from .plan import Plan
 
 SECONDS: dict[str, float] = {
-    "bias": 0.3,
-    "unbiasedness": 0.6,
-    "wall_clock": 0.5,
-    "memory": 0.1,
-    "sparsity": 0.05,
+    "bias": 0.15,
+    "unbiasedness": 0.3,
+    "wall_clock": 0.1,
+    "memory": 0.05,
+    "sparsity": 0.03,
     "scaling": 5.0,
     "descent": 2.0,
 }

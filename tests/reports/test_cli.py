@@ -228,7 +228,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatch
     result = call("run", "bias", "--builtin", "--dry-run", "-p", "subset*", "-e", "ste", "-e", "arm", "--instances", "3", "--stage", "init")
     assert result.exit_code == 0
     assert "bias: 1 cells, 3 instances" in result.stdout
-    assert "1 cells, 1 pairs skipped; about 1 s" in result.stdout
+    assert "1 cells, 1 pairs skipped; about" in result.stdout
     assert "structures to enumerate: about 660" in result.stdout
     assert not any(tmp_path.iterdir())
 
