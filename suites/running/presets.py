@@ -33,13 +33,17 @@ ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """From nearly uniform to nearly certain."""
 
 
+BEYOND = ("categories_regimes", "policy_regimes")
+"""Built-in problems beyond one for each of the nine structures."""
+
+
 @dataclass(frozen=True)
 class Preset:
     """What a plan holds where no option says otherwise; empty means all.
 
     Attributes:
         suites, estimators, stages, instances, portions: as in `Plan`.
-        real: whether real problems take part too, at their stages of training.
+        everything: whether problems beyond one per structure take part: categories, policies, and real ones at their stages of training.
     """
 
     suites: tuple[str, ...]
@@ -47,7 +51,7 @@ class Preset:
     stages: tuple[str, ...]
     instances: int
     portions: Mapping[str, Portion] = field(default_factory=dict)
-    real: bool = False
+    everything: bool = False
 
 
 PRESETS: dict[str, Preset] = {
@@ -68,7 +72,7 @@ PRESETS: dict[str, Preset] = {
             "wall_clock": Portion(stages=1),
             "memory": Portion(instances=4, stages=1),
             "scaling": Portion(instances=1, stages=1),
-            "descent": Portion(instances=4, stages=2),
+            "descent": Portion(instances=2, stages=1),
         },
     ),
     "thorough": Preset(
@@ -77,7 +81,7 @@ PRESETS: dict[str, Preset] = {
         (),
         60,  # the smallest real set has no more
         {"wall_clock": Portion(stages=1), "memory": Portion(stages=1), "scaling": Portion(stages=1)},
-        real=True,
+        everything=True,
     ),
 }
 """By name; how much work goes into one answer is in `EFFORTS`."""
@@ -118,6 +122,7 @@ def plan_of(preset: str, **options: Any) -> Plan:
 
 
 def _problems(preset: Preset, data: str | None) -> tuple[str, ...]:
-    """The built-in regimes, and for some presets the real problems whose files are there."""
-    real = (name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS)
-    return (*BUILT_IN_PROBLEMS, *(real if preset.real else ()))
+    """A built-in problem for every structure, or all of them and the real problems whose files are there."""
+    if not preset.everything:
+        return tuple(name for name in BUILT_IN_PROBLEMS if name not in BEYOND)
+    return (*BUILT_IN_PROBLEMS, *(name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS))
