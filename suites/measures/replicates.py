@@ -65,7 +65,7 @@ def extend_moments(  # noqa: PLR0913
     moments: Moments, estimator: Estimator[Any], target: Target, sampling: Sampling, *, stop: int, slot: str = "replicates"
 ) -> None:
     """Add the replicates from the last one so far, which ended a block, to ``stop`` (exclusive)."""
-    for first, estimates in _launches(estimator, target, sampling, (moments.total, stop), slot):
+    for first, estimates in launches(estimator, target, sampling, (moments.total, stop), slot):
         for number, block in enumerate(estimates.split(BLOCK)):
             row = first + number * BLOCK
             size = sampling.piece(row)
@@ -79,7 +79,7 @@ def warmed(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Est
     return estimator.warmed_up(target.loss, target.oracle, target.scores, generator=stream)
 
 
-def _launches(
+def launches(
     estimator: Estimator[Any], target: Target, sampling: Sampling, rows: tuple[int, int], slot: str
 ) -> Iterator[tuple[int, Tensor]]:
     """Estimates of the replicates of a range, which begins with a block, launch by launch."""

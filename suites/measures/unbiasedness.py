@@ -19,7 +19,7 @@ from ..suite import Context, Finding, Suite
 from ..truth import Target
 from ..truth.replay import slots_of
 from .bias import measure
-from .replicates import Sampling, _launches, draw_moments, warmed
+from .replicates import Sampling, draw_moments, launches, warmed
 
 
 class Unbiasedness(Suite):
@@ -111,7 +111,7 @@ class _Examination:
         """The capital of the bets, which may end at any time."""
         effort, start = self.context.effort, time.monotonic()
         bets = BiasBets(target.truth.gradient, score_function_ranges(estimator, target))
-        for _, estimates in _launches(estimator, target, sampling, (0, effort.most_replicates), "bets"):
+        for _, estimates in launches(estimator, target, sampling, (0, effort.most_replicates), "bets"):
             bets.update(estimates)
             if bets.e_value >= effort.alpha**-2 or time.monotonic() - start > effort.seconds:
                 break

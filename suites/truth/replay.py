@@ -52,7 +52,7 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
 def _deals(target: Target, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
     """All tuples of possible samples, ``[slots, rows, *event]``, and their probabilities, chunk by chunk."""
     count, device = target.truth.count, target.scores.device
-    structures, probabilities = _table(target) if slots > 1 else (None, None)
+    structures, probabilities = structures_and_probabilities(target) if slots > 1 else (None, None)
     for start in range(0, count**slots, CHUNK):
         index = torch.arange(start, min(start + CHUNK, count**slots), device=device)
         if structures is None or probabilities is None:
@@ -68,7 +68,7 @@ def _deals(target: Target, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
             yield dealt[:, possible], weights[possible]
 
 
-def _table(target: Target) -> tuple[Tensor, Tensor]:
+def structures_and_probabilities(target: Target) -> tuple[Tensor, Tensor]:
     """Every structure and its probability: small wherever tuples of them are few enough to be dealt."""
     ranks = torch.arange(target.truth.count, device=target.scores.device)
     structures = target.oracle._unrank(ranks, tuple(target.scores.shape)).double()

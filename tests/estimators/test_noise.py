@@ -109,7 +109,9 @@ def test_sums_of_gamma_variables_have_their_law(shape: float, terms: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("noise", "law"), [(Gumbel(2.0), stats.gumbel_r(scale=2)), (Normal(0.5), stats.norm(scale=0.5)), (SumOfGamma(), None)], ids=str
+    ("noise", "law"),
+    [(Gumbel(2.0), stats.gumbel_r(scale=2)), (Normal(0.5), stats.norm(scale=0.5)), (SumOfGamma(), None)],
+    ids=["gumbel", "normal", "sum_of_gamma"],
 )
 def test_blocks_draw_noise_of_the_same_law(noise: Noise, law: Any) -> None:
     """With one term or k = 1, Sum-of-Gamma is ``max`` of exponential variables less ``log s``."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from ....estimators.base import Estimator
 from ...truth import Target
 from ...truth.geometry import geometry
-from ...truth.replay import ScriptedOracle, _table, slots_of
+from ...truth.replay import ScriptedOracle, slots_of, structures_and_probabilities
 from ..moments import BATCHES, Moments
 
 
@@ -44,7 +44,7 @@ class Law:
         slots = slots_of(estimator, target.oracle, target.loss, target.scores)
         if slots is None:
             raise ValueError(f"`Law.of` got {estimator.name}, which draws other random numbers than samples; expected one that is replayed")
-        structures, weights = _table(target)
+        structures, weights = structures_and_probabilities(target)
         index = torch.arange(len(weights) ** slots)
         ranks = torch.stack([index // len(weights) ** slot % len(weights) for slot in range(slots)])
         script, rows = ScriptedOracle(target.oracle, structures[ranks]), target.scores.expand(len(index), *target.scores.shape)
