@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..base import ProblemLoss
+from ..truth.analytic.forms import LossForm, form_of, shifted
 
 
 class Offset:
@@ -31,6 +32,12 @@ class Offset:
         self.name, self.offset = f"{inner.name}{constant:+g}", inner.offset + constant
         self.differentiable, self.inside_hull = inner.differentiable, inner.inside_hull
         self.vertex_degree, self.extension = inner.vertex_degree, inner.extension
+
+    @property
+    def form(self) -> LossForm | None:
+        """That of the loss, with the constant."""
+        form = form_of(self.inner)
+        return None if form is None else shifted(form, self.constant)
 
     def __call__(self, structure: Tensor) -> Tensor:
         """``[..., *event] -> [...]``."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Loss
-from ...oracles.base import EnumerableOracle
+from ...oracles.base import EnumerableOracle, Oracle
 from .comoments import ROUNDOFF, CoMoments
 from .refusal import check_cap
 from .space import Space
@@ -93,7 +93,7 @@ def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the w
 
 def truth_of(space: Space, sums: CoMoments, powers: Tensor | None) -> Truth:
     """The truth from the sums over all structures; kurtosis is ``inf`` without powers."""
-    gradient, error = _pulled_back(space, space.covariance(sums), float(sums.covariance_error().norm()))
+    gradient, error = pulled_back(space.oracle, space.scores, space.covariance(sums), float(sums.covariance_error().norm()))
     kurtosis = torch.full_like(sums.flips, math.inf) if powers is None else _kurtosis(powers[:, :-1])
     return Truth(
         gradient=gradient,
@@ -117,14 +117,14 @@ def _kurtosis(powers: Tensor) -> Tensor:
     return torch.where(squares > 0, fourths / squares.square().clamp(min=1e-300), math.inf)
 
 
-def _pulled_back(space: Space, gradient: Tensor, error: float) -> tuple[Tensor, float]:
+def pulled_back(oracle: Oracle, scores: Tensor, gradient: Tensor, error: float) -> tuple[Tensor, float]:
     """The gradient in the scores from that in the natural parameters, and its error: another one for a locally normalised policy.
 
     The derivative of ``a − log Σ exp a`` at two actions has norm at most √2, and takes a handful of operations.
     """
     with torch.enable_grad():
-        leaf = space.scores.clone().requires_grad_()
-        potentials = space.oracle._potentials(leaf)
+        leaf = scores.clone().requires_grad_()
+        potentials = oracle._potentials(leaf)
         if potentials is leaf:
             return gradient, error
         (result,) = torch.autograd.grad(potentials, leaf, gradient)

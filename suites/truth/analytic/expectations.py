@@ -34,14 +34,14 @@ def expected_linear(law: Law, form: LinearForm) -> Expected:
 
 
 def expected_quadratic(law: Law, form: QuadraticForm) -> Expected:
-    """``‖A z − b‖²``, by the first two moments of A z about a structure; the variance would take four."""
+    """``‖A z − b‖² + constant``, by the first two moments of A z about a structure; the variance would take four."""
     moments = law.moments(flat(form.matrix, 1))
     root = moments.root
     offset = root.centre - flat(form.target)
     gradient = moments.gradient(2 * offset, torch.full_like(offset, 2))
     change = 2 * offset @ root.mean + 2 * root.half_square.sum()
     magnitude = 2 * offset.abs() @ (2 * root.half_square).clamp(min=0).sqrt() + 2 * root.half_square.sum()
-    return Expected(float(offset @ offset + change), gradient, math.nan, float(magnitude))
+    return Expected(float(offset @ offset + change) + form.constant, gradient, math.nan, float(magnitude))
 
 
 def expected_count(law: Law, count: Count) -> Expected | None:

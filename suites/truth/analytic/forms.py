@@ -6,7 +6,7 @@ A loss declares its form through an attribute ``form``; a form speaks of structu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -28,15 +28,17 @@ class LinearForm:
 
 @dataclass(frozen=True, eq=False)
 class QuadraticForm:
-    """``‖A z − b‖²``.
+    """``‖A z − b‖² + constant``.
 
     Args:
         matrix: A, [r, *event].
         target: b, [r].
+        constant: what is added.
     """
 
     matrix: Tensor
     target: Tensor
+    constant: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +107,21 @@ def form_of(loss: Any) -> LossForm | None:
         True
     """
     return loss.form if isinstance(loss, FormedLoss) else None
+
+
+def shifted(form: LossForm, constant: float) -> LossForm:
+    """The form of a loss with a constant added.
+
+    Example:
+        >>> shifted(LinearForm(torch.ones(2), 1.0), 10.0).constant
+        11.0
+    """
+    if isinstance(form, PointForm):
+        return replace(form, here=form.here + constant, elsewhere=form.elsewhere + constant)
+    if isinstance(form, CountForm):
+        function = form.function
+        return replace(form, function=lambda *counts: function(*counts) + constant)
+    return replace(form, constant=form.constant + constant)
 
 
 def flat(tensor: Tensor, leading: int = 0) -> Tensor:

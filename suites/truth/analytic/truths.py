@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....oracles.base import EnumerableOracle, MarginalOracle
 from ....oracles.masking import zero_ignored
-from ..enumeration import CAP, Truth, _pulled_back, exact_truth
+from ..enumeration import CAP, Truth, exact_truth, pulled_back
 from .expectations import UNIT_ROUNDOFF, Expected, expected_count, expected_linear, expected_point, expected_quadratic
 from .forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, form_of
 from .laws import Law, entropy_of, law_of
@@ -89,8 +89,10 @@ def _truth(found: tuple[str, Expected], law: Law, oracle: MarginalOracle, theta:
     event = tuple(theta.shape)
     count = oracle.count(event)
     norm = math.sqrt(sum(event))  # no structure has more parts than its event has rows and columns
+    bound = SAFETY * UNIT_ROUNDOFF * law.roundings * norm * expected.magnitude
+    gradient, error = pulled_back(oracle, theta, expected.gradient.reshape(event), bound)
     return Truth(
-        gradient=_pulled_back(oracle, theta, expected.gradient.reshape(event)),  # type: ignore[arg-type]
+        gradient=gradient,
         value=expected.value,
         loss_variance=expected.variance,
         log_partition=law.log_partition,
@@ -101,7 +103,7 @@ def _truth(found: tuple[str, Expected], law: Law, oracle: MarginalOracle, theta:
         kurtosis=torch.full_like(theta, math.inf),
         kurtosis_along=math.inf,
         method=f"analytic:{kind}",
-        error=SAFETY * UNIT_ROUNDOFF * law.roundings * norm * expected.magnitude,
+        error=error,
     )
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from structgrad.oracles import Alignment, LinearChain, SpanningTree, Subset
-from structgrad.suites.problems.losses import F1, ExactMatch, Hamming, Linear, LowRankQuadratic, SquaredDistance
+from structgrad.suites.problems import Offset
+from structgrad.suites.problems.losses import F1, ExactMatch, Hamming, Linear, LowRankQuadratic, SquaredDistance, make_loss
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.analytic import CountForm, LinearForm, QuadraticForm, analytic_truth, known_truth
 from tests.suites.analytic.cases import CASES, KINDS, REGIMES, Formed, loss_of, scores_of
@@ -150,3 +151,14 @@ def test_quadratics_of_rank_one_are_squares_of_linear_losses():
     linear = analytic_truth(Formed(LinearForm(weights[0]), 2), oracle, scores)
     square = analytic_truth(Formed(QuadraticForm(weights, torch.zeros(1)), 2), oracle, scores)
     assert square.value == pytest.approx(linear.loss_variance + linear.value**2, rel=1e-13)
+
+
+@pytest.mark.parametrize("name", ["linear", "quadratic", "f1", "exact_match"])
+def test_a_constant_moves_the_value_alone(name: str) -> None:
+    oracle, scores = Subset(2), torch.randn(5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    loss = make_loss(name, oracle.argmax(scores), oracle, seed=0)
+    plain, shifted = analytic_truth(loss, oracle, scores), analytic_truth(Offset(loss, 1e6), oracle, scores)
+    assert plain is not None
+    assert shifted is not None
+    torch.testing.assert_close(shifted.gradient, plain.gradient, rtol=1e-9, atol=1e-12)
+    assert shifted.value == pytest.approx(plain.value + 1e6, rel=1e-12)
