@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -89,8 +90,11 @@ def test_a_worker_that_dies_before_it_is_ready_costs_one_cell():
 
 def test_where_no_worker_can_be_started_every_cell_says_so():
     engine = PaperEngine(*[[Dead(DEATH)]] * 99)
-    assert set(finished(engine, places=1).values()) == {"crash"}
-    assert len(engine.workers) == HOPELESS
+    many = grid(dataclasses.replace(SMALL, estimators=("reinforce*",))).cells
+    results = [result for result in Dispatcher(SMALL, Path("unused"), engine, lambda cell: 1e9).measured(many, 1) if result is not None]
+    assert [cell for cell, _ in results] == list(many)
+    assert {json.loads(text)["shared"]["status"] for _, text in results} == {"crash"}
+    assert len(engine.workers) == HOPELESS < len(many)
 
 
 def test_a_worker_that_is_not_ready_in_time_counts_as_dead(monkeypatch):

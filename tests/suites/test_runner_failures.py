@@ -18,6 +18,7 @@ from structgrad.suites.running.plan import Machine
 from structgrad.suites.running.runner import run
 from structgrad.suites.running.store import finished, log_path, scratch_path, stored
 from structgrad.suites.suite import Finding, Suite
+from tests.suites.broken_estimators import Failing
 from tests.suites.running_cases import HERE, SMALL, broken
 
 EXCEPTIONS = {
@@ -131,11 +132,43 @@ def test_a_number_that_is_not_finite_has_a_status_of_its_own(tmp_path, monkeypat
     assert finished(stored(tmp_path, grid(plan).cells[0]))
 
 
-def test_side_by_side_a_broken_estimator_costs_its_own_rows_alone(tmp_path):
-    plan = dataclasses.replace(SMALL, suites=("wall_clock",), estimators=(*broken("Failing"), "ste", "reinforce"))
+class Together(Suite):
+    """Measures side by side, and knows nothing of failures."""
+
+    name = "sparsity"
+    summary = "side by side"
+    together = True
+
+    def findings(self, problem, estimators, context):
+        for name, estimator in estimators.items():
+            if isinstance(estimator, Failing):
+                raise RuntimeError("a mistake")
+            yield Finding(name, "support", float(len(estimators)))
+
+
+def test_side_by_side_a_broken_estimator_costs_its_own_rows_alone(tmp_path, monkeypatch):
+    monkeypatch.setitem(SUITES, "sparsity", Together)
+    plan = dataclasses.replace(SMALL, suites=("sparsity",), estimators=(*broken("Failing"), "ste", "reinforce"))
     rows = run(plan, tmp_path, machine=HERE)
-    assert [(row.status, row.reason) for row in rows if row.estimator == plan.estimators[0]] == [("error", "RuntimeError: a mistake")]
-    assert {row.estimator for row in rows if row.status == "ok" and row.metric == "time_ratio"} == {"ste", "reinforce"}
+    assert [(row.estimator, row.status, row.value) for row in rows] == [
+        ("ste", "ok", 2.0),
+        ("reinforce", "ok", 2.0),
+        (plan.estimators[0], "error", None),
+    ]
+
+
+def test_a_failure_that_no_estimator_has_alone_is_that_of_all(tmp_path, monkeypatch):
+    class Crowded(Together):
+        def findings(self, problem, estimators, context):
+            if len(estimators) > 1:
+                raise RuntimeError("too many")
+            yield Finding(next(iter(estimators)), "support", 1.0)
+
+    monkeypatch.setitem(SUITES, "sparsity", Crowded)
+    rows = run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste", "reinforce")), tmp_path, machine=HERE)
+    assert [(row.estimator, row.status, row.reason) for row in rows] == [
+        (name, "error", "RuntimeError: too many") for name in ("ste", "reinforce")
+    ]
 
 
 def test_what_was_found_before_a_failure_is_kept(tmp_path, monkeypatch):

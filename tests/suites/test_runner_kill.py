@@ -14,19 +14,21 @@ from pathlib import Path
 import pytest
 
 from structgrad.suites.base import FAILED
-from structgrad.suites.running.plan import Machine, Plan
+from structgrad.suites.running.plan import Machine
 from structgrad.suites.running.runner import collect, run
 from tests.suites.running_cases import HERE, SMALL, comparable
 
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 SLOW = [f"tests.suites.broken_estimators:Slow[seconds={0.3 + i / 100}]" for i in range(4)]
 PLAN = dataclasses.replace(SMALL, estimators=(*SLOW, "gst", "ste_sample"), instances=1)
+HANGING = dataclasses.replace(SMALL, estimators=("ste", "tests.suites.broken_estimators:Hanging"), instances=1)
 COMMAND = """
 import sys
 from pathlib import Path
 from structgrad.suites.running.runner import run
 from structgrad.suites.running.plan import Machine
-from tests.suites.test_runner_kill import PLAN
-run(PLAN, Path(sys.argv[1]), machine=Machine(jobs=2))
+from tests.suites import test_runner_kill
+run(getattr(test_runner_kill, sys.argv[2]), Path(sys.argv[1]), machine=Machine(jobs=2))
 """
 
 
@@ -35,10 +37,12 @@ def undisturbed(tmp_path_factory):
     return comparable(run(PLAN, tmp_path_factory.mktemp("undisturbed"), machine=HERE))
 
 
-def started(folder: Path) -> subprocess.Popen[bytes]:
+def started(folder: Path, plan: str) -> subprocess.Popen[bytes]:
     """A run in a process group of its own, that has finished a cell."""
     path = os.pathsep.join([os.getcwd(), *sys.path])
-    process = subprocess.Popen([sys.executable, "-c", COMMAND, str(folder)], start_new_session=True, env={**os.environ, "PYTHONPATH": path})
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(folder), plan], start_new_session=True, env={**os.environ, "PYTHONPATH": path}
+    )
     deadline = time.monotonic() + 120
     while not any((folder / "cells").glob("*/*.json")):
         assert process.poll() is None, "the run ended too early"
@@ -60,19 +64,31 @@ def alive(session: int) -> list[int]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("victim", ["group", "parent"])
-def test_a_killed_run_goes_on_with_the_same_numbers(tmp_path, undisturbed, victim):
-    process = started(tmp_path)
-    if victim == "group":
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    process.wait()
+def emptied(session: int) -> bool:
+    """Whether all processes of a session are gone before long."""
     deadline = time.monotonic() + 20
-    while alive(process.pid) and time.monotonic() < deadline:
+    while alive(session) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not alive(process.pid), "workers outlive their parent"
+    return not alive(session)
+
+
+@needs_proc
+def test_a_worker_in_the_middle_of_a_cell_does_not_outlive_its_parent(tmp_path):
+    process = started(tmp_path, "HANGING")
+    process.kill()
+    process.wait()
+    gone = emptied(process.pid)
+    if not gone:
+        os.killpg(process.pid, signal.SIGKILL)
+    assert gone
+
+
+@needs_proc
+def test_a_killed_run_goes_on_with_the_same_numbers(tmp_path, undisturbed):
+    process = started(tmp_path, "PLAN")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert emptied(process.pid)
     kept = comparable(collect(tmp_path))
     assert 0 < len({row.cell for row in kept}) < len(PLAN.estimators), "the run was not killed in the middle"
     assert set(map(repr, kept)) <= set(map(repr, undisturbed))
@@ -93,7 +109,3 @@ def test_a_killed_worker_costs_its_cell_until_the_run_is_resumed(tmp_path, undis
     failed = [row for row in rows if row.status in FAILED]
     assert [(row.status, row.error_type) for row in failed] == [("oom", "SIGKILL")]
     assert comparable(run(PLAN, tmp_path, machine=HERE)) == undisturbed
-
-
-def test_plans_are_pickled_by_value():
-    assert Plan(**{field.name: getattr(PLAN, field.name) for field in dataclasses.fields(Plan)}) == PLAN
