@@ -97,6 +97,15 @@ def test_where_no_worker_can_be_started_every_cell_says_so():
     assert len(engine.workers) == HOPELESS < len(many)
 
 
+def test_while_one_worker_lives_the_start_of_others_is_given_up_after_a_few_deaths():
+    engine = PaperEngine([Ready()], *[[Dead(DEATH)]] * 99)
+    many = grid(dataclasses.replace(SMALL, estimators=("reinforce*",), stages=("init", "early", "final"))).cells
+    results = [result for result in Dispatcher(SMALL, Path("unused"), engine, lambda cell: 1e9).measured(many, 2) if result is not None]
+    statuses = [json.loads(text)["shared"].get("status", "") for _, text in results]
+    assert len(results) == len(many)
+    assert statuses.count("crash") == HOPELESS
+
+
 def test_a_worker_that_is_not_ready_in_time_counts_as_dead(monkeypatch):
     engine = PaperEngine([None])
     engine.start_limit = 0.0
