@@ -39,7 +39,7 @@ def instance_facts(oracle: Oracle, instance: Instance) -> InstanceFacts:
         >>> from structgrad.suites.problems import load
         >>> problem = load("subset_regimes", "h=0.4", instances=1, data=None)
         >>> facts = instance_facts(problem.oracle, problem.instances[0])
-        >>> round(facts.normalised_entropy, 9), round(facts.log_count, 3), facts.vertex_degree, facts.extension, facts.offset
+        >>> round(facts.normalised_entropy, 6), round(facts.log_count, 3), facts.vertex_degree, facts.extension, facts.offset
         (0.4, 5.394, None, 'formula', 0.0)
     """
     scores, loss = instance.scores, instance.loss
