@@ -139,6 +139,15 @@ def test_scrambles_depend_on_the_key_alone(monkeypatch: pytest.MonkeyPatch) -> N
     torch.testing.assert_close(run("a").means, first.means, rtol=1e-13, atol=1e-14)
 
 
+def test_every_draw_is_served_coordinates_of_its_own() -> None:
+    cube, cpu = torch.rand(5, 6, dtype=torch.float64), torch.device("cpu")
+    points = ServedPoints(cube)
+    drawn = [random_uniform((5,), (2,), generator=points, device=cpu), random_uniform((5, 2), (2,), generator=points, device=cpu)]
+    assert torch.equal(torch.cat([part.flatten(1) for part in drawn], 1), cube)
+    drawn[0].zero_()
+    assert bool((cube > 0).all())
+
+
 def test_messages() -> None:
     target = target_of("categorical")
     for points, scrambles in ((100, 32), (1, 32), (64, 1)):
@@ -151,6 +160,6 @@ def test_messages() -> None:
     with pytest.raises(ValueError, match="got reinforce, which draws in another way than by `random_uniform`"):
         sobol_moments(Drawing(how=lambda generator: torch.rand(4, generator=generator)), target)
     points = ServedPoints(torch.zeros(5, 3, dtype=torch.float64))
-    assert points.uniforms(5, 2, torch.device("cpu")).shape == (5, 2)
+    points.uniforms(5, 2, torch.device("cpu"))
     with pytest.raises(ValueError, match="draw of 2 uniforms for each of 5 rows after 2; expected 5 rows and 3 uniforms in all"):
         points.uniforms(5, 2, torch.device("cpu"))

@@ -1,13 +1,31 @@
-"""Streams are keyed by names and by block."""
+"""Numbers follow names, blocks and rows alone: not the launch, the order, the implementation, or the estimator."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
 
+from structgrad.estimators import Gumbel, LeaveOneOut, Normal, PerturbAndMAP, Reinforce, Simple
+from structgrad.oracles import kernels
+from structgrad.oracles.random_streams import random_uniform
 from structgrad.suites.statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
+from tests.suites.cases import target_of
 
 GOLDEN_WORDS = [415978578, 1823177460]
 GOLDEN_DRAW = 886044541
+GOLDEN_SEEDS = (3686295447486167171, 12118000613863195196)
+GOLDEN_UNIFORMS = [0.49437611626003775, 0.15109732331248882]
+
+KEY = seed_sequence(0, "suite", "problem", "instance", "replicates")
+
+
+def estimates(estimator: Any, first: int, rows: int) -> torch.Tensor:
+    target = target_of("linear_chain")
+    scores = target.scores.expand(rows, *target.scores.shape)
+    return estimator.gradient(target.loss, target.oracle, scores, generator=seed_blocks(KEY, first, rows))
 
 
 def test_a_name_is_a_stream_of_its_own():
@@ -15,12 +33,18 @@ def test_a_name_is_a_stream_of_its_own():
         tuple(seed_sequence(entropy, *names).generate_state(2)) for entropy in (0, 1) for names in (("a",), ("b",), ("a", "b"), ("ab",))
     }
     assert len(words) == 8
+    seeds = {seed for key in ("a", "b") for seed in seed_blocks(seed_sequence(0, key), 0, 50 * BLOCK).seeds}
+    assert len(seeds) == 100
 
 
 def test_streams_do_not_change_between_versions():
-    """A golden value: published numbers depend on it."""
+    """Golden values: published numbers depend on them."""
     assert [int(w) for w in seed_sequence(0, "tagging", "init").generate_state(2)] == GOLDEN_WORDS
     assert int(torch.randint(10**9, (), generator=generator(0, "tagging"))) == GOLDEN_DRAW
+    blocks = seed_blocks(seed_sequence(0, "tagging", "init"), 7 * BLOCK, BLOCK + 1)
+    assert blocks.seeds == GOLDEN_SEEDS
+    drawn = random_uniform((BLOCK + 1,), (3,), generator=blocks, device=torch.device("cpu"))
+    assert [float(drawn[5, 2]), float(drawn[BLOCK, 0])] == GOLDEN_UNIFORMS
 
 
 def test_blocks_are_numbered_from_the_start_of_the_run():
@@ -33,3 +57,41 @@ def test_blocks_are_numbered_from_the_start_of_the_run():
 
 def test_a_short_last_block_has_a_seed():
     assert len(seed_blocks(seed_sequence(0, "a"), 0, BLOCK + 1).seeds) == 2
+
+
+@pytest.mark.parametrize("estimator", [Reinforce(), LeaveOneOut(3), PerturbAndMAP(noise=Normal()), Simple()], ids=lambda e: e.name)
+def test_replicates_depend_on_nothing_that_shares_their_launch(estimator: Any) -> None:
+    """Bitwise: one launch, and several of other sizes in another order."""
+    rows = 5 * BLOCK - 7
+    whole = estimates(estimator, 0, rows)
+    pieces = {first: estimates(estimator, first, min(size, rows - first)) for first, size in ((384, 256), (0, 128), (128, 256))}
+    assert torch.equal(torch.cat([pieces[first] for first in sorted(pieces)]), whole)
+    single = torch.cat([estimates(estimator, block * BLOCK, 1) for block in range(5)])
+    # A product with one row rounds in another order.
+    torch.testing.assert_close(single, whole[::BLOCK], rtol=1e-12, atol=1e-12)
+
+
+def test_the_twin_draws_the_same_replicates() -> None:
+    device = torch.device("cpu")
+    drawn = random_uniform((300,), (7,), generator=seed_blocks(KEY, 0, 300), device=device)
+    with kernels.disabled():
+        assert torch.equal(random_uniform((300,), (7,), generator=seed_blocks(KEY, 0, 300), device=device), drawn)
+
+
+def test_estimators_share_their_noise() -> None:
+    """At the same slot the first sample, of however many, is the same; and so is noise of another scale."""
+    target = target_of("linear_chain")
+    scores = target.scores.expand(200, *target.scores.shape)
+    one = target.oracle.sample(scores, generator=seed_blocks(KEY, 0, 200))
+    many = target.oracle.sample(scores, 4, generator=seed_blocks(KEY, 0, 200))
+    assert torch.equal(many[0], one)
+    noises = [law.draw(target.oracle, scores, generator=seed_blocks(KEY, 0, 200)) for law in (Gumbel(), Gumbel(2.0), Normal())]
+    torch.testing.assert_close(noises[1], 2 * noises[0])
+    order = [np.argsort(noise[:, 0, 1, 1].numpy()).tolist() for noise in noises]
+    assert order[0] == order[2]
+
+
+def test_shared_noise_narrows_differences() -> None:
+    first, second = estimates(Reinforce(), 0, 2000), estimates(Reinforce(num_samples=2), 0, 2000)
+    other = estimates(Reinforce(num_samples=2), 2048, 2000)
+    assert float((first - second).var(0).sum()) < 0.6 * float((first - other).var(0).sum())
