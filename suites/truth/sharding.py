@@ -156,7 +156,7 @@ def _pooled(space: Space, missing: list[Range], folder: Path | None, jobs: int) 
                 arrays = _result(future, futures[future], folder)
                 yield futures[future], CoMoments(**{name: torch.from_numpy(array) for name, array in arrays.items()})
     finally:
-        pool.stop()  # type: ignore[no-untyped-call]
+        pool.stop()
         pool.join()
 
 

@@ -51,14 +51,14 @@ def test_wins_are_paired_and_ties_count_half() -> None:
     assert compare(a, b).win_rate.value == 0.625
     assert compare(a, b, higher_is_better=True).win_rate.value == 0.375
     assert compare(a, b).log_ratio.value == pytest.approx((math.log(7 / 8) + math.log(1.0)) / 2)
-    assert compare(a, a).win_rate == Interval(0.5, 0.5, 0.5)
+    assert compare(a, a).win_rate == Interval(0.5, 0.5, 0.5, "bootstrap")
 
 
 def test_a_constant_ratio_has_an_interval_of_no_width() -> None:
     values = np.random.default_rng(0).lognormal(size=20)
     found = compare(exact(3 * values), exact(values))
-    assert found.log_ratio == Interval(*[pytest.approx(math.log(3))] * 3)
-    assert found.win_rate == Interval(0.0, 0.0, 0.0)
+    assert found.log_ratio == Interval(*[pytest.approx(math.log(3))] * 3, "bootstrap")
+    assert found.win_rate == Interval(0.0, 0.0, 0.0, "bootstrap")
 
 
 def test_standard_errors_come_from_intervals() -> None:
