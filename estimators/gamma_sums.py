@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import gammaincc, gammaln
 from torch import Tensor
 
 INTERVALS = 2048
@@ -67,6 +66,9 @@ class _Law:
     """The distribution of X as a mixture of gamma distributions of shapes ``s a + n`` and scale 1."""
 
     def __init__(self, shape: float, terms: int) -> None:
+        from scipy import special  # takes a second to import, and few need it
+
+        self.special = special
         self.least = shape * terms
         self.mean = shape * terms * float(np.sum(1 / np.arange(1, terms + 1)))
         weights = _mixture(shape, terms)
@@ -75,7 +77,7 @@ class _Law:
         weights = np.pad(weights, (0, max(0, int(last + 12 * last**0.5 + 40) - len(weights))))
         self.at_most, self.above = weights.cumsum(), np.append(weights[::-1].cumsum()[-2::-1], 0.0)
         self.places = self.least + np.arange(len(weights))
-        self.densities, self.factorials = weights * self.places, gammaln(self.places + 1)
+        self.densities, self.factorials = weights * self.places, special.gammaln(self.places + 1)
         self.last = last
 
     def logit(self, log_x: Any) -> tuple[Any, Any]:
@@ -89,12 +91,12 @@ class _Law:
         ends = (x.min() - 12 * x.min() ** 0.5 - 40, x.max() + 12 * x.max() ** 0.5 + 40)
         near = slice(*np.searchsorted(self.places, ends))
         poisson = np.exp(np.outer(log_x, self.places[near]) - x[:, None] - self.factorials[near])
-        above = gammaincc(self.least, x) + poisson @ self.above[near]
+        above = self.special.gammaincc(self.least, x) + poisson @ self.above[near]
         return np.stack([poisson @ self.at_most[near], above, poisson @ self.densities[near]])
 
     def log_quantiles(self, logits: Any) -> Any:
         """By Newton's method, from an interpolation."""
-        lowest = (ENDS[0] - 2 - np.log(self.at_most[0] or 1.0) + gammaln(self.least + 1)) / self.least
+        lowest = (ENDS[0] - 2 - np.log(self.at_most[0] or 1.0) + self.special.gammaln(self.least + 1)) / self.least
         lowest = min(lowest, np.log(self.mean) - 1)
         log_x = np.union1d(np.linspace(lowest, np.log(self.mean), 300), np.log(np.linspace(self.mean * 1e-2, self.last, 500)))
         with np.errstate(divide="ignore", invalid="ignore"):
