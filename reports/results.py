@@ -46,6 +46,7 @@ _NUMBERS = (
     "seconds",
 )
 _DTYPES: dict[str, str] = {
+    "batches": "object",
     **dict.fromkeys(_TEXTS, "string"),
     **dict.fromkeys(_NUMBERS, "Float64"),
     **dict.fromkeys(("estimator_version", "oracle_version", "suite_version", "schema_version"), "int16"),
@@ -83,13 +84,20 @@ def write(rows: Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> 
         The path of the table.
     """
     text = _text(manifest)
-    table = pa.Table.from_pandas(to_frame(rows), preserve_index=False)
+    table = _as_arrow(to_frame(rows))
     metadata = {_METADATA_VERSION: str(SCHEMA_VERSION).encode(), _METADATA_MANIFEST: text.encode()}
     buffer = io.BytesIO()
     pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), buffer)
     write_whole(directory / TABLE, buffer.getvalue())
     write_whole(directory / MANIFEST, (text + "\n").encode())
     return directory / TABLE
+
+
+def _as_arrow(frame: pd.DataFrame) -> pa.Table:
+    """The table as Parquet holds it; a column of lists says what they are lists of even where all of them are empty."""
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    lists = pa.array([list(values) for values in frame["batches"]], pa.list_(pa.float64()))
+    return table.set_column(table.schema.get_field_index("batches"), pa.field("batches", lists.type), lists)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -131,6 +139,7 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
             f"expected {SCHEMA_VERSION}: measure again, or read it with the structgrad that wrote it"
         )
     frame: pd.DataFrame = pq.read_table(file).to_pandas()
+    frame["batches"] = frame["batches"].map(tuple)
     return frame[list(COLUMNS)].astype(COLUMNS), json.loads(metadata[_METADATA_MANIFEST])
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..estimators.base import Estimator
 from ..oracles.base import Oracle
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of `Row`; raised when a column changes its meaning."""
 
 Status = Literal["ok", "skipped", "error", "timeout", "oom", "crash", "nonfinite"]
@@ -88,7 +88,7 @@ class Row:
         normalised_entropy: the same / log_count: 1 for the uniform distribution, 0 for a single structure.
         truth_norm, truth_method, truth_error: of the exact gradient that it was compared with: norm, method, bound of its error.
         metric, unit: e.g. ``relative_bias``; unit ``1``, ``s``, ``B`` or ``count``.
-        value, low, high, interval, setting, size, reference, tier, replicates, sampling, verdict, p_value: as in `Finding`.
+        value, low, high, interval, setting, size, reference, tier, replicates, batches, sampling, verdict, p_value: as in `Finding`.
         p_adjusted: the p-value after Holm's correction over all tests of the run.
         seed, dtype, device: how it was measured.
         status, reason: ``ok``, or what went wrong, in one sentence. ``error_type, traceback``: of a failure, as text.
@@ -132,6 +132,7 @@ class Row:
     reference: str = ""
     tier: str = ""
     replicates: int | None = None
+    batches: tuple[float, ...] = ()
     sampling: str = ""
     verdict: str = ""
     p_value: float | None = None
@@ -181,6 +182,7 @@ METRICS: dict[str, str] = {
     "peak_memory": "most bytes that torch held at one time for the same batch, forward and backward",
     "time_ratio": "forward + backward time relative to `reinforce`, paired in interleaved rounds",
     "variance_seconds": "relative variance × seconds of one estimate: what an unbiased estimator is to be judged by",
+    "loss_evaluations": "evaluations of the loss behind one estimate; the backward of one counts as two",
     "break_even_seconds": "seconds from which on `reinforce`, averaged over as many estimates as they allow, has the smaller error",
     "break_even_evaluations": "the same in evaluations of the loss; the backward of one counts as two",
     "oracle_share": "share of the forward + backward time that is spent inside the oracle, in a run under a stopwatch",
@@ -200,7 +202,7 @@ METRICS: dict[str, str] = {
 }
 """Every metric and what it means; reports print these sentences."""
 
-COUNTS = ("support", "forward_nonzeros", "gradient_nonzeros", "break_even_evaluations", "steps", "threads")
+COUNTS = ("support", "forward_nonzeros", "gradient_nonzeros", "break_even_evaluations", "loss_evaluations", "steps", "threads")
 """Metrics that count something."""
 
 SIZES = ("peak_memory", "forward_memory", "memory_per_row")

@@ -37,6 +37,7 @@ class Finding:
         reference: whose gradient it was compared with; empty where nothing was.
         tier: ``exact``, ``sobol`` or ``mc``; empty for what is no expectation.
         replicates: independent estimates behind it; None for the exact tier.
+        batches: the value with each of 32 batches of the replicates left out, for comparisons; empty where there are none.
         sampling: ``converged`` or ``budget``; empty where nothing was sampled.
         verdict, p_value: of the test for bias.
         status, reason: ``ok``; or ``skipped`` or ``error`` and why, where one contender of several, or one point of a sweep, has no value.
@@ -54,6 +55,7 @@ class Finding:
     reference: str = ""
     tier: str = ""
     replicates: int | None = None
+    batches: tuple[float, ...] = ()
     sampling: str = ""
     verdict: str = ""
     p_value: float | None = None

@@ -21,7 +21,16 @@ from ..statistics.adaptive import Budget, Checkpoint, sample_until
 from ..statistics.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test
 from ..statistics.exact_moments import single
 from ..statistics.geometry import Geometry
-from ..statistics.metrics import UNDIRECTED, Interval, Summary, bias_interval, estimated_metrics, exact_metrics
+from ..statistics.metrics import (
+    UNDIRECTED,
+    Interval,
+    Summary,
+    bias_interval,
+    estimated_metrics,
+    exact_metrics,
+    first_metrics,
+    without_each_batch,
+)
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import NoisyGradient, estimated_against, exact_against
 from ..statistics.scrambles import scramble_bias, scramble_metrics
@@ -59,6 +68,7 @@ class Measurement:
         p_value: of the test (Bonferroni over directions), None for an exact tier and where no direction could be tested.
         sampling: ``converged`` or ``budget``; empty where nothing was sampled.
         against: metrics of the bias against the reference that was given.
+        batches: metrics with each batch of the replicates left out. ``first``: (replicates, metric, interval) of the first of them alone.
     """
 
     metrics: dict[str, Interval]
@@ -68,6 +78,8 @@ class Measurement:
     p_value: float | None = None
     sampling: Literal["", "converged", "budget"] = ""
     against: dict[str, Interval] = field(default_factory=dict)
+    batches: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    first: tuple[tuple[int, str, Interval], ...] = ()
 
 
 def measure(  # noqa: PLR0913
@@ -203,7 +215,10 @@ def _sampled_measurement(task: _Task) -> Measurement:
         verdict = "equivalent"
     metrics = estimated_metrics(moments, task.geometry, floor=task.floor)
     against = {} if task.reference is None else estimated_against(moments, task.reference)
-    return Measurement(metrics, "mc", moments.total, verdict, p_value, status, against)
+    kept, first = without_each_batch(moments), tuple(first_metrics(moments))
+    if "absolute_bias" in metrics:
+        kept, first = {}, ()
+    return Measurement(metrics, "mc", moments.total, verdict, p_value, status, against, kept, first)
 
 
 def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"]]:
@@ -243,6 +258,7 @@ class Bias(Suite):
 
     name: ClassVar[str] = "bias"
     summary: ClassVar[str] = "bias, variance and usefulness of single estimates, against the exact gradient and that of the own objective"
+    version: ClassVar[int] = 2
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         for instance in problem.instances:
@@ -279,7 +295,10 @@ def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instan
     for metric, interval in found.metrics.items():
         verdict = {"verdict": found.verdict, "p_value": found.p_value} if metric == "relative_bias" else {}
         against = "" if metric in UNDIRECTED else "expected"
-        yield _finding(name, metric, interval, reference=against, **known, **verdict)
+        yield _finding(name, metric, interval, reference=against, batches=found.batches.get(metric, ()), **known, **verdict)
+    for replicates, metric, interval in found.first:
+        swept: dict[str, Any] = {"setting": f"replicates={replicates}", "size": float(replicates), "replicates": replicates}
+        yield _finding(name, metric, interval, reference="expected", **{**known, **swept})
     yield Finding(name, "truth_norm", float(truth.gradient.norm()), instance=instance.name, reference="expected", tier="exact")
     for metric, interval in found.against.items():
         yield _finding(name, metric, interval, reference=str(own_reference(estimator)), **known)

@@ -56,7 +56,7 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
     supports = {(*_place(row), row.estimator): row.value for row in rows if row.metric == "support" and row.value is not None}
     places: dict[_Place, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
-        if row.suite == "bias" and row.reference in ("", "expected") and row.metric in _NEEDED and row.status == "ok":
+        if row.suite == "bias" and row.reference in ("", "expected") and row.metric in _NEEDED and not row.setting and row.status == "ok":
             places[_place(row)][row.estimator][row.metric] = row
     for place, estimators in places.items():
         found = {name: metrics for name, metrics in estimators.items() if len(metrics) == len(_NEEDED)}
@@ -64,6 +64,7 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
         calls = {name: _evaluations(metrics["gain"], supports.get((*place, name))) for name, metrics in found.items()}
         for name, metrics in found.items():
             yield _derived(metrics["gain"], "variance_seconds", variance_seconds(_intervals(metrics), times[name]))
+            yield _derived(metrics["gain"], "loss_evaluations", calls[name])
         yield from _break_evens(found, "break_even_seconds", times)
         yield from _break_evens(found, "break_even_evaluations", calls)
 
@@ -96,7 +97,7 @@ def _evaluations(row: Row, support: float | None) -> Interval:
 def _derived(row: Row, metric: str, found: Interval) -> Row:
     """A row of the same estimator on the same instance, of no cell."""
     values = {"value": found.value, "low": found.low, "high": found.high, "interval": found.method}
-    blank = {"cell": "", "suite_version": 1, "seconds": None, "p_value": None, "verdict": ""}
+    blank = {"cell": "", "suite_version": 1, "seconds": None, "p_value": None, "verdict": "", "batches": ()}
     return replace(row, **blank, **values, suite=WORK, metric=metric, unit=unit_of(metric))  # type: ignore[arg-type]
 
 

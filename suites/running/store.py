@@ -96,7 +96,7 @@ def _packed(row: Row) -> dict[str, Any]:
 
 def _unpacked(values: dict[str, Any]) -> Row:
     numbers: dict[str, Any] = {name: float(values[name]) for name in _NUMBERS if isinstance(values.get(name), str)}
-    return Row(**{**values, **numbers})
+    return Row(**{**values, **numbers, "batches": tuple(values.get("batches", ()))})
 
 
 # The plan.

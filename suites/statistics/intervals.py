@@ -147,7 +147,7 @@ def jackknife(value: float, without: Tensor) -> Interval:
         return Interval(value)
     folds = len(without)
     error = math.sqrt((folds - 1) / folds * float((without - without.mean()).square().sum()))
-    half = _quantile(LEVEL) * error
+    half = _quantile(LEVEL, folds - 1) * error
     return Interval(value, value - half, value + half, "jackknife")
 
 
@@ -186,5 +186,5 @@ def clustered_wilson(share: float, without: Tensor, n: float) -> Interval:
     return wilson(share, max(trials, 1.0), quantile=_quantile(LEVEL))
 
 
-def _quantile(level: float) -> float:
-    return float(stats.t.ppf((1 + level) / 2, BATCHES - 1))
+def _quantile(level: float, degrees: int = BATCHES - 1) -> float:
+    return float(stats.t.ppf((1 + level) / 2, degrees))

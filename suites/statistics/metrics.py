@@ -7,6 +7,7 @@ estimator shows a relative bias of 0 and not of its noise floor. How each interv
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,8 +35,10 @@ __all__ = [
     "bias_interval",
     "estimated_metrics",
     "exact_metrics",
+    "first_metrics",
     "metric_values",
     "summarise",
+    "without_each_batch",
 ]
 
 SAMPLES = 16
@@ -46,6 +49,17 @@ UNDIRECTED = ("snr", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
 
 LINEAR = ("gain", "mean_cosine", "gradient_nonzeros")
 """Metrics that are means of independent numbers, one per replicate: the jackknife of their batches is a t-interval."""
+
+COMPARED = ("gain", "relative_bias_squared", "relative_variance", "relative_mse")
+"""Metrics whose values without each batch are kept, so that runs with the same random numbers can be compared pair by pair."""
+
+FOLLOWED = ("gain", "relative_variance", "relative_mse")
+"""Metrics that are also given for the first batches alone, to show how their intervals shrink."""
+
+FIRST_BATCHES = (4, 8, 16)
+
+_DIGITS = 10
+"""Significant digits of a kept value: what is beyond them is rounding on another machine."""
 
 NO_VARIANCE = 1e-14
 """A trace below this share of the squared mean is rounding: the signal-to-noise ratio is not defined."""
@@ -183,6 +197,27 @@ def estimated_metrics(moments: Moments, geometry: Geometry | None = None, *, flo
         return result | bias_metrics(errors, gradient, geometry) | {"cosine": cosine}
     variance = jackknife(float(summarise(moments).trace), _leave_one_out(moments).trace)
     return _absolute(result, norm_interval(errors, 1.0), variance)
+
+
+def without_each_batch(moments: Moments) -> dict[str, tuple[float, ...]]:
+    """The metrics of `COMPARED` with one batch left out, 32 values each; a metric that is not defined has none.
+
+    Two runs on the same random numbers differ, batch by batch, far less than each of them varies.
+    """
+    values = metric_values(_leave_one_out(moments))
+    kept = {name: tuple(float(f"{value:.{_DIGITS}g}") for value in values[name].tolist()) for name in COMPARED}
+    return {name: numbers for name, numbers in kept.items() if all(map(math.isfinite, numbers))}
+
+
+def first_metrics(moments: Moments) -> Iterator[tuple[int, str, Interval]]:
+    """(replicates, metric, interval) of what the first 4, 8 and 16 batches alone give for the metrics of `FOLLOWED`."""
+    everything = torch.eye(BATCHES, dtype=torch.float64, device=moments.mean.device)
+    for first in FIRST_BATCHES:
+        rows = everything[:first]
+        all_of_them = rows.sum(0, keepdim=True)
+        values = metric_values(_combined(moments, torch.cat([all_of_them, all_of_them - rows]), squeeze=False))
+        for name in FOLLOWED:
+            yield int(moments.count[:first].sum()), name, _labelled(name, jackknife(float(values[name][0]), values[name][1:]))
 
 
 def bias_metrics(errors: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:

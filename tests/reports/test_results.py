@@ -45,6 +45,16 @@ def test_a_missing_value_is_missing_and_infinity_stays() -> None:
     assert results.to_frame(rows)["value"].isna().tolist() == [True, False]
 
 
+def test_the_batches_behind_a_number_come_back(tmp_path: Path) -> None:
+    rows = [Row(cell=cell, suite="bias", **examples.shared("reinforce", "init"), batches=batches) for cell, batches in BATCHES]
+    results.write(rows, tmp_path, {})
+    assert results.read(tmp_path)[0]["batches"].tolist() == [batches for _, batches in BATCHES]
+    assert pq.read_schema(tmp_path / results.TABLE).field("batches").type == pa.list_(pa.float64())
+
+
+BATCHES = (("a", (1.5, -0.25)), ("b", ()))
+
+
 def test_schema_version_is_in_the_metadata(tmp_path: Path) -> None:
     path = results.write(examples.rows(), tmp_path, examples.MANIFEST)
     assert pq.read_schema(path).metadata[b"structgrad_schema_version"] == str(SCHEMA_VERSION).encode()
@@ -54,13 +64,13 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     path = results.write(examples.rows(), tmp_path, examples.MANIFEST)
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"structgrad_schema_version": b"999"}), path)
-    with pytest.raises(ValueError, match=r"has the schema version 999; expected 2: measure again"):
+    with pytest.raises(ValueError, match=r"has the schema version 999; expected 3: measure again"):
         results.read(tmp_path)
 
 
 def test_another_parquet_table_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / results.TABLE)
-    with pytest.raises(ValueError, match=r"schema version of no structgrad table; expected 2"):
+    with pytest.raises(ValueError, match=r"schema version of no structgrad table; expected 3"):
         results.read(tmp_path)
 
 

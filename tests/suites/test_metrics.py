@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from structgrad.suites.statistics.metrics import Summary, bias_interval, estimated_metrics, exact_metrics, metric_values
+from structgrad.suites.statistics.metrics import (
+    COMPARED,
+    FOLLOWED,
+    Summary,
+    bias_interval,
+    estimated_metrics,
+    exact_metrics,
+    first_metrics,
+    metric_values,
+    summarise,
+    without_each_batch,
+)
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
 
 
@@ -126,3 +138,41 @@ def test_constant_estimates_have_intervals_of_width_zero():
     metrics = estimated_metrics(moments)
     assert metrics["gain"].value == metrics["gain"].low == metrics["gain"].high == 2
     assert metrics["relative_bias"].low == metrics["relative_bias"].high == 1
+
+
+def of_batches(moments: Moments, chosen: list[int]) -> Moments:
+    """Only some of the batches, the others empty."""
+    kept = torch.zeros(BATCHES, dtype=torch.float64)
+    kept[chosen] = 1
+    changed = {name: value * kept.reshape(-1, *[1] * (value.ndim - 1)) for name, value in vars(moments).items() if name in BY_BATCH}
+    return replace(moments, **changed, total=int((kept * moments.count).sum()))
+
+
+BY_BATCH = ("count", "mean", "square", "along", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed")
+
+
+def test_values_without_a_batch_are_those_of_the_others():
+    moments = simulated(torch.tensor([0.3, 0.0]), torch.tensor([1.0, 2.0]), seed=0)
+    values = without_each_batch(moments)
+    assert set(values) == set(COMPARED)
+    for batch in (0, 17, 31):
+        others = metric_values(summarise(of_batches(moments, [index for index in range(BATCHES) if index != batch])))
+        assert {name: numbers[batch] for name, numbers in values.items()} == pytest.approx({name: float(others[name]) for name in COMPARED})
+
+
+def test_the_first_batches_give_what_they_would_give_alone():
+    moments = simulated(torch.tensor([0.3, 0.0]), torch.tensor([1.0, 2.0]), seed=0)
+    found = list(first_metrics(moments))
+    assert [(replicates, name) for replicates, name, _ in found] == [(size, name) for size in (512, 1024, 2048) for name in FOLLOWED]
+    for replicates, name, interval in found:
+        alone = metric_values(summarise(of_batches(moments, list(range(replicates // 128)))))
+        assert interval.value == pytest.approx(float(alone[name]))
+
+
+def test_the_intervals_of_few_batches_cover():
+    hits = 0
+    for seed in range(300):
+        moments = simulated(torch.tensor([0.3, 0.0]), torch.tensor([1.0, 2.0]), seed=seed, rows=512)
+        interval = next(interval for _, name, interval in first_metrics(moments) if name == "gain")
+        hits += interval.low <= 0.3 <= interval.high
+    assert 0.91 < hits / 300 < 0.985

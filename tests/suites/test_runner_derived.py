@@ -59,6 +59,7 @@ def test_work_is_variance_times_seconds_and_the_budget_at_which_the_unbiased_one
     expected = (26.8 * 1 - 0.8 * 3) / 0.04
     assert value(rows, "ste_marginals", "break_even_evaluations", "criterion=mse") == pytest.approx(expected)
     assert value(rows, "ste_marginals", "break_even_seconds", "criterion=rho") > 0
+    assert [value(rows, name, "loss_evaluations") for name in ("reinforce", "ste_marginals")] == [1, 3]
     assert {(row.suite, row.cell, row.instance, row.stage) for row in rows} == {(WORK, "", "i", "s")}
     assert {row.unit for row in rows if row.metric.endswith("seconds")} == {"s"}
 
@@ -66,8 +67,8 @@ def test_work_is_variance_times_seconds_and_the_budget_at_which_the_unbiased_one
 def test_without_times_there_are_evaluations_and_without_the_reference_there_is_no_break_even():
     rows = list(work_rows([*UNBIASED, *BIASED]))
     assert value(rows, "ste_marginals", "variance_seconds") is None
-    assert {row.metric for row in rows if row.value is not None} == {"break_even_evaluations"}
-    assert {row.metric for row in work_rows([*BIASED, *TIMES])} == {"variance_seconds"}
+    assert {row.metric for row in rows if row.value is not None} == {"break_even_evaluations", "loss_evaluations"}
+    assert {row.metric for row in work_rows([*BIASED, *TIMES])} == {"variance_seconds", "loss_evaluations"}
 
 
 def test_the_rows_of_cells_come_first_and_unchanged():
