@@ -1,68 +1,55 @@
-"""Relative bias and variance of every estimator on every oracle, as numbers that asv can follow: finite, above 0, lower is better.
+"""Relative bias and variance of every estimator, and the support of its forward pass, as numbers that asv can follow.
 
-asv knows no intervals: it shows drift here, and the verdicts stay with `structgrad.suites.measures.bias`.
+asv knows no intervals: it shows drift here, and the verdicts stay with `structgrad.suites.measures.bias` and ``structgrad gate``.
 """
 
 from __future__ import annotations
 
-import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from structgrad.estimators import ESTIMATORS, make_estimator
-from structgrad.oracles import Categorical, LinearChain, Subset
-from structgrad.suites.measures.bias import Measurement, Sampling, measure
+from . import commit, grid
+from .tasks import Quadratic, normal, pair, prepare_device, tracked
 
-FLOOR = 1e-12
-"""Rounding below it would look like a regression from 0."""
-
-CASES: dict[str, tuple[Categorical | Subset | LinearChain, tuple[int, ...]]] = {
-    "categorical n=10": (Categorical(), (10,)),
-    "subset n=8 k=3": (Subset(3), (8,)),
-    "linear_chain n=4 t=3": (LinearChain(), (4, 3, 3)),
-}
-
-
-def tracked(value: float | None) -> float:
-    """A measured value as asv can compare it.
-
-    Raises:
-        ValueError: for a value that is missing or not finite: asv would count it as no regression.
-    """
-    if value is None or not math.isfinite(value):
-        raise ValueError(f"`tracked` got {value}; expected a finite value")
-    return max(value, FLOOR)
+REPLICATES = 1024
+"""Of what is not measured exactly; the seed is fixed, so that the number moves only with the code."""
 
 
 class EstimatorBias:
-    """One measurement per pair, from 1,024 replicates where it is not exact."""
-
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     unit = "1"
-    params: ClassVar[tuple[list[str], ...]] = (list(ESTIMATORS), list(CASES))
-    param_names: ClassVar[tuple[str, ...]] = ("estimator", "oracle")
+    params: ClassVar[tuple[list[str | int], ...]] = (
+        list(grid.ESTIMATORS),
+        grid.chosen(grid.HOMES, grid.SMALL[4:]),
+        list(grid.DEVICES),
+    )
+    param_names: ClassVar[tuple[str, ...]] = ("estimator", "oracle", "device")
 
-    def setup(self, name: str, case: str) -> None:
-        self.estimator, (self.oracle, event) = make_estimator(name), CASES[case]
-        reason = self.estimator.incompatibility(self.oracle, event)
-        if reason is not None:
-            raise NotImplementedError(reason)
-        torch.set_num_threads(1)
-        drawn = torch.randn(2, *event, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        self.scores, self.weights = drawn[0], drawn[1]
+    def setup(self, name: str, case: str, device: str) -> None:
+        prepare_device(device)
+        self.estimator, self.oracle, event = pair(name, case)
+        self.scores = normal(*event, seed=0, device=device, dtype=torch.float64)
+        self.loss = Quadratic(normal(*event, seed=1, device=device, dtype=torch.float64))
 
-    def loss(self, structure: Tensor) -> Tensor:
-        """A quadratic form, so that no estimator is unbiased by the loss being linear."""
-        return (structure * self.weights).flatten(-self.oracle.event_ndim).sum(-1).square()
+    def metric(self, name: str) -> float:
+        """A metric of `measure`."""
+        measure, sampling = (commit.of_commit("suites.measures.bias", what) for what in ("measure", "Sampling"))
+        found = measure(self.estimator, self.oracle, self.loss, self.scores, sampling=sampling(replicates=REPLICATES))
+        return tracked(found.metrics[name].value)
 
-    def measured(self) -> Measurement:
-        """The measurement that both tracked values read."""
-        return measure(self.estimator, self.oracle, self.loss, self.scores, sampling=Sampling(replicates=1024))
+    def sparsity(self, name: str) -> float:
+        """A number of `forward_sparsity`."""
+        exact_truth: Any = commit.of_commit("suites.truth", "exact_truth")
+        truth = exact_truth(self.loss, self.oracle, self.scores)
+        found = commit.of_commit("suites.measures.sparsity", "forward_sparsity")(self.estimator, self.oracle, self.scores, truth=truth)
+        return tracked(found[name])
 
-    def track_relative_bias(self, name: str, case: str) -> float:
-        return tracked(self.measured().metrics["relative_bias"].value)
+    def track_relative_bias(self, name: str, case: str, device: str) -> float:
+        return self.metric("relative_bias")
 
-    def track_relative_variance(self, name: str, case: str) -> float:
-        return tracked(self.measured().metrics["relative_variance"].value)
+    def track_relative_variance(self, name: str, case: str, device: str) -> float:
+        return self.metric("relative_variance")
+
+    def track_support(self, name: str, case: str, device: str) -> float:
+        return self.sparsity("support")

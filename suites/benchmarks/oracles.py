@@ -1,46 +1,39 @@
-"""Time and peak memory of every operation of an oracle, at batch 64."""
+"""Time and peak memory of every operation of every oracle."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-
-from structgrad.suites.measures.memory import peak_memory
-from structgrad.suites.measures.wall_clock import clock
-from structgrad.suites.speed.cases import CASES, OPERATIONS
-
-BATCH = 64
-LARGEST = frozenset({"linear_chain 128x32", "alignment 128x128", "assignment 64"})
-"""Left to `python -m structgrad.suites.speed`: 64 dense samples of each are gigabytes."""
+from . import commit, grid
+from .operations import OPERATIONS
+from .tasks import clock, operation_task, tracked
 
 
 class _Base:
-    version: ClassVar[str] = "2"
-    params: ClassVar[tuple[list[str], ...]] = ([name for name in CASES if name not in LARGEST], list(OPERATIONS), ["cpu", "cuda"])
-    param_names: ClassVar[tuple[str, ...]] = ("oracle", "operation", "device")
+    version: ClassVar[str] = "3"
+    params: ClassVar[tuple[list[str | int], ...]] = (
+        grid.chosen(grid.ONE_OF_EACH, (*grid.SMALL, *grid.MIDDLE[10:], *grid.LARGE)),
+        list(OPERATIONS),
+        grid.chosen(grid.BATCH, grid.OTHER_BATCHES),
+        list(grid.DEVICES),
+    )
+    param_names: ClassVar[tuple[str, ...]] = ("oracle", "operation", "batch", "device")
 
-    def setup(self, name: str, operation: str, device: str) -> None:
-        if device == "cuda" and not torch.cuda.is_available():
-            raise NotImplementedError("no CUDA device")
-        case = CASES[name]
-        if operation in case.without:
-            raise NotImplementedError("out of reach at this size")
-        torch.set_num_threads(1)
-        self.oracle, self.operation, self.scores = case.oracle, OPERATIONS[operation], case.scores(BATCH).to(device)
-        self.operation(self.oracle, self.scores)
+    def setup(self, case: str, operation: str, batch: int, device: str) -> None:
+        self.task = operation_task(case, operation, batch, device).restart()
 
 
 class OracleTime(_Base):
-    number, repeat, rounds, warmup_time = 1, (3, 10, 2.0), 2, 0.2
+    number, repeat, rounds, warmup_time = 1, (5, 20, 1.0), 2, 0.1
     timer = staticmethod(clock)
 
-    def time_operation(self, name: str, operation: str, device: str) -> None:
-        self.operation(self.oracle, self.scores)
+    def time_operation(self, case: str, operation: str, batch: int, device: str) -> None:
+        self.task.call()
 
 
 class OracleMemory(_Base):
     unit = "bytes"
 
-    def track_peak_memory(self, name: str, operation: str, device: str) -> float:
-        return float(peak_memory(lambda: self.operation(self.oracle, self.scores), device=device))
+    def track_peak_memory(self, case: str, operation: str, batch: int, device: str) -> float:
+        peak_memory = commit.of_commit("suites.measures.memory", "peak_memory")
+        return tracked(peak_memory(self.task.call, device=device), floor=1.0)

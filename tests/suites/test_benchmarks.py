@@ -1,78 +1,189 @@
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import json
 import math
+import os
 import pkgutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from structgrad.estimators import ESTIMATORS, make_estimator
-from structgrad.oracles import LinearChain
+from structgrad.estimators import ESTIMATORS
+from structgrad.oracles import ORACLES, Assignment, Categorical, Constituency, LinearChain, base, capabilities
 from structgrad.suites import benchmarks
-from structgrad.suites.benchmarks.bias import FLOOR, EstimatorBias, tracked
-from structgrad.suites.benchmarks.estimators import EVENT, EstimatorMemory, EstimatorTime
-from structgrad.suites.benchmarks.oracles import LARGEST, OracleMemory, OracleTime
-from structgrad.suites.speed.cases import CASES, OPERATIONS
+from structgrad.suites.benchmarks import commit, grid, tasks
+from structgrad.suites.benchmarks.bias import EstimatorBias
+from structgrad.suites.benchmarks.estimators import EstimatorMemory, EstimatorTime
+from structgrad.suites.benchmarks.operations import OPERATIONS, left_out, method_of
+from structgrad.suites.benchmarks.oracles import OracleMemory, OracleTime
+from structgrad.suites.benchmarks.tasks import FLOOR, home, tracked
 
 PREFIXES = ("time_", "track_", "peakmem_", "mem_")
+CLASSES = (EstimatorBias, EstimatorTime, EstimatorMemory, OracleTime, OracleMemory)
 NAMES = sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__))
+TRACKED = ("relative_bias", "relative_variance", "support")
+FOLDER = Path(__file__).parents[2] / "suites" / "benchmarks"
 
 
-@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -0.5])
 def test_a_value_that_asv_would_overlook_is_refused(value: float | None) -> None:
-    with pytest.raises(ValueError, match=r"`tracked` got (None|nan|inf); expected a finite value"):
+    with pytest.raises(ValueError, match=r"`tracked` got (None|nan|inf|-0.5); expected a finite value, at least 0"):
         tracked(value)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.0, FLOOR), (-1e-17, FLOOR), (0.5, 0.5)])
 def test_tracked_values_are_above_zero(value: float, expected: float) -> None:
     assert tracked(value) == expected
+    assert tracked(value, floor=1.0) == 1.0
+
+
+def test_every_estimator_and_oracle_is_measured() -> None:
+    assert sorted(grid.ESTIMATORS) == sorted(ESTIMATORS), "an estimator that comes or goes is written into suites/benchmarks/grid.py"
+    for cases in (grid.ONE_OF_EACH, grid.SMALL, grid.MIDDLE):
+        assert {grid.CASES[case][0].partition("[")[0] for case in cases} == set(ORACLES)
+    assert (*grid.SMALL, *grid.MIDDLE, *grid.LARGE) == tuple(grid.CASES)
+
+
+def test_parameters_do_not_follow_the_measured_commit() -> None:
+    """asv hands old commits the place of a parameter: a list taken from their registries would be another one."""
+    imported = [node for node in ast.walk(ast.parse((FOLDER / "grid.py").read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert [ast.unparse(node) for node in imported] == ["from __future__ import annotations", "import os"]
+
+
+def test_every_operation_of_every_capability_is_measured() -> None:
+    about_sizes = {"event_shape", "count", "read_mask", "pad", "forbids_nothing", "free_parts", "feasible", "steps"}
+    kinds = [kind for module in (base, capabilities) for _, kind in inspect.getmembers(module, inspect.isclass)]
+    offered = {name for kind in kinds if issubclass(kind, base.Oracle) for name, _ in inspect.getmembers(kind, callable)}
+    methods = {name for name in offered if not name.startswith("_")} - about_sizes
+    assert {method_of(operation) for operation in OPERATIONS} == methods
+
+
+def test_the_default_is_a_part_of_the_full_grid_under_the_same_names() -> None:
+    """Of what asv finds, as it looks for it."""
+    default = {f"{kind.__module__.split('.')[-1]}.{kind.__name__}": kind.params for kind in CLASSES}
+    full = discovered_in_full()
+    assert {name.rpartition(".")[0] for name in full} == set(default)
+    assert [name.rpartition(".")[2] for name in full if name.startswith("bias.")] == [f"track_{what}" for what in TRACKED]
+    for name, lists in full.items():
+        pairs = [(list(map(repr, few)), many) for few, many in zip(default[name.rpartition(".")[0]], lists, strict=True)]
+        assert all(many[: len(few)] == few for few, many in pairs), name
+        assert any(len(few) < len(many) for few, many in pairs), name
+
+
+def discovered_in_full() -> dict[str, Any]:
+    """Names and parameters."""
+    code = (
+        "import json, sys; from asv_runner.discovery import disc_benchmarks; from asv_runner._aux import update_sys_path;"
+        "update_sys_path(sys.argv[1]); print(json.dumps({found.name: found.params for found in disc_benchmarks(sys.argv[1])}))"
+    )
+    command, environment = [sys.executable, "-c", code, str(FOLDER)], os.environ | {"STRUCTGRAD_ASV": "full"}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="STRUCTGRAD_ASV is 'all'; expected 'full', or nothing for the default"):
+        grid.chosen(("a",), ("b",), "all")
 
 
 def test_a_biased_estimator_is_tracked_as_such() -> None:
-    case = "categorical n=10"
     biases = {}
     for name in ("reinforce", "ste"):
         benchmark = EstimatorBias()
-        benchmark.setup(name, case)
-        biases[name] = benchmark.track_relative_bias(name, case)
+        benchmark.setup(name, "subset 10/5", "cpu")
+        biases[name] = benchmark.track_relative_bias(name, "subset 10/5", "cpu")
     assert biases["reinforce"] < 1e-9
     assert biases["ste"] > 0.1
 
 
-def fits(name: str) -> bool:
-    return name != "exact" and make_estimator(name).incompatibility(LinearChain(), EVENT) is None
+@pytest.mark.parametrize("name", ["ste", "imle", "sparsemap", "rebar", "gumbel_crf", "step_reinforce"])
+def test_what_is_tracked_repeats_to_the_bit(name: str) -> None:
+    case, found = home(name), []
+    for _ in range(2):
+        benchmark = EstimatorBias()
+        benchmark.setup(name, case, "cpu")
+        values = (benchmark.track_relative_bias, benchmark.track_relative_variance, benchmark.track_support)
+        found.append([track(name, case, "cpu") for track in values])
+    assert found[0] == found[1]
+    assert all(value >= FLOOR for value in found[0])
+
+
+def test_supports_are_counted() -> None:
+    supports = {}
+    for name in ("ste", "reinforce", "sparsemap"):
+        benchmark = EstimatorBias()
+        benchmark.setup(name, "subset 10/5", "cpu")
+        supports[name] = benchmark.track_support(name, "subset 10/5", "cpu")
+    assert supports["ste"] == 1
+    assert supports["reinforce"] == math.comb(10, 5)
+    assert 1 < supports["sparsemap"] < math.comb(10, 5)
+
+
+@pytest.mark.parametrize("name", grid.ESTIMATORS)
+def test_every_estimator_has_a_time_and_a_peak(name: str) -> None:
+    case = home(name)
+    timed, sized = EstimatorTime(), EstimatorMemory()
+    timed.setup(name, case, 64, "cpu")
+    sized.setup(name, case, 64, "cpu")
+    timed.time_gradient(name, case, 64, "cpu")
+    assert sized.track_peak_memory(name, case, 64, "cpu") >= 64 * math.prod(grid.CASES[case][1])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_has_a_time_and_a_peak(operation: str) -> None:
+    served = [case for case in grid.SMALL if not reason_of(case, operation)]
+    case = {"step_log_probs": "policy 5"}.get(operation, served[0])
+    timed, sized = OracleTime(), OracleMemory()
+    timed.setup(case, operation, 64, "cpu")
+    timed.time_operation(case, operation, 64, "cpu")
+    sized.setup(case, operation, 64, "cpu")
+    assert sized.track_peak_memory(case, operation, 64, "cpu") >= 1
+
+
+def reason_of(case: str, operation: str) -> str | None:
+    text, event = grid.CASES[case]
+    return left_out(operation, commit.make_oracle(text), event, 64)
+
+
+def test_random_numbers_are_the_same_for_every_timed_call() -> None:
+    benchmark, states = OracleTime(), []
+    for _ in range(2):
+        benchmark.setup("subset 20/5", "sample", 64, "cpu")
+        states.append(benchmark.task.generator.get_state())
+        benchmark.time_operation("subset 20/5", "sample", 64, "cpu")
+    assert torch.equal(*states)
+    assert not torch.equal(states[0], benchmark.task.generator.get_state())
+
+
+def test_setup_prepares_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asv runs it before every timed call."""
+    first, second = OracleTime(), OracleTime()
+    first.setup("subset 20/5", "argmax", 64, "cpu")
+    monkeypatch.setattr(commit, "make_oracle", lambda text: pytest.fail("was made again"))
+    second.setup("subset 20/5", "argmax", 64, "cpu")
+    assert second.task is first.task
 
 
 def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
     with pytest.raises(NotImplementedError, match="reinmax needs FactorisedOracle, which the oracle linear_chain does not offer"):
-        EstimatorTime().setup("reinmax", "cpu")
-    with pytest.raises(NotImplementedError, match="disarm needs bits"):
-        EstimatorBias().setup("disarm", "categorical n=10")
-
-
-@pytest.mark.parametrize("name", [name for name in ESTIMATORS if fits(name)])
-def test_every_estimator_has_a_time_and_a_peak(name: str) -> None:
-    timed, sized = EstimatorTime(), EstimatorMemory()
-    timed.setup(name, "cpu")
-    sized.setup(name, "cpu")
-    timed.time_gradient(name, "cpu")
-    assert sized.track_peak_memory(name, "cpu") > 0
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_has_a_peak(operation: str) -> None:
-    benchmark = OracleMemory()
-    benchmark.setup("shift_reduce 20", operation, "cpu")
-    held = benchmark.scores.numel() * benchmark.scores.element_size()
-    assert benchmark.track_peak_memory("shift_reduce 20", operation, "cpu") >= held / 1000
+        EstimatorTime().setup("reinmax", "linear_chain 5x3", 64, "cpu")
+    with pytest.raises(NotImplementedError, match="by default reinforce is measured on subset 10/5"):
+        EstimatorBias().setup("reinforce", "categories 10x2", "cpu")
+    assert tasks.pair("reinforce", "categories 10x2", grid.FULL)[2] == (10, 2)
+    with pytest.raises(NotImplementedError, match="the oracle subset has no relax"):
+        OracleTime().setup("subset 20/5", "relax", 64, "cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-@pytest.mark.parametrize("kind", [OracleTime, EstimatorTime])
+@pytest.mark.parametrize("kind", CLASSES)
 def test_cuda_is_skipped_where_there_is_none(kind: Any) -> None:
     parameters = [values[0] for values in kind.params[:-1]]
     with pytest.raises(NotImplementedError, match="no CUDA device"):
@@ -80,9 +191,59 @@ def test_cuda_is_skipped_where_there_is_none(kind: Any) -> None:
 
 
 def test_what_is_out_of_reach_or_too_large_is_left_out() -> None:
-    assert set(CASES) - set(OracleTime.params[0]) == LARGEST
-    with pytest.raises(NotImplementedError, match="out of reach at this size"):
-        OracleTime().setup("assignment 16", "marginals", "cpu")
+    assert left_out("marginals", Assignment(), (64, 64), 1) == "sums over so many permutations are out of reach"
+    assert left_out("argmax", Assignment(), (64, 64), 1) is None
+    assert left_out("rank", Constituency(), (40, 40), 1) == "more structures than there are ranks"
+    assert left_out("sample", LinearChain(), (128, 32, 32), 64) is None
+    assert left_out("sample_64", LinearChain(), (128, 32, 32), 64) == "too large for memory"
+
+
+def test_this_commit_lacks_nothing() -> None:
+    """A skip of what was only renamed would look like one of an old commit."""
+    for name in grid.ESTIMATORS:
+        assert home(name) in grid.HOMES
+    for text, event in grid.CASES.values():
+        assert commit.make_oracle(text).count(event) >= 1
+    used = {("suites.measures.bias", "measure"), ("suites.measures.bias", "Sampling"), ("suites.measures.memory", "peak_memory")}
+    for module, name in used | {("suites.truth", "exact_truth"), ("suites.measures.sparsity", "forward_sparsity")}:
+        assert callable(commit.of_commit(module, name))
+    assert {f"structgrad.{module}" for module in commit.MODULES} <= set(sys.modules)
+
+
+def test_what_an_old_commit_lacks_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotImplementedError, match=r"this commit has no structgrad\.suites\.nothing"):
+        commit.of_commit("suites.nothing.at_all", "name")
+    with pytest.raises(NotImplementedError, match=r"this commit has no structgrad\.estimators\.nothing"):
+        commit.of_commit("estimators", "nothing")
+    monkeypatch.delitem(ESTIMATORS, "rloo")
+    monkeypatch.delitem(ORACLES, "subset")
+    with pytest.raises(NotImplementedError, match="this commit has no estimator rloo"):
+        EstimatorTime().setup("rloo", "categories 10x2", 64, "cpu")
+    with pytest.raises(NotImplementedError, match=r"this commit has no oracle subset\[k=10\]"):
+        OracleTime().setup("subset 1000/10", "argmax", 64, "cpu")
+
+
+def test_a_library_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: str) -> Any:
+        raise ModuleNotFoundError("No module named 'scipy'", name="scipy")
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    with pytest.raises(ModuleNotFoundError, match="scipy"):
+        commit.of_commit("suites.truth", "exact_truth")
+
+
+def test_estimators_that_ask_for_no_sizes_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it was before there were categories and policies."""
+
+    class Old:
+        def incompatibility(self, oracle: Any) -> str | None:
+            return None if isinstance(oracle, Categorical) else "not served"
+
+    monkeypatch.setitem(ESTIMATORS, "old", Old)
+    monkeypatch.setattr("structgrad.estimators.make_estimator", lambda name: ESTIMATORS[name]())
+    assert isinstance(commit.make_estimator("old", Categorical(), (3,)), Old)
+    with pytest.raises(NotImplementedError, match="not served"):
+        commit.make_estimator("old", LinearChain(), (3, 2, 2))
 
 
 @pytest.mark.parametrize("module", NAMES)
@@ -90,7 +251,7 @@ def test_benchmarks_are_thin_and_have_a_version(module: str) -> None:
     """A version keeps asv's history when the source of a benchmark changes; a thin body measures the suite and nothing else."""
     classes = [kind for _, kind in inspect.getmembers(importlib.import_module(f"{benchmarks.__name__}.{module}"), inspect.isclass)]
     measured = [kind for kind in classes if any(name.startswith(PREFIXES) for name in vars(kind))]
-    assert measured
+    assert set(measured) == {kind for kind in CLASSES if kind.__module__.endswith(f".{module}")}
     for kind in measured:
         assert kind.version
         for name, function in vars(kind).items():

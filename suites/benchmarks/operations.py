@@ -1,0 +1,88 @@
+"""Every operation that an oracle may offer, as one call on prepared inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOST_NUMBERS = 2**26
+"""Of one tensor: what is larger is left out, for memory's sake."""
+
+MOST_RANK = 2**62
+LONGEST_PERMUTATION = 8
+"""Beyond it a sum over permutations takes minutes."""
+
+LISTED = 4096
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Scores [batch, *event], others to compare them with, their best structures, and a generator."""
+
+    scores: Tensor
+    others: Tensor
+    structures: Tensor
+    generator: torch.Generator
+
+    @property
+    def event(self) -> tuple[int, ...]:
+        """The shape of one item; the batch has one dimension."""
+        return tuple(self.scores.shape[1:])
+
+
+Operation = Callable[[Any, Inputs], Tensor]
+
+
+def _backward(function: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+    leaf = scores.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(function(leaf).square().sum(), leaf)
+    return gradient
+
+
+OPERATIONS: dict[str, Operation] = {
+    "argmax": lambda oracle, given: oracle.argmax(given.scores),
+    "score": lambda oracle, given: oracle.score(given.structures, given.scores),
+    "log_partition": lambda oracle, given: oracle.log_partition(given.scores),
+    "marginals": lambda oracle, given: oracle.marginals(given.scores),
+    "marginals_backward": lambda oracle, given: _backward(oracle.marginals, given.scores),
+    "log_prob": lambda oracle, given: oracle.log_prob(given.structures, given.scores),
+    "entropy": lambda oracle, given: oracle.entropy(given.scores),
+    "kl": lambda oracle, given: oracle.kl(given.scores, given.others),
+    "sample": lambda oracle, given: oracle.sample(given.scores, generator=given.generator),
+    "sample_64": lambda oracle, given: oracle.sample(given.scores, 64, generator=given.generator),
+    "project": lambda oracle, given: oracle.project(given.scores).mean,
+    "project_backward": lambda oracle, given: _backward(lambda leaf: oracle.project(leaf).mean, given.scores),
+    "kbest_8": lambda oracle, given: oracle.kbest(given.scores, 8),
+    "enumerate": lambda oracle, given: oracle.enumerate(given.event, 0, min(oracle.count(given.event), LISTED)),
+    "rank": lambda oracle, given: oracle.rank(given.structures),
+    "relax": lambda oracle, given: oracle.relax(given.scores, "l2"),
+    "relaxed_value": lambda oracle, given: oracle.relaxed_value(given.scores, "l2"),
+    "relaxed_sample": lambda oracle, given: oracle.relaxed_sample(given.scores, generator=given.generator),
+    "step_log_probs": lambda oracle, given: oracle.step_log_probs(given.scores),
+}
+"""By name, which is that of the method with what is special about the call behind it."""
+
+SUMS = frozenset({"log_partition", "marginals", "marginals_backward", "log_prob", "entropy", "kl", "sample", "sample_64"})
+
+
+def method_of(operation: str) -> str:
+    """``sample_64`` → ``sample``."""
+    return operation.removesuffix("_backward").removesuffix("_64").removesuffix("_8")
+
+
+def left_out(operation: str, oracle: Any, event: tuple[int, ...], batch: int) -> str | None:
+    """Why an operation is not measured here; None where it is."""
+    if not hasattr(oracle, method_of(operation)):
+        return f"the oracle {oracle.name} has no {method_of(operation)}"
+    if oracle.name == "assignment" and event[0] > LONGEST_PERMUTATION and operation in SUMS:
+        return "sums over so many permutations are out of reach"
+    if operation in ("enumerate", "rank") and oracle.count(event) > MOST_RANK:
+        return "more structures than there are ranks"
+    if batch * math.prod(event) * (64 if operation == "sample_64" else 1) > MOST_NUMBERS:
+        return "too large for memory"
+    return None

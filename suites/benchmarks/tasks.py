@@ -1,0 +1,128 @@
+"""What a benchmark prepares: once per process, because asv runs ``setup`` before every timed call."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import commit
+from .grid import CASES, HOMES, MODE
+from .operations import OPERATIONS, Inputs, left_out
+
+FLOOR = 1e-12
+"""Rounding below it would look like a regression from 0."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call, and the generator that it draws from."""
+
+    call: Callable[[], Any]
+    generator: torch.Generator
+    device: str
+
+    def restart(self) -> Task:
+        """The same random numbers for every timed call."""
+        self.generator.manual_seed(0)
+        return self
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """The square of a linear form, so that no estimator is unbiased by the loss being linear."""
+
+    weights: Tensor
+
+    def __call__(self, structures: Tensor) -> Tensor:
+        return (structures * self.weights).flatten(structures.ndim - self.weights.ndim).sum(-1).square()
+
+
+def clock() -> float:
+    """CPU seconds of this process, so that others on the machine do not count; where CUDA is used, seconds when the device is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
+
+
+def tracked(value: float | None, floor: float = FLOOR) -> float:
+    """A measured value as asv can compare it: finite, above 0.
+
+    Raises:
+        ValueError: for a value that is missing, not finite or negative: asv would count it as no regression, or as the wrong one.
+    """
+    if value is None or not -FLOOR <= value < math.inf:
+        raise ValueError(f"`tracked` got {value}; expected a finite value, at least 0")
+    return max(float(value), floor)
+
+
+def normal(*shape: int, seed: int, device: str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
+    """Standard normal numbers, the same on every device."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype).to(device)
+
+
+def prepare_device(device: str) -> None:
+    """One thread, and no CUDA where there is none."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NotImplementedError("no CUDA device")
+    torch.set_num_threads(1)
+
+
+@functools.cache
+def operation_task(case: str, operation: str, batch: int, device: str) -> Task:
+    """An operation of an oracle, called once before, because the first call may compile."""
+    prepare_device(device)
+    text, event = CASES[case]
+    oracle = commit.make_oracle(text)
+    reason = left_out(operation, oracle, event, batch)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    scores, others = normal(2, batch, *event, seed=0, device=device)
+    given = Inputs(scores, others, oracle.argmax(scores), torch.Generator(device).manual_seed(0))
+    OPERATIONS[operation](oracle, given)
+    return Task(functools.partial(OPERATIONS[operation], oracle, given), given.generator, device)
+
+
+@functools.cache
+def estimator_task(name: str, case: str, batch: int, device: str) -> Task:
+    """An estimate per row, called once before."""
+    prepare_device(device)
+    estimator, oracle, event = pair(name, case)
+    scores, loss = normal(batch, *event, seed=0, device=device), Quadratic(normal(*event, seed=1, device=device))
+    generator = torch.Generator(device).manual_seed(0)
+    warmed = estimator.warmed_up(loss, oracle, scores, generator=generator)
+    warmed.gradient(loss, oracle, scores, generator=generator)
+    return Task(functools.partial(warmed.gradient, loss, oracle, scores, generator=generator), generator, device)
+
+
+def pair(name: str, case: str, mode: str = MODE) -> tuple[Any, Any, tuple[int, ...]]:
+    """An estimator, an oracle that it serves, and the shape of its scores.
+
+    Raises:
+        NotImplementedError: a pair that does not fit, or that the default leaves out: there an estimator is measured on its first home.
+    """
+    text, event = CASES[case]
+    oracle = commit.make_oracle(text)
+    estimator = commit.make_estimator(name, oracle, event)
+    if not mode and case != home(name):
+        raise NotImplementedError(f"by default {name} is measured on {home(name)}")
+    return estimator, oracle, event
+
+
+def home(name: str) -> str:
+    """The first of the `HOMES` that an estimator serves."""
+    for case in HOMES:
+        text, event = CASES[case]
+        try:
+            commit.make_estimator(name, commit.make_oracle(text), event)
+        except NotImplementedError:
+            continue
+        return case
+    raise NotImplementedError(f"{name} serves none of {', '.join(HOMES)}")
