@@ -18,6 +18,7 @@ ROOMS = ("oracles", "estimators", "suites", "reports")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TOP_LEVEL = {
     ".ci",
+    ".github",
     ".gitignore",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
