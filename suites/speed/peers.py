@@ -222,6 +222,25 @@ def tslearn(case: Case, operation: str, scores: Tensor) -> Call | None:
     return lambda: np.stack([one(row, operation == "marginals") for row in rows])
 
 
+def pysdtw(case: Case, operation: str, scores: Tensor) -> Call | None:
+    """Soft-DTW of given cost matrices, the whole batch in one call."""
+    if case.structure != "alignment" or operation not in {"log_partition", "marginals"}:
+        return None
+    library = importlib.import_module("pysdtw.sdtw_cpu")
+    sizes = torch.tensor([case.event] * len(scores))
+
+    def value(theta: Tensor) -> Tensor:
+        found: Tensor = -library.SoftDTWcpu.apply(-theta, sizes, 1.0, 0.0)
+        return found
+
+    def expected() -> Tensor:
+        leaf = scores.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(value(leaf).sum(), leaf)
+        return gradient
+
+    return expected if operation == "marginals" else lambda: value(scores)
+
+
 def lp_sparsemap(case: Case, operation: str, scores: Tensor) -> Call | None:
     """The active set method of AD3, one factor graph per item; non-projective trees may have several root words."""
     if operation not in {"project", "project_backward"} or case.name == "assignment 64":
@@ -310,5 +329,6 @@ PEERS: tuple[Peer, ...] = (
     Peer("jaxopt", "jaxopt", jaxopt),
     Peer("optax", "optax", optax),
     Peer("tslearn", "tslearn", tslearn),
+    Peer("pysdtw", "pysdtw", pysdtw),
     Peer("lp-sparsemap", "lpsmap", lp_sparsemap),
 )

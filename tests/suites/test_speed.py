@@ -101,6 +101,49 @@ def test_peers_that_are_always_there(peer: Peer) -> None:
             np.testing.assert_array_equal(np.stack(result), ours)
 
 
+BESIDE = {
+    "torch": {"categorical", "categories", "subset"},
+    "torch-struct": {"linear_chain", "constituency", "projective_tree", "spanning_tree"},
+    "supar": {"linear_chain", "constituency", "projective_tree", "spanning_tree"},
+    "synjax": {"linear_chain", "constituency", "projective_tree", "spanning_tree", "alignment"},
+    "scipy": {"assignment"},
+    "lapx": {"assignment"},
+    "ufal.chu_liu_edmonds": {"spanning_tree"},
+    "entmax": {"categorical", "subset"},
+    "jaxopt": {"categorical", "subset"},
+    "optax": {"assignment"},
+    "tslearn": {"alignment"},
+    "pysdtw": {"alignment"},
+    "lp-sparsemap": {"linear_chain", "projective_tree", "spanning_tree", "assignment"},
+}
+"""Which oracles each peer is timed beside; no library offers shift-reduce derivations."""
+
+
+def test_every_oracle_but_one_has_a_peer() -> None:
+    assert [peer.name for peer in PEERS] == list(BESIDE)
+    assert set().union(*BESIDE.values()) == set(ORACLES) - {"shift_reduce"}
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_a_peer_serves_the_oracles_that_it_is_named_for(peer: Peer) -> None:
+    if not peer.installed:
+        pytest.skip(f"{peer.name} is not installed")
+    served = {case.structure for case in CASES.values() for name in operations(case) if peer.prepare(case, name, case.scores(1))}
+    assert served == BESIDE[peer.name]
+
+
+@pytest.mark.parametrize("name", ["tslearn", "pysdtw"])
+@pytest.mark.parametrize("operation", ["log_partition", "marginals"])
+def test_soft_alignments_of_peers_are_ours(name: str, operation: str) -> None:
+    peer, case = next(peer for peer in PEERS if peer.name == name), CASES["alignment 32x32"]
+    if not peer.installed:
+        pytest.skip(f"{name} is not installed")
+    call, scores = peer.prepare(case, operation, case.scores(2)), case.scores(2)
+    assert call is not None
+    theirs = torch.as_tensor(call()).to(scores.dtype)
+    torch.testing.assert_close(theirs, OPERATIONS[operation](case.oracle, scores), rtol=1e-4, atol=1e-5)
+
+
 def test_the_command_prints_ratios_and_writes_every_timing(tmp_path: Path) -> None:
     target = tmp_path / "speed.csv"
     command = [sys.executable, "-m", "structgrad.suites.speed", "--case", "subset 20", "--operation", "argmax", "--batch", "1"]
