@@ -22,7 +22,7 @@ class EstimatorBias:
     params: ClassVar[tuple[list[str | int], ...]] = (
         list(grid.ESTIMATORS),
         grid.chosen(grid.HOMES, grid.SMALL[4:]),
-        list(grid.DEVICES),
+        grid.chosen(grid.DEVICE, grid.OTHER_DEVICES),
     )
     param_names: ClassVar[tuple[str, ...]] = ("estimator", "oracle", "device")
 

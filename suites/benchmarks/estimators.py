@@ -14,7 +14,7 @@ class _Base:
         list(grid.ESTIMATORS),
         grid.chosen(grid.HOMES, (*grid.SMALL[4:], *grid.MIDDLE)),
         grid.chosen(grid.BATCH, grid.OTHER_BATCHES),
-        list(grid.DEVICES),
+        grid.chosen(grid.DEVICE, grid.OTHER_DEVICES),
     )
     param_names: ClassVar[tuple[str, ...]] = ("estimator", "oracle", "batch", "device")
 

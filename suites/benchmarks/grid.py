@@ -67,7 +67,7 @@ ONE_OF_EACH = MIDDLE[:10]
 """Where the operations of oracles are timed by default."""
 
 BATCH, OTHER_BATCHES = (64,), (1, 1024)
-DEVICES = ("cpu", "cuda")
+DEVICE, OTHER_DEVICES = ("cpu",), ("cuda",)
 
 
 def chosen(default: tuple[str | int, ...], more: tuple[str | int, ...], mode: str = MODE) -> list[str | int]:

@@ -15,7 +15,7 @@ class _Base:
         grid.chosen(grid.ONE_OF_EACH, (*grid.SMALL, *grid.MIDDLE[10:], *grid.LARGE)),
         list(OPERATIONS),
         grid.chosen(grid.BATCH, grid.OTHER_BATCHES),
-        list(grid.DEVICES),
+        grid.chosen(grid.DEVICE, grid.OTHER_DEVICES),
     )
     param_names: ClassVar[tuple[str, ...]] = ("oracle", "operation", "batch", "device")
 
