@@ -68,7 +68,8 @@ def test_every_operation_of_every_capability_is_measured() -> None:
 def test_the_default_is_a_part_of_the_full_grid_under_the_same_names() -> None:
     """Of what asv finds, as it looks for it."""
     default = {f"{kind.__module__.split('.')[-1]}.{kind.__name__}": kind.params for kind in CLASSES}
-    full = discovered_in_full()
+    full, imported = discovered_in_full()
+    assert {"numba", "sympy", "structgrad.suites.measures.bias"} <= imported, "each of a thousand forks would import it again"
     assert {name.rpartition(".")[0] for name in full} == set(default)
     assert [name.rpartition(".")[2] for name in full if name.startswith("bias.")] == [f"track_{what}" for what in TRACKED]
     for name, lists in full.items():
@@ -77,16 +78,17 @@ def test_the_default_is_a_part_of_the_full_grid_under_the_same_names() -> None:
         assert any(len(few) < len(many) for few, many in pairs), name
 
 
-def discovered_in_full() -> dict[str, Any]:
-    """Names and parameters."""
+def discovered_in_full() -> tuple[dict[str, Any], set[str]]:
+    """Names and parameters, and the modules that are in memory then."""
     code = (
         "import json, sys; from asv_runner.discovery import disc_benchmarks; from asv_runner._aux import update_sys_path;"
-        "update_sys_path(sys.argv[1]); print(json.dumps({found.name: found.params for found in disc_benchmarks(sys.argv[1])}))"
+        "update_sys_path(sys.argv[1]); found = {found.name: found.params for found in disc_benchmarks(sys.argv[1])};"
+        "print(json.dumps([found, list(sys.modules)]))"
     )
     command, environment = [sys.executable, "-c", code, str(FOLDER)], os.environ | {"STRUCTGRAD_ASV": "full"}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    found, imported = json.loads(done.stdout)
+    return found, set(imported)
 
 
 def test_an_unknown_mode_is_refused() -> None:
@@ -207,7 +209,8 @@ def test_this_commit_lacks_nothing() -> None:
     used = {("suites.measures.bias", "measure"), ("suites.measures.bias", "Sampling"), ("suites.measures.memory", "peak_memory")}
     for module, name in used | {("suites.truth", "exact_truth"), ("suites.measures.sparsity", "forward_sparsity")}:
         assert callable(commit.of_commit(module, name))
-    assert {f"structgrad.{module}" for module in commit.MODULES} <= set(sys.modules)
+    for module in commit.MODULES:
+        importlib.import_module(f"structgrad.{module}")
 
 
 def test_what_an_old_commit_lacks_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
