@@ -49,7 +49,8 @@ def exponent_of_counts(sizes: Sequence[float], values: Sequence[float]) -> Inter
     found = exponent(sizes, values)
     if found is None:
         return Interval(None)
-    upper = sorted(zip(sizes, values, strict=True))[-max(FEWEST_POINTS, -(-len(sizes) // 2)) :]
+    points = sorted((size, value) for size, value in zip(sizes, values, strict=True) if size > 0 and value > 0)
+    upper = points[-max(FEWEST_POINTS, -(-len(points) // 2)) :]
     slopes = [math.log(b[1] / a[1]) / math.log(b[0] / a[0]) for a, b in itertools.pairwise(upper)]
     return Interval(found, min(slopes), max(slopes))
 

@@ -51,6 +51,14 @@ def test_counts_that_bend_have_a_wide_interval():
     assert bent.low < bent.value < bent.high < 2
 
 
+def test_counts_of_zero_say_nothing_about_growth():
+    sizes = doublings(4, 64)
+    found = exponent_of_counts(sizes, [0.0, 0.0, *(size**2 for size in sizes[2:])])
+    assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+    assert exponent_of_counts(sizes, [0.0] * len(sizes)).value is None
+    assert exponent_of_counts(sizes, [*(size**2 for size in sizes[:3]), 0.0, 0.0]).value == pytest.approx(2)
+
+
 def test_the_jackknife_of_a_variance_covers():
     random, hits = torch.Generator().manual_seed(0), 0
     for _ in range(200):
