@@ -1,0 +1,101 @@
+"""The papers behind estimators and oracles, as BibTeX."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ..estimators import ESTIMATORS
+from ..oracles import ORACLES
+
+_FILE = "references.bib"
+_ENTRY = re.compile(r"@(?P<kind>\w+)\{(?P<key>[\w-]+),\n(?P<body>(?:  \w+ = \{.*\},\n)+)\}\n")
+_FIELD = re.compile(r"  (\w+) = \{(.*)\},\n")
+_ACCENT = re.compile(r"\{\\(['\"`^~c])\{?([A-Za-z])\}?\}")
+_COMBINING = {"'": "\u0301", '"': "\u0308", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327"}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One publication.
+
+    Attributes:
+        key: of BibTeX. ``source``: the entry as it stands in the file. ``fields``: by name, as in the file.
+    """
+
+    key: str
+    source: str
+    fields: dict[str, str]
+
+    def __str__(self) -> str:
+        """Authors, title, venue and year, for people.
+
+        Example:
+            >>> str(entries()["valiant1979complexity"])
+            'L. G. Valiant (1979). The Complexity of Computing the Permanent. Theoretical Computer Science.'
+        """
+        names = [_person(name) for name in plain(self.fields["author"]).split(" and ")]
+        authors = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= 4 else f"{names[0]} et al."
+        title = plain(self.fields["title"])
+        venue = next((plain(self.fields[name]) for name in _VENUES if name in self.fields), "")
+        return f"{authors} ({self.fields['year']}). {title}{'' if title[-1] in '!?' else '.'}" + (f" {venue}." if venue else "")
+
+
+_VENUES = ("booktitle", "journal", "howpublished", "publisher", "institution")
+
+
+@functools.cache
+def entries() -> dict[str, Entry]:
+    """Every entry of the file, by its key.
+
+    Raises:
+        ValueError: the file holds something that is no entry, or one key twice.
+    """
+    text = importlib.resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
+    found = [Entry(match["key"], match[0].rstrip(), dict(_FIELD.findall(match["body"]))) for match in _ENTRY.finditer(text)]
+    rest = _ENTRY.sub("", text).strip()
+    if rest:
+        raise ValueError(f"{_FILE} holds {rest.splitlines()[0]!r}, which is no entry; expected one `  field = {{value}},` a line")
+    by_key = {entry.key: entry for entry in found}
+    if len(by_key) < len(found):
+        raise ValueError(f"{_FILE} holds {len(found)} entries with {len(by_key)} keys; give each its own")
+    return by_key
+
+
+def used(frame: pd.DataFrame) -> dict[Entry, list[str]]:
+    """The publications behind the estimators and oracles of a result table, each with the names that refer to it, by key."""
+    rows = frame[frame["status"] != "skipped"]
+    names = {
+        **_keys(ESTIMATORS, rows["family"].astype(object).unique()),
+        **_keys(ORACLES, (str(name).partition("[")[0] for name in rows["oracle"].astype(object).unique())),
+    }
+    keys = sorted({key for found in names.values() for key in found})
+    return {entries()[key]: [name for name, found in names.items() if key in found] for key in keys if key in entries()}
+
+
+def _keys(registry: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    return {name: registry[name].references for name in names if name in registry}
+
+
+def plain(text: str) -> str:
+    r"""A BibTeX value without its braces and accents in TeX.
+
+    Example:
+        >>> plain(r"{SparseMAP} by Andr{\'e} and Gon{\c{c}}alo")
+        'SparseMAP by André and Gonçalo'
+    """
+    composed = _ACCENT.sub(lambda found: unicodedata.normalize("NFC", found[2] + _COMBINING[found[1]]), text)
+    return composed.replace("{", "").replace("}", "").replace("--", "–")
+
+
+def _person(name: str) -> str:
+    last, _, first = name.partition(", ")
+    initials = " ".join(part[0] + "." for part in first.split())
+    return f"{initials} {last}".strip()
