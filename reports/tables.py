@@ -6,15 +6,19 @@ gradient have heavy tails.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from ..suites.base import FAILED
+
+T = TypeVar("T")
 
 VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "biased")
 """From best to worst. ``unresolved`` means that the test could not tell: it is no proof of anything."""
@@ -130,6 +134,20 @@ def cells(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return [(str(problem), str(stage)) for problem, stage in pairs.itertuples(index=False)]
 
 
+def _remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
+    """The function, which keeps its answer for the last table: a report asks the same things of one table many times."""
+    last: list[tuple[weakref.ref[pd.DataFrame], T]] = []
+
+    @functools.wraps(make)
+    def remembering(frame: pd.DataFrame) -> T:
+        if not last or last[0][0]() is not frame:
+            last[:] = [(weakref.ref(frame), make(frame))]
+        return last[0][1]
+
+    return remembering
+
+
+@_remembered
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows that hold a number that is no point of a sweep, with plain Python strings and floats.
 
@@ -139,6 +157,15 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     numbers = {name: rows[name].astype("float64") for name in ("value", "low", "high")}
     strings = {name: rows[name].astype(object) for name in (*_GROUP, "suite", "family", "metric", "instance", "objective", "verdict")}
     return _timed_everywhere(_once(rows.assign(**strings, **numbers)))
+
+
+@_remembered
+def swept(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that hold a number at one point of a sweep, with plain Python strings and floats."""
+    rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["setting"] != "")]
+    numbers = {name: rows[name].astype("float64") for name in ("value", "low", "high", "size")}
+    strings = {name: rows[name].astype(object) for name in (*_GROUP, "suite", "family", "metric", "instance", "setting")}
+    return rows.assign(**strings, **numbers)
 
 
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
@@ -160,6 +187,7 @@ def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([rows, missing.merge(once, on=["problem", "estimator"])[list(rows.columns)]], ignore_index=True)
 
 
+@_remembered
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Every metric over instances: one row per problem, stage, estimator and metric, with the fields of `Spread`."""
     rows = measured(frame)
@@ -202,6 +230,7 @@ def _median_interval(values: np.ndarray) -> np.ndarray:
     return result
 
 
+@_remembered
 def spreads(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Spread]:
     """`Spread` by (problem, stage, estimator, metric)."""
     table = aggregate(frame)
@@ -209,6 +238,7 @@ def spreads(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Spread]:
     return {key: Spread(*row) for key, row in zip(keys, table[list(_FIELDS)].itertuples(index=False, name=None), strict=True)}
 
 
+@_remembered
 def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
     rows = measured(frame)
@@ -274,7 +304,7 @@ def skipped(frame: pd.DataFrame) -> pd.DataFrame:
 def errors(frame: pd.DataFrame) -> pd.DataFrame:
     """What failed, and why."""
     rows = frame[frame["status"].isin([*FAILED, "nonfinite"])].astype(object)
-    columns = ["problem", "stage", "instance", "estimator", "suite", "status", "reason"]
+    columns = ["problem", "stage", "instance", "estimator", "suite", "status", "reason", "traceback"]
     return rows[columns].drop_duplicates().reset_index(drop=True)
 
 
@@ -286,56 +316,3 @@ def counts(frame: pd.DataFrame) -> dict[str, int]:
     failed = set(cell[kept["status"].isin(FAILED)])
     measured = set(cell[kept["status"] != "skipped"])
     return {"ok": len(measured - failed), "failed": len(failed), "skipped": len(set(cell) - measured)}
-
-
-def answers(frame: pd.DataFrame) -> pd.DataFrame:
-    """One sentence per problem and stage: smallest error, smallest bias, best direction among the measured estimators."""
-    rows = measured(frame)
-    rows = rows[~rows["family"].isin(REFERENCE_FAMILIES) & (rows["instance"] != "")]
-    records = []
-    for problem, stage in cells(rows):
-        part = rows[(rows["problem"] == problem) & (rows["stage"] == stage)]
-        found = [_error_sentence(part), _bias_sentence(part), _direction_sentence(part)]
-        records.append((problem, stage, " ".join(filter(None, found))))
-    return pd.DataFrame(records, columns=["problem", "stage", "answer"])
-
-
-def _error_sentence(rows: pd.DataFrame) -> str:
-    best = _best(rows, "relative_mse", largest=False)
-    return f"Smallest relative MSE: {best}." if best else ""
-
-
-def _direction_sentence(rows: pd.DataFrame) -> str:
-    best = _best(rows, "rho", largest=True)
-    return f"Best descent direction (rho): {best}." if best else ""
-
-
-def _bias_sentence(rows: pd.DataFrame) -> str:
-    """Who is proven to have no bias, and who comes closest of the others; a small bias that is not proven says so."""
-    known = verdicts(rows)
-    words = dict(zip(known["estimator"], known["verdict"], strict=True))
-    exact = [estimator for estimator, verdict in words.items() if verdict == "unbiased-exact"]
-    best = _best(rows[~rows["estimator"].isin(exact)], "relative_bias", largest=False, words=words)
-    proven = f"Unbiased-exact: {', '.join(exact)}. " if exact else ""
-    return proven + (f"Smallest relative bias{' of the others' if exact else ''}: {best}." if best else "")
-
-
-def _best(rows: pd.DataFrame, metric: str, *, largest: bool, words: dict[str, str] | None = None) -> str:
-    """The best median and its estimators; of a single one, on how many instances it is the best.
-
-    An instance where the metric does not exist (rho of a gradient that is always 0) counts as the worst: leaving it out would let an
-    estimator win by the instances on which it does anything.
-    """
-    rows = rows[rows["metric"] == metric]
-    if rows.empty:
-        return ""
-    wide = rows.pivot_table(index="instance", columns="estimator", values="value", aggfunc="first", sort=False)
-    signed = (-wide if largest else wide).fillna(math.inf)
-    middle = signed.median()
-    winners = [str(name) for name in middle.index[middle - middle.min() <= ZERO]]
-    value = number(float(middle[winners[0]]) * (-1 if largest else 1))
-    shown = ", ".join(f"{name} ({words[name]})" if words and name in words else name for name in winners)
-    if len(winners) > 1 or len(wide) == 1:
-        return f"{value} for {shown}"
-    wins = int((signed[winners[0]] <= signed.min(axis=1)).sum())
-    return f"{value} for {shown}, best on {wins} of {len(wide)} instances"

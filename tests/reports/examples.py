@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from structgrad.suites.base import Row
@@ -31,6 +32,7 @@ ESTIMATORS: dict[str, tuple[str, bool, tuple[str, ...], tuple[float, ...], float
     "imle[lambda=2.5]": ("perturbed", False, ("biased",) * 3, (0.5, 0.7, 100.0), 0.25),
 }
 STAGES = ("init", "final")
+SECONDS = {"exact": 1.0, "reinforce": 0.001, "rloo[num_samples=2]": 0.002, "imle[lambda=2.5]": 0.0005}
 
 
 def shared(estimator: str, stage: str) -> dict[str, Any]:
@@ -52,11 +54,13 @@ def shared(estimator: str, stage: str) -> dict[str, Any]:
 
 def moment_rows(estimator: str, stage: str) -> list[Row]:
     """Metrics of three instances."""
-    *_, verdicts, biases, variance = ESTIMATORS[estimator]
+    _, unbiased, verdicts, biases, variance = ESTIMATORS[estimator]
     rows = []
     for item, (verdict, bias) in enumerate(zip(verdicts, biases, strict=True)):
         metrics = {
             "relative_bias": bias,
+            "relative_bias_squared": bias**2,
+            "gain": 1.0 if unbiased else 1 + bias / 2,
             "relative_variance": variance,
             "relative_mse": bias**2 + variance,
             "rho": 1 / (1 + bias + variance),
@@ -97,14 +101,14 @@ def moment_rows(estimator: str, stage: str) -> list[Row]:
 
 def timing_rows(estimator: str) -> list[Row]:
     """Times, at the first stage only."""
-    times = {"forward_time": 0.032, "backward_time": 0.064, "time_ratio": 1.5}
+    times = {"forward_time": 0.032, "backward_time": 0.064, "time_ratio": 1.5, "seconds_per_estimate": SECONDS[estimator]}
     return [
         Row(cell="timing", suite="wall_clock", **shared(estimator, "init"), metric=metric, value=value, low=0.9 * value, high=1.1 * value)
         for metric, value in times.items()
     ]
 
 
-def rows() -> list[Row]:
+def rows(problem: str = "toy") -> list[Row]:
     """The whole table, with one skipped pair and one failure."""
     found = [row for stage in STAGES for estimator in ESTIMATORS for row in moment_rows(estimator, stage)]
     found += [row for estimator in ESTIMATORS for row in timing_rows(estimator)]
@@ -112,4 +116,29 @@ def rows() -> list[Row]:
     found.append(Row(cell="broken", suite="bias", **failed, status="error", reason="RuntimeError: <script>alert(1)</script> | no"))
     skipped = {**shared("imle[lambda=2.5]", "init"), "estimator": "sparsemap", "family": "sparsemap"}
     found.append(Row(cell="", suite="", **skipped, status="skipped", reason="sparsemap needs ProjectionOracle"))
-    return found
+    return [replace(row, problem=problem) for row in found]
+
+
+def swept_rows() -> list[Row]:
+    """Sweeps of the suites scaling and descent."""
+    common = {"cell": "sweep", **shared("reinforce", "init")}
+    found = [
+        Row(
+            **common,
+            suite="scaling",
+            metric=metric,
+            value=size**power,
+            low=0.9 * size**power,
+            high=size**power,
+            setting=f"{axis}={size}",
+            size=size,
+        )
+        for metric, axis, power in (("total_time", "length", 2.0), ("relative_variance", "samples", -1.0))
+        for size in (4.0, 8.0, 16.0)
+    ]
+    found += [
+        Row(**common, suite="descent", metric="kl_decrease", instance="0", value=0.8, setting=f"kl={size:g},samples=16", size=size)
+        for size in (0.001, 0.3)
+    ]
+    found += [Row(**common, suite="descent", metric="rho", instance="0", value=h, setting=f"h={h:g}", size=h) for h in (0.9, 0.4)]
+    return [*found, Row(**common, suite="descent", metric="regret", instance="0", value=0.1, low=0.05, high=0.2)]

@@ -116,7 +116,8 @@ def test_claims_hold_what_was_declared_and_measured(frame: pd.DataFrame) -> None
     row = only(tables.claims(frame), stage="final", estimator="imle[lambda=2.5]")
     assert (row["objective"], row["unbiased"], row["verdict"]) == ("perturbed", False, "biased")
     assert row["relative_mse"].median == pytest.approx(0.7**2 + 0.25)
-    assert row["gain"] is None
+    assert row["gain"].median == pytest.approx(1.35)
+    assert row["cosine"] is None
 
 
 def test_times_of_the_first_stage_serve_every_stage(frame: pd.DataFrame) -> None:
@@ -176,38 +177,22 @@ def test_skips_errors_and_counts(frame: pd.DataFrame) -> None:
     assert tables.counts(frame) == {"ok": 9, "failed": 1, "skipped": 1}
 
 
-def test_answers_leave_out_the_exact_gradient(frame: pd.DataFrame) -> None:
-    answer = tables.answers(frame)["answer"].iloc[0]
-    assert answer == (
-        "Smallest relative MSE: 0.740 for imle[lambda=2.5], best on 2 of 3 instances. "
-        "Smallest relative bias: 0 for reinforce (equivalent), best on 3 of 3 instances. "
-        "Best descent direction (rho): 0.513 for imle[lambda=2.5], best on 2 of 3 instances."
-    )
+def test_swept_rows_are_those_with_a_setting() -> None:
+    row = Row(cell="a", suite="bias", **examples.shared("reinforce", "init"), instance="0", metric="relative_mse", value=1.0)
+    found = tables.swept(results.to_frame([row, replace(row, setting="replicates=1024", size=1024.0, value=2.0)]))
+    assert found[["value", "size"]].to_numpy().tolist() == [[2.0, 1024.0]]
 
 
-def test_answers_name_what_is_proven_and_never_call_the_rest_unbiased(frame: pd.DataFrame) -> None:
-    proven = frame[frame["estimator"].isin(["exact", "imle[lambda=2.5]", "reinforce"])]
-    proven = proven.assign(verdict=proven["verdict"].astype(object).replace("equivalent", "unbiased-exact"))
-    answer = tables.answers(proven)["answer"].iloc[0]
-    assert "Unbiased-exact: reinforce. Smallest relative bias of the others: 0.700 for imle[lambda=2.5] (biased)" in answer
-    assert "nbiased" not in tables.answers(frame)["answer"].iloc[0]
-
-
-def test_estimators_with_the_same_value_share_the_answer(frame: pd.DataFrame) -> None:
-    twin = frame[frame["estimator"] == "imle[lambda=2.5]"]
-    both = pd.concat([frame, twin.assign(estimator="twin")])
-    assert "0.740 for imle[lambda=2.5], twin." in tables.answers(both)["answer"].iloc[0]
-
-
-def test_an_estimator_does_not_win_by_the_instances_where_it_does_nothing(frame: pd.DataFrame) -> None:
-    best = frame["estimator"] == "imle[lambda=2.5]"
-    silent = best & (frame["metric"] == "rho") & frame["instance"].isin(["item1", "item2"])
-    answer = tables.answers(frame[~silent])["answer"].iloc[0]
-    assert answer.endswith("Best descent direction (rho): 0.244 for rloo[num_samples=2], best on 2 of 3 instances.")
+def test_what_is_remembered_of_one_table_is_not_told_of_another(frame: pd.DataFrame) -> None:
+    first = tables.aggregate(frame)
+    assert tables.aggregate(frame) is first
+    part = frame[frame["stage"] == "init"]
+    assert len(tables.aggregate(part)) < len(first)
+    assert tables.aggregate(frame).equals(first)
 
 
 def test_an_empty_table_gives_empty_tables() -> None:
     empty = results.to_frame([])
-    for table in (tables.claims(empty), tables.sparsity(empty), tables.skipped(empty), tables.errors(empty), tables.answers(empty)):
+    for table in (tables.claims(empty), tables.sparsity(empty), tables.skipped(empty), tables.errors(empty), tables.swept(empty)):
         assert table.empty
     assert tables.counts(empty) == {"ok": 0, "failed": 0, "skipped": 0}

@@ -1,0 +1,52 @@
+"""How an error is spread over instances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from .. import tables
+from .drawing import Drawing, Kind, Material
+from .facets import label_outer, strips
+from .scale import Scale
+from .styles import Style
+
+KIND = Kind(
+    "instances",
+    "Spread over instances",
+    "Relative mean squared error of one estimate on every instance. The thin line reaches from the smallest to the largest, the broad "
+    "one over the middle half, the mark is the median; with few instances each is a tick. A long line to the right is an estimator that"
+    " fails on some instances, which its median hides.",
+)
+_FEW = 40
+
+
+def instances(material: Material, problem: str) -> Drawing | None:
+    """A row per estimator and a panel per stage."""
+    rows = material.rows
+    rows = rows[(rows["problem"] == problem) & (rows["metric"] == "relative_mse") & (rows["instance"] != "") & np.isfinite(rows["value"])]
+    rows = rows[~rows["family"].isin(tables.REFERENCE_FAMILIES)]
+    if rows["instance"].nunique() < 2:
+        return None
+    names, stages, scale = tables.order(rows, "estimator"), tables.order(rows, "stage"), Scale.of(rows["value"])
+    with strips(stages, names) as (figure, panels):
+        for panel, stage in zip(panels, stages, strict=True):
+            _strips(panel, rows[rows["stage"] == stage], {name: material.styles[name] for name in names}, scale)
+            scale.dress(panel, "x")
+        label_outer(panels, "relative MSE", "")
+        return KIND.drawn(figure, problem)
+
+
+def _strips(panel: Axes, rows: pd.DataFrame, looks: dict[str, Style], scale: Scale) -> None:
+    for height, (name, style) in enumerate(looks.items()):
+        values = rows.loc[rows["estimator"] == name, "value"].to_numpy(dtype=float)
+        if not len(values):
+            continue
+        low, lower, middle, upper, high = (scale.place(float(value)) for value in np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
+        panel.plot([low, high], [height] * 2, color=style.colour, linewidth=0.9, alpha=0.7)
+        panel.plot([lower, upper], [height] * 2, color=style.colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
+        if len(values) <= _FEW:
+            ticks = [scale.place(float(value)) for value in values]
+            panel.vlines(ticks, height - 0.22, height + 0.22, color=style.colour, linewidth=0.8, alpha=0.7)
+        panel.plot([middle], [height], linestyle="none", **style.keywords())

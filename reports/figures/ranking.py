@@ -1,0 +1,50 @@
+"""Estimators by rank over instances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import stats
+
+from .. import answers, tables
+from .drawing import Drawing, Kind, Material
+from .facets import label_outer, strips
+
+KIND = Kind(
+    "ranking",
+    "Ranking",
+    "On every instance of every problem estimators are ranked by ρ, what a step is worth, with the same time for each "
+    f"({answers.MAIN_BUDGET} estimates of REINFORCE; the same number of estimates where no times were taken): 0 is the best, 1 the worst. "
+    "Marks are means over instances, bars their 95 % intervals. Estimators share their instances, so that bars may overlap and the "
+    "difference still be sure: the table of answers says who cannot be told apart.",
+)
+
+
+def ranking(material: Material) -> Drawing | None:
+    """A row per estimator, a panel per stage, over the instances of all problems."""
+    table = material.ranks
+    if table.empty or table["instance"].nunique() < 2 or table["estimator"].nunique() < 3:
+        return None
+    stages = tables.order(table, "stage")
+    means = table.groupby("estimator", sort=False)["rank"].mean().sort_values()
+    with strips(stages, list(means.index)) as (figure, panels):
+        for panel, stage in zip(panels, stages, strict=True):
+            _ranks(panel, table[table["stage"] == stage], list(means.index), material)
+        label_outer(panels, "mean rank, 0 = best", "")
+        return KIND.drawn(figure, "")
+
+
+def _ranks(panel: Axes, table: pd.DataFrame, names: list[str], material: Material) -> None:
+    for height, name in enumerate(names):
+        ranks = table.loc[table["estimator"] == name, "rank"].to_numpy(dtype=float)
+        if not len(ranks):
+            continue
+        style, half = material.styles[name], _half_width(ranks)
+        panel.plot([max(ranks.mean() - half, 0), min(ranks.mean() + half, 1)], [height] * 2, color=style.colour, linewidth=1.6, alpha=0.6)
+        panel.plot([ranks.mean()], [height], linestyle="none", **style.keywords())
+    panel.set_xlim(-0.04, 1.04)
+
+
+def _half_width(ranks: np.ndarray) -> float:
+    return float(stats.t.isf(0.025, len(ranks) - 1) * ranks.std(ddof=1) / np.sqrt(len(ranks))) if len(ranks) > 1 else 0.0

@@ -1,0 +1,81 @@
+"""How an estimator is drawn: one colour and marker per family, the same in every figure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+import seaborn as sns
+
+from .canvas import INK
+
+MARKER_SIZE = 6.5
+
+_HUES = tuple(
+    tuple(line.split())
+    for line in """
+exact
+reinforce reinforce_constant reinforce_running_mean reinforce_greedy reinforce_sampled reinforce_optimal reinforce_learned
+reinforce_conditional_mean reinforce_normalised reinforce_ppo rloo vargrad sum_and_sample unordered_set importance_weighted_set
+step_reinforce step_greedy step_sampled step_conditional_mean step_optimal step_learned step_leave_one_out step_ppo step_ste step_st_gumbel
+ste ste_marginals ste_sample simple identity identity_perturbed gst reinmax reinmax_rao
+gumbel_softmax st_gumbel gumbel_rao relaxed_top_k relaxed_top_k_st gumbel_crf gumbel_crf_st
+perturb_and_map perturb_and_parse stochastic_softmax stochastic_sparsemap perturbed_optimizer perturbed_multiplicative
+spigot spigot_steps spigot_ce spigot_eg blackbox imle aimle
+structured_attention differentiable_dp sparsemap sparsemap_marginalisation sparsemax_marginalisation top_k_sparsemax
+entmax fusedmax oscarmax csparsemax csoftmax arm disarm arsm rebar relax
+""".strip().splitlines()
+)
+"""Families by colour; within one, the marker tells them apart."""
+
+_COLOURS = (INK, *sns.color_palette("colorblind").as_hex())
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
+_FILLS = ("full", "none", "left", "right", "top", "bottom")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)), (0, (8, 2, 2, 2)))
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an estimator is drawn: colour and marker of its family, filling of its options."""
+
+    colour: str
+    marker: str
+    fill: str = "full"
+    size: float = MARKER_SIZE
+
+    def keywords(self) -> dict[str, Any]:
+        """Arguments for a line of markers."""
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "markersize": self.size,
+            "fillstyle": self.fill,
+            "markerfacecoloralt": "none",
+            "markeredgecolor": self.colour,
+        }
+
+    def line(self) -> dict[str, Any]:
+        """Arguments for a line with small markers: families of one colour differ in their dashes too."""
+        return {**self.keywords(), "markersize": 0.62 * self.size, "linewidth": 1.2, "linestyle": _DASHES[_MARKERS.index(self.marker) % 5]}
+
+
+def family_style(family: str) -> Style:
+    """Colour and marker of a family: fixed for those of structgrad, drawn from the name for others."""
+    for colour, families in zip(_COLOURS, _HUES, strict=False):
+        if family in families:
+            return Style(colour, _MARKERS[families.index(family)])
+    digest = hashlib.blake2b(family.encode(), digest_size=4).digest()
+    return Style(_COLOURS[-1], _MARKERS[digest[1] % len(_MARKERS)])
+
+
+def styles(frame: pd.DataFrame) -> dict[str, Style]:
+    """The style of every estimator; options of one family differ in how the marker is filled."""
+    chosen: dict[str, Style] = {}
+    seen: dict[str, int] = {}
+    pairs = frame[["estimator", "family"]].astype(object).drop_duplicates().itertuples(index=False, name=None)
+    for estimator, family in pairs:
+        chosen[estimator] = replace(family_style(family), fill=_FILLS[seen.get(family, 0) % len(_FILLS)])
+        seen[family] = seen.get(family, 0) + 1
+    return chosen

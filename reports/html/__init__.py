@@ -1,0 +1,10 @@
+"""The report of a run: one self-contained page, and the same tables as Markdown.
+
+Both are made from the same `Table` objects; a page needs nothing but itself, neither a server nor a network.
+"""
+
+from .content import VERDICT_MEANING, Report, contradictions, counted, headline, report
+from .markdown import to_markdown
+from .page import to_html
+
+__all__ = ["VERDICT_MEANING", "Report", "contradictions", "counted", "headline", "report", "to_html", "to_markdown"]

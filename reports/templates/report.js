@@ -1,0 +1,237 @@
+"use strict";
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+function make(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+// The theme: as the system has it, until somebody chooses.
+const themes = ["auto", "light", "dark"];
+function remembered() {
+  try { return localStorage.getItem("structgrad-theme") || "auto"; } catch { return "auto"; }
+}
+function choose(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  try { localStorage.setItem("structgrad-theme", theme); } catch { /* a page from disk may have no storage */ }
+  const button = $("#theme");
+  button.textContent = `Theme: ${theme}`;
+  button.dataset.theme = theme;
+}
+$("#theme").hidden = false;
+$("#theme").addEventListener("click", () => choose(themes[(themes.indexOf($("#theme").dataset.theme) + 1) % themes.length]));
+choose(themes.includes(remembered()) ? remembered() : "auto");
+
+// Sorting: numbers as numbers, what is missing at the end.
+const missing = key => key === "" || key === "nan" || key === null || key === undefined;
+function numeric(key) {
+  return Number(String(key).replace("−", "-").replace("∞", "inf").replace("inf", "Infinity"));
+}
+function comparison(keys, ascending) {
+  const numbers = keys.every(key => missing(key) || !Number.isNaN(numeric(key)));
+  const value = key => numbers ? numeric(key) : String(key);
+  return (a, b) => {
+    if (missing(a) || missing(b)) return missing(a) - missing(b);
+    const order = value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0;
+    return ascending ? order : -order;
+  };
+}
+function heading(header, sort) {
+  const button = make("button", { type: "button", textContent: header.textContent });
+  button.addEventListener("click", () => {
+    const ascending = header.getAttribute("aria-sort") !== "ascending";
+    for (const other of header.parentElement.cells) other.removeAttribute("aria-sort");
+    header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+    sort(ascending);
+  });
+  header.replaceChildren(button);
+}
+function chooser(title, words, chosen = "") {
+  const select = make("select", {}, make("option", { value: "", textContent: "all" }), ...words.map(word => make("option", { value: word, textContent: word })));
+  select.value = chosen;
+  return [make("label", {}, title, select), select];
+}
+const wordsOf = input => input.value.toLowerCase().split(/\s+/).filter(Boolean);
+
+// Tables of the page.
+for (const table of $$("main table:not([data-rows])")) {
+  const body = table.tBodies[0];
+  [...table.tHead.rows[0].cells].forEach((header, column) => heading(header, ascending => {
+    const rows = [...body.rows];
+    const compare = comparison(rows.map(row => row.cells[column].dataset.key), ascending);
+    rows.sort((left, right) => compare(left.cells[column].dataset.key, right.cells[column].dataset.key));
+    body.append(...rows);
+  }));
+  const controls = $(`[data-table="${CSS.escape(table.id)}"]`);
+  if (!controls) continue;
+  const titles = [...table.tHead.rows[0].cells].map(header => header.textContent);
+  const word = row => column => row.cells[column].dataset.word ?? row.cells[column].textContent;
+  const chosen = JSON.parse(controls.dataset.filters).map(([title, initial]) => {
+    const column = titles.indexOf(title);
+    const [label, select] = chooser(title, [...new Set([...body.rows].map(row => word(row)(column)))].filter(Boolean), initial);
+    controls.append(label);
+    return [column, select];
+  });
+  const search = make("input", { type: "search", placeholder: "words" });
+  const count = make("span", { className: "soft" });
+  count.setAttribute("aria-live", "polite");
+  controls.append(make("label", {}, "filter", search), count);
+  const filter = () => {
+    const words = wordsOf(search);
+    let shown = 0;
+    for (const row of body.rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !(words.every(some => text.includes(some)) && chosen.every(([column, select]) => !select.value || word(row)(column) === select.value));
+      shown += !row.hidden;
+    }
+    count.textContent = `${shown} of ${body.rows.length} rows`;
+  };
+  for (const input of [search, ...chosen.map(pair => pair[1])]) input.addEventListener("input", filter);
+  controls.hidden = false;
+  filter();
+}
+
+// One problem at a time.
+for (const list of $$("[role=tablist]")) {
+  const tabs = $$("[role=tab]", list);
+  const show = tab => {
+    for (const other of tabs) {
+      other.setAttribute("aria-selected", other === tab);
+      other.tabIndex = other === tab ? 0 : -1;
+      document.getElementById(other.getAttribute("aria-controls")).hidden = other !== tab;
+    }
+  };
+  tabs.forEach((tab, position) => {
+    tab.addEventListener("click", () => show(tab));
+    tab.addEventListener("keydown", event => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = tabs[(position + step + tabs.length) % tabs.length];
+      show(next);
+      next.focus();
+    });
+  });
+  list.hidden = false;
+  if (tabs.length) show(tabs[0]);
+}
+
+// Copies and downloads, made here from what the page holds.
+function save(name, text, type) {
+  const link = make("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+async function copy(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = make("textarea", { value: text });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const old = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = old; }, 1200);
+}
+for (const button of $$("[data-copy]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => copy(button, document.getElementById(button.dataset.copy).textContent));
+}
+for (const button of $$("[data-save]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => save(button.dataset.name, document.getElementById(button.dataset.save).textContent + "\n", "text/plain"));
+}
+
+// All numbers: unpacked when somebody opens them, drawn a screenful at a time.
+async function unpacked() {
+  const bytes = Uint8Array.from(atob($("#packed").textContent), letter => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+const SCREENFUL = 200;
+function explorer(root, sets) {
+  const controls = $(".controls", root), table = $("table", root), more = $(".more", root);
+  const name = Object.keys(sets);
+  const [setLabel, setSelect] = chooser("rows", name, name[0]);
+  setSelect.options[0].remove();
+  setSelect.value = name[0];
+  const search = make("input", { type: "search", placeholder: "words" });
+  const count = make("span", { className: "soft" });
+  count.setAttribute("aria-live", "polite");
+  const download = make("button", { type: "button", textContent: "Download these rows as CSV" });
+  const text = (column, row) => column.words ? column.words[column.codes[row]] : column.numbers[row] === null ? "" : String(column.numbers[row]);
+  let columns = [], chosen = [], found = [], shown = 0;
+  const draw = () => {
+    const rows = found.slice(shown, shown + SCREENFUL).map(row => make("tr", {}, ...columns.map(column => make("td", { textContent: text(column, row) }))));
+    table.tBodies[0].append(...rows);
+    shown += rows.length;
+    more.hidden = shown >= found.length;
+    count.textContent = `${found.length} rows`;
+  };
+  const redraw = () => { table.tBodies[0].replaceChildren(); shown = 0; draw(); };
+  const filter = () => {
+    const words = wordsOf(search);
+    const picks = chosen.filter(([, select]) => select.value).map(([column, select]) => [column.codes, column.words.indexOf(select.value)]);
+    const total = columns.length ? (columns[0].codes || columns[0].numbers).length : 0;
+    found = [];
+    for (let row = 0; row < total; row++) {
+      if (!picks.every(([codes, code]) => codes[row] === code)) continue;
+      if (words.length && !words.every(word => columns.some(column => text(column, row).toLowerCase().includes(word)))) continue;
+      found.push(row);
+    }
+    redraw();
+  };
+  const open = () => {
+    columns = sets[setSelect.value];
+    table.tHead.replaceChildren(make("tr", {}, ...columns.map(column => {
+      const header = make("th", { textContent: column.name, scope: "col" });
+      heading(header, ascending => {
+        const key = column.words ? row => text(column, row) : row => column.numbers[row];
+        const compare = comparison(found.map(key), ascending);
+        found.sort((left, right) => compare(key(left), key(right)));
+        redraw();
+      });
+      return header;
+    })));
+    const offered = columns.filter(column => column.words && column.words.length > 1 && column.words.length <= 120 && !["reason"].includes(column.name));
+    chosen = [];
+    controls.replaceChildren(setLabel);
+    for (const column of offered) {
+      const [label, select] = chooser(column.name, column.words.filter(Boolean));
+      select.addEventListener("input", filter);
+      controls.append(label);
+      chosen.push([column, select]);
+    }
+    controls.append(make("label", {}, "filter", search), download, count);
+    controls.hidden = false;
+    filter();
+  };
+  setSelect.addEventListener("input", open);
+  search.addEventListener("input", filter);
+  more.addEventListener("click", draw);
+  download.addEventListener("click", () => {
+    const quoted = word => /[",\n]/.test(word) ? `"${word.replaceAll('"', '""')}"` : word;
+    const lines = [columns.map(column => quoted(column.name)), ...found.map(row => columns.map(column => quoted(text(column, row))))];
+    save("structgrad.csv", lines.map(line => line.join(",")).join("\n") + "\n", "text/csv");
+  });
+  open();
+}
+$("#numbers details").addEventListener("toggle", async event => {
+  const details = event.target;
+  if (!details.open || details.dataset.ready) return;
+  details.dataset.ready = "loading";
+  try {
+    explorer(details, await unpacked());
+    details.dataset.ready = "yes";
+  } catch (error) {
+    $(".controls", details).replaceChildren(`This browser cannot unpack the numbers (${error}); they lie in results.parquet beside the page.`);
+    $(".controls", details).hidden = false;
+    details.dataset.ready = "no";
+  }
+});
+
+addEventListener("beforeprint", () => $$("main details:not(#numbers details)").forEach(part => { part.open = true; }));

@@ -1,0 +1,80 @@
+"""``structgrad report``, but for what `test_cli` shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from structgrad.reports import figures, results, tables
+from structgrad.reports.cli import app
+from structgrad.reports.commands import report
+from structgrad.reports.figures.bias_variance import bias_against_variance
+from tests.reports import examples
+
+
+@pytest.fixture(scope="module")
+def drawing() -> figures.Drawing:
+    found = bias_against_variance(figures.Material(results.to_frame(examples.rows())), "toy")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawing: figures.Drawing) -> Path:
+    monkeypatch.setattr(figures, "draw", lambda frame: [drawing])
+    results.write(examples.rows(), tmp_path / "run", examples.MANIFEST)
+    return tmp_path / "run"
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, ["report", *map(str, words)])
+
+
+def test_several_runs_are_sent_to_compare(run: Path) -> None:
+    result = call(run, run)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: `report` got 2 runs; expected one. To set them side by side: structgrad compare {run} {run}\n"
+
+
+def test_figures_alone_write_no_page(run: Path, tmp_path: Path) -> None:
+    result = call(run, "--figures", tmp_path / "drawn")
+    assert result.stdout == f"figures: 2 files (svg, png) in {tmp_path / 'drawn'}\n"
+    assert {path.name for path in (tmp_path / "drawn").iterdir()} == {"bias-variance-toy.svg", "bias-variance-toy.png"}
+    assert not (run / "report.html").exists()
+
+
+def test_figures_and_a_page_are_written_where_both_are_asked_for(run: Path, tmp_path: Path) -> None:
+    result = call(run, "--figures", tmp_path / "drawn", "-o", tmp_path / "page.html")
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == ["figures", "report"]
+    assert (tmp_path / "page.html").exists()
+
+
+def test_parquet_holds_the_aggregates(run: Path) -> None:
+    assert call(run, "--format", "parquet").exit_code == 0
+    found = pd.read_parquet(run / "report.parquet")
+    assert found["median"].tolist() == tables.aggregate(results.read(run)[0])["median"].tolist()
+
+
+@pytest.mark.parametrize("words", [("--format", "parquet"), ("--open",)])
+def test_standard_output_takes_text_only(run: Path, words: tuple[str, ...]) -> None:
+    result = call(run, "-o", "-", *words)
+    assert result.exit_code == 2
+    assert f"`report` got --output - with {' '.join(words)}, which takes a file; name one" in result.stderr
+
+
+def test_the_report_is_opened_when_asked(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(report.typer, "launch", opened.append)
+    assert call(run, "--open").exit_code == 0
+    assert opened == [(run / "report.html").as_uri()]
+
+
+def test_a_folder_that_cannot_be_written_is_told(run: Path) -> None:
+    result = call(run, "--figures", run / results.TABLE / "drawn")
+    assert result.exit_code == 2
+    assert "`report` cannot write into" in result.stderr
+    assert "name another folder with --figures" in result.stderr
