@@ -198,7 +198,7 @@ class _Place:
             f"bias {tables.number(float(bias))}" if bias >= tables.ZERO else "bias 0",
             f"variance {tables.number(float(np.median(self.worth.variance[position])))}",
         ]
-        return ", ".join(parts + ([f"time × {tables.number(float(self.costs[position]))}"] if self.timed else []))
+        return ", ".join(parts + ([f"time\u00a0×\u00a0{tables.number(float(self.costs[position]))}"] if self.timed else []))
 
 
 def _wide(rows: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
