@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..oracles import registry
+from ..oracles import plugins, registry
 from .base import Estimator, Evaluations, Loss, PathwiseEstimator
 from .categories.antithetic import ARM, ARSM, DisARM
 from .categories.control_variates import ControlSettings, Rebar, Relax
@@ -144,9 +144,13 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "top_k_sparsemax": TopKSparsemax,
 }
 
+AVAILABLE_ESTIMATORS = plugins.Catalogue(ESTIMATORS, "estimator", Estimator)
+"""`ESTIMATORS` and those of plugins."""
+
 __all__ = [
     "ARM",
     "ARSM",
+    "AVAILABLE_ESTIMATORS",
     "ESTIMATORS",
     "NOISES",
     "SPIGOT",
@@ -250,7 +254,7 @@ __all__ = [
 
 
 def make_estimator(name: str) -> Estimator[Any]:
-    """The estimator of a name such as ``imle[lambda=2.5,noise=sum_of_gamma]`` or ``my_module:MyEstimator``.
+    """The estimator of a name such as ``imle[lambda=2.5,noise=sum_of_gamma]``, ``my_module:MyEstimator`` or ``./my_file.py:MyEstimator``.
 
     Noise goes by name with its defaults, or with options after a slash: ``noise=sum_of_gamma/k=5/scale=1``.
 
@@ -258,7 +262,7 @@ def make_estimator(name: str) -> Estimator[Any]:
         >>> make_estimator("imle[lambda=2.5, noise=sum_of_gamma/k=5]")
         ImplicitMLE(lambda_=2.5, noise=SumOfGamma(k=5, scale=1.0, terms=10), num_samples=1, divide_by_lambda=False)
     """
-    estimator = registry.build(name, ESTIMATORS, "estimator", {"noise": _noise})
+    estimator = registry.build(name, AVAILABLE_ESTIMATORS, "estimator", {"noise": _noise})
     if not isinstance(estimator, Estimator):
         raise ValueError(f"got {name!r}, a {type(estimator).__name__}; expected an estimator")
     return estimator

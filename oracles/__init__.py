@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import registry
+from . import plugins, registry
 from .alignment import Alignment
 from .assignment import Assignment
 from .base import (
@@ -39,7 +39,11 @@ ORACLES: dict[str, type[Oracle]] = {
     "shift_reduce": ShiftReduce,
 }
 
+AVAILABLE_ORACLES = plugins.Catalogue(ORACLES, "oracle", Oracle)
+"""`ORACLES` and those of plugins."""
+
 __all__ = [
+    "AVAILABLE_ORACLES",
     "ORACLES",
     "Alignment",
     "Assignment",
@@ -68,13 +72,13 @@ __all__ = [
 
 
 def make_oracle(name: str) -> Oracle:
-    """The oracle of a name such as ``subset[k=3]`` or ``my_module:MyOracle``.
+    """The oracle of a name such as ``subset[k=3]``, ``my_module:MyOracle`` or ``./my_file.py:MyOracle``, or of a plugin.
 
     Example:
         >>> make_oracle("subset[k=3]")
         Subset(k=3)
     """
-    oracle = registry.build(name, ORACLES, "oracle")
+    oracle = registry.build(name, AVAILABLE_ORACLES, "oracle")
     if not isinstance(oracle, Oracle):
         raise ValueError(f"got {name!r}, a {type(oracle).__name__}; expected an oracle")
     return oracle

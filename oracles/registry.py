@@ -1,4 +1,4 @@
-"""From names to objects: ``subset[k=3]``, ``imle[lambda=2.5]``, ``my_module:MyEstimator``."""
+"""From names to objects: ``subset[k=3]``, ``imle[lambda=2.5]``, ``my_module:MyEstimator``, ``./my_file.py:MyEstimator``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_PATTERN = re.compile(r"^(?P<name>[\w.:]+)(?:\[(?P<options>.*)\])?$")
+from .plugins import file_module
+
+_PATTERN = re.compile(r"^(?P<name>[\w.:]+|[^\[\]]+\.py:\w+)(?:\[(?P<options>.*)\])?$")
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -42,7 +44,7 @@ def _literal(text: str) -> Any:
 
 
 def build(text: str, registry: Mapping[str, Any], kind: str, readers: Mapping[str, Callable[[str], Any]] | None = None) -> Any:
-    """The object that a name means: an entry of the registry, or ``module:attribute``, called with the options.
+    """The object that a name means: an entry of the registry, ``module:attribute`` or ``file.py:attribute``, called with the options.
 
     Args:
         text: the name, with options in brackets.
@@ -54,7 +56,7 @@ def build(text: str, registry: Mapping[str, Any], kind: str, readers: Mapping[st
         ValueError: an unknown name (with the nearest known ones) or an option that the constructor refuses.
     """
     name, options = parse(text)
-    factory = _imported(name, kind) if ":" in name else registry.get(name)
+    factory = imported(name, kind) if ":" in name else registry.get(name)
     if factory is None:
         raise ValueError(unknown(name, registry, kind))
     if not callable(factory):
@@ -98,9 +100,10 @@ def hint(name: str, known: Any) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
 
 
-def _imported(name: str, kind: str) -> Any:
-    module, _, attribute = name.partition(":")
+def imported(name: str, kind: str) -> Any:
+    """What ``module:attribute`` or ``file.py:attribute`` names; ValueError with one sentence where that cannot be had."""
+    place, _, attribute = name.rpartition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"got the {kind} {name!r}; could not import it: {error}") from error
+        return getattr(file_module(place) if place.endswith(".py") else importlib.import_module(place), attribute)
+    except (Exception, SystemExit) as error:  # the module may be anybody's
+        raise ValueError(f"got the {kind} {name!r}; could not import it: {error or type(error).__name__}") from error

@@ -13,6 +13,7 @@ import torch
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
+from ...oracles import plugins
 from ..base import Row, Status
 from ..measures import SUITES
 from ..suite import Context
@@ -61,7 +62,8 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     Returns:
         The content of the cell's file. An exception of the measured code is in its rows.
     """
-    torch.set_num_threads(1)
+    torch.set_num_threads(plan.threads)
+    plugins.use(plan.plugins)
     start = time.perf_counter()
     try:
         rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...estimators import ESTIMATORS, make_estimator
+from ...estimators import AVAILABLE_ESTIMATORS, ESTIMATORS, make_estimator
 from ...estimators.base import Estimator
+from ...oracles import plugins
 from ...oracles.registry import unknown
 from ..base import SCHEMA_VERSION, Problem, Row, Skip, pairing
 from ..measures import SUITES
@@ -71,6 +72,7 @@ def grid(plan: Plan) -> Grid:
         ValueError: a name that is unknown, a pattern that matches nothing, an input that cannot be read.
     """
     plan.checked()
+    plugins.use(plan.plugins)
     suites = matching(plan.suites, tuple(SUITES), "suite") if plan.suites else list(SUITES)
     names = estimator_names(plan.estimators)
     cells: list[Cell] = []
@@ -126,9 +128,9 @@ def estimator_names(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Registry names that match, and names with options or of the user's own classes as they are; each of them can be built."""
     names: list[str] = []
     for pattern in patterns or tuple(ESTIMATORS):
-        matched = fnmatch.filter(ESTIMATORS, pattern) if "[" not in pattern and ":" not in pattern else [pattern]
+        matched = fnmatch.filter(AVAILABLE_ESTIMATORS, pattern) if "[" not in pattern and ":" not in pattern else [pattern]
         if not matched:
-            raise ValueError(unknown(pattern, ESTIMATORS, "estimator"))
+            raise ValueError(unknown(pattern, AVAILABLE_ESTIMATORS, "estimator"))
         names += [name for name in matched if name not in names]
     for name in names:
         make_estimator(name)

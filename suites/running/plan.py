@@ -51,6 +51,8 @@ class Plan:
         effort: how much work goes into one answer.
         seed: everything random comes from it. ``tier, dtype, device``: see `Context`.
         batch_size: rows per launch; changes no number.
+        threads: of every worker; times are taken on one, and other numbers depend on it in their rounding alone.
+        plugins: Python files whose estimators and oracles can be named.
     """
 
     suites: tuple[str, ...] = ()
@@ -69,6 +71,8 @@ class Plan:
     dtype: str = "float64"
     device: str = "cpu"
     batch_size: int = 4096
+    threads: int = 1
+    plugins: tuple[str, ...] = ()
 
     def portion(self, suite: str) -> Portion:
         """What a suite takes of the grid."""
@@ -93,6 +97,8 @@ class Plan:
             raise ValueError(f"the plan got seconds={self.effort.seconds:g}; expected a positive number")
         if self.instances < 1 or self.batch_size < 1:
             raise ValueError(f"the plan got instances={self.instances}, batch_size={self.batch_size}; expected at least 1")
+        if self.threads < 1:
+            raise ValueError(f"the plan got threads={self.threads}; expected at least 1")
         _check_device(self.device)
         return self
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from structgrad.oracles import Categorical, LinearChain, Subset, make_oracle, registry
+from structgrad.oracles import AVAILABLE_ORACLES, ORACLES, Categorical, LinearChain, Subset, make_oracle, plugins, registry
 
 
 @pytest.mark.parametrize(
@@ -75,3 +78,50 @@ def test_readers_read_options_that_are_no_literals() -> None:
     readers = {"noise": str.upper, "size": str.upper, "absent": str.upper}
     built = registry.build("dict[noise=gumbel, size=3]", {"dict": dict}, "thing", readers)
     assert built == {"noise": "GUMBEL", "size": 3}
+
+
+# Files and plugins.
+
+FILE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from structgrad.oracles import Subset
+
+@dataclass(frozen=True)
+class Pair(Subset):
+    'Two of n.'
+    k: int = 2
+    name: ClassVar[str] = "pair"
+"""
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "own.py"
+    path.write_text(FILE)
+    yield path
+    plugins.use(())
+
+
+def test_a_class_of_a_file(pair: Path) -> None:
+    oracle = make_oracle(f"{pair}:Pair[k=3]")
+    assert (oracle.name, oracle.k) == ("pair", 3)
+    assert type(make_oracle(f"{pair}:Pair")) is type(oracle)
+
+
+def test_the_names_of_a_file_are_known_while_it_is_in_use(pair: Path) -> None:
+    plugins.use([str(pair)])
+    assert make_oracle("pair[k=4]").k == 4
+    assert list(AVAILABLE_ORACLES) == [*ORACLES, "pair"]
+    plugins.use(())
+    with pytest.raises(ValueError, match="got the unknown oracle 'pair'"):
+        make_oracle("pair")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("no.py:X", "no.py: no such Python file"), ("{pair}:No", "has no attribute 'No'"), ("{pair}:Subset[k=9,x=1]", "unknown option 'x'")],
+)
+def test_a_file_without_the_class(pair: Path, name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_oracle(name.format(pair=pair))
