@@ -9,6 +9,7 @@ from .named import BUILT_IN_PROBLEMS, DATA_FOLDERS, PROBLEMS, REAL_PROBLEMS, ava
 from .offset import Offset
 from .regimes import ENTROPY_STAGES
 from .score_files import Convention, ScoreFile
+from .sized import is_sized, sized_name
 
 __all__ = [
     "BUILT_IN_PROBLEMS",
@@ -26,7 +27,9 @@ __all__ = [
     "default_data",
     "from_file",
     "instance_facts",
+    "is_sized",
     "load",
     "make_loss",
+    "sized_name",
     "stages_of",
 ]

@@ -17,6 +17,7 @@ from .offset import Offset
 from .real import REAL
 from .regimes import ENTROPY_STAGES, REGIMES, regime_items
 from .score_files import Arrays, ScoreFile, ScoreTables, read_arrays
+from .sized import is_sized, sized_name, sized_regime
 from .stage_names import number_of
 
 REAL_PROBLEMS: dict[str, str] = {name: summary for name, (_, summary, _) in REAL.items()}
@@ -64,7 +65,7 @@ def stages_of(name: str) -> tuple[str, ...]:
         >>> stages_of("dtw_speech"), stages_of("chain_regimes")[2:4]
         (('gamma=1', 'gamma=0.1'), ('final', 'h=0.95'))
     """
-    if name in REGIMES:
+    if name in REGIMES or is_sized(name):
         return (*STAGES, *ENTROPY_STAGES)
     if name not in REAL:
         raise ValueError(unknown(name, PROBLEMS, "problem"))
@@ -77,7 +78,7 @@ def load(  # noqa: PLR0913
     """A named problem: float64 scores on the CPU, and one loss per instance.
 
     Args:
-        name: a key of `PROBLEMS`.
+        name: a key of `PROBLEMS`, or a structure with its size, such as ``subset[n=10,k=5]``.
         stage: one of `stages_of(name)`, or with another number.
         instances: how many. Of a real set they are spread evenly over its items by length; built-in ones are numbered from 0.
         data: the folder of the real score files; not read for a built-in problem.
@@ -99,7 +100,7 @@ def load(  # noqa: PLR0913
 
 def _check_stage(name: str, stage: str) -> None:
     stages = stages_of(name)
-    key, most = ("h", 1.0) if name in REGIMES else ("gamma", math.inf)
+    key, most = ("gamma", math.inf) if name in REAL else ("h", 1.0)
     numbered = any(known.startswith(f"{key}=") for known in stages)
     if stage not in stages and not (numbered and number_of(stage, key, most) is not None):
         more = f" {key}=<number> in (0, {most:g}) is a stage too" if numbered else ""
@@ -109,6 +110,8 @@ def _check_stage(name: str, stage: str) -> None:
 def _items(name: str, seed: int, data: str | None) -> Items:
     if name in REGIMES:
         return regime_items(name, seed)
+    if is_sized(name):
+        return regime_items(sized_name(name), seed, sized_regime(name))
     file, _, kind = REAL[name]
     return kind(name, seed, file, _read(name, file, data))
 

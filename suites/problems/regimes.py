@@ -127,24 +127,30 @@ class RegimeItems(Items):
 class SubsetItems(RegimeItems):
     """Subsets with a random classifier of the mean chosen frame, one for all items; the label is the class that it gives to gold."""
 
+    oracle: Subset
+
     def downstream(self, stage: str, index: int) -> ProblemLoss:
-        shared, own = self.random("classifier"), self.random("frames", self.item_name(index))
+        shared, own, gold = self.random("classifier"), self.random("frames", self.item_name(index)), self.gold(index)
         weight, bias = torch.from_numpy(shared.standard_normal((10, 13))), torch.from_numpy(shared.standard_normal(10)) / 3
-        frames = torch.from_numpy(own.standard_normal((12, 13)))
-        logits = Downstream(weight, bias, frames, 3, 0).logits(self.gold(index))
-        return Downstream(weight, bias, frames, 3, int(logits.argmax()))
+        frames = torch.from_numpy(own.standard_normal((len(gold), 13)))
+        logits = Downstream(weight, bias, frames, self.oracle.k, 0).logits(gold)
+        return Downstream(weight, bias, frames, self.oracle.k, int(logits.argmax()))
 
 
-def _normal(*sizes: tuple[int, ...]) -> Draw:
+def normal(*sizes: tuple[int, ...]) -> Draw:
     """Standard normal directions, the event shapes taken in turn."""
     return lambda random, index: torch.from_numpy(random.standard_normal(sizes[index % len(sizes)]))
 
 
 def _chain(random: np.random.Generator, index: int) -> Tensor:
+    """Chains of 3 to 6 with 5 tags."""
+    return chain_direction(random, 3 + index % 4, 5)
+
+
+def chain_direction(random: np.random.Generator, length: int, tags: int) -> Tensor:
     """As in trained taggers, unary scores dominate."""
-    length = 3 + index % 4
-    unary, other = torch.from_numpy(random.standard_normal((length, 5))), torch.from_numpy(random.standard_normal((7, 5))) / 4
-    return LinearChain.from_potentials(unary, other[:5], start=other[5], end=other[6])
+    unary, other = torch.from_numpy(random.standard_normal((length, tags))), torch.from_numpy(random.standard_normal((tags + 2, tags))) / 4
+    return LinearChain.from_potentials(unary, other[:tags], start=other[tags], end=other[tags + 1])
 
 
 def _uniform_policy(event: tuple[int, ...]) -> Tensor:
@@ -173,19 +179,19 @@ _DERIVATION_SHAPES = ((8, 8, 2), (9, 9, 2), (10, 10, 2))
 
 REGIMES: dict[str, Regime] = {
     "categorical_regimes": Regime(
-        "random scores of 10 classes, as peaked as those of categorical_fsdd", Categorical(), _normal((10,)), (0.990, 0.957, 0.112), "mlp"
+        "random scores of 10 classes, as peaked as those of categorical_fsdd", Categorical(), normal((10,)), (0.990, 0.957, 0.112), "mlp"
     ),
     "categories_regimes": Regime(
         "random scores of 4 to 6 categories with 4 parts, as peaked as those of tagging_coarse5",
         Categories(),
-        _normal((4, 4), (5, 4), (6, 4)),
+        normal((4, 4), (5, 4), (6, 4)),
         _TAGGING,
         "mlp",
     ),
     "subset_regimes": Regime(
         "random scores of 3 of 12 with a random downstream classifier, as peaked as those of subset_fsdd_downstream",
         Subset(3),
-        _normal((12,)),
+        normal((12,)),
         (0.995, 0.931, 0.347),
         Downstream.name,
     ),
@@ -195,43 +201,43 @@ REGIMES: dict[str, Regime] = {
     "alignment_regimes": Regime(
         "random scores of alignments of 5×5 to 7×6, as peaked as those of dtw_speech",
         Alignment(),
-        _normal((5, 5), (5, 6), (6, 6), (7, 6)),
+        normal((5, 5), (5, 6), (6, 6), (7, 6)),
         _ALIGNMENT,
     ),
     "constituency_regimes": Regime(
         "random scores of binary trees of 7 to 9 leaves, as peaked as those of binary_trees_listops",
         Constituency(),
-        _normal((7, 7), (8, 8), (9, 9)),
+        normal((7, 7), (8, 8), (9, 9)),
         _BINARY_TREES,
     ),
     "projective_tree_regimes": Regime(
         "random scores of projective trees of 5 to 7 words, as peaked as those of dependency_en_ewt_projective",
         ProjectiveTree(),
-        _normal((6, 6), (7, 7), (8, 8)),
+        normal((6, 6), (7, 7), (8, 8)),
         _PROJECTIVE,
     ),
     "spanning_tree_regimes": Regime(
         "random scores of dependency trees of 4 to 6 words, as peaked as those of dependency_en_ewt",
         SpanningTree(),
-        _normal((5, 5), (6, 6), (7, 7)),
+        normal((5, 5), (6, 6), (7, 7)),
         _DEPENDENCY,
     ),
     "assignment_regimes": Regime(
         "random scores of permutations of 5 to 7, as peaked as those of assignment_alibi_fr_en",
         Assignment(),
-        _normal((5, 5), (6, 6), (7, 7)),
+        normal((5, 5), (6, 6), (7, 7)),
         _ASSIGNMENT,
     ),
     "shift_reduce_regimes": Regime(
         "random scores of derivations of 7 to 9 leaves, normalised globally, as peaked as those of shift_reduce_listops",
         ShiftReduce(),
-        _normal(*_DERIVATION_SHAPES),
+        normal(*_DERIVATION_SHAPES),
         _DERIVATIONS,
     ),
     "policy_regimes": Regime(
         "the same with a policy: derivations of 7 to 9 leaves, normalised at every state",
         ShiftReduce("local"),
-        _normal(*_DERIVATION_SHAPES),
+        normal(*_DERIVATION_SHAPES),
         _DERIVATIONS,
         origin=_uniform_policy,
     ),
@@ -239,7 +245,7 @@ REGIMES: dict[str, Regime] = {
 """By name."""
 
 
-def regime_items(name: str, seed: int) -> RegimeItems:
-    """The item set of a built-in problem."""
-    kind = SubsetItems if name == "subset_regimes" else RegimeItems
-    return kind(name, seed, REGIMES[name])
+def regime_items(name: str, seed: int, regime: Regime | None = None) -> RegimeItems:
+    """The item set of a built-in problem, or of a regime of another name."""
+    chosen = regime or REGIMES[name]
+    return (SubsetItems if isinstance(chosen.oracle, Subset) else RegimeItems)(name, seed, chosen)

@@ -43,8 +43,13 @@ def _names(plan: Plan) -> list[str]:
     at_hand = dict.fromkeys((*problems.available(plan.data), *problems.BUILT_IN_PROBLEMS))
     if not plan.problems:
         return list(problems.available(plan.data))
-    known = [(pattern, at_hand if glob.has_magic(pattern) else problems.PROBLEMS) for pattern in plan.problems]
-    return list(dict.fromkeys(name for pattern, names in known for name in matching((pattern,), names, "problem")))
+    return list(dict.fromkeys(name for pattern in plan.problems for name in _named(pattern, at_hand)))
+
+
+def _named(pattern: str, at_hand: Iterable[str]) -> list[str]:
+    if problems.is_sized(pattern):
+        return [problems.sized_name(pattern)]
+    return matching((pattern,), at_hand if glob.has_magic(pattern) else problems.PROBLEMS, "problem")
 
 
 def _matched(plan: Plan, name: str, pattern: str) -> list[str]:

@@ -1,0 +1,113 @@
+"""Problems that are named by a structure and its size: ``subset[n=10,k=5]``, ``linear_chain[n=4,t=3]``, ``alignment[n=5,m=6]``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from ...oracles import AVAILABLE_ORACLES, LinearChain, make_oracle
+from ...oracles.base import MarginalOracle, Oracle
+from ...oracles.registry import parse, unknown
+from .regimes import REGIMES, Regime, chain_direction, normal
+
+SIZES = {"n": ("length", "rows"), "m": ("columns",), "t": ("tags",)}
+"""The letters of event shapes, and what oracles call these sizes; both are understood."""
+
+
+def is_sized(name: str) -> bool:
+    """Whether a name has the form of a structure with options and sizes.
+
+    Example:
+        >>> is_sized("subset[n=10,k=5]"), is_sized("chain_regimes"), is_sized("[a-c]*"), is_sized("chain[_]*")
+        (True, False, False, False)
+    """
+    head, bracket, rest = name.partition("[")
+    return bool(head and bracket) and rest.endswith("]") and "=" in rest and "*" not in name
+
+
+def sized_name(name: str) -> str:
+    """The one spelling of such a name: letters for sizes, these first, then the options of the structure.
+
+    Raises:
+        ValueError: an unknown structure, option or size; one that is missing; or a space of one structure, or without Gibbs distribution.
+
+    Example:
+        >>> sized_name("subset[k=5, length=10]"), sized_name("alignment[m=4,n=3]")
+        ('subset[n=10,k=5]', 'alignment[n=3,m=4]')
+    """
+    text, _, sizes = _parts(name)
+    letters = {word: letter for letter, words in SIZES.items() for word in words}
+    options = {key: value for key, value in parse(name)[1].items() if letters.get(key, key) not in SIZES}
+    pairs = {**{letters[word]: size for word, size in sizes.items()}, **options}
+    return _written(text, pairs)
+
+
+def _written(text: str, options: Mapping[str, Any]) -> str:
+    """``name[option=value,...]``, as `parse` reads it."""
+    return f"{text}[{','.join(f'{key}={value}' for key, value in options.items())}]"
+
+
+def sized_regime(name: str) -> Regime:
+    """What such a problem is made of: the regime of its structure, with random directions of the one size."""
+    _, oracle, sizes = _parts(name)
+    event = type(oracle).event_shape(**sizes)
+    if not isinstance(oracle, MarginalOracle):
+        raise ValueError(f"got the problem {name!r}, whose oracle has no Gibbs distribution to scale scores by; give a score file")
+    if oracle.count(event) < 2:
+        raise ValueError(f"got the problem {name!r} with {oracle.count(event)} structures; expected at least 2, take other sizes")
+    # The options of an oracle decide between two regimes of one structure: shift-reduce with a policy or without.
+    like = next((regime for regime in REGIMES.values() if regime.oracle == oracle), None) or _of_kind(oracle)
+    draw = normal(event)
+    if isinstance(oracle, LinearChain):
+        draw = lambda random, index: chain_direction(random, sizes["length"], sizes["tags"])  # noqa: E731
+    return dataclasses.replace(like, summary=f"random scores of {name}", oracle=oracle, draw=draw)
+
+
+def _of_kind(oracle: MarginalOracle) -> Regime:
+    found = (regime for regime in REGIMES.values() if type(regime.oracle) is type(oracle))
+    return next(found, Regime("", oracle, normal(), (0.95, 0.7, 0.1)))
+
+
+def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
+    """The text before the bracket, the oracle, and its sizes under the oracle's own names."""
+    text, options = parse(name)
+    sized = {word for words in SIZES.values() for word in words} | set(SIZES)
+    sizes = {key: value for key, value in options.items() if key in sized}
+    rest = {key: value for key, value in options.items() if key not in sized}
+    if ":" not in text and text not in AVAILABLE_ORACLES:
+        raise ValueError(unknown(text, AVAILABLE_ORACLES, "structure"))
+    for key, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"got the problem {name!r} with {key}={size}; expected a whole number of at least 1")
+    oracle = make_oracle(_written(text, rest))
+    return text, oracle, _own_names(name, oracle, sizes)
+
+
+def _own_names(name: str, oracle: Oracle, sizes: dict[str, Any]) -> dict[str, int]:
+    """Sizes by the names that the oracle asks for, in its order."""
+    wanted = size_names(type(oracle))
+    letters = {word: letter for letter, words in SIZES.items() for word in words}
+    found: dict[str, Any] = {word: sizes.get(word, sizes.get(letters.get(word, ""))) for word in wanted}
+    if None in found.values() or len(sizes) != len(wanted):
+        example = ",".join(f"{letters.get(word, word)}=..." for word in wanted)
+        raise ValueError(f"got the problem {name!r}; expected the sizes of {oracle.name}, such as {oracle.name}[{example}]")
+    return found
+
+
+def size_names(kind: type[Oracle]) -> tuple[str, ...]:
+    """The names of the sizes that an oracle's `event_shape` takes, as its own message on missing ones lists them.
+
+    Example:
+        >>> size_names(LinearChain)
+        ('length', 'tags')
+    """
+    named = [key for key, parameter in inspect.signature(kind.event_shape).parameters.items() if parameter.kind != parameter.VAR_KEYWORD]
+    if named:
+        return tuple(named)
+    try:
+        kind.event_shape()
+    except ValueError as error:
+        return tuple(str(error).rpartition("expected ")[2].split(", "))
+    return ()
