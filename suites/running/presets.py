@@ -42,10 +42,12 @@ class Preset:
     """What a plan holds where no option says otherwise; empty means all.
 
     Attributes:
+        summary: one line.
         suites, estimators, stages, instances, portions: as in `Plan`.
         everything: whether problems beyond one per structure take part: categories, policies, and real ones at their stages of training.
     """
 
+    summary: str
     suites: tuple[str, ...]
     estimators: tuple[str, ...]
     stages: tuple[str, ...]
@@ -56,6 +58,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "quick": Preset(
+        "a first look at every structure, about two minutes; not for conclusions",
         ("bias", "sparsity", "memory", "wall_clock"),
         CORE,
         ENTROPIES[:1],
@@ -63,6 +66,7 @@ PRESETS: dict[str, Preset] = {
         {"wall_clock": Portion(instances=1), "memory": Portion(instances=1)},
     ),
     "standard": Preset(
+        "all suites at four entropies, 32 instances each: for conclusions",
         (),
         CORE,
         ENTROPIES,
@@ -76,6 +80,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "thorough": Preset(
+        "all estimators, all problems and their stages of training, 60 instances each: for a paper",
         (),
         (),
         (),

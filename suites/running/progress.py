@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..suite import Effort
@@ -84,6 +84,21 @@ class CostModel:
             else:
                 shared += self.seconds(cell)
         return shared / max(jobs, 1) + alone
+
+
+LEAST_SECONDS = 0.05
+"""The least that an answer gets of a budget."""
+
+
+def seconds_within(plan: Plan, cells: Sequence[Cell], jobs: int, budget: float) -> float:
+    """The most seconds for one estimator on one instance, so that a run of the cells takes about a budget.
+
+    Where the cost model finds the plan cheap enough it is the plan's own number, else every answer's share of what the workers have.
+    """
+    if CostModel(plan).left(cells, jobs) <= budget:
+        return plan.effort.seconds
+    share = budget * max(jobs, 1) / max(sum(_size(cell) for cell in cells), 1)
+    return min(plan.effort.seconds, float(f"{max(share, LEAST_SECONDS):.2g}"))
 
 
 def _keys(cell: Cell) -> list[tuple[object, ...]]:

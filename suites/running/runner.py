@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..base import FAILED, Row
 from .cells import execute
+from .course import AGAIN_FAILED, Course
 from .derived import derive
 from .dispatch import Dispatcher
 from .engines import ENGINES
@@ -15,10 +17,12 @@ from .plan import Machine, Plan
 from .progress import CostModel, Progress, Snapshot, time_limit
 from .store import check_writable, finished, freeze, planned, scratch_path, stored, stored_rows, write_cell
 
-__all__ = ["Machine", "Plan", "collect", "run"]
+__all__ = ["Course", "Machine", "Plan", "collect", "run"]
 
 
-def run(plan: Plan, directory: Path, *, machine: Machine | None = None, progress: Progress | None = None) -> list[Row]:
+def run(
+    plan: Plan, directory: Path, *, machine: Machine | None = None, progress: Progress | None = None, course: Course | None = None
+) -> list[Row]:
     """Measure a plan; every finished cell is one file below ``directory/cells``, and is not measured again.
 
     Interrupted or killed, a run keeps its finished cells: the same call goes on from there. Numbers depend neither on the machine, nor on
@@ -30,9 +34,10 @@ def run(plan: Plan, directory: Path, *, machine: Machine | None = None, progress
         directory: where results lie; made if it is not there.
         machine: workers, limits, engine.
         progress: told how far the run is.
+        course: which cells are measured, and when the run stops early.
 
     Returns:
-        All rows of the plan, in the order of its grid; then skipped pairs, and what follows from all cells together.
+        All rows of the plan that there are, in the order of its grid; then skipped pairs, and what follows from all cells together.
 
     Raises:
         ValueError: a plan that cannot be measured, or an engine that cannot be had.
@@ -46,11 +51,11 @@ def run(plan: Plan, directory: Path, *, machine: Machine | None = None, progress
         >>> {row.verdict for row in rows if row.metric == "relative_bias"}
         {'unbiased-exact'}
     """
-    machine = (machine or Machine()).checked(ENGINES)
+    machine, course = (machine or Machine()).checked(ENGINES), (course or Course()).checked()
     work = grid(plan)
     check_writable(directory)
     freeze(directory, work)
-    _Run(plan, directory, machine, progress).perform(work)
+    _Run(plan, directory, machine, progress, course).perform(work)
     return collect(directory)
 
 
@@ -66,16 +71,16 @@ def collect(directory: Path) -> list[Row]:
 class _Run:
     """One run: what is known of it while it goes on."""
 
-    def __init__(self, plan: Plan, directory: Path, machine: Machine, progress: Progress | None) -> None:
-        self.plan, self.directory, self.machine = plan, directory, machine
+    def __init__(self, plan: Plan, directory: Path, machine: Machine, progress: Progress | None, course: Course) -> None:
+        self.plan, self.directory, self.machine, self.course = plan, directory, machine, course
         self.report = progress or (lambda snapshot: None)
         self.costs = CostModel(plan)
         self.finished = self.failed = self.total = 0
 
     def perform(self, work: Grid) -> None:
         """Measure what is not there yet; exclusive cells come last, one at a time, when nothing else uses the machine."""
-        waiting = [cell for cell in work.cells if not self._is_there(cell)]
-        self.total = len(work.cells)
+        waiting = [cell for cell in work.cells if not self._stays(cell)]
+        self.total = self.finished + len(waiting)
         self.left = {cell.identity: cell for cell in waiting}
         self._tell("resumed" if self.finished else "", None)
         if not waiting:
@@ -86,16 +91,29 @@ class _Run:
         else:
             self._elsewhere(shared, alone)
 
-    def _is_there(self, cell: Cell) -> bool:
+    def _stays(self, cell: Cell) -> bool:
+        """Whether a cell is not measured now, for it is finished, or is not asked for."""
         content = stored(self.directory, cell)
-        if content is None or not finished(content):
-            return False
-        self.finished += 1
-        self.costs.add(cell, content["seconds"])
-        return True
+        there = content is not None and finished(content)
+        again = not there if self.course.rerun is None else self._again(cell, content)
+        if content is not None and there and not again:
+            self.finished += 1
+            self.costs.add(cell, content["seconds"])
+        return not again
+
+    def _again(self, cell: Cell, content: dict[str, Any] | None) -> bool:
+        if self.course.rerun != AGAIN_FAILED:
+            return self.course.asks_for(cell)
+        return content is not None and any(row.status in (*FAILED, "nonfinite") for row in content["rows"])
+
+    def _stops(self) -> bool:
+        """Whether no further cell is started."""
+        return self.course.spent() or (self.course.fail_fast and self.failed > 0)
 
     def _here(self, cells: Sequence[Cell]) -> None:
         for cell in cells:
+            if self._stops():
+                return
             scratch = scratch_path(self.directory, cell)
             scratch.mkdir(parents=True, exist_ok=True)
             self._keep(cell, execute(self.plan, cell, scratch), None)
@@ -104,11 +122,15 @@ class _Run:
         dispatcher = Dispatcher(self.plan, self.directory, ENGINES[self.machine.engine](self.plan, self.machine), self._limit)
         try:
             for cells, places in ((shared, dispatcher.engine.places()), (alone, 1)):
-                for result in dispatcher.measured(cells, places):
+                for result in dispatcher.measured(() if self._stops() else cells, places):
+                    if self._stops():
+                        dispatcher.waiting.clear()
                     if result is None:
                         self._tell("", dispatcher)
                     else:
                         self._keep(*result, dispatcher)
+                    if self.course.fail_fast and self.failed:
+                        return
         finally:
             dispatcher.close()
 

@@ -15,10 +15,11 @@ from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ..base import FAILED, Row
+from ..base import FAILED, SCHEMA_VERSION, Row
 from .grid import Cell, Grid
 
 PLAN = "plan.jsonl"
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError)
 _NUMBERS = ("value", "low", "high")
 _UNSET = object()
 _DEFAULTS = {field.name: field.default for field in fields(Row) if field.name != "schema_version" and field.default is not MISSING}
@@ -74,12 +75,53 @@ def write_cell(directory: Path, cell: Cell, text: str) -> None:
 
 
 def stored(directory: Path, cell: Cell) -> dict[str, Any] | None:
-    """The content of a cell's file with `Row` objects; None where there is none."""
+    """The content of a cell's file with `Row` objects; None where there is none that can be read, so that it is measured again.
+
+    Raises:
+        ValueError: a file of a newer schema version.
+    """
+    path = cell_path(directory, cell)
     try:
-        content: dict[str, Any] = json.loads(cell_path(directory, cell).read_text())
+        content: dict[str, Any] = json.loads(path.read_text())
+        _check_version(path, content)
+        return {
+            **content,
+            "rows": [_unpacked({**content["shared"], **row}) for row in content["rows"]],
+            "seconds": float(content["seconds"]),
+        }
     except FileNotFoundError:
         return None
-    return {**content, "rows": [_unpacked({**content["shared"], **row}) for row in content["rows"]]}
+    except NewerSchemaError:
+        raise
+    except _DAMAGE:
+        return None
+
+
+def damaged(directory: Path, work: Grid) -> list[Path]:
+    """The files of cells that are there and cannot be read."""
+    return [path for cell in work.cells if (path := cell_path(directory, cell)).is_file() and stored(directory, cell) is None]
+
+
+def unmeasured(directory: Path, work: Grid) -> list[Cell]:
+    """The cells that have no file that can be read."""
+    return [cell for cell in work.cells if stored(directory, cell) is None]
+
+
+class NewerSchemaError(ValueError):
+    """What a newer version of the package wrote."""
+
+    def __init__(self, path: Path, version: object) -> None:
+        super().__init__(
+            f"{path} has the schema version {version}, this structgrad reads {SCHEMA_VERSION}; "
+            "nothing was changed: upgrade structgrad, or name another folder"
+        )
+
+
+def _check_version(path: Path, content: dict[str, Any]) -> None:
+    """Refuse rows of a newer version before they are taken apart: their columns may be others."""
+    versions = [rows.get("schema_version", 0) for rows in (content["shared"], *content["rows"])]
+    if max(versions) > SCHEMA_VERSION:
+        raise NewerSchemaError(path, max(versions))
 
 
 def finished(content: dict[str, Any] | None) -> bool:
@@ -113,13 +155,22 @@ def planned(directory: Path) -> Grid:
 
     Raises:
         FileNotFoundError: no run was ever started there.
+        ValueError: a plan that is damaged, or of a newer schema version.
     """
     path = directory / PLAN
     if not path.is_file():
         raise FileNotFoundError(f"found no plan {path}; expected the folder of a run, finished or not")
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    cells = (Cell(**{**item["cell"], "estimators": tuple(item["cell"]["estimators"])}) for item in found if "cell" in item)
-    return Grid(tuple(cells), tuple(_unpacked(item["skip"]) for item in found if "skip" in item))
+    try:
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        cells = tuple(Cell(**{**item["cell"], "estimators": tuple(item["cell"]["estimators"])}) for item in found if "cell" in item)
+        skips = tuple(item["skip"] for item in found if "skip" in item)
+        for skip in skips:
+            _check_version(path, {"shared": skip, "rows": []})
+        return Grid(cells, tuple(map(_unpacked, skips)))
+    except NewerSchemaError:
+        raise
+    except _DAMAGE as error:
+        raise ValueError(f"{path} is damaged ({error}); finished cells are kept, run the same command again to plan anew") from error
 
 
 def stored_rows(directory: Path, work: Grid) -> Iterator[Row]:
