@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from ..suites.base import SCHEMA_VERSION, Row
 from ..suites.running.runner import collect
-from ..suites.running.store import PLAN
+from ..suites.running.store import PLAN, NewerSchemaError
 
 TABLE = "results.parquet"
 MANIFEST = "run.json"
@@ -60,7 +60,7 @@ COLUMNS: dict[str, str] = {field.name: _DTYPES.get(field.name, "category") for f
 """The columns of the table in their order, with their pandas types; a name with few values is a category."""
 
 _PACKAGES = ("structgrad", "torch", "numpy", "scipy", "pandas")
-_SETTLED_ELSEWHERE = ("batch_size",)
+_SETTLED_ELSEWHERE = ("batch_size", "threads")
 
 Manifest = dict[str, Any]
 """What a run was: plan, command, times, environment. JSON values only."""
@@ -116,7 +116,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
-    """The table and the manifest of a run; of one that was killed, what its cells hold so far.
+    """The table and the manifest of a run; of one that was killed or interrupted, what its cells hold so far.
+
+    Where a table is damaged and the cells are there, it is derived from them again.
 
     Args:
         path: the folder of a run, or its table.
@@ -126,21 +128,61 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
         ValueError: the file is no table of structgrad, or one of another schema version.
     """
     given = Path(path)
-    file = given / TABLE if given.is_dir() else given
-    if given.is_dir() and not file.is_file() and (given / PLAN).is_file():
-        return to_frame(collect(given)), _manifest(given)
+    folder, file = (given, given / TABLE) if given.is_dir() else (given.parent, given)
+    has_cells = file.name == TABLE and (folder / PLAN).is_file()
+    if has_cells and (not file.is_file() or (given.is_dir() and _unfinished(folder))):
+        return _derived(folder)
     if not file.is_file():
         raise FileNotFoundError(f"`read` found no table {file}; expected the folder of a finished run, or its {TABLE}")
-    metadata = _metadata(file)
-    version = metadata.get(_METADATA_VERSION, b"").decode()
+    try:
+        metadata = dict(pq.read_schema(file).metadata or {})
+        _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
+        frame: pd.DataFrame = pq.read_table(file).to_pandas()
+    except (pa.ArrowException, OSError) as error:
+        if has_cells:
+            return _derived(folder)
+        raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
+    frame["batches"] = frame["batches"].map(tuple)
+    return frame[list(COLUMNS)].astype(COLUMNS), json.loads(metadata[_METADATA_MANIFEST])
+
+
+def _check_version(file: Path, version: str) -> None:
+    if version.isdigit() and int(version) > SCHEMA_VERSION:
+        raise NewerSchemaError(file, version)
     if version != str(SCHEMA_VERSION):
         raise ValueError(
             f"{file} has the schema version {version or 'of no structgrad table'}; "
             f"expected {SCHEMA_VERSION}: measure again, or read it with the structgrad that wrote it"
         )
-    frame: pd.DataFrame = pq.read_table(file).to_pandas()
-    frame["batches"] = frame["batches"].map(tuple)
-    return frame[list(COLUMNS)].astype(COLUMNS), json.loads(metadata[_METADATA_MANIFEST])
+
+
+def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
+    return to_frame(collect(folder)), manifest_of(folder)
+
+
+def _unfinished(folder: Path) -> bool:
+    """Whether the latest run of a folder did not come to its end, so that its table, if any, is that of an earlier one."""
+    return manifest_of(folder).get("status") in ("running", "interrupted", "broken")
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """What ``run.json`` says; nothing where it is missing or damaged."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def check_not_newer(folder: Path) -> None:
+    """Refuse a folder whose run was made by a newer version, before anything in it is replaced.
+
+    Raises:
+        ValueError: a newer schema version.
+    """
+    version = manifest_of(folder).get("schema_version", 0)
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise NewerSchemaError(folder / MANIFEST, version)
 
 
 def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
@@ -148,21 +190,8 @@ def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
     write_whole(directory / MANIFEST, (_text(manifest) + "\n").encode())
 
 
-def _manifest(directory: Path) -> Manifest:
-    path = directory / MANIFEST
-    found: Manifest = json.loads(path.read_text()) if path.is_file() else {}
-    return found
-
-
 def _text(manifest: Mapping[str, Any]) -> str:
     return json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str)
-
-
-def _metadata(file: Path) -> dict[bytes, bytes]:
-    try:
-        return dict(pq.read_schema(file).metadata or {})
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{file} is no Parquet file; expected the {TABLE} of a run") from error
 
 
 def plan_hash(plan: Mapping[str, Any]) -> str:
@@ -178,9 +207,8 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": _dirty(),
-        "cpu": _processor(),
+        **dict(zip(("commit", "dirty"), commit_of_package(), strict=True)),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "os": platform.platform(),
         "threads": torch.get_num_threads(),
@@ -207,12 +235,14 @@ def _git(*arguments: str) -> str | None:
     return answer.stdout.strip()
 
 
-def _dirty() -> bool | None:
+def commit_of_package() -> tuple[str | None, bool | None]:
+    """The commit of the checkout that the package lies in, and whether it was changed since; None outside one."""
     changes = _git("status", "--porcelain")
-    return None if changes is None else bool(changes)
+    return _git("rev-parse", "HEAD"), None if changes is None else bool(changes)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -25,16 +25,25 @@ _PIPED_WIDTH = 240
 _QUIET_SECONDS = 10.0
 
 
-def console() -> Console:
-    """Standard output; a pipe gets long lines, not wrapped ones."""
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+def console(*, error: bool = False) -> Console:
+    """Standard output, or standard error; a pipe gets long lines, not wrapped ones."""
+    stream = sys.stderr if error else sys.stdout
+    return Console(width=None if stream.isatty() else _PIPED_WIDTH, highlight=False, stderr=error)
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
-    """A bar and a line per worker on a terminal; elsewhere a plain line now and then. Both go to standard error."""
-    if not sys.stderr.isatty():
-        yield plain_progress()
+def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Progress]:
+    """A bar and a line per worker on a terminal; elsewhere a plain line now and then. Both go to standard error.
+
+    Args:
+        quiet: nothing.
+        verbose: a plain line for every cell, on a terminal too.
+    """
+    if quiet:
+        yield lambda snapshot: None
+        return
+    if verbose or not sys.stderr.isatty():
+        yield plain_progress(quiet=0.0 if verbose else _QUIET_SECONDS, named=verbose)
         return
     from rich.live import Live
 
@@ -76,14 +85,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def plain_progress(*, quiet: float = _QUIET_SECONDS) -> Progress:
-    """A line at the start, at the end, and in between at most once in a while."""
+def plain_progress(*, quiet: float = _QUIET_SECONDS, named: bool = False) -> Progress:
+    """A line at the start, at the end, and in between at most once in a while; or one for every cell that is finished."""
     last = -float("inf")
 
     def report(snapshot: Snapshot) -> None:
         nonlocal last
         ending = snapshot.finished == snapshot.total and snapshot.label != ""
-        if ending or time.monotonic() - last >= quiet:
+        if ending or (time.monotonic() - last >= quiet and (snapshot.label != "" or not named)):
             last = time.monotonic()
             sys.stderr.write(f"{_overall(snapshot)} {snapshot.label}".rstrip() + "\n")
             sys.stderr.flush()

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .outcome import INTERRUPTED, SOME_FAILED, sentences
+from ..catalogue import names
+from ..plans.config import read_options
+from .outcome import INTERRUPTED, SOME_FAILED, fail, sentences
 
 _WHAT, _FILE, _PRECISION = "What is measured", "A score file of your own", "How precisely"
 _MACHINE, _OUTPUT = "How it runs", "Where results go"
@@ -16,9 +18,25 @@ _MACHINE, _OUTPUT = "How it runs", "Where results go"
 def run(  # noqa: PLR0913 - one parameter per option
     suite: Annotated[
         list[str] | None,
-        typer.Argument(help="Suites: names or globs; those of the preset by default.", metavar="[SUITE]...", show_default=False),
+        typer.Argument(
+            help="Suites: names or globs; those of the preset by default.",
+            metavar="[SUITE]...",
+            show_default=False,
+            autocompletion=names.complete_suites,
+        ),
     ] = None,
     *,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TOML file of options, by their names here; those of the command line win.",
+            metavar="FILE",
+            rich_help_panel=_WHAT,
+            show_default=False,
+            is_eager=True,
+            callback=read_options,
+        ),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -26,6 +44,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="quick",
+            autocompletion=names.complete_presets,
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The same as --preset quick.", rich_help_panel=_WHAT)] = False,
@@ -34,16 +53,33 @@ def run(  # noqa: PLR0913 - one parameter per option
         typer.Option(
             "--estimator",
             "-e",
-            help=r"A name with or without options, or a glob: 'imle\[lambda=2.5]', 'reinforce*'. Repeatable.",
+            help=r"A name with or without options, or a glob: 'imle\[lambda=2.5]', 'reinforce*'; or your own class: "
+            "module:MyEstimator, ./my.py:MyEstimator (measured again when its `version` is raised). Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="the preset's",
+            autocompletion=names.complete_estimators,
         ),
     ] = [],  # noqa: B006 - typer copies it
+    plugin: Annotated[
+        list[Path],
+        typer.Option(
+            help="A Python file whose estimators and oracles can be named by their `name`. Repeatable.",
+            metavar="FILE",
+            rich_help_panel=_WHAT,
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
     problem: Annotated[
         list[str],
         typer.Option(
-            "--problem", "-p", help="A name or a glob. Repeatable.", metavar="NAME", rich_help_panel=_WHAT, show_default="the preset's"
+            "--problem",
+            "-p",
+            help=r"A name or a glob, or a structure with its size: 'subset\[n=10,k=5]'. Repeatable.",
+            metavar="NAME",
+            rich_help_panel=_WHAT,
+            show_default="the preset's",
+            autocompletion=names.complete_problems,
         ),
     ] = [],  # noqa: B006
     stage: Annotated[
@@ -53,10 +89,18 @@ def run(  # noqa: PLR0913 - one parameter per option
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="the preset's",
+            autocompletion=names.complete_stages,
         ),
     ] = [],  # noqa: B006
     loss: Annotated[
-        str | None, typer.Option(help="A loss for all problems.", metavar="NAME", rich_help_panel=_WHAT, show_default="every problem's own")
+        str | None,
+        typer.Option(
+            help="A loss for all problems.",
+            metavar="NAME",
+            rich_help_panel=_WHAT,
+            show_default="every problem's own",
+            autocompletion=names.complete_losses,
+        ),
     ] = None,
     offset: Annotated[float, typer.Option(help="A constant added to every loss.", metavar="NUMBER", rich_help_panel=_WHAT)] = 0.0,
     data: Annotated[
@@ -76,8 +120,16 @@ def run(  # noqa: PLR0913 - one parameter per option
         typer.Option(help="Measure on these scores (.npz or .safetensors).", metavar="FILE", rich_help_panel=_FILE, show_default=False),
     ] = None,
     oracle: Annotated[
-        str, typer.Option(help=r"The structure that they score, such as 'subset\[k=3]'.", metavar="NAME", rich_help_panel=_FILE)
-    ] = "linear_chain",
+        str | None,
+        typer.Option(
+            help=r"The structure that they score, such as 'subset\[k=3]'. Without a file, a structure with its size, "
+            r"'subset\[n=10,k=5]': the same as --problem.",
+            metavar="NAME",
+            rich_help_panel=_FILE,
+            show_default="linear_chain",
+            autocompletion=names.complete_oracles,
+        ),
+    ] = None,
     field: Annotated[
         list[str],
         typer.Option(
@@ -101,9 +153,21 @@ def run(  # noqa: PLR0913 - one parameter per option
         typer.Option(help="The most of them for one instance.", metavar="N", rich_help_panel=_PRECISION, show_default="the preset's"),
     ] = None,
     seconds: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="The most for one estimator on one instance.", metavar="SECONDS", rich_help_panel=_PRECISION, show_default="the preset's"
+            help="The most for one estimator on one instance: 20, 90s, 2m.",
+            metavar="DURATION",
+            rich_help_panel=_PRECISION,
+            show_default="the preset's",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="The most for the whole run, such as 10m: every answer gets its share, and when it is spent no cell is started.",
+            metavar="DURATION",
+            rich_help_panel=_PRECISION,
+            show_default="none",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Everything random comes from it.", metavar="N", rich_help_panel=_PRECISION)] = 0,
@@ -131,8 +195,17 @@ def run(  # noqa: PLR0913 - one parameter per option
             show_default="as many as there are cores",
         ),
     ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Threads of every worker; times are always taken on one.", metavar="N", rich_help_panel=_MACHINE)
+    ] = 1,
     engine: Annotated[
-        str, typer.Option(help="local, or ray for the workers of a Ray cluster.", metavar="NAME", rich_help_panel=_MACHINE)
+        str,
+        typer.Option(
+            help="local, or ray for the workers of a Ray cluster.",
+            metavar="NAME",
+            rich_help_panel=_MACHINE,
+            autocompletion=names.complete_engines,
+        ),
     ] = "local",
     address: Annotated[
         str | None,
@@ -144,9 +217,9 @@ def run(  # noqa: PLR0913 - one parameter per option
         ),
     ] = None,
     timeout: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="Seconds that one cell may take.", metavar="SECONDS", rich_help_panel=_MACHINE, show_default="far above its budget"
+            help="What one cell may take: 90s, 2m.", metavar="DURATION", rich_help_panel=_MACHINE, show_default="far above its share"
         ),
     ] = None,
     memory_limit: Annotated[
@@ -157,7 +230,10 @@ def run(  # noqa: PLR0913 - one parameter per option
     timing: Annotated[
         bool, typer.Option("--timing/--no-timing", help="Whether suites that need the machine alone take part.", rich_help_panel=_WHAT)
     ] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and leave.", rich_help_panel=_OUTPUT)] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show the plan, its cells, and estimates of time and memory, and leave.", rich_help_panel=_OUTPUT),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -165,51 +241,76 @@ def run(  # noqa: PLR0913 - one parameter per option
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
+    rerun: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure nothing but these cells again: failed, or a suite, problem, stage or estimator, or a glob.",
+            metavar="WHICH",
+            rich_help_panel=_OUTPUT,
+            show_default=False,
+        ),
+    ] = None,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End with the first cell that fails.", rich_help_panel=_OUTPUT)] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON at the end, all else to standard error.", rich_help_panel=_OUTPUT)
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the last lines only.", rich_help_panel=_OUTPUT)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every cell.", rich_help_panel=_OUTPUT)] = False,
 ) -> None:
     """Measure estimators on problems: bias, variance, time, memory, sparsity; with a report.
 
     The same command again goes on where it stopped: finished cells are not measured twice.
 
-    Exit codes: 0 all well, 2 bad input, 3 some cells failed, 130 interrupted.
+    Exit codes: 0 all well, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
     """
     with sentences():
+        from ...suites.running.course import Course
         from ...suites.running.plan import CORES, Machine
         from ...suites.running.presets import DEFAULT, plan_of
         from .. import launch
+        from ..plans import durations, options, outline, repeat
 
         if quick and preset not in (None, "quick"):
             raise ValueError(f"`run` got both --quick and --preset {preset}; give one of them")
-        chosen = launch.preset_name(preset or DEFAULT)
+        chosen = options.preset_name(preset or DEFAULT)
         settings = {"loss": loss} if loss else {}
-        own = launch.score_file(file, oracle, field, instances=instances, seed=seed, **settings) if file else None
+        scored = oracle or options.FILE_ORACLE
+        own = options.score_file(file, scored, field, instances=instances, seed=seed, **settings) if file else None
+        limits = {"replicates": replicates, "most_replicates": max_replicates, "seconds": durations.optional_seconds(seconds, "--seconds")}
         plan = plan_of(
             chosen,
-            suites=launch.suite_names(tuple(suite or ()), chosen, timing=timing),
-            problems=tuple(problem) or launch.problems_of_folder(data),
+            suites=options.suite_names(tuple(suite or ()), chosen, timing=timing),
+            problems=(*problem, *(() if own else options.problems_of_oracle(oracle))) or options.problems_of_folder(data),
             stages=tuple(stage),
             estimators=tuple(estimator),
-            data=None if own else launch.score_source(data, builtin=builtin),
+            data=None if own else options.score_source(data, builtin=builtin),
             file=own,
             loss=loss,
             offset=offset,
             instances=instances,
-            effort=launch.effort_of(chosen, replicates=replicates, most_replicates=max_replicates, seconds=seconds),
+            effort=options.effort_of(chosen, **limits),
             batch_size=batch_size,
             seed=seed,
             tier=tier,
             dtype=dtype,
             device=device,
+            threads=threads,
+            plugins=tuple(map(str, plugin)),
         )
-        machine = Machine(CORES if jobs is None else jobs, timeout, memory_limit, engine, address)
-        launch.pin_threads()
-        repeat = launch.command(plan, out, preset=chosen, machine=machine)
+        workers = max(CORES // threads, 1) if jobs is None else jobs
+        machine = Machine(workers, durations.optional_seconds(timeout, "--timeout"), memory_limit, engine, address)
+        course = Course(rerun, durations.optional_seconds(budget, "--budget"), fail_fast)
+        launch.pin_threads(threads)
+        plan = plan if seconds else options.within_budget(plan, workers, course.budget)
+        again = repeat.command(plan, out, preset=chosen, machine=machine, course=course)
+        voice = launch.Voice(quiet, verbose, as_json)
+        cells = launch.planned(plan, machine)
         if dry_run:
-            launch.show(plan, machine, chosen)
+            outline.show(outline.outline(plan, cells, machine, chosen), plan, machine, again if as_json else None)
             return
-        work = launch.Launch(plan, launch.prepare(plan, out, machine=machine, fresh=fresh), machine, chosen, repeat)
+        work = launch.Launch(plan, cells, launch.prepare(plan, out, fresh=fresh), machine, chosen, again, course, voice)
         try:
             counts = work.perform()
-        except KeyboardInterrupt:
-            typer.echo(f"interrupted; finished cells are kept, go on with: {work.repeat}", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+        except launch.StoppedError as error:
+            fail(error, INTERRUPTED if error.interrupted else SOME_FAILED)
     raise typer.Exit(SOME_FAILED if counts["failed"] else 0)

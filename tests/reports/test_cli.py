@@ -17,9 +17,12 @@ from typer.testing import CliRunner, Result
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.reports import figures, launch, results, terminal
+from structgrad.reports.catalogue import names
 from structgrad.reports.cli import app
+from structgrad.reports.plans import options, repeat
 from structgrad.suites.problems.score_files import Convention
 from structgrad.suites.running import runner
+from structgrad.suites.running.course import Course
 from structgrad.suites.running.grid import Grid
 from structgrad.suites.running.plan import Machine, Plan
 from structgrad.suites.running.presets import plan_of
@@ -50,6 +53,9 @@ SMALL = [
 MACHINES: list[Machine] = []
 """Those that `fake_run` got."""
 
+COURSES: list[Course] = []
+"""The same."""
+
 
 def call(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
@@ -71,9 +77,10 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
     def install(outcome: Any) -> list[Plan]:
         plans: list[Plan] = []
 
-        def run(plan: Plan, directory: Path, *, machine: Machine, progress: Any = None) -> Any:
+        def run(plan: Plan, directory: Path, *, machine: Machine, progress: Any, course: Course) -> Any:
             plans.append(plan)
             MACHINES.append(machine)
+            COURSES.append(course)
             progress(Snapshot(1, 1, 0, "only cell"))
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -136,7 +143,7 @@ def test_list_as_json_and_by_pattern() -> None:
     found = json.loads(call("list", "estimators", "reinforce*", "--json").stdout)
     assert [record["name"] for record in found] == [name for name in ESTIMATORS if name.startswith("reinforce")]
     assert found[0]["unbiased"] is True
-    assert set(json.loads(call("list", "--json").stdout)) == {"estimators", "oracles", "problems", "losses", "metrics"}
+    assert set(json.loads(call("list", "--json").stdout)) == set(names.KINDS)
 
 
 def test_list_refuses_an_unknown_kind_or_pattern() -> None:
@@ -236,7 +243,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatch
 def test_real_scores_are_used_where_they_are_found_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any
 ) -> None:
-    monkeypatch.setattr(launch, "default_data", lambda: "found")
+    monkeypatch.setattr(options, "default_data", lambda: "found")
     plans = fake_run(examples.rows()[:4])
     call("run", "-o", str(tmp_path))
     call("run", "--builtin", "-o", str(tmp_path))
@@ -273,7 +280,7 @@ def test_the_command_repeats_the_plan(fake_run: Any, tmp_path: Path) -> None:
     own = {"data": str(tmp_path), "instances": 9, "offset": 3.0, "effort": effort, "suites": ("bias",), "stages": ("final",)}
     plan = plan_of("standard", problems=("a b",), estimators=("reinforce*",), **own)
     machine = Machine(3, 4.0, 1.5)
-    assert call(*shlex.split(launch.command(plan, tmp_path, preset="standard", machine=machine))[1:]).exit_code == 0
+    assert call(*shlex.split(repeat.command(plan, tmp_path, preset="standard", machine=machine))[1:]).exit_code == 0
     assert plans == [plan]
     assert MACHINES[-1] == machine
 

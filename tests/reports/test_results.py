@@ -64,7 +64,9 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     path = results.write(examples.rows(), tmp_path, examples.MANIFEST)
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"structgrad_schema_version": b"999"}), path)
-    with pytest.raises(ValueError, match=r"has the schema version 999; expected 3: measure again"):
+    with pytest.raises(
+        ValueError, match=r"results.parquet has the schema version 999, this structgrad reads 3; nothing was changed: upgrade structgrad"
+    ):
         results.read(tmp_path)
 
 
@@ -76,7 +78,7 @@ def test_another_parquet_table_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / results.TABLE).write_text("no table")
-    with pytest.raises(ValueError, match=r"results\.parquet is no Parquet file; expected the results\.parquet of a run"):
+    with pytest.raises(ValueError, match=r"results\.parquet is no Parquet file, or damaged; expected the results\.parquet of a run"):
         results.read(tmp_path)
 
 

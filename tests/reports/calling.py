@@ -1,0 +1,24 @@
+"""Calling the command line in this process."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner, Result
+
+from structgrad.reports.cli import app
+
+SMALL = ["run", "bias", "--builtin", "-j", "0", "-p", "categorical_regimes", "--stage", "init", "--instances", "1"]
+FEW = ["--replicates", "64", "--max-replicates", "64"]
+"""A run of a moment."""
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+def refused(*words: object, code: int = 2) -> str:
+    """The one line on standard error of a call that is refused."""
+    result = call(*words)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
