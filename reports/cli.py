@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import Annotated
 
 import typer
 
-from .commands import catalogue, report, run
+from .commands import catalogue, describe, doctor, export, init, report, run, status
 
 app = typer.Typer(
     name="structgrad",
@@ -25,6 +24,8 @@ def main() -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
+        import importlib.metadata
+
         typer.echo(f"structgrad {importlib.metadata.version('structgrad')}")
         raise typer.Exit
 
@@ -37,8 +38,13 @@ def _options(
 
 
 app.command("list")(catalogue.list_)
+app.command()(describe.describe)
+app.command()(init.init)
+app.command()(doctor.doctor)
 app.command()(run.run)
+app.command()(status.status)
 app.command()(report.report)
+app.command()(export.export)
 
 if __name__ == "__main__":
     main()

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from .. import listing, terminal
+from ..catalogue.names import KINDS, complete_kinds
 from .outcome import sentences
 
 
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(help="One of " + ", ".join(listing.KINDS) + "; all of them by default.", metavar="[KIND]", show_default=False),
+        typer.Argument(
+            help="One of " + ", ".join(KINDS) + "; all of them by default.",
+            metavar="[KIND]",
+            show_default=False,
+            autocompletion=complete_kinds,
+        ),
     ] = None,
     pattern: Annotated[
         str | None, typer.Argument(help="A part of a name, or a glob such as 'reinforce*'.", metavar="[PATTERN]", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what there is: estimators, oracles, problems, losses, metrics."""
+    """Show what there is: estimators, oracles, problems, losses, suites, metrics, engines, presets, plugins."""
+    import json
+
+    from .. import terminal
+    from ..catalogue import listing
+
     with sentences():
         records = listing.select(kind, pattern)
+        for warning in listing.warnings() if kind in (None, "estimators", "oracles") else ():
+            typer.echo(f"warning: {warning}", err=True)
     if as_json:
         typer.echo(json.dumps(records[kind] if kind else records, indent=2, ensure_ascii=False))
         return
     for name, found in records.items():
         if found:
             terminal.console().print(listing.as_table(name, found))
+    if kind == "plugins" and not records["plugins"]:
+        typer.echo(
+            "no plugins: packages offer them as entry points structgrad.estimators and structgrad.oracles, files with --plugin FILE.py"
+        )

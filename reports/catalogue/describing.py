@@ -1,0 +1,142 @@
+"""What is known of one thing, for ``structgrad describe``: a record of plain values, whatever its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...oracles.registry import hint, parse
+from .estimator_facts import estimator
+from .listing import Record
+from .oracle_facts import oracle, problem
+
+Describer = Callable[[str], Record]
+
+
+def describe(name: str) -> list[Record]:
+    """Everything known of a name: one record for each kind that has it.
+
+    Args:
+        name: of an estimator, oracle, problem, suite, metric, loss or preset; those of the first three with options too, and of a class as
+            ``module:Class`` or ``file.py:Class``.
+
+    Raises:
+        ValueError: a name that nothing has, with the nearest names of all kinds, or an option that is unknown.
+    """
+    head = parse(name)[0] if "[" in name else name
+    if ":" in head:
+        return [{"kind": _kind_of_class(head), **_class_describer(head)(name)}]
+    kinds = _kinds()
+    found = [{"kind": kind, **describer(name)} for kind, (known, describer) in kinds.items() if head in known]
+    if not found:
+        names = sorted({entry for known, _ in kinds.values() for entry in known})
+        raise ValueError(f"`describe` got the unknown name {name!r}; {_near(name, names)}")
+    return found
+
+
+def _near(name: str, names: list[str]) -> str:
+    """The nearest names; all of them would be too many to print."""
+    told = hint(name, names)
+    return told if told.startswith("did") else "`structgrad list` shows what there is"
+
+
+def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:
+    """The names of each kind, and what describes one."""
+    from ...estimators import AVAILABLE_ESTIMATORS
+    from ...oracles import AVAILABLE_ORACLES
+    from ...suites.base import METRICS
+    from ...suites.measures import SUITES
+    from ...suites.problems import LOSSES, PROBLEMS
+    from ...suites.running.presets import PRESETS
+
+    return {
+        "estimator": (AVAILABLE_ESTIMATORS, estimator),
+        "oracle": (AVAILABLE_ORACLES, oracle),
+        "problem": (PROBLEMS, problem),
+        "suite": (SUITES, suite),
+        "metric": (METRICS, metric),
+        "loss": (LOSSES, loss),
+        "preset": (PRESETS, preset),
+    }
+
+
+def _kind_of_class(head: str) -> str:
+    return "oracle" if _class_describer(head) is oracle else "estimator"
+
+
+def _class_describer(head: str) -> Describer:
+    """An oracle where the class is one; else an estimator, whose own message tells where it is none."""
+    from ...oracles import Oracle
+    from ...oracles.registry import imported
+
+    found = imported(head, "class")
+    return oracle if isinstance(found, type) and issubclass(found, Oracle) else estimator
+
+
+def suite(name: str) -> Record:
+    """A suite: its question, and how it is run."""
+    from ...suites.measures import SUITES
+
+    found = SUITES[name]
+    return {
+        "name": name,
+        "description": found.summary,
+        "runs": "alone on the machine" if found.exclusive else "beside other cells",
+        "cells": "one for all estimators of a problem, side by side" if found.together else "one for each estimator",
+        "version": found.version,
+        "documentation": document(found),
+        "example": f"structgrad run {name}",
+    }
+
+
+def metric(name: str) -> Record:
+    """A metric: its meaning and its unit."""
+    from ...suites.base import METRICS, unit_of
+
+    return {"name": name, "description": METRICS[name], "unit": unit_of(name)}
+
+
+def loss(name: str) -> Record:
+    """A loss: what it claims."""
+    from ...suites.problems import LOSSES
+
+    found = LOSSES[name]
+    return {
+        "name": name,
+        "differentiable": found.differentiable,
+        "inside_hull": found.inside_hull,
+        "vertex_degree": found.vertex_degree,
+        "extension": found.extension,
+        "documentation": document(found),
+        "example": f"structgrad run bias --loss {name}",
+    }
+
+
+def preset(name: str) -> Record:
+    """A preset: what a run holds where no option says otherwise."""
+    from ...suites.measures import SUITES
+    from ...suites.running.presets import PRESETS
+    from ...suites.suite import EFFORTS
+
+    found = PRESETS[name]
+    portions = {
+        suite: {key: value for key, value in vars(portion).items() if value is not None} for suite, portion in found.portions.items()
+    }
+    return {
+        "name": name,
+        "description": found.summary,
+        "suites": list(found.suites or SUITES),
+        "estimators": list(found.estimators) or "all",
+        "stages": list(found.stages) or "all",
+        "instances": found.instances,
+        "less_of": portions,
+        "effort": vars(EFFORTS[name]),
+        "example": f"structgrad run --preset {name}",
+    }
+
+
+def document(kind: type) -> str:
+    """The docstring of a class, without indentation."""
+    import inspect
+
+    return inspect.cleandoc(kind.__doc__ or "")

@@ -1,0 +1,57 @@
+"""The table of a run in the formats of other programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from ...oracles.registry import unknown
+
+
+def to_csv(frame: pd.DataFrame) -> bytes:
+    """Comma-separated values, one row per line; the batches behind a number are numbers separated by semicolons."""
+    plain = frame.assign(batches=frame["batches"].map(lambda values: ";".join(map(repr, values))))
+    return plain.to_csv(index=False).encode()
+
+
+def to_parquet(frame: pd.DataFrame) -> bytes:
+    """Parquet with plain columns: names are texts and not dictionaries, for programs that know no categories."""
+    plain = frame.assign(batches=frame["batches"].map(list))
+    categories = {name: "string" for name in plain.columns if isinstance(plain[name].dtype, pd.CategoricalDtype)}
+    buffer = io.BytesIO()
+    plain.astype(categories).to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def to_json(frame: pd.DataFrame) -> bytes:
+    """One strict JSON object per line; what is missing is null, and infinity the text ``inf``."""
+    records = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return "".join(json.dumps({key: _plain(value) for key, value in record.items()}, allow_nan=False) + "\n" for record in records).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+FORMATS: dict[str, Callable[[pd.DataFrame], bytes]] = {"csv": to_csv, "parquet": to_parquet, "json": to_json}
+"""What a table can be written as."""
+
+
+def writer(kind: str) -> Callable[[pd.DataFrame], bytes]:
+    """The function that writes a format.
+
+    Raises:
+        ValueError: an unknown one.
+    """
+    if kind not in FORMATS:
+        raise ValueError(unknown(kind, FORMATS, "format"))
+    return FORMATS[kind]
