@@ -123,10 +123,15 @@ class _Pooled:
         """An error below it is rounding, in single precision too."""
         return 1e-6 * self.norm + 1e-12
 
+    @property
+    def rounding(self) -> float:
+        """Estimates that spread by less are constant, up to rounding in double precision."""
+        return 1e-6 * self.tolerance
+
     def t_tests(self, errors: Tensor, squares: Tensor) -> Tensor:
         """Two-sided p-values of means of 0; without any spread, a mean is 0 or it is not."""
         standard = (squares / (self.n - 1) / self.n).sqrt()
-        constant = standard <= 1e-14 * errors.abs()
+        constant = standard <= torch.clamp(1e-14 * errors.abs(), min=self.rounding / math.sqrt(self.n))
         ratios = torch.where(constant, 0, errors.abs() / standard.clamp(min=1e-300))
         p_values = torch.from_numpy(2 * special.stdtr(self.n - 1, -ratios.cpu().numpy())).to(errors)
         return torch.where(constant, (errors.abs() <= self.tolerance).to(errors), p_values)
@@ -138,7 +143,7 @@ def _joint_test(pooled: _Pooled, comoment: Tensor, error: Tensor) -> dict[str, f
     greatest = float(values[-1])
     kept = values > CONSTANT**2 * greatest
     rank = int(kept.sum())
-    if greatest <= 0 or pooled.n <= rank + 1:
+    if greatest <= pooled.rounding**2 or pooled.n <= rank + 1:
         return {}
     along = vectors.mT @ error
     constant_error = float(along[~kept].norm())

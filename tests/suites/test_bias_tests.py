@@ -80,6 +80,16 @@ def test_an_error_in_a_direction_that_never_varies_is_found_with_certainty():
     assert partial_tests(drawn(sample), truth)["joint"] > ALPHA
 
 
+def test_estimates_that_differ_by_rounding_alone_are_constant():
+    """An estimator that looks at every structure is exact: its spread is of the last digit, and so is its error."""
+    truth = instance(*FLAT_SPACE).truth
+    gradient, generator = truth.gradient.flatten(), torch.Generator().manual_seed(0)
+    rounding = 1e-16 * (0.5 + torch.rand(32_000, len(gradient), generator=generator, dtype=torch.float64))
+    sample = exact_law(*FLAT_SPACE)
+    assert bias_test(of_estimates(sample, gradient + rounding), truth) == 1.0
+    assert bias_test(of_estimates(sample, 1.001 * gradient + rounding), truth) == 0.0
+
+
 def test_a_constant_error_of_an_entry_that_is_no_part_is_found():
     sample, truth = exact_law("trees5", 0.5), instance("trees5", 0.5).truth
     estimates = sample.estimates.clone()
