@@ -1,0 +1,1 @@
+"""The laws of an audit, one file per kind."""

@@ -1,0 +1,123 @@
+"""Laws of behaviour: the seed decides everything, nothing is left behind, and nothing that was handed in is changed."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....estimators.base import Estimator
+from ..places import USUAL, AuditLoss, Structure, random_scores, seeded
+from ..result import Check
+
+ROWS = 6
+_DEPTH = 6
+
+
+def behaviour_checks(fresh: Callable[[], Estimator[Any]], structure: Structure) -> Iterator[Check]:
+    """The laws ``seeds``, ``global_random``, ``state`` and ``inputs``."""
+    estimator, loss = fresh(), AuditLoss(structure)
+    scores, others = random_scores(structure, USUAL, ROWS), random_scores(structure, USUAL, ROWS, "others")
+
+    def call(rows: Tensor, seed: int) -> Tensor:
+        return estimator.gradient(loss, structure.oracle, rows, generator=seeded(seed, "behaviour"))
+
+    before, handed, world = snapshot(estimator), scores.clone(), world_state()
+    first = call(scores, 1)
+    yield _check("global_random", structure, world_state() == world, "torch's, numpy's and Python's global generators are left alone")
+    quiet, changed = world_state() == world, _difference(before, snapshot(estimator))
+    call(others, 2)
+    again = call(scores, 1)
+    if quiet:
+        yield _state(structure, changed, torch.equal(first, again))
+    yield _check("inputs", structure, torch.equal(handed, scores) and scores.grad is None, "scores are not modified")
+    yield from _seeds(fresh(), structure, (loss, scores))
+
+
+def _seeds(estimator: Estimator[Any], structure: Structure, where: tuple[AuditLoss, Tensor]) -> Iterator[Check]:
+    loss, scores = where
+    stream = seeded(1, "behaviour")
+    before = stream.get_state()
+    first = estimator.gradient(loss, structure.oracle, scores, generator=stream)
+    if not estimator.deterministic:
+        return
+    untouched = torch.equal(before, stream.get_state())
+    second = estimator.gradient(loss, structure.oracle, scores, generator=seeded(2, "behaviour"))
+    fine = untouched and torch.equal(first, second)
+    text = "two seeds give one estimate, and the generator is not touched" if fine else "it declares to be deterministic, and draws"
+    yield _check("deterministic", structure, fine, text)
+
+
+def _state(structure: Structure, changed: str, repeats: bool) -> Check:
+    if changed:
+        detail = f"a call changed {changed}"
+        cause = "state that a call updates in place; return a new estimator instead, as `updated` of reinforce_running_mean does"
+        return Check("state", structure.name, "violated", detail, cause)
+    if repeats:
+        return Check("state", structure.name, "holds", "the same call gives the same numbers, whatever came between")
+    detail = "the same call with the same seed gives other numbers after another call"
+    return Check("state", structure.name, "violated", detail, "state that is kept between calls, outside of the estimator")
+
+
+def _check(law: str, structure: Structure, holds: bool, text: str) -> Check:
+    broken = {
+        "global_random": "a global generator was used: results depend on what else runs",
+        "inputs": "the scores that were handed in were modified",
+        "deterministic": text,
+    }
+    causes = {"global_random": "a draw without generator=", "inputs": "an operation in place", "deterministic": ""}
+    return Check(law, structure.name, "holds", text) if holds else Check(law, structure.name, "violated", broken[law], causes[law])
+
+
+def world_state() -> tuple[Any, ...]:
+    """The global generators, as something that compares."""
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - somebody may use it
+    return bytes(torch.get_rng_state().numpy()), str(kind), bytes(np.asarray(keys)), tuple(map(str, rest)), random.getstate()
+
+
+def snapshot(value: Any, depth: int = _DEPTH) -> Any:
+    """What an object holds, as plain values that compare; what a function encloses, too."""
+    if isinstance(value, Tensor | np.ndarray):
+        return _digest(torch.as_tensor(value))
+    if value is None or depth == 0 or isinstance(value, int | float | str | bytes | bool | complex | type | types.ModuleType):
+        return repr(value) if depth else type(value).__name__
+    if isinstance(value, list | tuple | set | frozenset):
+        return [snapshot(item, depth - 1) for item in value]
+    held = value if isinstance(value, dict) else _enclosed(value) | getattr(value, "__dict__", {})
+    return {str(key): snapshot(item, depth - 1) for key, item in held.items()}
+
+
+def _digest(values: Tensor) -> tuple[Any, ...]:
+    """Shape, type and bytes of a tensor: it may be large."""
+    content = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return tuple(values.shape), str(values.dtype), hashlib.blake2b(content).hexdigest()
+
+
+def _enclosed(value: Any) -> dict[str, Any]:
+    """The variables that a function closes over."""
+    if not isinstance(value, types.FunctionType):
+        return {}
+    return dict(zip(value.__code__.co_freevars, map(_contents, value.__closure__ or ()), strict=True))
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is not set yet
+        return None
+
+
+def _difference(before: Any, after: Any) -> str:
+    """The names of the fields that differ; empty where none does."""
+    if before == after:
+        return ""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        return ", ".join(sorted(names))
+    return "what it holds"

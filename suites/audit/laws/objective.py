@@ -1,0 +1,96 @@
+"""The law that matters: the mean of an estimator that claims to be unbiased is the gradient of its objective, times its scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....estimators.base import Estimator
+from ...statistics.intervals import Interval
+from ...statistics.looks import sequential_test
+from ...statistics.metrics import Summary
+from ...statistics.moments import Moments
+from ...truth import Target
+from ..diagnosis import SIGN, cause_of_gain, cause_of_mean
+from ..means import TOLERANCE, AuditEffort, Mean, exact_mean, sampler, scaled
+from ..places import FLAT, PEAKED, USUAL, AuditLoss, Structure, masked_scores, random_scores, target
+from ..result import Check, Status
+from ..subject import Subject
+
+REGIMES: dict[str, Callable[[Structure], Tensor]] = {
+    "flat": lambda structure: random_scores(structure, FLAT, 1)[0],
+    "usual": lambda structure: random_scores(structure, USUAL, 1)[0],
+    "peaked": lambda structure: random_scores(structure, PEAKED, 1)[0],
+    "masked": lambda structure: masked_scores(structure, 1)[0],
+    "equal": lambda structure: torch.zeros(structure.event, dtype=torch.float64),
+}
+"""Kinds of scores; exact means are compared at all of them, tests see the first alone."""
+
+
+def expected_checks(
+    subject: Subject, fresh: Callable[[], Estimator[Any]], structure: Structure, effort: AuditEffort, losses: float | None
+) -> Iterator[Check]:
+    """The law ``objective`` for the expected loss."""
+    for regime, scores in REGIMES.items():
+        aim = scaled(target(structure, AuditLoss(structure), scores(structure)), subject.estimator.scale)
+        sampling = effort.sampling(structure.name, regime)
+        summary = exact_mean(fresh(), aim, sampling)
+        where = f"{structure.name}, {regime}"
+        if summary is not None:
+            yield _exact(subject, where, (summary, aim), losses)
+        elif regime == "flat":
+            yield _tested(subject, sampler(fresh(), aim, sampling), (where, aim, effort), losses)
+
+
+def _exact(subject: Subject, where: str, found: tuple[Summary, Target], losses: float | None) -> Check:
+    summary, aim = found
+    mean = Mean.of_summary(summary)
+    error, norm = float(summary.error.norm()), float(summary.gradient.norm())
+    size = math.sqrt(float(mean.value.square().sum()) + float(summary.trace))
+    rounding = 1e-13 * size + 1e-14 * (abs(aim.truth.value) + math.sqrt(aim.truth.loss_variance))
+    if error <= TOLERANCE * norm + rounding:
+        return Check("objective", where, "holds", "the exact mean over all samples is the gradient")
+    return Check("objective", where, "violated", described(mean), cause(subject, mean, aim, losses))
+
+
+def _tested(subject: Subject, draw: Callable[[str, int], Moments], place: tuple[str, Target, AuditEffort], losses: float | None) -> Check:
+    where, aim, effort = place
+    outcome = sequential_test(draw, aim.truth, effort.effort)
+    mean = Mean.of_moments(outcome.moments)
+    status: Status = "holds" if outcome.bound is not None and outcome.bound <= effort.effort.equivalence else "undecided"
+    detail = described(mean)
+    if status == "undecided" and outcome.bound is not None:
+        detail += f"; no error is proven, and the bias is below {outcome.bound:.0%} of the gradient"
+    return Check("objective", where, status, detail, cause(subject, mean, aim, losses), "test", outcome.p_value)
+
+
+def cause(subject: Subject, mean: Mean, aim: Target, losses: float | None) -> str:
+    """What a wrong mean most likely comes from."""
+    if mean.is_parallel:
+        return cause_of_gain(mean.gain, subject.numbers(), losses)
+    event = aim.truth.gradient.shape
+    known = cause_of_mean(mean.value.reshape(event), mean.wanted.reshape(event), aim.truth.marginals, mean.noise)
+    if known:
+        return known
+    cosine = mean.metrics["cosine"]
+    high = cosine.high if cosine.high is not None else cosine.value
+    return SIGN if high is not None and high < 0 else ""
+
+
+def described(mean: Mean) -> str:
+    """The bias of a mean, its gain and its cosine, with intervals."""
+    if mean.metrics["relative_bias"].value is None:
+        return f"the gradient is 0, and the bias {_number(mean.metrics['absolute_bias'])}"
+    names = {"bias": "relative_bias", "gain": "gain", "cosine": "cosine"}
+    return ", ".join(f"{name} {_number(mean.metrics[metric])}" for name, metric in names.items())
+
+
+def _number(interval: Interval) -> str:
+    value, low, high = interval.value, interval.low, interval.high
+    if value is None:
+        return "–"
+    return f"{value:.3g}" if low is None or high is None else f"{value:.3g} [{low:.3g}, {high:.3g}]"

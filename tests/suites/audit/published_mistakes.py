@@ -1,0 +1,262 @@
+"""Mistakes of published code, rebuilt; each beside a twin that is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from structgrad.estimators import (
+    ImplicitMLE,
+    LeaveOneOut,
+    Noise,
+    Normal,
+    Reinforce,
+    Simple,
+    SmoothNoise,
+    StraightThrough,
+    StructuredAttention,
+)
+from structgrad.estimators.base import (
+    Estimator,
+    Evaluations,
+    Loss,
+    Objective,
+    carry,
+    evaluate,
+    expand_samples,
+    straight_through,
+    upstream_gradient,
+    with_backward,
+    with_gradient,
+)
+from structgrad.estimators.score_function.reinforce import scores_of
+from structgrad.oracles import Oracle, SamplingOracle
+from structgrad.oracles.random_streams import standard_gumbel
+
+# Batch mean called leave-one-out: SFESS indexes the losses with ~i, i an integer, which reverses them and leaves nothing out.
+
+
+@dataclass(frozen=True)
+class BatchMean(LeaveOneOut):
+    """The mean of all N losses is the baseline of each: E ĝ = (N−1)/N ∇."""
+
+    def _weights(self, losses: Tensor) -> Tensor:
+        return losses - losses.mean(0)
+
+
+# Off by σ: optax's `make_perturbed_fun` before its rewrite.
+
+
+@dataclass(frozen=True)
+class PerturbedFunction(Estimator[Any]):
+    """``E L(argmax(θ + σZ))`` by the score of the noise, which is ``Z/σ``."""
+
+    noise: SmoothNoise = Normal(scale=0.5)
+    num_samples: int = 4
+    forgets_sigma: bool = False
+
+    name: ClassVar[str] = "perturbed_function"
+    objective: ClassVar[Objective] = "perturbed"
+    unbiased: ClassVar[bool] = True
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=self.num_samples, argmax=self.num_samples, perturbations=self.num_samples)
+
+    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        theta, dim = expand_samples(scores.detach(), self.num_samples, oracle.event_ndim), scores.ndim - oracle.event_ndim
+        noise = self.noise.draw(oracle, theta, generator=generator)
+        losses = evaluate(loss, oracle.argmax((theta + noise).to(scores.dtype)).movedim(dim, 0), oracle.event_ndim)
+        excess = (losses - losses.mean(0)).detach() * (self.num_samples / (self.num_samples - 1))
+        weights = excess.movedim(0, dim).reshape(*theta.shape[: dim + 1], *[1] * oracle.event_ndim)
+        score = self.noise.score(noise) * (self.noise.scale if self.forgets_sigma else 1.0)  # type: ignore[attr-defined]
+        estimate = torch.where(oracle.free_parts(scores), (weights * score).mean(dim), 0)
+        return with_gradient(losses.mean(0), scores, estimate.to(scores.dtype))
+
+
+# λ shrunk by the reduction: torch-imle takes the gradient of the mean over the batch.
+
+
+@dataclass(frozen=True)
+class ReducedImplicitMLE(Estimator[Any]):
+    """I-MLE whose γ is that of the mean loss of the batch, or of the sum."""
+
+    lambda_: float = 1.0
+    noise: Noise = ImplicitMLE().noise
+    mean: bool = True
+
+    name: ClassVar[str] = "reduced_imle"
+    objective: ClassVar[Objective] = "perturbed"
+
+    @property
+    def scale(self) -> float:
+        return self.lambda_
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1, argmax=2, perturbations=1)
+
+    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        perturbed = self.noise.perturb(oracle, scores.detach(), generator=generator)
+        point = oracle.argmax(perturbed).requires_grad_()
+        with torch.enable_grad():
+            losses = loss(point)
+            reduced = losses.mean() if self.mean else losses.sum()
+        gamma = upstream_gradient(self.name, reduced, point)
+        gamma = torch.where(oracle.free_parts(scores), gamma, 0)
+        return with_gradient(losses, scores, point.detach() - oracle.argmax(perturbed - self.lambda_ * gamma))
+
+
+# A running mean that is updated before it is used: storchastic's `MovingAverageBaseline`.
+
+
+@dataclass(frozen=True)
+class RunningMeanFirst(Reinforce):
+    """The current losses enter the mean before they are compared with it: E ĝ = (1 − (1 − decay)/N) ∇."""
+
+    num_samples: int = 2
+    decay: float = 0.9
+    mean: float = 0.7
+    updates_first: bool = True
+
+    def _weights(self, losses: Tensor) -> Tensor:
+        return losses - (self.decay * self.mean + (1 - self.decay) * losses.mean(0) if self.updates_first else self.mean)
+
+
+@dataclass(frozen=True, eq=False)
+class RunningMeanInPlace(Reinforce):
+    """The same with the mean in the object, over the whole batch."""
+
+    decay: float = 0.9
+    history: dict[str, float] = field(default_factory=lambda: {"mean": 0.0})
+
+    def _weights(self, losses: Tensor) -> Tensor:
+        self.history["mean"] = self.decay * self.history["mean"] + (1 - self.decay) * float(losses.mean())
+        return losses - self.history["mean"]
+
+
+# Diagonal-only Jacobian: understanding-spigot's `STESoftmax.backward` sums over "bii,bi->bi".
+
+
+@dataclass(frozen=True)
+class DiagonalSimple(Simple):
+    """Straight-through on samples with ``diag(J) γ``."""
+
+    def structure(self, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        marginals = oracle.marginals(scores.detach())
+        return with_backward(oracle.sample(scores, generator=generator), scores, lambda gamma: marginals * (1 - marginals) * gamma)
+
+
+@dataclass(frozen=True)
+class DiagonalAttention(StructuredAttention):
+    """Structured attention with ``diag(J) γ``."""
+
+    def structure(self, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        marginals = oracle.marginals(scores.detach())
+        return with_backward(marginals, scores, lambda gamma: marginals * (1 - marginals) * gamma)
+
+
+# Wrong sign, and a log-probability without its normaliser: understanding-spigot's `REINFORCEClassifier`.
+
+
+@dataclass(frozen=True)
+class WrongSign(Reinforce):
+    """The loss as a reward."""
+
+    def _weights(self, losses: Tensor) -> Tensor:
+        return -losses
+
+
+@dataclass(frozen=True)
+class NoNormaliser(Reinforce):
+    """``log p`` is ``⟨θ, z⟩``."""
+
+    def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        samples = oracle.sample(scores, self.num_samples, generator=generator)
+        losses = evaluate(loss, samples, oracle.event_ndim)
+        # Without it, nothing of the marginals is asked for; declared as it is.
+        return carry(losses.mean(0), (losses.detach() * oracle.score(samples, scores)).mean(0))
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=self.num_samples, samples=self.num_samples)
+
+
+# Gumbel-Rao with the derivative through the noise too: the sentence of the paper, which is not Rao-Blackwellisation.
+
+
+@dataclass(frozen=True)
+class TotalGumbelRao(Estimator[Any]):
+    """Straight-through Gumbel on classes whose noise is drawn given the sample; the derivative holds it fixed, or does not.
+
+    ``x^k = (θ + G | D)``: the winner's is ``−ln E_i + ln Z``, the others' ``−ln(E_j/e^{θ_j} + E_i/Z)``.
+    """
+
+    through_noise: bool = False
+
+    name: ClassVar[str] = "total_gumbel_rao"
+    objective: ClassVar[Objective] = "expected"
+    needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1, samples=1, perturbations=1)
+
+    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        free = oracle.free_parts(scores)
+        samples = oracle.sample(scores, generator=generator)
+        theta = torch.where(free, scores.detach(), -60)
+        gumbel = standard_gumbel(tuple(theta.shape[:-1]), tuple(theta.shape[-1:]), generator=generator, device=theta.device).to(theta)
+        point = samples.clone().requires_grad_()
+        with torch.enable_grad():
+            losses = loss(point)
+            gamma = upstream_gradient(self.name, losses, point)
+            leaf = theta.clone().requires_grad_()
+            exponential, z = (-gumbel).exp(), leaf.exp().sum(-1, keepdim=True)
+            first = (exponential * samples).sum(-1, keepdim=True)
+            conditional = torch.where(samples > 0, z.log() - first.log(), -(exponential * (-leaf).exp() + first / z).log())
+            moved = conditional if self.through_noise else leaf + (conditional - leaf).detach()
+            (estimate,) = torch.autograd.grad((moved.softmax(-1) * gamma).sum(), leaf)
+        return with_gradient(losses, scores, torch.where(free, estimate, 0))
+
+
+# An argmax that keeps state.
+
+
+class StickyArgmax(StraightThrough):
+    """Straight-through whose solver starts from the best structures of the last call of a shape, and prefers them."""
+
+    def structure(self, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        place = (*scores.shape, str(scores.dtype))
+        best = oracle.argmax(scores.detach() + 2 * _KEPT.get(place, torch.zeros_like(scores)))
+        _KEPT[place] = best
+        return straight_through(best, scores, oracle)
+
+
+_KEPT: dict[tuple[object, ...], Tensor] = {}
+"""Between calls, where no field of the estimator shows it."""
+
+
+# As plain functions, as a user would write them.
+
+
+def leave_one_out(loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator, own_sample: bool = False) -> Tensor:
+    """Leave-one-out with four samples; or with the own sample in the baseline."""
+    samples = oracle.sample(scores, 4, generator=generator)
+    losses = loss(samples)
+    excess = (losses - losses.mean(0)) * (1 if own_sample else 4 / 3)
+    score = scores_of(oracle, samples, scores)
+    return (excess.reshape(*excess.shape, *[1] * oracle.event_ndim) * score).mean(0)
+
+
+def unseeded(loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    """REINFORCE whose samples come from the global generator."""
+    samples = oracle.sample(scores, 1, generator=torch.default_generator)
+    losses = loss(samples)[0]
+    return losses.reshape(*losses.shape, *[1] * oracle.event_ndim) * scores_of(oracle, samples, scores)[0]
+
+
+def raising(loss: Loss, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    """Raises wherever scores are forbidden."""
+    if bool((scores == -torch.inf).any()):
+        raise RuntimeError("no masks here")
+    return leave_one_out(loss, oracle, scores, generator)

@@ -1,0 +1,187 @@
+"""Every law finds what breaks it, and what it finds becomes the verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from structgrad.estimators import ESTIMATORS, Reinforce, make_estimator
+from structgrad.suites.audit import STRUCTURES, Audit, audit
+from structgrad.suites.audit.laws.behaviour import snapshot
+from tests.suites.audit import broken_laws as broken
+from tests.suites.audit import published_mistakes as mistakes
+
+
+def quick(estimator: Any, *structures: str, **options: Any) -> Audit:
+    return audit(estimator, quick=True, structures=structures or ("categorical",), **options)
+
+
+BROKEN: dict[type, tuple[str, str]] = {
+    broken.Double: ("dtypes", "the loss was shown structures of torch.float64"),
+    broken.Flattening: ("shapes", "the loss was shown (1, 6, 4) for scores (2, 3, 4)"),
+    broken.Scalar: ("shapes", "the surrogate is () for a batch (6,)"),
+    broken.Leaking: ("forbidden", "forbidden or ignored parts get a gradient"),
+    broken.Exponential: ("finite", "NaN or infinite estimates at scores of 50"),
+    broken.InPlace: ("inputs", "the scores that were handed in were modified"),
+    broken.SaysDeterministic: ("deterministic", "it declares to be deterministic, and draws"),
+    broken.Cheap: ("evaluations", "one estimate took losses 2 (declared 1)"),
+    broken.Modest: ("needs", "it uses SamplingOracle, which it does not name in `needs`"),
+    broken.Outside: ("hull", "inside_hull is declared False"),
+    broken.Deaf: ("parameters", "a parameter of the loss gets 0"),
+    broken.Together: ("rows", "the estimate of a row changes with the other rows of its batch"),
+    broken.Summed: ("batch", "a row gets another estimate in a batch of 6 than alone"),
+    broken.Uphill: ("sign", "over random scores, linear loss"),
+    broken.Coarse: ("objective", "the estimate is not 0, and the derivative of the surrogate's value is"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_a_broken_law_is_found(kind: type) -> None:
+    law, detail = BROKEN[kind]
+    found = quick(kind)
+    violated = {check.law: check.detail for check in found.violations}
+    assert found.verdict == "wrong"
+    assert detail in violated[law]
+
+
+def test_an_unbroken_twin_breaks_none() -> None:
+    assert quick(broken.Explicit).verdict == "right"
+
+
+def test_what_grows_with_the_batch_is_explained() -> None:
+    assert "grows with the batch" in quick(broken.Summed).causes[0]
+
+
+def test_rows_with_numbers_of_their_own_are_compared_by_distribution() -> None:
+    found = quick(broken.opaque_batch)
+    (check,) = [check for check in found.checks if check.law == "batch"]
+    assert (check.tier, check.status) == ("test", "violated")
+    assert "shrinks as 1/B" in check.cause
+
+
+def test_a_crash_is_no_violation_and_has_its_place() -> None:
+    found = quick(broken.RaisingAtMasks)
+    assert found.verdict == "crashed"
+    assert found.exit_code() == 3
+    (check,) = [check for check in found.checks if check.status == "crashed"]
+    assert check.detail == "it raised RuntimeError: no masks here"
+    assert "broken_laws.py, line" in check.cause
+    with pytest.raises(AssertionError, match="no masks here"):
+        found.raise_if_wrong()
+
+
+def test_an_estimator_that_always_raises_is_audited_to_the_end() -> None:
+    found = quick(broken.Raising)
+    assert {check.status for check in found.checks} == {"crashed"}
+
+
+def test_a_violation_beside_a_crash_is_a_violation() -> None:
+    assert quick(mistakes.raising).exit_code() == 3
+    assert quick(broken.function_without_shape).exit_code() == 3
+
+
+def test_time_that_runs_out_leaves_it_undecided() -> None:
+    found = quick(Reinforce, seconds=0.0)
+    assert found.verdict == "undecided"
+    assert (found.exit_code(), found.exit_code(strict=True)) == (0, 4)
+
+
+def test_the_same_seed_gives_the_same_audit() -> None:
+    first, second = (quick("imle", seed=3) for _ in range(2))
+    assert first.checks == second.checks
+    assert first.checks != quick("imle", seed=4).checks
+
+
+def test_the_world_is_left_alone() -> None:
+    before, estimator = torch.get_rng_state(), mistakes.RunningMeanInPlace()
+    quick(estimator)
+    quick(mistakes.unseeded)
+    assert torch.equal(before, torch.get_rng_state())
+    assert estimator.history == {"mean": 0.0}
+
+
+def test_variances_are_compared_at_equal_cost() -> None:
+    """Leave-one-out beside itself, and REINFORCE beside itself, however many samples they take."""
+    for name, column in (
+        ("rloo", "to_leave_one_out"),
+        ("rloo[num_samples=3]", "to_leave_one_out"),
+        ("reinforce[num_samples=2]", "to_reinforce"),
+    ):
+        (row,) = quick(name).comparisons
+        assert row.tier == "exact"
+        assert getattr(row, column) == pytest.approx(1.0, rel=1e-9)
+    (row,) = quick(mistakes.BatchMean()).comparisons
+    assert row.to_leave_one_out == pytest.approx(1.0, rel=1e-9)  # half as long, and no better
+    assert quick("exact").comparisons[0].to_reinforce is None
+
+
+def test_the_law_that_is_not_asked_is_named() -> None:
+    for options, asked in (({}, False), ({"mean_of": "ste_marginals"}, True)):
+        checks = [check for check in quick("ste_marginals", **options).checks if check.law in ("objective", "mean_of")]
+        assert {(check.law, check.status) for check in checks} == {("mean_of", "holds") if asked else ("objective", "skipped")}
+
+
+def test_what_an_estimator_holds_is_compared_whole() -> None:
+    def held(*values: Any) -> Any:
+        return lambda: values
+
+    tensors = [torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(2, 3).bfloat16(), torch.tensor(0.0), torch.tensor([0.0, 1e-30])]
+    seen = [snapshot(held(value)) for value in [*tensors, {"a": [1, 2]}, {"a": [1, 3]}, {1, 2}, None, "None"]]
+    assert all(first != second for index, first in enumerate(seen) for second in seen[:index])
+    assert snapshot(held(torch.zeros(2, 3))) == seen[0]
+
+
+def test_zero_gradients_are_counted() -> None:
+    (row,) = quick("blackbox").comparisons
+    assert row.zero_rate in (0.0, 1.0)
+    (row,) = quick("rloo").comparisons
+    assert 0 < (row.zero_rate or 0) < 1
+
+
+SOME = (
+    "exact",
+    "reinforce_running_mean",
+    "unordered_set",
+    "gumbel_rao",
+    "imle",
+    "spigot",
+    "gumbel_softmax",
+    "fusedmax",
+    "sparsemap",
+    "aimle",
+)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_registered_estimators_are_right(name: str) -> None:
+    found = quick(name)
+    assert found.violations == ()
+    assert found.verdict == "right"
+
+
+def test_every_registered_estimator_has_a_structure_to_be_audited_on() -> None:
+    from structgrad.suites.audit.places import structures_for
+
+    for name in ESTIMATORS:
+        assert structures_for(make_estimator(name), most=2)
+    assert {structure.name for structure in structures_for(Reinforce())} == set(STRUCTURES)
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "message"),
+    [
+        (3, {}, "`audit` got a int; expected an estimator, or a function of loss, oracle, scores and generator"),
+        ("rlo", {}, "did you mean rloo"),
+        (Reinforce(), {"objective": "perturbed"}, "got objective for reinforce, which declares it itself"),
+        (mistakes.leave_one_out, {"objective": "expectd"}, "did you mean expected"),
+        (Reinforce(), {"structures": ("categoricl",)}, "did you mean categorical"),
+        ("entmax", {"structures": ("subset",)}, "found no structure that entmax serves"),
+        (Reinforce(), {"alpha": 0.0}, "got alpha=0.0; expected a number between 0 and 1"),
+    ],
+)
+def test_bad_input_gets_one_sentence(what: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=r"audit|estimator") as error:
+        audit(what, **options)
+    assert message in str(error.value)

@@ -1,0 +1,88 @@
+"""What a command line may name."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from structgrad.estimators import ImplicitMLE, LeaveOneOut
+from structgrad.suites.audit.subject import FunctionEstimator, subject_of
+
+MODULE = """
+from dataclasses import dataclass
+
+from structgrad.estimators import LeaveOneOut
+
+
+@dataclass(frozen=True)
+class Mine(LeaveOneOut):
+    decay: float = 0.9
+
+
+def estimate(loss, oracle, scores, generator, factor=1.0):
+    return factor * scores
+
+
+def made(num_samples=3):
+    return LeaveOneOut(num_samples)
+
+
+READY = LeaveOneOut(5)
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "some_estimators.py"
+    path.write_text(MODULE)
+    return str(path)
+
+
+def test_the_registry() -> None:
+    assert subject_of("imle[lambda=2.5]").estimator == ImplicitMLE(2.5)
+
+
+def test_classes_functions_factories_and_objects_of_a_file(file: str) -> None:
+    mine = subject_of(f"{file}:Mine[num_samples=4]")
+    assert mine.numbers() == {"num_samples": 4.0, "decay": 0.9}
+    assert mine.declared["evaluations"] == {"losses": 4, "marginals": 1, "samples": 4}
+    assert isinstance(subject_of(f"{file}:made").estimator, LeaveOneOut)
+    assert subject_of(f"{file}:made[num_samples=7]").numbers() == {"num_samples": 7.0}
+    assert subject_of(f"{file}:READY").numbers() == {"num_samples": 5.0}
+    function = subject_of(f"{file}:estimate[factor=2]", objective="relaxed", unbiased=False, scale=3.0)
+    assert isinstance(function.estimator, FunctionEstimator)
+    assert isinstance(function.estimator.function, functools.partial)
+    assert function.declared == {"objective": "relaxed", "unbiased": False, "scale": 3.0}
+
+
+def test_a_module_beside_the_user(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for ``python -m``, the working directory counts."""
+    monkeypatch.chdir(Path(file).parent)
+    monkeypatch.syspath_prepend("elsewhere")
+    assert subject_of("some_estimators:Mine").numbers()["decay"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{}:Min", "got the unknown name in {} 'Min'; did you mean Mine"),
+        ("{}:Mine[num_sample=2]", "did you mean num_samples"),
+        ("{}:NUMBER", "got a int; expected an estimator, or a function"),
+        ("no_such_file.py:Mine", "found no file no_such_file.py; expected ./file.py:Name"),
+        ("no_such_module_at_all:Mine", "could not import 'no_such_module_at_all'"),
+    ],
+)
+def test_what_cannot_be_had(file: str, name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=r"got|found|could") as error:
+        subject_of(name.format(file))
+    assert message.format(file) in str(error.value)
+
+
+def test_a_file_that_fails(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0\n")
+    with pytest.raises(ValueError, match=r"could not run .*broken.py: ZeroDivisionError: division by zero"):
+        subject_of(f"{path}:Mine")
