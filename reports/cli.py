@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .commands import catalogue, describe, doctor, export, init, report, run, status
+from .commands import audit, catalogue, describe, doctor, export, init, replay, report, run, status
 
 app = typer.Typer(
     name="structgrad",
@@ -45,6 +45,8 @@ app.command()(run.run)
 app.command()(status.status)
 app.command()(report.report)
 app.command()(export.export)
+app.command()(audit.audit)
+app.command()(replay.replay)
 
 if __name__ == "__main__":
     main()

@@ -82,19 +82,22 @@ def stored(directory: Path, cell: Cell) -> dict[str, Any] | None:
     """
     path = cell_path(directory, cell)
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        _check_version(path, content)
-        return {
-            **content,
-            "rows": [_unpacked({**content["shared"], **row}) for row in content["rows"]],
-            "seconds": float(content["seconds"]),
-        }
+        text = path.read_text()
+        _check_version(path, json.loads(text))
+        return decode(text)
     except FileNotFoundError:
         return None
     except NewerSchemaError:
         raise
     except _DAMAGE:
         return None
+
+
+def decode(text: str) -> dict[str, Any]:
+    """The content of a cell's file, with `Row` objects."""
+    content: dict[str, Any] = json.loads(text)
+    rows = [_unpacked({**content["shared"], **row}) for row in content["rows"]]
+    return {**content, "rows": rows, "seconds": float(content["seconds"])}
 
 
 def damaged(directory: Path, work: Grid) -> list[Path]:

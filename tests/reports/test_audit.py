@@ -1,0 +1,110 @@
+"""``structgrad audit``: one screen, strict JSON, exit codes, and the page that shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from structgrad.reports import audit as screen
+from structgrad.reports.cli import app
+from structgrad.suites.audit import audit as examine
+from tests.suites.audit import broken_laws, published_mistakes
+
+ROOT = Path(__file__).parents[2]
+ON_CLASSES = ("--quick", "-o", "categorical")
+
+
+def audit(*words: str) -> Result:
+    return CliRunner().invoke(app, ["audit", *words])
+
+
+def masked(text: str) -> list[str]:
+    """Lines without what differs from machine to machine: seconds, and what follows from them."""
+    lines = [re.sub(r"[\d.]+ s$", "S", line.rstrip()) for line in text.strip().splitlines()]
+    return [re.sub(r"\s+\S+$", " R", line) if re.match(r"(categorical|subset) ", line) else line for line in lines]
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/audit.md").read_text()
+    code = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    found = audit("./mine.py:BatchMean", "--quick")
+    assert found.exit_code == 1
+    assert masked(found.stdout) == masked(shown)
+
+
+def test_every_law_is_on_the_page() -> None:
+    table = (ROOT / "docs/audit.md").read_text().split("## What each law asks")[1].split("\n\n")[1]
+    described = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines()))
+    found = examine("gumbel_rao", quick=True, structures=("categorical",), mean_of="st_gumbel").checks
+    found += (
+        examine("rloo", quick=True, structures=("categorical",)).checks + examine("ste", quick=True, structures=("categorical",)).checks
+    )
+    assert sorted(described) == sorted({check.law for check in found})
+
+
+@pytest.mark.parametrize("width", [100, 240])
+def test_it_fits_on_one_screen(width: int) -> None:
+    for subject in (published_mistakes.RunningMeanInPlace(), broken_laws.Raising(), "rloo"):
+        console = Console(width=width, record=True, file=None, quiet=False, force_terminal=False)
+        with console.capture() as captured:
+            console.print(screen.as_text(examine(subject)))
+        lines = captured.get().splitlines()
+        assert len(lines) <= 45
+        assert "\x1b" not in captured.get()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "word"),
+    [
+        ("rloo", 0, "RIGHT"),
+        ("tests.suites.audit.published_mistakes:BatchMean", 1, "WRONG"),
+        ("tests.suites.audit.broken_laws:RaisingAtMasks", 3, "CRASHED"),
+    ],
+)
+def test_exit_codes(name: str, code: int, word: str) -> None:
+    found, record = audit(name, *ON_CLASSES), audit(name, *ON_CLASSES, "--json")
+    assert (found.exit_code, record.exit_code) == (code, code)
+    assert found.stdout.startswith(f"{word}  {name}: ")
+    values = json.loads(record.stdout, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert (values["verdict"], values["exit_code"]) == (word.lower(), code)
+    assert {check["where"] for check in values["checks"]} >= {"categorical"}
+
+
+def test_undecided_is_a_failure_where_it_is_asked_to_be() -> None:
+    assert audit("rloo", *ON_CLASSES, "--time", "0").exit_code == 0
+    found = audit("rloo", *ON_CLASSES, "--time", "0", "--strict")
+    assert found.exit_code == 4
+    assert "UNDECIDED" in found.stdout
+
+
+def test_what_a_function_is_said_to_be() -> None:
+    name = "tests.suites.audit.published_mistakes:leave_one_out[own_sample=True]"
+    assert audit(name, *ON_CLASSES).exit_code == 1
+    assert audit(name, *ON_CLASSES, "--scale", "0.75").exit_code == 0
+    assert audit(name, *ON_CLASSES, "--biased").exit_code == 0
+    assert "is not that of rloo: off by 0.25" in audit(name, *ON_CLASSES, "--biased", "--mean-of", "rloo").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rlo",), "did you mean rloo"),
+        (("no_such.py:Mine",), "found no file"),
+        (("rloo", "--objective", "perturbed"), "which declares it itself"),
+        (("rloo", "-o", "categoricl"), "did you mean categorical"),
+        (("rloo", "--mean-of", "st_gumbl"), "did you mean st_gumbel"),
+    ],
+)
+def test_bad_input_is_one_line(words: tuple[str, ...], message: str) -> None:
+    found = audit(*words)
+    assert found.exit_code == 2
+    assert message in found.stderr
+    assert found.stderr.count("\n") == 1

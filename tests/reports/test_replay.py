@@ -1,0 +1,77 @@
+"""``structgrad replay``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from structgrad.reports.cli import app
+from structgrad.suites.running import store
+from structgrad.suites.running.remeasure import cells_of, find_cells
+from tests.suites.test_remeasure import FAILING, folder
+
+__all__ = ["folder"]  # the fixture
+
+
+def replay(*words: str) -> Result:
+    return CliRunner().invoke(app, ["replay", *words])
+
+
+def test_an_identical_cell(folder: Path) -> None:
+    found = replay("bias*rloo", "--run", str(folder))
+    assert found.exit_code == 0
+    assert "bias categorical_regimes h=0.95 rloo: bit-identical" in found.stdout
+
+
+def test_a_cell_that_differs(folder: Path) -> None:
+    (cell,) = find_cells(cells_of(folder), "sparsity*imle")
+    path = store.cell_path(folder, cell)
+    text = path.read_text()
+    content = json.loads(text)
+    for row in content["rows"]:
+        if row.get("value"):
+            row["value"] += 1.0
+    path.write_text(json.dumps(content))
+    try:
+        found, record = replay(cell.identity[:10], "--run", str(folder)), replay(cell.identity, "--run", str(folder), "--json")
+    finally:
+        path.write_text(text)
+    assert (found.exit_code, record.exit_code) == (1, 1)
+    assert "differs in" in found.stdout
+    assert "value: stored" in found.stdout
+    (result,) = json.loads(record.stdout)
+    assert result["differs"]
+    assert not result["identical"]
+    assert {difference["column"] for difference in result["differences"]} == {"value"}
+
+
+def test_a_failed_cell_shows_its_traceback(folder: Path) -> None:
+    found = replay(f"bias*{FAILING}", "--run", str(folder))
+    assert found.exit_code == 0
+    assert "RuntimeError: a mistake" in found.stdout
+
+
+def test_several_cells(folder: Path) -> None:
+    refused = replay("sparsity", "--run", str(folder))
+    assert refused.exit_code == 2
+    assert "3 cells match; name one of them, or give --all" in refused.stderr
+    every = replay("sparsity", "--run", str(folder), "--all", "--json")
+    assert every.exit_code == 0
+    assert [record["identical"] for record in json.loads(every.stdout)] == [True] * 3
+
+
+@pytest.mark.parametrize(("words", "message"), [(("nothing",), "which is no cell of the run"), ((), "Missing argument")])
+def test_bad_input(folder: Path, words: tuple[str, ...], message: str) -> None:
+    found = replay(*words, "--run", str(folder))
+    assert found.exit_code == 2
+    assert message in found.stderr
+
+
+def test_no_run(tmp_path: Path) -> None:
+    found = replay("bias", "--run", str(tmp_path))
+    assert found.exit_code == 2
+    assert found.stderr.startswith("error: ")
+    assert found.stderr.count("\n") == 1
