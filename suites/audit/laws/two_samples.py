@@ -103,7 +103,7 @@ def _tested(
     law, where, reference = names
     effort, losses = how
     scale = subject.estimator.scale
-    size = min(effort.most, 2 * effort.first)
+    size = min(effort.most, 4 * effort.first)
     kept: list[tuple[Moments, Moments]] = []
 
     def test(slot: str, times: int) -> float:
