@@ -22,9 +22,9 @@ def load() -> None:
     fails in the benchmarks that need it too.
     """
     torch.set_num_threads(1)
-    for module in MODULES:
+    for module in (*(f"structgrad.{name}" for name in MODULES), "torch._dynamo"):  # the last for the profiler, which counts memory
         with suppress(Exception):
-            importlib.import_module(f"structgrad.{module}")
+            importlib.import_module(module)
     with suppress(Exception):
         leaf = torch.zeros(2, requires_grad=True)
         # A weight that is given, not left out, is what imports the half of torch.
