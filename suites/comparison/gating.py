@@ -1,0 +1,112 @@
+"""The gate: does anything keep this run from taking the place of the baseline?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..base import Row
+from ..statistics.multiplicity import holm
+from .claims import Claim, claims, decided, p_values
+from .matching import Machine, match
+from .settings import Settings
+from .timing import TimeComparison
+from .verdicts import Comparison, Draft, Verdict, draft, settle
+
+Outcome = Literal["passed", "failed", "undecided", "nothing to compare"]
+
+SEEN: tuple[Verdict, ...] = ("new", "fixed", "improved", "equivalent", "identical")
+"""Verdicts that a gate lets through."""
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What a gate found.
+
+    Attributes:
+        comparisons: of all numbers that it looks at. ``claims``: of all estimators that claim to be unbiased.
+        timings: of the interleaved timing, where there was one.
+        settings: by which it decided.
+    """
+
+    comparisons: list[Comparison]
+    claims: list[Claim]
+    timings: list[TimeComparison]
+    settings: Settings
+
+    @property
+    def failures(self) -> list[Comparison | Claim | TimeComparison]:
+        """What is proven wrong, or must not be missing."""
+        found: list[Comparison | Claim | TimeComparison] = [claim for claim in self.claims if claim.broken]
+        found += [item for item in self.comparisons if reaction(item.verdict, self.settings) == "fail"]
+        return found + [item for item in self.timings if reaction(item.verdict, self.settings) == "fail"]
+
+    @property
+    def warnings(self) -> list[Comparison | TimeComparison]:
+        """What is neither proven wrong nor right."""
+        found: list[Comparison | TimeComparison] = [*self.comparisons, *self.timings]
+        return [item for item in found if reaction(item.verdict, self.settings) == "warn"]
+
+    @property
+    def outcome(self) -> Outcome:
+        """A proven fault weighs more than a missing baseline, and that more than an open question."""
+        if any(claim.broken for claim in self.claims):
+            return "failed"
+        if not any(item.base is not None and item.head is not None and item.verdict != "incomparable" for item in self.comparisons):
+            broken = any(item.verdict == "broken" for item in self.comparisons)
+            return "failed" if broken else "nothing to compare"
+        if self.failures:
+            return "failed"
+        return "undecided" if self.warnings else "passed"
+
+
+def reaction(verdict: Verdict, settings: Settings) -> Literal["fail", "warn", "pass"]:
+    """What a verdict leads to."""
+    if verdict in SEEN:
+        return "pass"
+    chosen = {
+        "missing": settings.on_missing,
+        "changed": settings.on_changed,
+        "inconclusive": settings.on_inconclusive,
+        "incomparable": settings.on_incomparable,
+    }
+    return chosen.get(verdict, "fail")
+
+
+def gate(
+    base: Iterable[Row],
+    head: Iterable[Row],
+    machines: tuple[Machine, Machine] = ({}, {}),
+    settings: Settings | None = None,
+    timings: Sequence[TimeComparison] = (),
+) -> GateResult:
+    """Compare what a gate looks at, and check every claim; one Holm correction covers all tests of both.
+
+    Args:
+        base: rows of the baseline.
+        head: rows of the run.
+        machines: their environments.
+        settings: level, margins, reactions.
+        timings: of `compare_times`, which keeps its own level.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "rloo", "rloo", metric="gain", value=1.0, tier="exact")
+        >>> gate([row], [row]).outcome, gate([row], [replace(row, value=0.98)]).outcome, gate([row], []).outcome
+        ('passed', 'failed', 'nothing to compare')
+    """
+    settings, rows = settings or Settings(), list(head)
+    drafts = [found for found in _drafts(list(base), rows, machines, settings) if found is not None]
+    checked = claims(rows, settings)
+    absolute = p_values(checked)
+    comparisons = settle(drafts, settings, absolute)
+    everything = holm({**{number: item.worse for number, item in enumerate(drafts) if item.worse is not None}, **absolute})
+    return GateResult(comparisons, decided(checked, everything, settings), list(timings), settings)
+
+
+def _drafts(base: list[Row], head: list[Row], machines: tuple[Machine, Machine], settings: Settings) -> Iterable[Draft | None]:
+    for pair in match(base, head, machines):
+        rule = settings.rule(pair.key)
+        if rule.gated or not pair.key.metric:
+            yield draft(pair, rule, settings)
