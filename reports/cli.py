@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .commands import audit, catalogue, describe, doctor, export, init, replay, report, run, status
+from .commands import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, replay, report, run, status
 
 app = typer.Typer(
     name="structgrad",
@@ -44,6 +44,9 @@ app.command()(doctor.doctor)
 app.command()(run.run)
 app.command()(status.status)
 app.command()(report.report)
+app.command()(compare.compare)
+app.command()(gate.gate)
+app.add_typer(baseline.app, name="baseline")
 app.command()(export.export)
 app.command()(audit.audit)
 app.command()(replay.replay)

@@ -1,0 +1,93 @@
+"""Baselines: named tables that runs are held against, each one file.
+
+A baseline holds what a gate looks at, and the manifest of the run that it comes from: version of the code, seed, machine, command. It is
+saved by hand, never by a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from ...suites.base import FAILED, Row
+from ...suites.comparison.matching import compared
+from ...suites.comparison.roles import rule_of
+from .. import results
+
+FOLDER = Path("baselines")
+"""Where baselines lie, unless another folder is named."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def path_of(name: str, folder: Path) -> Path:
+    """The file of a baseline.
+
+    Raises:
+        ValueError: a name that is no plain word, so that nothing is written or removed elsewhere.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"`baseline` got the name {name!r}; expected letters, digits, dots, dashes and underscores")
+    return folder / f"{name}.parquet"
+
+
+def names(folder: Path) -> list[str]:
+    """Of all baselines of a folder."""
+    return sorted(path.stem for path in folder.glob("*.parquet")) if folder.is_dir() else []
+
+
+def needed(rows: Iterable[Row]) -> list[Row]:
+    """The rows that a gate may look at: gated metrics and failures, without what only people read."""
+    kept = (row for row in rows if (compared(row) and rule_of(row.metric).gated) or (row.status in FAILED and not row.metric))
+    return [dataclasses.replace(row, traceback="", seconds=None, source="") for row in kept]
+
+
+def save(path: Path, rows: Iterable[Row], manifest: results.Manifest, **about: Any) -> int:
+    """Write a baseline, as a whole or not at all.
+
+    Args:
+        path: the file.
+        rows: of a run.
+        manifest: of that run.
+        **about: stored beside: the name, and why it was saved although the gate was red.
+
+    Returns:
+        How many rows it holds.
+    """
+    kept = needed(rows)
+    note = {"saved": datetime.now(UTC).isoformat(timespec="seconds"), "rows": len(kept), **about}
+    with tempfile.TemporaryDirectory() as folder:
+        written = results.write(kept, Path(folder), {**manifest, "baseline": note})
+        table = pq.read_table(written)
+        pq.write_table(table, written, compression="zstd", use_dictionary=True)
+        content = written.read_bytes()
+    results.write_whole(path, content)
+    return len(kept)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What a baseline is, for people and programs: name, rows, size, code, seed, machine, reason."""
+    _, manifest = results.read(path)
+    environment, note = manifest.get("environment", {}), manifest.get("baseline", {})
+    return {
+        "name": note.get("name", path.stem),
+        "file": str(path),
+        "bytes": os.path.getsize(path),
+        "rows": note.get("rows"),
+        "saved": note.get("saved"),
+        "reason": note.get("reason"),
+        "commit": environment.get("commit"),
+        "dirty": environment.get("dirty"),
+        "packages": environment.get("packages"),
+        "seed": manifest.get("seed"),
+        "cpu": environment.get("cpu"),
+        "command": manifest.get("command"),
+    }

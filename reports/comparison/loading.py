@@ -1,0 +1,94 @@
+"""From a path or the name of a baseline to rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...oracles.registry import hint
+from ...suites.base import SCHEMA_VERSION, Row
+from .. import results
+from . import baselines
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A run or a baseline.
+
+    Attributes:
+        name: as it was given. ``rows``: all of it. ``manifest``: what it was.
+    """
+
+    name: str
+    rows: list[Row]
+    manifest: results.Manifest
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """Where it was measured."""
+        found: dict[str, Any] = self.manifest.get("environment", {})
+        return found
+
+
+class OtherSchemaError(ValueError):
+    """A table of another schema version: there is nothing to compare with."""
+
+
+def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
+    """The rows of the folder of a run, of a table, or of a baseline that has this name.
+
+    Raises:
+        FileNotFoundError: there is neither.
+        OtherSchemaError: a table of another schema version.
+        ValueError: a file that is no table of structgrad.
+    """
+    path = Path(name)
+    if not path.exists():
+        known = baselines.names(folder)
+        if name not in known:
+            more = f"; {hint(name, known)}" if known else f", and {folder} holds no baseline"
+            raise FileNotFoundError(f"found neither a run nor a baseline {name!r}{more}")
+        path = baselines.path_of(name, folder)
+    _check_schema(path / results.TABLE if path.is_dir() else path)
+    frame, manifest = results.read(path)
+    return Loaded(name, rows_of(frame), manifest)
+
+
+def _check_schema(file: Path) -> None:
+    """Another schema version is told apart from a broken file."""
+    if not file.is_file():
+        return
+    try:
+        metadata = pq.read_schema(file).metadata or {}
+    except (pa.ArrowException, OSError):
+        return  # reading it says what is wrong
+    version = metadata.get(b"structgrad_schema_version", b"").decode()
+    if version and version != str(SCHEMA_VERSION):
+        raise OtherSchemaError(f"{file} has the schema version {version}, and this structgrad writes {SCHEMA_VERSION}: measure it again")
+
+
+def rows_of(frame: pd.DataFrame) -> list[Row]:
+    """The rows of a table.
+
+    Example:
+        >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=1.0)
+        >>> rows_of(results.to_frame([row])) == [row]
+        True
+    """
+    names = [field.name for field in dataclasses.fields(Row)]
+    columns = [_values(frame[name]) for name in names]
+    return [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+
+
+def _values(column: pd.Series[Any]) -> list[Any]:
+    """As Python objects: None where there is nothing, a tuple where there are several."""
+    if column.name == "batches":
+        return [tuple(map(float, value)) if value is not None else () for value in column]
+    objects = column.astype(object)
+    return list(objects.where(column.notna(), None))

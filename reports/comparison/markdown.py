@@ -1,0 +1,61 @@
+"""A comparison and a gate as Markdown, for a comment on a pull request or the summary of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...suites.comparison.gating import GateResult
+from ...suites.comparison.groups import Group, grouped
+from ...suites.comparison.verdicts import MEANING, Comparison
+from . import words
+from .terminal import headline
+
+MOST = 100
+"""Rows of a table, so that a comment has room for it."""
+
+
+def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]], *, sort: str) -> str:
+    """All candidates against the base."""
+    parts = ["# Comparison", ""]
+    for head, items in others:
+        parts += [f"## {_text(head)} against {_text(base)}", "", words.counted(items) + ".", ""]
+        changed = [group for group in words.ordered(grouped(items), sort) if group.verdict not in words.UNCHANGED]
+        parts += [*_table(changed), ""] if changed else ["Nothing changed.", ""]
+    parts += ["## Verdicts", "", *(f"- {words.SYMBOLS[verdict]} {verdict}: {meaning}" for verdict, meaning in MEANING.items()), ""]
+    return "\n".join(parts)
+
+
+def gate_page(result: GateResult) -> str:
+    """What fails and what is open; the outcome first."""
+    mark = {"passed": "✅", "failed": "❌"}.get(result.outcome, "⚠️")
+    parts = [f"## {mark} structgrad {headline(result)}", "", f"Numbers: {words.counted(result.comparisons)}.", ""]
+    for title, found in (("Fails", result.failures), ("Open", result.warnings)):
+        if found:
+            parts += [f"### {title}", "", *(f"- {_text(words.sentence(item))}" for item in found[:MOST]), ""]
+        if len(found) > MOST:
+            parts += [f"and {len(found) - MOST} more.", ""]
+    return "\n".join(parts)
+
+
+def _table(groups: Sequence[Group]) -> Iterable[str]:
+    yield "| verdict | estimator | problem, stage | metric | head / base | instances |"
+    yield "|---|---|---|---|---|---|"
+    for group in groups[:MOST]:
+        key = group.key
+        shown = words.change(group.change, group.scale) or group.reason
+        cells = (
+            f"{words.SYMBOLS[group.verdict]} {group.verdict}",
+            f"`{key.estimator}`",
+            f"{key.problem}, {key.stage}",
+            words.quantity(key),
+            shown,
+            f"{group.sharing} of {group.instances}",
+        )
+        yield "| " + " | ".join(_text(cell) for cell in cells) + " |"
+    if len(groups) > MOST:
+        yield f"\nand {len(groups) - MOST} more."
+
+
+def _text(text: str) -> str:
+    """No cell ends a table, and nothing becomes HTML."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,53 @@
+"""A comparison as one self-contained page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jinja2
+
+from ...suites.base import METRICS
+from ...suites.comparison.groups import Group, grouped
+from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
+from . import words
+from .forest import LEFT, WIDTH, Forest, forest
+
+MOST = 500
+"""Rows of a table; the rest is counted, and in the CSV."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One run against the base."""
+
+    head: str
+    counts: list[tuple[str, Verdict, int]]
+    forest: Forest | None
+    rows: list[Group]
+    left_out: int
+
+
+def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]], *, sort: str) -> str:
+    """All candidates against the base, in the look of the report."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("structgrad.reports"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.get_template("comparison.html.j2")
+    return template.render(
+        base=base,
+        sections=[_section(head, items, sort) for head, items in others],
+        meaning=MEANING,
+        symbols=words.SYMBOLS,
+        metrics=METRICS,
+        width=WIDTH,
+        left=LEFT,
+        words=words,
+    )
+
+
+def _section(head: str, items: Sequence[Comparison], sort: str) -> Section:
+    groups = words.ordered(grouped(items), sort)
+    numbers = [item.verdict for item in items]
+    counts = [(words.SYMBOLS[verdict], verdict, numbers.count(verdict)) for verdict in MEANING if verdict in numbers]
+    return Section(head, counts, forest(groups), groups[:MOST], max(len(groups) - MOST, 0))

@@ -1,0 +1,57 @@
+"""A comparison and a gate as plain lines, for a terminal or a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...suites.comparison.gating import GateResult
+from ...suites.comparison.groups import grouped
+from ...suites.comparison.verdicts import MEANING, Comparison
+from . import words
+
+MOST = 20
+"""Lines of one kind; the rest is counted."""
+
+
+def comparison_lines(base: str, head: str, items: Sequence[Comparison], *, sort: str) -> Iterator[str]:
+    """Counts, then changes over the instances of every problem, then single numbers that changed."""
+    yield f"{head} against {base}: {words.counted(items)}"
+    groups = [group for group in words.ordered(grouped(items), sort) if group.verdict not in words.UNCHANGED]
+    if not groups:
+        yield "nothing changed"
+        return
+    yield ""
+    yield "Over instances (geometric mean of head / base with its 95 % interval, or ± mean difference):"
+    for group in groups:
+        share = f"{group.sharing} of {group.instances}" if group.instances > 1 else ""
+        found = (words.change(group.change, group.scale), share, group.reason)
+        text = "; ".join(part for part in found if part)
+        symbol = words.SYMBOLS[group.verdict]
+        yield f"{symbol} {group.verdict}: {words.quantity(group.key)} of {words.place(group.key)}: {text}"
+    yield ""
+    yield from (f"{words.SYMBOLS[verdict]} {verdict}: {MEANING[verdict]}" for verdict in dict.fromkeys(group.verdict for group in groups))
+
+
+def gate_lines(result: GateResult, *, most: int = MOST) -> Iterator[str]:
+    """What fails, what is open, how many of every verdict, and the outcome as the last line."""
+    for title, found in (("fails", result.failures), ("open", result.warnings)):
+        yield from (f"{title}: {words.sentence(item)}" for item in found[:most])
+        if len(found) > most:
+            yield f"{title}: and {len(found) - most} more (--json lists all)"
+    yield f"numbers: {words.counted(result.comparisons)}"
+    if result.claims:
+        broken = sum(claim.broken for claim in result.claims)
+        yield f"claims to be unbiased: {len(result.claims)} checked, {broken} broken"
+    if result.timings:
+        yield f"interleaved times: {', '.join(f'{item.cell.estimator} on {item.cell.problem} {item.verdict}' for item in result.timings)}"
+    yield headline(result)
+
+
+def headline(result: GateResult) -> str:
+    """The outcome in one sentence."""
+    return {
+        "passed": "gate passed: nothing is worse",
+        "failed": f"gate failed: {len(result.failures)} of {len(result.comparisons) + len(result.claims) + len(result.timings)} checks",
+        "undecided": f"gate passed, {len(result.warnings)} open: neither worse nor the same is proven (--strict makes this exit code 4)",
+        "nothing to compare": "gate undone: the baseline and the run have no number in common; save a new baseline of this run",
+    }[result.outcome]

@@ -1,0 +1,146 @@
+"""How a comparison reads: symbols, numbers, names and the order of lists."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from ...suites.base import Row
+from ...suites.comparison.claims import Claim
+from ...suites.comparison.groups import Group
+from ...suites.comparison.matching import Key
+from ...suites.comparison.timing import TimeComparison
+from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
+from ...suites.statistics.intervals import Interval
+
+SYMBOLS: dict[Verdict, str] = {
+    "regressed": "✗",
+    "changed": "≠",
+    "broken": "!",
+    "missing": "−",
+    "inconclusive": "?",
+    "incomparable": "/",
+    "improved": "✓",
+    "fixed": "⊕",
+    "new": "+",
+    "equivalent": "≈",
+    "identical": "=",
+}
+"""A verdict is told by its symbol too, not by a colour alone."""
+
+UNCHANGED: tuple[Verdict, ...] = ("identical", "equivalent")
+
+Item = TypeVar("Item", Comparison, Group)
+
+
+def place(key: Key) -> str:
+    """Where a number belongs.
+
+    Example:
+        >>> place(Key("bias", "subset_regimes", "init", "subset_regimes-0", "mlp", "ste", "gain", "", "expected", "float64", "cpu"))
+        'ste on subset_regimes-0, init'
+    """
+    return f"{key.estimator} on {key.instance or key.problem}, {key.stage}"
+
+
+def quantity(key: Key) -> str:
+    """What was measured: the metric, with its setting, and the reference where it is not the usual one."""
+    details = [detail for detail in (key.setting, key.reference if key.reference not in ("", "expected") else "") if detail]
+    return f"{key.metric} ({key.suite}{''.join(f', {detail}' for detail in details)})"
+
+
+def number(value: float | None) -> str:
+    """Four digits.
+
+    Example:
+        >>> [number(value) for value in (1.0, 0.98, 1.23456e-12, float("inf"), None)]
+        ['1', '0.98', '1.235e-12', 'inf', '']
+    """
+    return "" if value is None else f"{value:.4g}"
+
+
+def change(interval: Interval, scale: str) -> str:
+    """A ratio with ×, a difference with its sign, with the interval where there is one.
+
+    Example:
+        >>> change(Interval(1.2, 1.1, 1.3), "ratio"), change(Interval(-0.02), "difference")
+        ('×1.2 [1.1, 1.3]', '-0.02')
+    """
+    if interval.value is None:
+        return ""
+    text = f"×{interval.value:.4g}" if scale == "ratio" else f"{interval.value:+.4g}"
+    return text if interval.low is None or interval.high is None else f"{text} [{number(interval.low)}, {number(interval.high)}]"
+
+
+def values(item: Comparison) -> str:
+    """Both numbers."""
+    return f"{_value(item.base)} → {_value(item.head)}"
+
+
+def _value(row: Row | None) -> str:
+    if row is None:
+        return "none"
+    return row.status if row.status != "ok" else number(row.value) or "undefined"
+
+
+def sentence(item: Comparison | Claim | TimeComparison) -> str:
+    """One line on one finding."""
+    if isinstance(item, Claim):
+        return f"{SYMBOLS['broken']} broken claim: {place(item.key)}: {item.reason}"
+    if isinstance(item, TimeComparison):
+        text = change(item.change, "ratio") or item.reason
+        return f"{SYMBOLS[item.verdict]} {item.verdict}: time of {item.cell.estimator} on {item.cell.problem}, {item.cell.stage}: {text}"
+    found = [change(item.change, item.scale), _evidence(item), item.reason]
+    details = "; ".join(part for part in found if part)
+    return f"{SYMBOLS[item.verdict]} {item.verdict}: {quantity(item.key)} of {place(item.key)}: {values(item)}" + (
+        f" ({details})" if details else ""
+    )
+
+
+def _evidence(item: Comparison) -> str:
+    return item.method if item.p_adjusted is None else f"{item.method}, adjusted p = {item.p_adjusted:.2g}"
+
+
+def counted(items: Iterable[Comparison]) -> str:
+    """How many of every verdict, gravest first.
+
+    Example:
+        >>> counted([])
+        'nothing to compare'
+    """
+    counts = Counter(item.verdict for item in items)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in MEANING if counts[verdict]) or "nothing to compare"
+
+
+def ordered(items: Iterable[Item], by: str) -> list[Item]:
+    """By name; or the gravest verdicts first, and the greatest effects among them."""
+    if by == "name":
+        return sorted(items, key=lambda item: item.key)
+    gravity = {verdict: rank for rank, verdict in enumerate(MEANING)}
+    return sorted(items, key=lambda item: (gravity[item.verdict], -effect(item), item.key))
+
+
+def effect(item: Comparison | Group) -> float:
+    """The size of a change, of whatever scale."""
+    value = item.change.value
+    if value is None:
+        return math.inf
+    if item.scale == "ratio":
+        return abs(math.log(value)) if value > 0 else math.inf
+    return abs(value)
+
+
+def selected(items: Sequence[Comparison], *, changed: bool, estimators: Sequence[str], metrics: Sequence[str]) -> list[Comparison]:
+    """Those that the options of a command ask for."""
+    return [
+        item
+        for item in items
+        if (not changed or item.verdict not in UNCHANGED) and _any(item.key.estimator, estimators) and _any(item.key.metric, metrics)
+    ]
+
+
+def _any(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) or name == pattern for pattern in patterns)

@@ -1,0 +1,284 @@
+"""The verbs compare, gate and baseline, on tables made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from structgrad.reports import results
+from structgrad.reports.cli import app
+from structgrad.suites.base import SCHEMA_VERSION, Row
+from tests.reports import examples
+
+MACHINE = {"cpu": "x", "cores": 2, "python": "3.11", "packages": {"torch": "2.8"}}
+
+
+def rows(**changes: dict[str, Any]) -> list[Row]:
+    """The example, all of it exact and without failures, with changes of single metrics of one estimator."""
+    kept = [row for row in examples.rows() if row.status == "ok" and row.suite != "wall_clock" and row.estimator != "rloo[num_samples=2]"]
+    exact = [replace(row, tier="exact", low=None, high=None, replicates=None, p_value=None) for row in kept]
+    exact = [replace(row, verdict="unbiased-exact", value=0.0) if row.metric == "relative_bias" and row.unbiased else row for row in exact]
+    return [replace(row, **changes.get(row.metric, {})) if row.estimator == "imle[lambda=2.5]" else row for row in exact]
+
+
+def run(folder: Path, found: list[Row], **manifest: Any) -> str:
+    results.write(found, folder, {"seed": 7, "environment": MACHINE, "command": "structgrad run", **manifest})
+    return str(folder)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    return run(tmp_path / "base", rows())
+
+
+def call(*words: str, code: int = 0, **environment: str) -> Result:
+    result = CliRunner().invoke(app, list(words), env={"COLUMNS": "200", **environment})
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def sentence(*words: str, code: int = 2) -> str:
+    """The one line that a call ends with."""
+    error = call(*words, code=code).stderr
+    assert error.splitlines()[-1].startswith("error: ")
+    return error
+
+
+WORSE = {"relative_variance": {"value": 0.5}}
+
+
+def test_the_same_run_passes(base: str) -> None:
+    output = call("gate", base, "--baseline", base).stdout
+    assert output.splitlines()[-1] == "gate passed: nothing is worse"
+    assert re.search(r"numbers: \d+ identical\n", output)
+
+
+def test_what_is_worse_fails_and_is_named(base: str, tmp_path: Path) -> None:
+    output = call("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", base, code=1).stdout
+    assert "fails: ✗ regressed: relative_variance (bias) of imle[lambda=2.5] on item0, init: 0.25 → 0.5 (×2; exact)" in output
+    assert "gate failed: 6 of" in output
+
+
+def test_nothing_in_common_is_5_with_one_sentence(base: str, tmp_path: Path) -> None:
+    other = run(tmp_path / "head", [replace(row, problem="another") for row in rows()])
+    assert call("gate", other, "--baseline", base, code=5).stdout.splitlines()[-1] == (
+        "gate undone: the baseline and the run have no number in common; save a new baseline of this run"
+    )
+
+
+def test_a_baseline_of_another_schema_is_5_and_a_run_of_one_is_bad_input(base: str, tmp_path: Path) -> None:
+    file = Path(base) / results.TABLE
+    table = pq.read_table(file)
+    old = tmp_path / "old.parquet"
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"structgrad_schema_version": b"1"}), old)
+    message = f"has the schema version 1, and this structgrad writes {SCHEMA_VERSION}: measure it again"
+    assert message in sentence("gate", base, "--baseline", str(old), code=5)
+    assert message in sentence("gate", str(old), "--baseline", base)
+
+
+def test_what_stays_open_is_4_only_where_that_is_asked_for(base: str, tmp_path: Path) -> None:
+    raised = run(tmp_path / "head", rows(relative_variance={"estimator_version": 2}))
+    assert "open: / incomparable" in call("gate", raised, "--baseline", base).stdout
+    call("gate", raised, "--baseline", base, "--strict", code=4)
+
+
+def test_a_claim_that_is_broken_fails_whatever_the_baseline_says(tmp_path: Path) -> None:
+    broken = [
+        replace(row, value=0.02, verdict="biased") if row.estimator == "reinforce" and row.metric == "relative_bias" else row
+        for row in rows()
+    ]
+    folder = run(tmp_path / "head", broken)
+    output = call("gate", folder, "--baseline", folder, code=1).stdout
+    assert "broken claim: reinforce on item0, init: claims to be unbiased, and is found biased: 2.00% of the gradient (exactly)" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("gate", "{base}", "--baseline", "none"), "found neither a run nor a baseline 'none', and baselines holds no baseline"),
+        (("gate", "none", "--baseline", "{base}"), "found neither a run nor a baseline 'none'"),
+        (("gate", "{base}", "--baseline", "{base}", "--config", "{tmp}/none.toml"), "No such file"),
+        (
+            ("gate", "{base}", "--baseline", "{base}", "--config", "{tmp}/bad.toml"),
+            "bad.toml: [gate] got the key 'alpa'; did you mean alpha?",
+        ),
+        (("gate", "{base}", "--baseline", "{base}", "--config", "{tmp}/broken.toml"), "broken.toml: "),
+        (("gate", "{tmp}/bad.toml", "--baseline", "{base}"), "is no Parquet file"),
+        (("compare", "{base}", "{base}", "--sort", "size"), "--sort got 'size'"),
+        (("compare", "{base}", "{base}", "--only", "change"), "did you mean changed?"),
+        (("compare", "{base}", "{base}", "--format", "pdf"), "--format got 'pdf'"),
+        (("gate", "{base}", "--baseline", "{base}", "--timing-base", "{tmp}/none"), "cannot be run"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: tuple[str, ...], message: str, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.toml").write_text("[gate]\nalpa = 1\n")
+    (tmp_path / "broken.toml").write_text("[gate\n")
+    assert message in sentence(*(word.format(base=base, tmp=tmp_path) for word in words))
+
+
+def test_json_is_strict_and_carries_the_exit_code(base: str, tmp_path: Path) -> None:
+    worse = run(tmp_path / "head", rows(relative_variance={"value": None, "status": "nonfinite", "reason": "the value is inf"}))
+    found = json.loads(call("gate", worse, "--baseline", base, "--json", code=1).stdout, parse_constant=pytest.fail)
+    assert (found["outcome"], found["exit_code"], found["alpha"]) == ("failed", 1, 0.01)
+    assert {item["verdict"] for item in found["comparisons"]} == {"broken", "identical"}
+    assert all("broken" in text for text in found["failures"])
+
+
+def test_junit_has_a_failure_for_every_fault(base: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    call("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", base, "--junit", str(report), code=1)
+    root = ElementTree.parse(report).getroot()
+    assert (root.get("failures"), root.get("skipped")) == ("6", "0")
+    assert len(root.findall("testcase")) == int(root.get("tests", "0"))
+    assert len(root.findall("testcase/failure")) == 6
+
+
+def test_github_gets_annotations_and_a_summary(base: str, tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    head = run(tmp_path / "head", rows(**WORSE))
+    output = call("gate", head, "--baseline", base, "--github", code=1, GITHUB_STEP_SUMMARY=str(summary)).stdout
+    assert output.count("::error title=structgrad gate::") == 6
+    page = summary.read_text()
+    assert page.startswith("## ❌ structgrad gate failed")
+    assert "- ✗ regressed: relative_variance" in page
+
+
+def test_compare_always_ends_with_0_and_says_so(base: str, tmp_path: Path) -> None:
+    output = call("compare", base, run(tmp_path / "head", rows(**WORSE))).stdout
+    assert "6 regressed, " in output
+    assert "✗ regressed: relative_variance (bias) of imle[lambda=2.5] on toy, init: ×2; 3 of 3" in output
+    assert output.splitlines()[-1] == "exit code 0, whatever changed; `structgrad gate` decides"
+    assert "nothing changed" in call("compare", base, base).stdout
+
+
+def test_compare_in_every_format(base: str, tmp_path: Path) -> None:
+    heads = [run(tmp_path / "head", rows(**WORSE)), run(tmp_path / "better", rows(relative_variance={"value": 0.1}))]
+    found = json.loads(call("compare", base, *heads, "--format", "json").stdout, parse_constant=pytest.fail)
+    assert [item["head"] for item in found["heads"]] == heads
+    lines = list(csv.DictReader(io.StringIO(call("compare", base, *heads, "--format", "csv", "--only", "changed").stdout)))
+    assert {(line["run"], line["verdict"], line["metric"]) for line in lines} == {
+        (heads[0], "regressed", "relative_variance"),
+        (heads[1], "improved", "relative_variance"),
+    }
+    page = tmp_path / "page.md"
+    call("compare", base, *heads, "-o", str(page))
+    assert "| ✗ regressed | `imle[lambda=2.5]` | toy, init | relative_variance (bias) | ×2 | 3 of 3 |" in page.read_text()
+
+
+def test_the_page_stands_alone_and_tells_verdicts_by_symbols_too(base: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    odd = [replace(row, problem="<b>toy</b>") for row in rows(**WORSE)]
+    call(
+        "compare",
+        run(tmp_path / "odd", [replace(row, problem="<b>toy</b>") for row in rows()]),
+        run(tmp_path / "head", odd),
+        "-o",
+        str(page),
+    )
+    text = page.read_text()
+    assert "✗ regressed" in text
+    assert "<svg" in text
+    assert text.count("<circle") == 2
+    assert "<b>toy</b>" not in text
+    assert not re.search(r"(?:src|href)\s*=|url\(|@import|https?://", text)
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_selections_and_orders_of_compare(base: str, tmp_path: Path) -> None:
+    head = run(tmp_path / "head", rows(**WORSE))
+    words = ("compare", base, head, "--format", "csv", "--sort", "name", "-e", "imle*", "-m", "relative_*")
+    lines = list(csv.DictReader(io.StringIO(call(*words).stdout)))
+    assert {line["estimator"] for line in lines} == {"imle[lambda=2.5]"}
+    assert [line["metric"] for line in lines] == sorted((line["metric"] for line in lines), key=lambda name: 0)
+    first = next(csv.DictReader(io.StringIO(call("compare", base, head, "--format", "csv").stdout)))
+    assert first["verdict"] == "regressed"
+
+
+# Baselines.
+
+
+def save(name: str, folder: str, tmp_path: Path, *more: str, code: int = 0) -> Result:
+    return call("baseline", "save", name, folder, "--dir", str(tmp_path / "store"), *more, code=code)
+
+
+def test_a_baseline_is_one_file_that_a_gate_takes_by_its_name(base: str, tmp_path: Path) -> None:
+    save("main", base, tmp_path)
+    store = str(tmp_path / "store")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["main.parquet"]
+    call("gate", base, "--baseline", "main", "--dir", store)
+    call("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", "main", "--dir", store, code=1)
+    assert "nothing changed" in call("compare", "main", base, "--dir", store).stdout
+    assert "did you mean main?" in sentence("gate", base, "--baseline", "mian", "--dir", store)
+
+
+def test_a_baseline_keeps_what_gates_look_at_and_where_it_comes_from(base: str, tmp_path: Path) -> None:
+    save("main", base, tmp_path)
+    frame, manifest = results.read(tmp_path / "store" / "main.parquet")
+    assert "rho" not in set(frame["metric"])
+    assert {"relative_bias", "relative_variance", "support"} <= set(frame["metric"])
+    assert (manifest["seed"], manifest["environment"], manifest["baseline"]["name"]) == (7, MACHINE, "main")
+    shown = json.loads(call("baseline", "show", "main", "--dir", str(tmp_path / "store"), "--json").stdout)
+    assert (shown["seed"], shown["cpu"], shown["rows"]) == (7, "x", len(frame))
+    assert "seed: 7" in call("baseline", "show", "main", "--dir", str(tmp_path / "store")).stdout
+
+
+def test_a_baseline_is_not_overwritten_by_accident(base: str, tmp_path: Path) -> None:
+    save("main", base, tmp_path)
+    before = (tmp_path / "store" / "main.parquet").read_bytes()
+    assert "there is a baseline 'main'" in save("main", base, tmp_path, code=2).stderr
+    assert (tmp_path / "store" / "main.parquet").read_bytes() == before
+    save("main", base, tmp_path, "--replace")
+
+
+def test_a_red_gate_refuses_a_new_baseline_unless_a_reason_is_given_and_kept(base: str, tmp_path: Path) -> None:
+    save("main", base, tmp_path)
+    before = (tmp_path / "store" / "main.parquet").read_bytes()
+    worse = run(tmp_path / "head", rows(**WORSE))
+    refused = save("main", worse, tmp_path, "--replace", code=1).stderr
+    assert "fails: ✗ regressed" in refused
+    assert "baseline main is not saved: the gate is red" in refused
+    assert (tmp_path / "store" / "main.parquet").read_bytes() == before
+    assert "empty reason" in save("main", worse, tmp_path, "--replace", "--force", " ", code=2).stderr
+    save("main", worse, tmp_path, "--replace", "--force", "the old loss was wrong")
+    assert "reason: the old loss was wrong" in call("baseline", "show", "main", "--dir", str(tmp_path / "store")).stdout
+    call("gate", worse, "--baseline", "main", "--dir", str(tmp_path / "store"))
+
+
+def test_a_broken_claim_refuses_the_first_baseline_too(tmp_path: Path) -> None:
+    broken = [
+        replace(row, value=0.02, verdict="biased") if row.estimator == "reinforce" and row.metric == "relative_bias" else row
+        for row in rows()
+    ]
+    assert "broken claim" in save("main", run(tmp_path / "head", broken), tmp_path, code=1).stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_baselines_are_listed_and_removed(base: str, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    assert "no baselines" in call("baseline", "list", "--dir", store).stdout
+    save("one", base, tmp_path)
+    save("two", base, tmp_path)
+    assert [item["name"] for item in json.loads(call("baseline", "list", "--dir", store, "--json").stdout)] == ["one", "two"]
+    assert "did you mean one?" in call("baseline", "rm", "onee", "--dir", store, code=2).stderr
+    call("baseline", "rm", "one", "--dir", store)
+    assert call("baseline", "list", "--dir", store).stdout.startswith("two  ")
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "", ".hidden"])
+def test_the_name_of_a_baseline_is_a_plain_word(name: str, base: str, tmp_path: Path) -> None:
+    assert "expected letters, digits" in save(name, base, tmp_path, code=2).stderr
+    assert "expected letters, digits" in call("baseline", "rm", name, "--dir", str(tmp_path), code=2).stderr
