@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from . import canvas
-from .styles import Style
+from .styles import Style, shown
 
 PANELS_PER_ROW = 3
 _PANEL = (3.2, 3.0)
@@ -96,7 +96,7 @@ def strips(titles: Sequence[str], names: Sequence[str]) -> Iterator[tuple[Figure
             spare.set_visible(False)
         for panel in panels[max(0, len(titles) - columns) : len(titles)]:
             panel.tick_params(labelbottom=True)
-        panels[0].set_yticks(range(len(names)), names)
+        panels[0].set_yticks(range(len(names)), [shown(name) for name in names])
         panels[0].set_ylim(len(names) - 0.5, -0.5)
         yield figure, panels[: len(titles)]
 
@@ -112,7 +112,7 @@ def label_outer(panels: Sequence[Axes], across: str, along: str) -> None:
 
 def _legend(figure: Figure, looks: dict[str, Style], frame: Frame, *, lines: bool) -> None:
     handles = [
-        Line2D([], [], label=name, **(style.line() if lines else {"linestyle": "none", **style.keywords()}))
+        Line2D([], [], label=shown(name), **(style.line() if lines else {"linestyle": "none", **style.keywords()}))
         for name, style in looks.items()
     ]
     if frame.beside:

@@ -14,7 +14,7 @@ from .. import tables
 from . import canvas
 from .drawing import Drawing, Kind, Material
 from .scale import Scale
-from .styles import Style
+from .styles import Style, shown
 
 KIND = Kind(
     "sparsity",
@@ -42,7 +42,7 @@ def sparsity(material: Material, problem: str) -> Drawing | None:
         for panel, (metric, label) in zip(panels, _PANELS.items(), strict=True):
             _ladder(panel, table[table["metric"] == metric], estimators, _Ladder(stages, material.styles))
             panel.set_xlabel(label)
-        panels[0].set_yticks(range(len(estimators)), estimators)
+        panels[0].set_yticks(range(len(estimators)), [shown(name) for name in estimators])
         panels[0].set_ylim(len(estimators) - 0.5, -0.5)
         _stage_legend(figure, stages)
         return KIND.drawn(figure, problem)

@@ -11,6 +11,7 @@ import seaborn as sns
 
 from .canvas import INK
 
+_WIDEST = 30
 MARKER_SIZE = 6.5
 
 _HUES = tuple(
@@ -68,6 +69,18 @@ def family_style(family: str) -> Style:
             return Style(colour, _MARKERS[families.index(family)])
     digest = hashlib.blake2b(family.encode(), digest_size=4).digest()
     return Style(_COLOURS[-1], _MARKERS[digest[1] % len(_MARKERS)])
+
+
+def shown(estimator: str) -> str:
+    """The name of an estimator as a figure has room for it: of one's own file or module only the class, and no more than 30 letters.
+
+    Example:
+        >>> shown("imle[lambda=2.5]"), shown("./a/long/path/mine.py:Mine[k=2]")
+        ('imle[lambda=2.5]', 'Mine[k=2]')
+    """
+    name, bracket, options = estimator.partition("[")
+    short = name.rpartition(":")[2] + bracket + options
+    return short if len(short) <= _WIDEST else short[: _WIDEST - 1] + "…"
 
 
 def styles(frame: pd.DataFrame) -> dict[str, Style]:

@@ -34,9 +34,11 @@ from ..statistics.metrics import (
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import NoisyGradient, estimated_against, exact_against
 from ..statistics.scrambles import scramble_bias, scramble_metrics
+from ..statistics.seeds import BLOCK
 from ..suite import Context, Effort, Finding, Suite
 from ..truth import Target, Truth, exact_truth
 from ..truth.geometry import geometry
+from ..truth.perturbation import FEWEST
 from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, slots_of
@@ -316,7 +318,8 @@ def _reference(estimator: Estimator[Any], problem: Problem, instance: Instance, 
     if kind != "perturbed" or not isinstance(noise, SmoothNoise):
         return None
     key = (str(context.seed), problem.name, problem.stage, instance.name)
-    return _perturbed(noise, problem.oracle, instance, context.device, REFERENCE_WORK * context.effort.replicates, key=key)
+    replicates = max(REFERENCE_WORK * context.effort.replicates, FEWEST * BLOCK)
+    return _perturbed(noise, problem.oracle, instance, context.device, replicates, key=key)
 
 
 @functools.lru_cache(maxsize=256)

@@ -78,6 +78,12 @@ def test_exact_numbers_have_no_batches():
     assert not any(finding.batches or finding.setting for finding in found(Reinforce()))
 
 
+def test_a_reference_that_is_drawn_needs_more_than_the_fewest_replicates():
+    few = Context(effort=Effort(replicates=64, most_replicates=64))
+    findings = Bias().findings(problem(), {"it": PerturbAndMAP()}, few)
+    assert {finding.reference for finding in findings if finding.reference} == {"expected", "perturbed"}
+
+
 def test_only_the_bias_has_a_verdict():
     assert {finding.metric for finding in found(Reinforce()) if finding.verdict} == {"relative_bias"}
 
