@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from ...suites.comparison import GateResult
     from ..comparison.loading import Loaded
 
-app = typer.Typer(no_args_is_help=True, help="Save, list, show and remove baselines: named tables that runs are held against.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Save, list, show and remove baselines: named tables that runs are held against.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 _Name = Annotated[str, typer.Argument(help="The name of the baseline.", metavar="NAME")]
 _Folder = Annotated[Path, typer.Option("--dir", help="The folder of the baselines.", metavar="DIR")]

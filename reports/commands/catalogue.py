@@ -15,13 +15,13 @@ def list_(
         str | None,
         typer.Argument(
             help="One of " + ", ".join(KINDS) + "; all of them by default.",
-            metavar="[KIND]",
+            metavar="KIND",
             show_default=False,
             autocompletion=complete_kinds,
         ),
     ] = None,
     pattern: Annotated[
-        str | None, typer.Argument(help="A part of a name, or a glob such as 'reinforce*'.", metavar="[PATTERN]", show_default=False)
+        str | None, typer.Argument(help="A part of a name, or a glob such as 'reinforce*'.", metavar="PATTERN", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -22,7 +22,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
     base: Annotated[
         str, typer.Argument(help="What others are compared with: the folder of a run, its table, or a baseline.", metavar="BASE")
     ],
-    heads: Annotated[list[str], typer.Argument(help="Other runs.", metavar="RUN...")],
+    heads: Annotated[list[str], typer.Argument(help="Other runs.", metavar="RUN")],
     *,
     sort: Annotated[str, typer.Option(help="effect (gravest and greatest first) or name.", metavar="KEY")] = "effect",
     only: Annotated[str, typer.Option(help="all, or changed: leave out what is identical or equivalent.", metavar="WHICH")] = "all",

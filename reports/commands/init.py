@@ -11,7 +11,7 @@ from .outcome import sentences
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where.", metavar="[DIR]", show_default="this folder")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Where.", metavar="DIR", show_default="this folder")] = Path(),
     *,
     asv: Annotated[bool, typer.Option("--asv", help="Also asv.conf.json and benchmarks for airspeed velocity.")] = False,
     gha: Annotated[bool, typer.Option("--gha", help="Also a GitHub workflow that measures and gates pull requests.")] = False,

@@ -20,7 +20,7 @@ def run(  # noqa: PLR0913 - one parameter per option
         list[str] | None,
         typer.Argument(
             help="Suites: names or globs; those of the preset by default.",
-            metavar="[SUITE]...",
+            metavar="SUITE",
             show_default=False,
             autocompletion=names.complete_suites,
         ),

@@ -13,7 +13,7 @@ from .outcome import sentences
 def status(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folders of runs, or folders that hold some.", metavar="[RUN]...", show_default="./structgrad-results"),
+        typer.Argument(help="Folders of runs, or folders that hold some.", metavar="RUN", show_default="./structgrad-results"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
