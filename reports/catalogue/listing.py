@@ -146,23 +146,31 @@ def first_sentence(kind: type) -> str:
 
 
 def select(kind: str | None, pattern: str | None) -> dict[str, list[Record]]:
-    """The records of a kind, or of all kinds, whose names hold a text or match a glob.
+    """The records of a kind, or of all kinds, whose names hold a text or match a glob; a word alone that is no kind is such a text.
 
     Raises:
         ValueError: an unknown kind, or a pattern that matches nothing.
     """
     from ...oracles import registry
 
+    every = {name: SOURCES[name]() for name in ([kind] if kind in KINDS else KINDS)}
     if kind is not None and kind not in KINDS:
-        raise ValueError(f"`list` got {kind!r}; {registry.hint(kind, KINDS)}")
-    every = {name: SOURCES[name]() for name in ([kind] if kind else KINDS)}
+        found = _matching(every, kind) if pattern is None else {}
+        if not found:
+            raise ValueError(f"`list` got {kind!r}; {registry.hint(kind, KINDS)}")
+        return found
     if pattern is None:
         return every
-    found = {name: [record for record in records if _matches(record["name"], pattern)] for name, records in every.items()}
-    if not any(found.values()):
+    found = _matching(every, pattern)
+    if not found:
         known = [record["name"] for records in every.values() for record in records]
         raise ValueError(f"`list` got the pattern {pattern!r}, which matches nothing; {registry.hint(pattern, known)}")
     return found
+
+
+def _matching(every: dict[str, list[Record]], pattern: str) -> dict[str, list[Record]]:
+    found = {name: [record for record in records if _matches(record["name"], pattern)] for name, records in every.items()}
+    return {name: records for name, records in found.items() if records}
 
 
 def _matches(name: str, pattern: str) -> bool:

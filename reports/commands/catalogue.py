@@ -36,7 +36,7 @@ def list_(
         for warning in listing.warnings() if kind in (None, "estimators", "oracles") else ():
             typer.echo(f"warning: {warning}", err=True)
     if as_json:
-        typer.echo(json.dumps(records[kind] if kind else records, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(records.get(kind or "", records), indent=2, ensure_ascii=False))
         return
     for name, found in records.items():
         if found:

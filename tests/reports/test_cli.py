@@ -147,6 +147,9 @@ def test_list_as_json_and_by_pattern() -> None:
 
 
 def test_list_refuses_an_unknown_kind_or_pattern() -> None:
+    assert {"rloo", "reinforce"}.isdisjoint(call("list", "subset").stdout.split())
+    assert call("list", "subset").stdout == call("list", "*subset*").stdout != ""
+    assert set(json.loads(call("list", "subset", "--json").stdout)) >= {"oracles", "problems"}
     assert refused("list", "estimator") == "error: `list` got 'estimator'; did you mean estimators?\n"
     assert refused("list", "zzz").startswith("error: `list` got 'zzz'; expected one of estimators, oracles")
     expected = "error: `list` got the pattern 'reinforze', which matches nothing; did you mean reinforce"
