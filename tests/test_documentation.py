@@ -38,7 +38,7 @@ def test_examples_in_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_readme_has_examples() -> None:
-    assert len(python_blocks(ROOT / "README.md")) == 2
+    assert len(python_blocks(ROOT / "README.md")) == 1
 
 
 def test_a_wrong_example_is_found(tmp_path: Path) -> None:

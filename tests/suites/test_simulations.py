@@ -80,7 +80,7 @@ def test_wrong_intervals_are_noticed(monkeypatch):
     from structgrad.suites.statistics import intervals
 
     quantile = intervals._quantile
-    monkeypatch.setattr(intervals, "_quantile", lambda level: quantile(level) / 2)
+    monkeypatch.setattr(intervals, "_quantile", lambda level, *degrees: quantile(level, *degrees) / 2)
     lines = FIXED.lines({FIXED.cells[0]: FIXED.simulate(FIXED.cells[0], 60)})
     assert {line.what for line in lines if line.violated} >= {"relative_variance", "gain"}
 

@@ -24,7 +24,7 @@ from tests.reports.calling import FEW, SMALL, call, refused
 from tests.suites.running_cases import HERE
 from tests.suites.running_cases import SMALL as PLAN
 
-SLOW = [f"tests.suites.broken_estimators:Slow[seconds={0.5 + i / 100}]" for i in range(4)]
+SLOW = [f"tests.suites.broken_estimators:Slow[seconds={0.5 + i / 100}]" for i in range(10)]
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path, sent: 
     assert 0 < len(kept) < len(SLOW), "the run was not interrupted in the middle"
     last = told.splitlines()[-1]
     assert last.startswith(
-        f"error: interrupted; {len(kept)} of 4 cells are in {tmp_path}; finished cells are kept, go on with: structgrad run"
+        f"error: interrupted; {len(kept)} of {len(SLOW)} cells are in {tmp_path}; finished cells are kept, go on with: structgrad run"
     )
     assert "Traceback" not in told
     assert results.manifest_of(tmp_path)["status"] == "interrupted"
