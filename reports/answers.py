@@ -228,7 +228,7 @@ def needs_values_only(estimator: str) -> bool:
     """Whether an estimator asks a loss for its values on structures, and for nothing else; False of one that is not known.
 
     Example:
-        >>> needs_values_only("reinforce"), needs_values_only("ste"), needs_values_only("mine")
+        >>> needs_values_only("reinforce"), needs_values_only("ste"), needs_values_only("of_nobody")
         (True, False, False)
     """
     try:

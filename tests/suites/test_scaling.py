@@ -155,7 +155,7 @@ def exponents(found, name):
 
 def test_planted_growth_is_found():
     estimators = {"sleeping": Sleeping(0.0005, 1.0), "hungry": Hungry(), "broken": Failing(), "ste": StraightThrough()}
-    found = table(estimators, effort=dataclasses.replace(QUICK, seconds=2.0))
+    found = table(estimators, effort=dataclasses.replace(QUICK, seconds=5.0))
     slow, fast = exponents(found, "sleeping"), exponents(found, "hungry")
     assert slow["time_exponent", "axis=length"].value == pytest.approx(1, abs=0.35)
     assert slow["time_exponent", "axis=batch"].value == pytest.approx(0, abs=0.35)

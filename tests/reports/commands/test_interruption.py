@@ -32,6 +32,10 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "draw", lambda frame: [])
 
 
+MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from structgrad.reports.cli import main; main()"
+"""The command line where Ctrl-C is heard: a process that is started in the background of a script inherits that it is not."""
+
+
 def words(folder: Path, *estimators: str) -> list[str]:
     return [*SMALL, *FEW, *(word for name in estimators for word in ("-e", name)), "-o", str(folder)]
 
@@ -44,7 +48,7 @@ def started(folder: Path, jobs: int) -> subprocess.Popen[str]:
     """A run of slow cells in a process of its own, that has finished one."""
     path = os.pathsep.join([os.getcwd(), *sys.path])
     process = subprocess.Popen(
-        [sys.executable, "-m", "structgrad.reports.cli", *words(folder, *SLOW), "-j", str(jobs)],
+        [sys.executable, "-c", MAIN, *words(folder, *SLOW), "-j", str(jobs)],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
