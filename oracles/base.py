@@ -48,8 +48,9 @@ class Oracle(abc.ABC):
 
     A subclass is a frozen dataclass that holds options (never tensors), and implements `count`, `_check_event` and `_argmax`; the public
     methods validate, share expanded rows and restore dtype and shape, once, here. Where ``kernel`` names a module of
-    `structgrad.oracles.kernels`, its functions serve the operations that they are named after on the CPU; the underscored methods are
-    their twins in torch, for every other device. ``version`` is raised when a change moves measured values.
+    `structgrad.oracles.kernels`, its functions serve the operations that they are named after on the CPU, and those of the module of
+    that name in `structgrad.oracles.kernels.gpu` on CUDA devices; the underscored methods are their twins in torch, for everything else.
+    ``version`` is raised when a change moves measured values.
     """
 
     name: ClassVar[str]
@@ -239,7 +240,7 @@ class Oracle(abc.ABC):
             results = [result.expand((*batch, *result.shape[len(batch) :])) for result in results]
         return results
 
-    def _kernel(self, operation: str, rows: Tensor) -> kernels.Kernel | None:
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
         """The compiled kernel of an operation where it applies to these rows."""
         return kernels.find(self.kernel, operation, rows, self._kernel_options())
 
@@ -248,7 +249,7 @@ class Oracle(abc.ABC):
         kernel = self._kernel("argmax", rows)
         if kernel is None:
             return self._argmax(self._cleaned(rows))
-        structures = kernels.zeros(tuple(rows.shape), rows.dtype)
+        structures = kernel.results(tuple(rows.shape), rows)
         kernel(rows.contiguous(), structures)
         return structures
 
@@ -351,7 +352,7 @@ class MarginalOracle(Oracle):
             kernel = self._kernel("log_partition", rows)
             if kernel is None:
                 return self._twin_log_partition(rows)
-            log_partition = torch.empty(rows.shape[0], dtype=torch.float64)
+            log_partition = kernel.results((rows.shape[0],), rows, torch.float64)
             failed = kernel.certify((rows.contiguous(),), (log_partition,))
             if failed is not None:
                 log_partition[failed] = self._twin_log_partition(rows[failed].double())
@@ -364,7 +365,8 @@ class MarginalOracle(Oracle):
             kernel = self._kernel("marginals", rows)
             if kernel is None:
                 return twin_marginals(self._twin_log_partition, rows)
-            marginals, log_partition = kernels.zeros(tuple(rows.shape), rows.dtype), torch.empty(rows.shape[0], dtype=torch.float64)
+            marginals = kernel.results(tuple(rows.shape), rows)
+            log_partition = kernel.results((rows.shape[0],), rows, torch.float64)
             failed = kernel.certify((rows.contiguous(),), (marginals, log_partition))
             if failed is not None:
                 redone, log_partition[failed] = twin_marginals(self._twin_log_partition, rows[failed].double())
@@ -381,7 +383,7 @@ class MarginalOracle(Oracle):
         if kernel is None:
             product = self._twin_covariance_product(rows, along)
         else:
-            product = kernels.zeros(tuple(rows.shape), rows.dtype)
+            product = kernel.results(tuple(rows.shape), rows)
             failed = kernel.certify((rows.contiguous(), along.contiguous()), (product,))
             if failed is not None:
                 product[failed] = self._twin_covariance_product(rows[failed].double(), along[failed].double()).to(product.dtype)
@@ -440,7 +442,7 @@ class SamplingOracle(MarginalOracle):
         kernel = self._kernel("sample", rows)
         if kernel is None:
             return self._twin_draw(rows, uniforms)
-        structures = kernels.zeros((*uniforms.shape[:2], *rows.shape[1:]), rows.dtype)
+        structures = kernel.results((*uniforms.shape[:2], *rows.shape[1:]), rows)
         failed = kernel.certify((rows.contiguous(), uniforms.contiguous()), (structures,))
         if failed is not None:
             structures[failed] = self._twin_draw(rows[failed], uniforms[failed]).to(structures.dtype)
@@ -489,7 +491,7 @@ class ProjectionOracle(Oracle):
 
     def _project_rows(self, rows: Tensor, lengths: Tensor | None) -> Projection:
         kernel = self._kernel("project", rows)
-        if kernel is None:
+        if not isinstance(kernel, kernels.Kernel):
             return self._project(rows, lambda direction, items: self._argmax_inside(direction, None if lengths is None else lengths[items]))
         if lengths is None:
             return active_set.solve_compiled(kernel, rows)

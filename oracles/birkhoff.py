@@ -61,7 +61,7 @@ def _padding(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor]) -> Tensor
     return torch.diag_embed(best.sum(-1) == 0)
 
 
-def _decompose(kernel: kernels.Kernel, means: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+def _decompose(kernel: kernels.AnyKernel, means: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
     """Atoms [b, m, n, n] and weights [b, m]."""
     points = torch.where(padding, 1, means)
     size = points.shape[1]
@@ -79,7 +79,7 @@ class _Tangent(torch.autograd.Function):
     """The orthogonal projection of directions [*batch, n, n] on the faces of points, which is its own transpose."""
 
     @staticmethod
-    def forward(ctx: Any, direction: Tensor, points: Tensor, kernel: kernels.Kernel) -> Tensor:
+    def forward(ctx: Any, direction: Tensor, points: Tensor, kernel: kernels.AnyKernel) -> Tensor:
         ctx.points, ctx.kernel = points, kernel
         along = direction.double().reshape(-1, *points.shape[-2:]).contiguous()
         moved = torch.zeros_like(along)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from . import kernels
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, at_least_single
 from .capabilities import PolicyOracle
 from .masking import log_sum_exp, share_rows
@@ -169,7 +168,7 @@ class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle)
         """Log-probabilities of the actions of rows [b, *event], -inf where no derivation follows; 0 in ignored entries."""
         kernel = self._kernel("potentials", rows)
         if kernel is not None:
-            policy = kernels.zeros(tuple(rows.shape), rows.dtype)
+            policy = kernel.results(tuple(rows.shape), rows)
             kernel(rows.contiguous(), policy)
             return policy
         mask = self.read_mask(tuple(rows.shape[1:]), rows.device)

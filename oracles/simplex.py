@@ -14,7 +14,7 @@ from . import kernels
 def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """The nearest points of float64 rows, forbidden parts (``-inf``) at 0, and what proves them nearest.
 
-    Cost: O(n log n) by sorting; on the CPU a compiled O(n) of some five passes.
+    Cost: O(n log n) by sorting; compiled, O(n) of some five passes on the CPU, and a row per program on the GPU.
 
     Returns:
         The points [b, n]; bool [b, n], the parts strictly between 0 and 1; [b], a bound on what any other point of the set is nearer.
@@ -30,7 +30,8 @@ def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     kernel = kernels.find("simplex", "project", rows, (k,))
     if kernel is None:
         return _project(rows, k)
-    point, free, gap = torch.empty_like(rows), torch.zeros_like(rows, dtype=torch.bool), torch.empty(len(rows), dtype=rows.dtype)
+    shape = tuple(rows.shape)
+    point, free, gap = kernel.results(shape, rows), kernel.results(shape, rows, torch.bool), kernel.results(shape[:1], rows)
     kernel(rows.contiguous(), point, free, gap)
     return point, free, gap
 

@@ -1,8 +1,9 @@
-"""Compiled kernels of the CPU: the hot loops, apart from the mathematics.
+"""Compiled kernels: the hot loops, apart from the mathematics.
 
-One module per structure holds functions over contiguous arrays whose first dimension is the batch. `find` gives the one that serves an
-operation where it applies; everything else (other devices, structures without kernels) runs the torch twins, in which the oracles are
-written. Kernels are compiled on first use and cached on disk; importing this package compiles nothing and does not load the compiler.
+One module per structure holds functions over contiguous arrays whose first dimension is the batch: here for the CPU, in `gpu` for CUDA
+devices. `find` is the one place that chooses: it gives the kernel that serves an operation on the device, at the size and in the dtype of
+the rows; everything else (other devices, structures without kernels) runs the torch twins, in which the oracles are written. Kernels are
+compiled on first use and cached on disk; importing this package compiles nothing and does not load the compilers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+
+from . import gpu
 
 GRAIN = 50_000
 """Inner-loop steps that a thread must get for its start to pay: some 50 microseconds."""
@@ -66,6 +69,11 @@ class Kernel(NamedTuple):
     def __call__(self, *tensors: Tensor) -> None:
         launch(self.function, tensors, self.options, self.operations)
 
+    @staticmethod
+    def results(shape: tuple[int, ...], rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Room for results: `zeros`, most of which a kernel leaves as they are."""
+        return zeros(shape, dtype or rows.dtype)
+
     def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Tensor | None:
         """Call a kernel that says for every row whether its range sufficed.
 
@@ -91,14 +99,23 @@ class Kernel(NamedTuple):
         return None if certified.all() else torch.from_numpy((~certified).nonzero()[0])
 
 
+AnyKernel = Kernel | gpu.DeviceKernel
+"""What `find` gives: both are called, and give room for results, in the same way."""
+
+
 def enabled(rows: Tensor) -> bool:
     """Whether kernels serve these rows: float32 or float64 on the CPU."""
     return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64) and _enabled.get()
 
 
-def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> Kernel | None:
+def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> AnyKernel | None:
     """The kernel of an operation for rows [b, *event], or None where the torch twin is to run."""
-    if structure is None or not enabled(rows):
+    if structure is None:
+        return None
+    if gpu.takes(rows):
+        served = _enabled.get() and rows.dtype in (torch.float32, torch.float64)
+        return gpu.find(structure, operation, tuple(rows.shape[1:]), rows.dtype, options) if served else None
+    if not enabled(rows):
         return None
     function, careful, operations = _plan(structure, operation, rows.shape[1:])
     return None if function is None else Kernel(function, careful, options, operations)
@@ -114,7 +131,7 @@ def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...],
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Zeros for a kernel's results. From `HUGE` on, NumPy allocates them: it asks for huge pages, which takes a quarter of the time."""
-    if math.prod(shape) * dtype.itemsize < HUGE:
+    if math.prod(shape) * dtype.itemsize < HUGE or not dtype.is_floating_point:
         result = torch.empty(shape, dtype=dtype)
         result.numpy().fill(0)
         return result

@@ -1,0 +1,147 @@
+"""Compile kernels of the GPU for a GPU that need not be there: what Triton's interpreter accepts, its compiler may refuse.
+
+``python tests/oracles/gpu/compiling.py linear_chain`` runs every operation of a structure with its launches replaced by compilations for
+compute capability 9.0, and prints what each kernel takes. The results of the operations mean nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from structgrad.oracles import make_oracle
+from structgrad.oracles.kernels import gpu
+
+CAPABILITY = 90
+SHARED = 227 * 1024
+"""Bytes of shared memory that one program may take there."""
+
+TYPES = {
+    torch.float32: "*fp32", torch.float64: "*fp64", torch.bool: "*i1", torch.uint8: "*u8", torch.int32: "*i32", torch.int64: "*i64"
+}  # fmt: skip
+
+Record = dict[str, Any]
+
+
+def signature(kernel: Any, arguments: dict[str, Any]) -> tuple[dict[str, str], dict[tuple[int, ...], Any]]:
+    """The types of a kernel's arguments, and the values of those that are constants; a plain 1 is one, as it is in a launch."""
+    types, constants = {}, {}
+    for place, parameter in enumerate(kernel.params):
+        value = arguments[parameter.name]
+        if parameter.is_constexpr or (isinstance(value, int) and not isinstance(value, bool) and value == 1):
+            types[parameter.name], constants[(place,)] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            types[parameter.name] = TYPES[value.dtype]
+        else:
+            types[parameter.name] = {bool: "i1", int: "i32", float: "fp32"}[type(value)]
+    return types, constants
+
+
+def resources(ptx: str) -> dict[str, int]:
+    """Registers of a thread and the bytes that it spills, from the assembler that comes with Triton."""
+    assembler = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        command = [str(assembler), f"-arch=sm_{CAPABILITY}a", "-v", str(source), "-o", str(Path(folder, "kernel.cubin"))]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr.replace(",", "").split()
+    return {
+        "registers": int(said[said.index("registers") - 1]),
+        "spilled": int(said[said.index("spill") - 2]) if "spill" in said else 0,
+    }
+
+
+@contextmanager
+def compiling() -> Iterator[list[Record]]:
+    """Compile instead of launching, in this context; each kernel once for every signature."""
+    records: list[Record] = []
+    seen: set[str] = set()
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in kwargs}
+        bound = kernel.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        types, constants = signature(kernel, bound.arguments)
+        key = f"{kernel.__name__} {types} {constants} {options}"
+        if key in seen:
+            return
+        seen.add(key)
+        start = time.perf_counter()
+        made = triton.compile(ASTSource(fn=kernel, signature=types, constexprs=constants), GPUTarget("cuda", CAPABILITY, 32), options)
+        spent = time.perf_counter() - start
+        kinds = sorted({kind for kind in types.values() if kind.startswith("*")})
+        sizes = {kernel.params[place].name: value for (place,), value in constants.items() if isinstance(value, int)}
+        records.append(
+            {"kernel": kernel.__name__, "types": kinds, "constants": sizes, **options, "shared": made.metadata.shared}
+            | resources(made.asm["ptx"])
+            | {"seconds": round(spent, 2)}
+        )
+
+    original, JITFunction.run = JITFunction.run, run
+    token = gpu._interpreting.set(True)
+    try:
+        yield records
+    finally:
+        JITFunction.run = original
+        gpu._interpreting.reset(token)
+
+
+Operation = Callable[[Any, torch.Tensor, torch.Generator], Any]
+
+OPERATIONS: dict[str, Operation] = {
+    "argmax": lambda oracle, scores, generator: oracle.argmax(scores),
+    "log_partition": lambda oracle, scores, generator: oracle.log_partition(scores),
+    "marginals": lambda oracle, scores, generator: oracle.marginals(scores),
+    "covariance_product": lambda oracle, scores, generator: oracle._compute_covariance_product(scores, scores),
+    "sample": lambda oracle, scores, generator: oracle.sample(scores, 2, generator=generator),
+    "project": lambda oracle, scores, generator: oracle.project(scores).mean,
+}
+
+CASES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "subset": ("subset[k=10]", (100,)),
+    "linear_chain": ("linear_chain", (128, 32, 32)),
+    "alignment": ("alignment", (512, 512)),
+    "constituency": ("constituency", (40, 40)),
+    "projective_tree": ("projective_tree", (41, 41)),
+    "spanning_tree": ("spanning_tree", (41, 41)),
+    "assignment": ("assignment", (64, 64)),
+    "shift_reduce": ("shift_reduce", (41, 41, 2)),
+}
+"""A structure at a size that people have."""
+
+
+def compile_all(case: str, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64), only: str = "") -> Iterator[Record]:
+    """Every kernel of a structure."""
+    name, event = CASES[case]
+    oracle = make_oracle(name)
+    for dtype in dtypes:
+        scores = torch.randn(2, *event, dtype=dtype).clamp(max=math.inf)
+        for operation, call in OPERATIONS.items():
+            if not hasattr(oracle, operation.replace("covariance_product", "marginals")) or (only and only != operation):
+                continue
+            function = gpu.find(oracle.kernel or case, operation, event, dtype, oracle._kernel_options())
+            if function is None and operation != "project":
+                continue
+            with compiling() as records:
+                call(oracle, scores, torch.Generator().manual_seed(0))
+            yield from ({"operation": operation, "dtype": str(dtype).removeprefix("torch."), **record} for record in records)
+
+
+if __name__ == "__main__":
+    for found in compile_all(sys.argv[1], only=sys.argv[2] if len(sys.argv) > 2 else ""):
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()

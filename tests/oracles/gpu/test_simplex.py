@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from structgrad.oracles import Subset, kernels
+from structgrad.oracles.simplex import project
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.05, 1.0, 50.0])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (7, 3), (30, 1), (30, 29), (30, 30), (65, 40)])
+def test_equals_the_twin(n: int, k: int, scale: float, gpu_kernels: torch.device) -> None:
+    rows = scale * torch.randn(6, n, dtype=torch.float64)
+    rows[1] = rows[1].round()
+    rows[2, : n - k] = -math.inf
+    rows[3, : n - k + 1] = -math.inf
+    rows = rows.to(gpu_kernels)
+    point, free, gap = project(rows, k)
+    with kernels.disabled():
+        expected, inside, _ = project(rows, k)
+    torch.testing.assert_close(point, expected, rtol=0, atol=1e-13)
+    assert torch.equal(free, (point > 0) & (point < 1))
+    assert bool(((free == inside) | (expected * (1 - expected) < 1e-12)).all())
+    assert torch.equal(gap == math.inf, torch.arange(6, device=gpu_kernels) == 3)
+    assert bool((gap[gap < math.inf] <= 1e-12).all())
+
+
+def test_the_oracle_takes_it(gpu_kernels: torch.device) -> None:
+    assert isinstance(
+        kernels.find("simplex", "project", torch.zeros(2, 5, dtype=torch.float64, device=gpu_kernels), (2,)), kernels.gpu.DeviceKernel
+    )
+    solution = Subset(2).project(torch.tensor([1.0, 0.6, 0.2, -3.0], device=gpu_kernels))
+    torch.testing.assert_close(solution.mean.cpu(), torch.tensor([1.0, 0.7, 0.3, 0.0]))
