@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,13 @@ import torch
 if not torch.cuda.is_available():
     # Triton decides when kernels are defined whether its interpreter runs them; see `kernels.gpu.interpreted`.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where there is a GPU, tests of its kernels run on it, and are among those that need it."""
+    for item in items if torch.cuda.is_available() else []:
+        if "gpu_kernels" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.gpu)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -29,7 +38,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture
-def gpu_kernels() -> Iterator[torch.device]:
+def gpu_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """A device on which the kernels of the GPU serve: a GPU, or the CPU with Triton's interpreter in their place."""
     from structgrad.oracles.kernels import gpu
 
@@ -37,5 +46,19 @@ def gpu_kernels() -> Iterator[torch.device]:
         yield torch.device("cuda")
         return
     pytest.importorskip("triton", reason="Triton is offered for Linux alone")
+    _let_numbers_be_limits(monkeypatch)
     with gpu.interpreted():
         yield torch.device("cpu")
+
+
+def _let_numbers_be_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter holds a number as an array of one entry, which NumPy from 2.4 on does not take for the limit of a `range`."""
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_convert(tensor: Any, *scope: Any) -> None:
+        patch(tensor, *scope)
+        replace = scope[0].set_attr if scope else setattr
+        replace(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_convert)

@@ -99,7 +99,7 @@ class Plan:
             raise ValueError(f"the plan got instances={self.instances}, batch_size={self.batch_size}; expected at least 1")
         if self.threads < 1:
             raise ValueError(f"the plan got threads={self.threads}; expected at least 1")
-        _check_device(self.device)
+        check_device(self.device)
         return self
 
 
@@ -135,7 +135,8 @@ class Machine:
         return self
 
 
-def _check_device(name: str) -> None:
+def check_device(name: str) -> None:
+    """Raise ValueError where torch has no such device."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

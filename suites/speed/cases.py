@@ -48,6 +48,11 @@ class Case:
         """The registry name."""
         return str(self.oracle.name)
 
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """What its kernels take beside tensors."""
+        return tuple(self.oracle._kernel_options())
+
     def scores(self, batch: int) -> Tensor:
         """Standard normal float32 scores [batch, *event], always the same; of chains, unary scores and one matrix of transitions."""
         stream = torch.Generator().manual_seed(0)

@@ -1,0 +1,108 @@
+"""What is timed on a device, and what the operations are held to there: ratios against a contender in the same run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ...oracles import Alignment, Assignment, SpanningTree
+from .cases import CASES, Case, operations
+
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Target:
+    """At least ``factor`` times as fast as a contender; 0.5 allows twice its time."""
+
+    contender: str
+    factor: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """An operation of a case at a batch size."""
+
+    case: Case
+    operation: str
+    batch: int
+    target: Target | None = None
+
+    @property
+    def kernel(self) -> tuple[str | None, str]:
+        """The module and the name of the kernel that the operation stands on."""
+        name = self.operation.removesuffix("64")
+        name = {"marginals_backward": "covariance_product", "project_backward": "project"}.get(name, name)
+        closed = name == "project" and self.case.structure in ("categorical", "subset")
+        return "simplex" if closed else self.case.oracle.kernel, name
+
+    @property
+    def double(self) -> bool:
+        """Whether the operation computes in float64 whatever the scores are."""
+        return self.operation.startswith("project")
+
+    @property
+    def numbers(self) -> int:
+        """Of the result."""
+        return self.batch * math.prod(self.case.event) * (64 if self.operation == "sample64" else 1)
+
+
+_MORE = {
+    "spanning_tree 20": Case("spanning_tree 20", SpanningTree(), (21, 21), multiply_adds=20**3 / 3),
+    "alignment 512x512": Case("alignment 512x512", Alignment(), (512, 512), multiply_adds=3 * 512 * 512),
+    "assignment 1000": Case(
+        "assignment 1000",
+        Assignment(),
+        (1000, 1000),
+        frozenset({"log_partition", "marginals", "marginals_backward", "sample", "sample64", "project", "project_backward"}),
+    ),
+}
+
+DEVICE_CASES: dict[str, Case] = CASES | _MORE
+
+TARGETS: dict[tuple[str, str], Target] = {
+    ("linear_chain 128x32", "marginals_backward"): Target("torch", 10),
+    ("constituency 40", "marginals_backward"): Target("torch", 10),
+    ("projective_tree 40", "marginals_backward"): Target("torch", 10),
+    ("spanning_tree 40", "log_partition"): Target("lu64", 0.5),
+    ("spanning_tree 40", "marginals"): Target("lu64", 0.5),
+    ("spanning_tree 40", "argmax"): Target("cpu", 50),
+    ("assignment 64", "argmax"): Target("scipy", 10),
+    ("assignment 1000", "argmax"): Target("scipy", 1),
+    ("alignment 512x512", "marginals"): Target("torch", 5),
+    ("spanning_tree 20", "project"): Target("cpu", 20),
+}
+"""By case and operation."""
+
+BATCHES = {"assignment 1000": 8, "alignment 512x512": 64}
+"""Where 1024 would not fit beside what plain torch keeps."""
+
+LEFT_OUT = frozenset(
+    f"{structure} {size}"
+    for structure, sizes in {
+        "linear_chain": ("32x16",), "constituency": (10, 20), "projective_tree": (10, 20), "spanning_tree": (10,), "alignment": ("32x32",),
+        "subset": ("20/5",),
+    }.items()
+    for size in sizes
+)  # fmt: skip
+"""Small sizes, which say nothing about a large device."""
+
+MOST_NUMBERS = 2**30
+"""Of one result: what is larger is not timed."""
+
+
+def tasks(chosen: str = "", most: int = BATCH) -> list[Task]:
+    """Those with a target first, then every operation of every case that fits.
+
+    Args:
+        chosen: a part of their names, such as ``"chain"`` or ``"spanning_tree 40 argmax"``.
+        most: no batch is larger.
+
+    Example:
+        >>> [(task.case.name, task.operation, task.batch) for task in tasks("assignment 1000")]
+        [('assignment 1000', 'argmax', 8)]
+    """
+    cases = [case for name, case in DEVICE_CASES.items() if name not in LEFT_OUT]
+    found = [Task(case, operation, min(BATCHES.get(case.name, BATCH), most)) for case in cases for operation in operations(case)]
+    held = [replace(task, target=TARGETS.get((task.case.name, task.operation))) for task in found if task.numbers <= MOST_NUMBERS]
+    return sorted((task for task in held if chosen in f"{task.case.name} {task.operation}"), key=lambda task: task.target is None)
