@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
-from ..statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
+from ..statistics.seeds import generator, seed_blocks, seed_sequence
 from ..suite import Context
+from .replicates import rows_per_launch
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class Draws:
 
     def rows(self, number: int) -> Iterator[tuple[Tensor, torch.Generator]]:
         """Launches: rows that share the scores, and their streams. Neither depends on the rows per launch, nor on the estimator."""
-        key, step = seed_sequence(self.context.seed, *self.key, "replicates"), -(-self.context.batch_size // BLOCK) * BLOCK
+        key, step = seed_sequence(self.context.seed, *self.key, "replicates"), rows_per_launch(self.context.batch_size, self.scores)
         for first in range(0, number, step):
             rows = min(step, number - first)
             yield self.scores.expand(rows, *self.scores.shape), seed_blocks(key, first, rows, self.scores.device)

@@ -16,6 +16,12 @@ from ..truth import Target
 
 Tier = Literal["auto", "exact", "sobol", "mc"]
 
+FILLING = 2**16
+"""Rows of a launch that fill a GPU."""
+
+COPIES = 64
+"""Of the scores that an estimator may hold at a time; a launch that fills a GPU must fit its memory."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -24,7 +30,8 @@ class Sampling:
     Args:
         replicates: N; of the first look, where an effort asks for more of them.
         seed: the root seed. ``key``: stable names of the stream, such as problem, stage and instance.
-        batch_size: rows per launch, rounded up to whole blocks of 128; the numbers do not depend on it.
+        batch_size: rows per launch, rounded up to whole blocks of 128, at least; a GPU gets as many as fill it. The numbers do not depend
+            on it.
         tier: ``auto`` is exact where the estimator can be replayed, Monte Carlo elsewhere; ``mc`` forces replicates, ``sobol`` quadrature.
         dtype: in which the estimator runs; truth and moments are float64.
     """
@@ -66,11 +73,31 @@ def extend_moments(  # noqa: PLR0913
 ) -> None:
     """Add the replicates from the last one so far, which ended a block, to ``stop`` (exclusive)."""
     for first, estimates in launches(estimator, target, sampling, (moments.total, stop), slot):
+        if estimates.device.type != "cpu" and _add_rounds(moments, estimates, first, sampling):
+            continue
         for number, block in enumerate(estimates.split(BLOCK)):
             row = first + number * BLOCK
             size = sampling.piece(row)
             for offset, piece in enumerate(block.split(size)):
                 moments.add(piece, (row // size + offset) % BATCHES)
+
+
+def _add_rounds(moments: Moments, estimates: Tensor, first: int, sampling: Sampling) -> bool:
+    """Add the estimates of a launch, `BATCHES` pieces at a time, if all its pieces have one size."""
+    size = sampling.piece(first)
+    if len(estimates) % size or sampling.piece(first + len(estimates) - 1) != size:
+        return False
+    for number, pieces in enumerate(estimates.unflatten(0, (-1, size)).split(BATCHES)):
+        moments.add_round(pieces, first // size + number * BATCHES)
+    return True
+
+
+def rows_per_launch(batch_size: int, scores: Tensor) -> int:
+    """Whole blocks: what was asked for, and on a GPU at least what fills it and fits its memory."""
+    if scores.device.type == "cuda":
+        memory = torch.cuda.get_device_properties(scores.device).total_memory
+        batch_size = max(batch_size, min(FILLING, memory // (COPIES * 8 * max(scores.numel(), 1))))
+    return -(-batch_size // BLOCK) * BLOCK
 
 
 def warmed(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Estimator[Any]:
@@ -85,7 +112,7 @@ def launches(
     """Estimates of the replicates of a range, which begins with a block, launch by launch."""
     key = seed_sequence(sampling.seed, *sampling.key, slot)
     scores = target.scores
-    step = -(-sampling.batch_size // BLOCK) * BLOCK
+    step = rows_per_launch(sampling.batch_size, scores)
     for first in range(*rows, step):
         count = min(step, rows[1] - first)
         streams = seed_blocks(key, first, count, scores.device)

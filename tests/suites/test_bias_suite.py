@@ -13,6 +13,7 @@ from structgrad.oracles import Subset
 from structgrad.suites import METRICS
 from structgrad.suites.base import Instance, Problem
 from structgrad.suites.measures import bias
+from structgrad.suites.measures import replicates as replicates_module
 from structgrad.suites.measures.bias import Bias, Sampling, draw_moments, measure
 from structgrad.suites.measures.replicates import extend_moments
 from structgrad.suites.statistics.adaptive import WIDTHS
@@ -218,3 +219,36 @@ def test_quadrature_finds_what_replicates_find_and_more_sharply():
         half = (one.high - one.low) / 2 + (other.high - other.low) / 2
         assert abs(one.value - other.value) <= 1.5 * half + 1e-12, metric
     assert points.metrics["gain"].half_width < replicates.metrics["gain"].half_width
+
+
+@pytest.mark.parametrize(("replicates", "stop"), [(64, 64), (256, 300), (4096, 4096), (4096, 8192 + 256)])
+def test_rounds_of_a_gpu_give_the_same_moments(replicates: int, stop: int) -> None:
+    target, sampling = target_of("subset"), Sampling(replicates=replicates)
+    plain, rounds = (Moments.empty(target.truth.gradient) for _ in range(2))
+    extend_moments(plain, ImplicitMLE(), target, sampling, stop=stop)
+    add, taken = replicates_module._add_rounds, []
+    for first, estimates in replicates_module.launches(ImplicitMLE(), target, sampling, (0, stop), "replicates"):
+        taken.append(add(rounds, estimates, first, sampling))
+    assert taken[0] == (stop != 300)
+    if all(taken):
+        torch.testing.assert_close(rounds.mean, plain.mean, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(rounds.comoment, plain.comoment, rtol=1e-12, atol=1e-12)
+        assert torch.equal(rounds.count, plain.count)
+
+
+def test_a_launch_fills_a_gpu_and_fits_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        total_memory = 2**30
+
+    class Scores:
+        device = torch.device("cuda")
+
+        def __init__(self, numbers: int) -> None:
+            self.numel = lambda: numbers
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    rows = replicates_module.rows_per_launch
+    assert rows(4096, Scores(4)) == replicates_module.FILLING
+    assert rows(4096, Scores(256)) == 2**30 // (64 * 8 * 256)
+    assert rows(4096, Scores(10**6)) == 4096
+    assert rows(100, torch.zeros(3)) == 128

@@ -140,3 +140,19 @@ def test_a_state_is_not_used_for_another_gradient_or_version(monkeypatch):
     monkeypatch.setattr("structgrad.suites.statistics.moments.STATE_VERSION", 99)
     with pytest.raises(ValueError, match="got a state of version 1; expected 99, measure anew"):
         Moments.from_state(state, torch.ones(3))
+
+
+@pytest.mark.parametrize("information", [None, INFORMATION], ids=["plain", "informed"])
+@pytest.mark.parametrize(("number", "first"), [(1, 0), (BATCHES, 0), (7, BATCHES - 3)])
+def test_a_round_is_the_same_as_its_blocks(number, first, information, device):
+    gradient = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64, device=device)
+    information = None if information is None else information.to(device)
+    blocks = [drawn(number * 16, 3, seed).reshape(number, 16, 3).to(device) for seed in range(2)]
+    one, many = Moments.empty(gradient, information), Moments.empty(gradient, information)
+    for start, pieces in zip((first, first + number), blocks, strict=True):
+        many.add_round(pieces, start)
+        for offset, piece in enumerate(pieces):
+            one.add(piece, (start + offset) % BATCHES)
+    for name in (*ARRAYS, "comoment"):
+        torch.testing.assert_close(getattr(many, name), getattr(one, name), rtol=1e-12, atol=1e-12, msg=name)
+    assert many.total == one.total == 2 * number * 16
