@@ -558,7 +558,7 @@ class EnumerableOracle(Oracle):
         kernel = kernels.find_unranking(self.kernel, ranks, event_shape, self._kernel_options())
         if kernel is None:
             return self._unrank(ranks, event_shape)
-        structures = torch.zeros(len(ranks), *event_shape, dtype=torch.uint8)
+        structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8)
         kernel(ranks, structures)
         return structures
 

@@ -121,9 +121,13 @@ def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any
     return None if function is None else Kernel(function, careful, options, operations)
 
 
-def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...], options: tuple[Any, ...]) -> Kernel | None:
+def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...], options: tuple[Any, ...]) -> AnyKernel | None:
     """The kernel that lists structures of an event by ranks [c], or None where the torch twin is to run."""
-    if structure is None or ranks.device.type != "cpu" or not _enabled.get():
+    if structure is None or not _enabled.get():
+        return None
+    if gpu.takes(ranks):
+        return gpu.find("unranking", structure, event, ranks.dtype, options)
+    if ranks.device.type != "cpu":
         return None
     function, _, operations = _plan("unranking", structure, torch.Size(event))
     return None if function is None else Kernel(function, None, options, operations)
