@@ -151,6 +151,8 @@ def _join(gains, path, key, row, length, target, size, position, block: tl.const
         row = tl.where(better, gain, row)
         member = tl.where(better, other, member)
         at -= 1
+    # Before a row that was read is written again: where there are more warps than lanes, no maximum makes them wait for each other.
+    tl.debug_barrier()
     return row, member % LABEL
 
 

@@ -19,12 +19,12 @@ def arborescence(gpu_kernels: torch.device) -> ModuleType:
 
 
 def hard_rows(n: int) -> Tensor:
-    """Ties, scales, an offset, forbidden arcs, zeros of both signs, a word without heads, and two that only the root heads."""
+    """Ties, a large scale, small differences of large scores, forbidden arcs, zeros of both signs, and no tree or none with one root."""
     rows = torch.randn(9, n + 1, n + 1, dtype=torch.float64)
     forbidden = torch.rand(2, n + 1, n + 1) < 0.4
     rows[:2] = torch.randint(0, 3, (2, n + 1, n + 1)).double()
     rows[2] *= 50
-    rows[3] = 0.05 * rows[3] + 1e4
+    rows[3] = 0.001 * rows[3] + 1e4
     rows[4] = rows[4].sign() * 0.0
     rows[5] = 2 * rows[5].sign()
     rows[5, 0] -= 9
