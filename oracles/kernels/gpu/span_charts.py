@@ -98,8 +98,9 @@ def surround(chart, charts: tl.constexpr, value, step: tl.constexpr, tall: tl.co
 @triton.jit
 def gather(scores, chart, n, factor, nothing, step: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr):
     """Scores [n, n] by width into a chart, times a factor."""
+    # A limit that is not known when this is compiled: unrolled, the loop would take all registers.
     rows: tl.constexpr = tile // wide
-    for below in range(0, step, rows):
+    for below in range(0, tl.maximum(n, step), rows):
         for first in range(0, step, wide):
             w = below + tl.arange(0, rows)[:, None]
             i = first + tl.arange(0, wide)[None, :]
@@ -112,7 +113,7 @@ def gather(scores, chart, n, factor, nothing, step: tl.constexpr, wide: tl.const
 def gather_rates(scores, direction, chart, n, step: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr):
     """A direction [n, n] by width into a chart, 0 for forbidden spans."""
     rows: tl.constexpr = tile // wide
-    for below in range(0, step, rows):
+    for below in range(0, tl.maximum(n, step), rows):
         for first in range(0, step, wide):
             w = below + tl.arange(0, rows)[:, None]
             i = first + tl.arange(0, wide)[None, :]
