@@ -1,0 +1,262 @@
+"""Sums over spanning trees: one program takes one item; see `elimination` and `escapes` for the steps.
+
+Every item first tries plain float64 numbers, which hold it unless its scores lie hundreds apart; the program sees whether a weight was
+lost, and takes logarithms instead. The log-partition is one elimination in registers, n steps bound by latency. Marginals take n steps out
+and n back over a workspace of some 5 n² numbers (70 kB for 40 words), which stays in the caches; their derivatives twice as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from . import tree_samples
+from .elimination import finite, load_weights, logarithm, out_of_range, take_out, times
+from .escapes import begin, begin_rates, escape, halved, halvings, record, room, words_at
+from .launching import lanes, warps
+
+MOST = 64
+"""The most words whose weights fit into the registers of one program."""
+
+GROUP = 4
+"""Samples that a warp draws at once."""
+
+TOGETHER = 4096
+"""Items of one launch, beyond which the workspace would grow."""
+
+LEAST_TOTAL = tl.constexpr(1e-250)
+"""The least sum of chances of escape: what was lost below 1e-308 on the way is then nothing."""
+
+GREATEST_TOTAL = tl.constexpr(1e250)
+
+
+def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
+    return event[0] <= MOST + 1
+
+
+def _launches(rows: Tensor, numbers: int) -> Iterator[tuple[slice, Tensor]]:
+    """Parts of a batch, and a workspace of so many numbers per item, which they share one after the other."""
+    workspace = torch.empty(min(len(rows), TOGETHER) * numbers, dtype=torch.float64, device=rows.device)
+    for first in range(0, len(rows), TOGETHER):
+        yield slice(first, first + TOGETHER), workspace
+
+
+def _block(rows: Tensor) -> tuple[int, int, int]:
+    """The extent of a table, the columns that a step takes at once, and warps."""
+    block = lanes(rows.shape[1] - 1)
+    return block, min(block, 16), warps(block * block, 16)
+
+
+def log_partition(rows: Tensor, log_partition: Tensor, single_root: bool) -> None:
+    """The log-partition of rows [b, n + 1, n + 1] by one elimination."""
+    block, _, number = _block(rows)
+    _log_partition[(len(rows),)](rows, log_partition, rows.shape[1] - 1, single_root, block, num_warps=number)
+
+
+@triton.jit(do_not_specialize=["words"])
+def _log_partition(rows, log_partition, words, single_root: tl.constexpr, block: tl.constexpr):
+    item = tl.program_id(0).to(tl.int64)
+    row = rows + item * (words + 1) * (words + 1)
+    total, certain = _eliminate(row, words, single_root, block, False)
+    if certain == 0:
+        total, _ = _eliminate(row, words, single_root, block, True)
+    tl.store(log_partition + item, total)
+
+
+@triton.jit
+def _eliminate(row, words, single_root: tl.constexpr, block: tl.constexpr, logs: tl.constexpr):
+    """The logarithm of the weight of all trees, and whether no weight was lost."""
+    weights, root, shift, certain = load_weights(row, words, single_root, block, logs)
+    place = tl.arange(0, block)
+    rooted = tl.full((1,), 0 if single_root else 1, tl.int32)
+    pivots = tl.full((block,), 0.0 if logs else 1.0, tl.float64)
+    k = words - 1
+    while k >= 0:
+        weights, root, rooted, pivot = take_out(weights, root, rooted, k, place < k, logs)
+        pivots = tl.where(place == k, pivot, pivots)
+        k -= 1
+    if not logs:
+        lost = tl.sum(tl.sum(out_of_range(weights), 1) + out_of_range(root) + out_of_range(pivots), 0)
+        certain = tl.where(lost == 0, certain, 0)
+    return shift + tl.sum(logarithm(pivots, logs), 0), certain
+
+
+def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor, single_root: bool) -> None:
+    """Marginals of rows [b, n + 1, n + 1] from the chances of escape; every one is right to its own size, and none is a difference."""
+    block, lines, number = _block(rows)
+    words = rows.shape[1] - 1
+    numbers = room(words)
+    for part, workspace in _launches(rows, numbers):
+        _marginals[(len(rows[part]),)](
+            rows[part], marginals[part], log_partition[part], workspace, numbers, words, halvings(words),
+            single_root, lines, max(lines // 2, 1), block, num_warps=number,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["words", "halvings", "room"])
+def _marginals(
+    rows, marginals, log_partition, workspace, room, words, halvings,
+    single_root: tl.constexpr, lines: tl.constexpr, few: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    item = tl.program_id(0).to(tl.int64)
+    start = item * (words + 1) * (words + 1)
+    tables = workspace + item * room
+    total, certain = _expect(rows + start, marginals + start, tables, words, halvings, single_root, lines, block, False)
+    if certain == 0:
+        tl.debug_barrier()
+        total, _ = _expect(rows + start, marginals + start, tables, words, halvings, single_root, few, block, True)
+    tl.store(log_partition + item, total)
+
+
+@triton.jit
+def _expect(
+    row, marginals, tables, words, halvings, single_root: tl.constexpr, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr
+):  # fmt: skip
+    """Write the marginals of one item; gives its log-partition, and whether no weight was lost."""
+    shift, certain = begin(row, tables, words, single_root, lines, block, logs)
+    total, found = escape(tables, tables, words, halvings, lines, block, logs, False)
+    known = _conclude(marginals, tables, tables, words, total, lines, block, logs, False)
+    return shift + total, certain & found & known
+
+
+@triton.jit
+def _conclude(results, tables, rates, words, total, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr, along: tl.constexpr):
+    """Write marginals or, along a direction, their derivatives; gives whether all that the heads of a word weigh is in range."""
+    possible = total > -float("inf")
+    unknown = tl.zeros((lines,), tl.int32)
+    done = words * 0
+    while done < words:
+        m = done + tl.arange(0, lines)
+        expected, root_expected, sums = _marginals_of(tables, rates, words, m, lines, block, logs, along)
+        _put(results, words, m, expected, root_expected, block)
+        possible = possible & (tl.sum(((m < words) & ~(sums > 0.0)).to(tl.int32), 0) == 0)
+        unknown = unknown | ((m < words) & ~((sums > LEAST_TOTAL) & (sums < GREATEST_TOTAL))).to(tl.int32)
+        done += lines
+    if possible == 0:
+        tl.debug_barrier()
+        done = words * 0
+        while done < words:
+            m = done + tl.arange(0, lines)
+            _put(results, words, m, tl.zeros((lines, block), tl.float64), tl.zeros((lines,), tl.float64), block)
+            done += lines
+    return (tl.max(unknown, 0) == 0).to(tl.int32)
+
+
+@triton.jit
+def _marginals_of(tables, rates, words, m, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr, along: tl.constexpr):
+    """Marginals [lines, block] and the root's [lines] of the heads of words m or, along a direction, their derivatives; and their sums."""
+    zero: tl.constexpr = -float("inf") if logs else 0.0
+    place = tl.arange(0, block)[None, :]
+    there = m < words
+    column = m * (words + 1)
+    heads = column[:, None] + 1 + place
+    inside = there[:, None] & (place < words)
+    weights = tl.load(tables + heads, mask=inside, other=zero)
+    root = tl.load(tables + column, mask=there, other=zero)
+    escapes, from_root = _escapes(tables, words, m, zero, 0.0 if logs else 1.0, lines, block)
+    numbers = times(weights, escapes, logs)
+    root_number = times(root, from_root, logs)
+    if logs:
+        top = finite(tl.maximum(tl.max(numbers, 1), root_number))
+        numbers = tl.exp(numbers - top[:, None])
+        root_number = tl.exp(root_number - top)
+    sums = tl.sum(numbers, 1) + root_number
+    scale = 1.0 / tl.where(sums > 0.0, sums, 1.0)
+    expected = numbers * scale[:, None]
+    root_expected = root_number * scale
+    if along:
+        slopes = tl.load(rates + heads, mask=inside, other=0.0)
+        root_slopes = tl.load(rates + column, mask=there, other=0.0)
+        escape_rates, _ = _escapes(rates, words, m, 0.0, 0.0, lines, block)
+        if logs:
+            slopes = expected * (slopes + escape_rates)
+            root_slopes = root_expected * root_slopes
+        else:
+            slopes = (slopes * escapes + weights * escape_rates) * scale[:, None]
+            root_slopes = root_slopes * from_root * scale
+        slope = tl.sum(slopes, 1) + root_slopes
+        expected = slopes - expected * slope[:, None]
+        root_expected = root_slopes - root_expected * slope
+    return expected, root_expected, sums
+
+
+@triton.jit
+def _escapes(tables, words, m, zero: tl.constexpr, one: tl.constexpr, lines: tl.constexpr, block: tl.constexpr):
+    """Chances of escape before words m of an item; a word that is alone has no halves."""
+    escapes = tl.full((lines, block), zero, tl.float64)
+    from_root = tl.full((lines,), one, tl.float64)
+    if words > 1:
+        escapes, from_root = halved(tables + record(words), m * 0, m, m < words, words, words_at(words, 1), zero, block)
+    return escapes, from_root
+
+
+@triton.jit
+def _put(results, words, m, values, root_values, block: tl.constexpr):
+    """Write the arcs to words m [lines], and 0 where there is none."""
+    place = tl.arange(0, block)
+    there = m < words
+    inside = there[:, None] & (place < words)[None, :]
+    kind: tl.constexpr = results.dtype.element_ty
+    tl.store(results + (place[None, :] + 1) * (words + 1) + m[:, None] + 1, values.to(kind), mask=inside)
+    tl.store(results + m + 1, root_values.to(kind), mask=there)
+    tl.store(results + (m + 1) * (words + 1), tl.zeros(m.shape, kind), mask=there)
+    tl.store(results, tl.full((), 0.0, kind))
+
+
+def covariance_product(rows: Tensor, direction: Tensor, product: Tensor, single_root: bool) -> None:
+    """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
+    block, lines, number = _block(rows)
+    words = rows.shape[1] - 1
+    numbers = 2 * room(words)
+    for part, workspace in _launches(rows, numbers):
+        _covariance_product[(len(rows[part]),)](
+            rows[part], direction[part], product[part], workspace, numbers, words, halvings(words),
+            single_root, lines, max(lines // 2, 1), block, num_warps=number,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["words", "halvings", "room"])
+def _covariance_product(
+    rows, direction, product, workspace, room, words, halvings,
+    single_root: tl.constexpr, lines: tl.constexpr, few: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    item = tl.program_id(0).to(tl.int64)
+    start = item * (words + 1) * (words + 1)
+    tables = workspace + item * room
+    certain = _vary(rows + start, direction + start, product + start, tables, room // 2, words, halvings, single_root, lines, block, False)
+    if certain == 0:
+        tl.debug_barrier()
+        _vary(rows + start, direction + start, product + start, tables, room // 2, words, halvings, single_root, few, block, True)
+
+
+@triton.jit
+def _vary(
+    row, direction, product, tables, room, words, halvings,
+    single_root: tl.constexpr, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr,
+):  # fmt: skip
+    """Write the derivative of one item; gives whether no weight was lost."""
+    rates = tables + room
+    _, certain = begin(row, tables, words, single_root, lines, block, logs)
+    begin_rates(direction, tables, rates, words, lines, block, logs)
+    total, found = escape(tables, rates, words, halvings, lines, block, logs, True)
+    known = _conclude(product, tables, rates, words, total, lines, block, logs, True)
+    return certain & found & known
+
+
+def sample(rows: Tensor, uniforms: Tensor, structures: Tensor, single_root: bool) -> None:
+    """Trees of rows [b, n + 1, n + 1] from uniforms [b, s, n]: one elimination for all samples of an item."""
+    block, _, number = _block(rows)
+    words, samples = rows.shape[1] - 1, uniforms.shape[1]
+    numbers = tree_samples.room(words)
+    group = min(lanes(samples), GROUP)
+    for part, workspace in _launches(rows, numbers):
+        items = len(rows[part])
+        tree_samples.prepare[(items,)](rows[part], workspace, words, numbers, single_root, block, num_warps=number)
+        tree_samples.draw[(items * -(-samples // group),)](
+            workspace, uniforms[part], structures[part], words, numbers, samples, single_root, group, lanes(words + 1, 2), num_warps=1
+        )
