@@ -114,10 +114,10 @@ def draw(workspace, uniforms, structures, words, room, samples, single_root: tl.
             mine = tl.sum(tl.where(place == child[:, None], rest, 0.0), 1)
             leads, left = _lead_over(tables, k + tl.zeros((group,), tl.int32), safe, mine, place, k, size, block)
             adopted = place == child[:, None]
-            head = tl.wadopted(adopted, k, head)
-            over = tl.wadopted(adopted, leads[:, None], over)
-            rest = tl.wadopted(adopted, left[:, None], rest)
-            waiting = tl.wadopted(adopted, 0, waiting)
+            head = tl.where(adopted, k, head)
+            over = tl.where(adopted, leads[:, None], over)
+            rest = tl.where(adopted, left[:, None], rest)
+            waiting = tl.where(adopted, 0, waiting)
         k += 1
     # Position 1 is that of the word that was eliminated last, which has left its own to word 1.
     word = tl.where(place == 1, last, tl.where(place == last, 1, place))
