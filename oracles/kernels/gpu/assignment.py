@@ -1,0 +1,63 @@
+"""Assignments: rows [b, n, n]; see `matching` for the best permutation, and `permanent` for sums over all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .matching import MOST, best, program, workspace
+from .permanent import LARGEST, draw, fill, pair, pieces, weigh
+
+__all__ = ["argmax", "best", "covariance_product", "log_partition", "marginals", "sample", "serves", "workspace"]
+
+
+def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
+    return event[0] <= (MOST if operation == "argmax" else LARGEST)
+
+
+def argmax(rows: Tensor, structures: Tensor) -> None:
+    """Best permutations."""
+    size = rows.shape[1]
+    block, width = program(rows.shape[1:])
+    _argmax[(len(rows),)](rows, structures, size, block, num_warps=width)
+
+
+def log_partition(rows: Tensor, log_partition: Tensor) -> None:
+    """Log-partitions [b] of rows."""
+    for part in pieces(len(rows), 1, rows.shape[1]):
+        weights, slopes, top = weigh(rows[part])
+        fill(weights, slopes, top, log_partition[part], 1)
+
+
+def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor) -> None:
+    """Marginals [b, n, n] and log-partitions [b] of rows."""
+    for part in pieces(len(rows), 2, rows.shape[1]):
+        weights, slopes, top = weigh(rows[part])
+        tables, means = fill(weights, slopes, top, log_partition[part], 2)
+        pair(weights, slopes, tables, means, marginals[part])
+
+
+def covariance_product(rows: Tensor, direction: Tensor, product: Tensor) -> None:
+    """Derivatives of the marginals along directions [b, n, n]: means of slopes, as they differ from that of all permutations."""
+    for part in pieces(len(rows), 4, rows.shape[1]):
+        weights, slopes, top = weigh(rows[part], direction[part])
+        tables, means = fill(weights, slopes, top, torch.empty_like(top), 2, tangent=True)
+        pair(weights, slopes, tables, means, product[part], tangent=True)
+
+
+def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
+    """Permutations by uniforms [b, s, n]: one table per row, then from the last row of each sample to the first."""
+    for part in pieces(len(rows), 1, rows.shape[1]):
+        weights, slopes, top = weigh(rows[part])
+        tables, _ = fill(weights, slopes, top, torch.empty_like(top), 1)
+        draw(weights, tables, uniforms[part], structures[part])
+
+
+@triton.jit
+def _argmax(rows, structures, size, block: tl.constexpr):
+    start = tl.program_id(0).to(tl.int64) * size * size
+    best(rows + start, structures + start, structures, size, block)
