@@ -119,6 +119,8 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     "projective_tree": ("projective_tree", (41, 41)),
     "spanning_tree": ("spanning_tree", (41, 41)),
     "assignment": ("assignment", (64, 64)),
+    "assignment_large": ("assignment", (1000, 1000)),
+    "assignment_sums": ("assignment", (16, 16)),
     "shift_reduce": ("shift_reduce", (41, 41, 2)),
 }
 """A structure at a size that people have."""
