@@ -67,6 +67,12 @@ def test_argmax_where_rows_want_the_same_columns(gpu_kernels: torch.device) -> N
     assert torch.equal(check_argmax(scores.to(gpu_kernels))[0].argmax(-1).cpu(), torch.arange(6).flip(0))
 
 
+def test_argmax_of_products_that_take_the_duals_of_several_paths(gpu_kernels: torch.device) -> None:
+    # With duals that rise where they should fall, these two go wrong; few do.
+    pairs = [torch.randn(2, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (96, 288)]
+    check_argmax(torch.stack([pair[0].unsqueeze(-1) * pair[1] for pair in pairs]).to(gpu_kernels))
+
+
 def test_argmax_where_little_is_allowed(gpu_kernels: torch.device) -> None:
     scores = torch.full((2, 5, 5), -math.inf)
     scores[1, :, 1] = 1.0
