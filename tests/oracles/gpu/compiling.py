@@ -37,18 +37,27 @@ TYPES = {
 Record = dict[str, Any]
 
 
-def signature(kernel: Any, arguments: dict[str, Any]) -> tuple[dict[str, str], dict[tuple[int, ...], Any]]:
+def signature(kernel: Any, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[tuple[int, ...], Any]]:
     """The types of a kernel's arguments, and the values of those that are constants; a plain 1 is one, as it is in a launch."""
-    types, constants = {}, {}
+    types: dict[str, Any] = {}
+    constants: dict[tuple[int, ...], Any] = {}
     for place, parameter in enumerate(kernel.params):
         value = arguments[parameter.name]
-        if parameter.is_constexpr or (isinstance(value, int) and not isinstance(value, bool) and value == 1):
+        if parameter.is_constexpr:
             types[parameter.name], constants[(place,)] = "constexpr", value
-        elif isinstance(value, torch.Tensor):
-            types[parameter.name] = TYPES[value.dtype]
         else:
-            types[parameter.name] = {bool: "i1", int: "i32", float: "fp32"}[type(value)]
+            types[parameter.name] = type_of(value, (place,), constants)
     return types, constants
+
+
+def type_of(value: Any, path: tuple[int, ...], constants: dict[tuple[int, ...], Any]) -> Any:
+    """The type of an argument, or of each entry of a tuple; ``constants`` gets those that are constants."""
+    if isinstance(value, tuple):
+        return tuple(type_of(entry, (*path, place), constants) for place, entry in enumerate(value))
+    if type(value) is int and value == 1:
+        constants[path] = value
+        return "constexpr"
+    return TYPES[value.dtype] if isinstance(value, torch.Tensor) else {bool: "i1", int: "i32", float: "fp32"}[type(value)]
 
 
 def resources(ptx: str) -> dict[str, int]:
@@ -83,8 +92,8 @@ def compiling() -> Iterator[list[Record]]:
         start = time.perf_counter()
         made = triton.compile(ASTSource(fn=kernel, signature=types, constexprs=constants), GPUTarget("cuda", CAPABILITY, 32), options)
         spent = time.perf_counter() - start
-        kinds = sorted({kind for kind in types.values() if kind.startswith("*")})
-        sizes = {kernel.params[place].name: value for (place,), value in constants.items() if isinstance(value, int)}
+        kinds = sorted({kind for kind in types.values() if isinstance(kind, str) and kind.startswith("*")})
+        sizes = {kernel.params[path[0]].name: value for path, value in constants.items() if isinstance(value, int) and len(path) == 1}
         records.append(
             {"kernel": kernel.__name__, "types": kinds, "constants": sizes, **options, "shared": made.metadata.shared}
             | resources(made.asm["ptx"])
