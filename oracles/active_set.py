@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from . import kernels
 from .atom_lists import AtomLists
+from .device_atoms import DeviceAtoms
 from .sparse_solution import Projection, affine_factor, solve_factored
 
 ROUNDING = 1e-15
@@ -97,6 +98,28 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
     if kept != event:
         parts = np.ravel_multi_index(np.unravel_index(parts, event), kept).astype(np.int32)
     lists = AtomLists(parts, sizes, torch.from_numpy(weights), support, kept)
+    return Projection(gap=gap, decompose=lists.decompose, mean=mean.unflatten(1, event)[(slice(None), *map(slice, kept))], lists=lists)
+
+
+def solve_on_device(kernel: kernels.gpu.DeviceKernel, rows: Tensor, inside: Tensor | None = None) -> Projection:
+    """Project rows [b, *event] with the active set of a structure's kernel of the GPU, all of it on the device: nothing waits for it.
+
+    Arguments as for `solve_compiled`.
+
+    Cost: memory for as many atoms per row as there is room for, which `structgrad.oracles.kernels.gpu.active_set` limits; a row that would
+    need more is cut short, and its gap says how far it is.
+    """
+    event, count = rows.shape[1:], len(rows)
+    if inside is None:
+        counted = torch.empty(count, 0, dtype=torch.bool, device=rows.device)
+    else:
+        counted = _completed(inside, event).flatten(1).contiguous()
+    mean, gap = kernel.results((count, event.numel()), rows), kernel.results((count,), rows)
+    launch: Callable[..., Any] = kernel.function
+    with torch.cuda.device_of(rows):
+        atoms = launch(rows.contiguous(), counted, mean, gap, *kernel.options)
+    kept = event if inside is None else inside.shape[1:]
+    lists = DeviceAtoms(atoms, event, kept)
     return Projection(gap=gap, decompose=lists.decompose, mean=mean.unflatten(1, event)[(slice(None), *map(slice, kept))], lists=lists)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -60,9 +60,7 @@ class AtomLists:
 
         Cost: O(m²) per row for each of its parts, and O(m³) once for all its directions.
         """
-        flat = direction.flatten(2) if from_parts else direction
-        result: Tensor = _Move.apply(flat, self, from_parts, to_parts)  # type: ignore[no-untyped-call]
-        return result.unflatten(-1, self.event) if to_parts else result
+        return moved(self, direction, from_parts, to_parts)
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:
@@ -89,11 +87,32 @@ class AtomLists:
         return product
 
 
+class MovableAtoms(Protocol):
+    """Atoms of rows [b, *event] that can say how their mean and weights move."""
+
+    @property
+    def event(self) -> torch.Size: ...
+
+    @property
+    def padded_weights(self) -> Tensor: ...
+
+    def move(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor: ...
+
+    def _moved(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor: ...
+
+
+def moved(atoms: MovableAtoms, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
+    """`AtomLists.move`, differentiable to any order in the direction."""
+    flat = direction.flatten(2) if from_parts else direction
+    result: Tensor = _Move.apply(flat, atoms, from_parts, to_parts)  # type: ignore[no-untyped-call]
+    return result.unflatten(-1, atoms.event) if to_parts else result
+
+
 class _Move(torch.autograd.Function):
     """A linear map, whose transpose is the one that goes the other way."""
 
     @staticmethod
-    def forward(ctx: Any, direction: Tensor, lists: AtomLists, from_parts: bool, to_parts: bool) -> Tensor:
+    def forward(ctx: Any, direction: Tensor, lists: MovableAtoms, from_parts: bool, to_parts: bool) -> Tensor:
         ctx.lists, ctx.back = lists, (to_parts, from_parts)
         return lists._moved(direction, from_parts, to_parts)
 

@@ -491,11 +491,13 @@ class ProjectionOracle(Oracle):
 
     def _project_rows(self, rows: Tensor, lengths: Tensor | None) -> Projection:
         kernel = self._kernel("project", rows)
-        if not isinstance(kernel, kernels.Kernel):
+        if kernel is None:
             return self._project(rows, lambda direction, items: self._argmax_inside(direction, None if lengths is None else lengths[items]))
-        if lengths is None:
-            return active_set.solve_compiled(kernel, rows)
-        return active_set.solve_compiled(kernel, self._complete(rows, lengths), self._inside(self._event(rows), lengths).expand_as(rows))
+        inside = None if lengths is None else self._inside(self._event(rows), lengths).expand_as(rows)
+        completed = rows if lengths is None else self._complete(rows, lengths)
+        if isinstance(kernel, kernels.Kernel):
+            return active_set.solve_compiled(kernel, completed, inside)
+        return active_set.solve_on_device(kernel, completed, inside)
 
     def _argmax_inside(self, rows: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:
