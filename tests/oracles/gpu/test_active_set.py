@@ -327,3 +327,19 @@ def test_dropping_an_atom_leaves_the_inverse_of_the_rest(leaving: int, gpu_kerne
     expected = torch.linalg.inv(torch.linalg.inv(root.T @ root)[rest][:, rest])
     torch.testing.assert_close((left.T @ left)[rest][:, rest], expected, rtol=1e-10, atol=1e-12)
     assert bool((left[:, leaving] == 0).all())
+
+
+@triton.jit
+def _appended(factor, bits, structure, part, places, size, capacity: tl.constexpr):  # noqa: PLR0917
+    zero = tl.full((), 0, tl.int32)
+    none = tl.zeros([capacity], tl.float64)
+    corral.append(factor, bits, structure, part, none, 2.0 + none.sum(0), zero, places, size, zero, tl.arange(0, capacity), capacity, 32)
+
+
+def test_a_lane_that_is_taken_again_forgets_its_atom(gpu_kernels: torch.device) -> None:
+    bits = torch.tensor([5, 4, 1, 0], dtype=torch.int32, device=gpu_kernels)
+    structure = torch.tensor([0, 1, 0, 1], dtype=torch.uint8, device=gpu_kernels)
+    part = torch.arange(4, dtype=torch.int32, device=gpu_kernels)
+    factor = torch.zeros(32, dtype=torch.float64, device=gpu_kernels)
+    _appended[(1,)](factor, bits, structure, part, 4, 4, 32, num_warps=1)
+    assert bits.tolist() == [4, 5, 0, 1]
