@@ -3,6 +3,8 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,7 +49,7 @@ def gpu_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
         return
     pytest.importorskip("triton", reason="Triton is offered for Linux alone")
     _let_numbers_be_limits(monkeypatch)
-    with gpu.interpreted():
+    with gpu.interpreted(), _patched_once(monkeypatch):
         yield torch.device("cpu")
 
 
@@ -62,3 +64,15 @@ def _let_numbers_be_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         replace(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_convert)
+
+
+@contextmanager
+def _patched_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Half of the interpreter's time goes into patching Triton's language anew for every call of a function: do so once."""
+    interpreter, language = (importlib.import_module(name) for name in ("triton.runtime.interpreter", "triton.language"))
+    simplex = importlib.import_module("structgrad.oracles.kernels.gpu.simplex")
+    scopes = [interpreter._patch_lang(function.fn) for function in (simplex._project, language.standard.zeros)]
+    monkeypatch.setattr(interpreter, "_patch_lang", lambda function: SimpleNamespace(restore=lambda: None))
+    yield
+    for scope in reversed([scope for scope in scopes if scope is not None]):
+        scope.restore()

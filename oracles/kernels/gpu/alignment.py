@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .active_set import Map, launcher
 from .alignment_paths import argmax, best, sample, workspace
 from .antidiagonals import EACH, entries_of, from_before, from_behind, parts, shear, start_of, terms, turned, unshear
 from .launching import warps
@@ -36,6 +37,10 @@ LARGEST = 2**27
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
     return min(event) <= WIDEST and event[0] * event[1] <= LARGEST
+
+
+project = launcher(lambda event: Map(best, workspace(event), torch.float64, event, (turned(*event).flipped, turned(*event).block)))
+"""SparseMAP: see `active_set`."""
 
 
 def log_partition(rows: Tensor, log_partition: Tensor) -> None:

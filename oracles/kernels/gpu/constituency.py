@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .active_set import Map, launcher
 from .launching import lanes
 from .span_charts import (
     LN2,
@@ -288,3 +289,12 @@ def _walk(
         tl.store(waiting + t + 1, (i << 16) | (i + cut), mask=live & (cut > 0))
         tl.store(waiting + t + 1 + cut, ((i + cut + 1) << 16) | j, mask=live & (cut + 1 < w))
         tl.debug_barrier()
+
+
+def _map(event: tuple[int, ...]) -> Map:
+    made = plan(event[0])
+    return Map(best, workspace(event), torch.float64, (event[0],), tuple(made.constants.values()), warps=made.warps)
+
+
+project = launcher(_map)
+"""SparseMAP: see `active_set`."""

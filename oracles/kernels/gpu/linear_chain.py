@@ -23,6 +23,7 @@ import torch
 import triton
 from torch import Tensor
 
+from .active_set import Map, launcher
 from .chain_recursions import covariance_kernel, forward_kernel, marginals_kernel
 from .chain_walks import argmax_kernel, best, walk_kernel, write_kernel
 from .launching import lanes, warps
@@ -46,6 +47,14 @@ def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: 
 def workspace(event: tuple[int, ...]) -> int:
     """How many int32 numbers `best` needs for one problem: where each tag of each step comes from."""
     return event[0] * event[1]
+
+
+project = launcher(lambda event: Map(best, workspace(event), torch.int32, event[:2], (lanes(event[1]), lanes(event[1]) == event[1])))
+"""SparseMAP by the active set of `active_set`."""
+
+
+project = launcher(lambda event: Map(best, workspace(event), torch.int32, event[:2], (lanes(event[1]), lanes(event[1]) == event[1])))
+"""SparseMAP: see `active_set`."""
 
 
 def log_partition(rows: Tensor, log_partition: Tensor) -> None:

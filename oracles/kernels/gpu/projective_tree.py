@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .active_set import Map, launcher
 from .projective_charts import BOTH, INSIDE, RIGHT, fill, outside, start, take_greatest, tiles, warps
 from .projective_tangents import SQUARES, center, inside_tangents, outside_tangents
 from .projective_walks import walk, write
@@ -101,6 +102,14 @@ def best(
     heads = walk(workspace, workspace, size, False, row)
     write(heads, structure, size, area, row)
     tl.debug_barrier()
+
+
+project = launcher(
+    lambda event, single_root: Map(
+        best, workspace(event), torch.float64, (event[0],), (single_root, *tiles(event[0])), warps=warps(event[0])
+    )
+)
+"""SparseMAP: see `active_set`."""
 
 
 @triton.jit

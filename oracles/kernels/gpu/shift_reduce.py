@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import antidiagonals
+from .active_set import Map, launcher
 from .antidiagonals import EACH, from_before, from_behind
 from .launching import WARP, lanes, warps
 
@@ -368,3 +369,7 @@ def best(scores, structure, workspace, size, block: tl.constexpr):
         tl.store(structure + 2 * state + action, 1.0)
         state += size + 1 - (size + 2) * action
     tl.debug_barrier()
+
+
+project = launcher(lambda event: Map(best, workspace(event), torch.float64, (event[0],), (_block(event[0]),)))
+"""SparseMAP: see `active_set`."""

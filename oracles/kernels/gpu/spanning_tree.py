@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import tree_samples
+from . import arborescence, tree_samples
+from .active_set import Map, launcher
 from .elimination import finite, load_weights, logarithm, out_of_range, take_out, times
 from .escapes import begin, begin_rates, escape, halved, halvings, record, room, words_at
 from .launching import lanes, warps
@@ -36,7 +37,15 @@ GREATEST_TOTAL = tl.constexpr(1e250)
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
-    return event[0] <= MOST + 1
+    return event[0] <= (arborescence.MOST if operation in ("argmax", "project") else MOST + 1)
+
+
+project = launcher(
+    lambda event, single_root: Map(
+        arborescence.best, arborescence.workspace(event), torch.float64, (event[0],), (single_root, lanes(event[0]))
+    )
+)
+"""SparseMAP: see `active_set`."""
 
 
 def _launches(rows: Tensor, numbers: int) -> Iterator[tuple[slice, Tensor]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,21 +56,6 @@ def list_vertices(scores, structure, vertices, size, count, block: tl.constexpr,
     found = tl.sum(tl.where((vertex == best)[:, None], table, 0.0), 0)
     tl.store(structure + place, (found > 0).to(structure.dtype.element_ty), mask=place < size)
     tl.debug_barrier()
-
-
-@pytest.fixture(autouse=True)
-def _patched_once(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Half of the interpreter's time goes into patching the language anew for every call of a function: do so once."""
-    if gpu_kernels.type == "cuda":
-        yield
-        return
-    from triton.runtime import interpreter
-
-    scopes = [interpreter._patch_lang(function.fn) for function in (choose, tl.standard.zeros)]
-    monkeypatch.setattr(interpreter, "_patch_lang", lambda function: SimpleNamespace(restore=lambda: None))
-    yield
-    for scope in reversed(scopes):
-        scope.restore()
 
 
 table = launcher(lambda event: Map(choose, 1, torch.float64, event, (lanes(event[1]),), warps=1))
