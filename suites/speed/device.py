@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import statistics
 import time
@@ -137,6 +138,8 @@ def _contenders(task: Task, scores: Tensor) -> dict[str, Call]:
     if task.case.structure == "assignment" and task.operation == "argmax":
         numbers = copy.double().numpy()
         found["scipy"] = lambda: [linear_sum_assignment(item, maximize=True) for item in numbers]
+    if task.case.structure == "spanning_tree" and task.operation.startswith("sample") and kernels.gpu.takes(scores):
+        found["popping"] = lambda: popping(task.case.oracle, scores, 64 if task.operation == "sample64" else 1)
     struct = _torch_struct(task.case, task.operation, scores)
     return found | ({} if struct is None else {"torch-struct": struct})
 
@@ -156,6 +159,17 @@ def determinant(scores: Tensor, *, gradient: bool) -> Tensor:
     laplacian = torch.cat([leaf[:, 0, None, 1:].exp(), laplacian[:, 1:]], 1)
     value = torch.linalg.slogdet(laplacian).logabsdet
     return torch.autograd.grad(value.sum(), leaf)[0] if gradient else value
+
+
+def popping(oracle: Any, scores: Tensor, number: int) -> Tensor:
+    """Trees [b, s, n + 1, n + 1] by popping cycles, those that took too many rounds left at 0: the other exact sampler, to be compared."""
+    popped = importlib.import_module("structgrad.oracles.kernels.gpu.cycle_popping").popped
+    uniforms = torch.rand(len(scores), number, 2, dtype=torch.float64, device=scores.device)
+    trees = scores.new_empty(len(scores), number, *scores.shape[1:])
+    unfinished = torch.empty(len(scores), number, dtype=torch.bool, device=scores.device)
+    roots = torch.multinomial(oracle.marginals(scores)[:, 0, 1:], number, replacement=True) + 1 if oracle.single_root else None
+    popped(scores.contiguous(), uniforms, trees, unfinished, roots)
+    return trees
 
 
 def interleaved(calls: Mapping[str, Call], device: torch.device, failures: dict[str, str]) -> dict[str, float]:

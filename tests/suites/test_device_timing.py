@@ -9,7 +9,16 @@ import torch
 from structgrad.oracles import ORACLES, Assignment, SpanningTree, kernels
 from structgrad.suites.speed import device as timing
 from structgrad.suites.speed.cases import Case
-from structgrad.suites.speed.device import DeviceTiming, determinant, interleaved, measure_device, serves, time_on_device, time_task
+from structgrad.suites.speed.device import (
+    DeviceTiming,
+    determinant,
+    interleaved,
+    measure_device,
+    popping,
+    serves,
+    time_on_device,
+    time_task,
+)
 from structgrad.suites.speed.floor import Machine
 from structgrad.suites.speed.targets import TARGETS, Target, Task, tasks
 
@@ -112,3 +121,13 @@ def test_what_serves_an_operation(gpu_kernels: torch.device) -> None:
     assert serves(subset, scores)
     with kernels.disabled():
         assert not serves(subset, scores)
+
+
+@pytest.mark.parametrize("single_root", [True, False])
+def test_cycles_are_popped_to_compare_samplers(single_root: bool, gpu_kernels: torch.device) -> None:
+    trees = popping(SpanningTree(single_root), torch.randn(2, 4, 4, device=gpu_kernels), 3)
+    assert trees.shape == (2, 3, 4, 4)
+    assert bool((trees.sum(-2)[..., 1:] == 1).all())
+    assert bool((trees[..., 0, :].sum(-1) >= 1).all())
+    if single_root:
+        assert bool((trees[..., 0, :].sum(-1) == 1).all())

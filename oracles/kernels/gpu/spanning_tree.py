@@ -40,6 +40,8 @@ def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: 
     return event[0] <= (arborescence.MOST if operation in ("argmax", "project") else MOST + 1)
 
 
+argmax = arborescence.argmax
+
 project = launcher(
     lambda event, single_root: Map(
         arborescence.best, arborescence.workspace(event), torch.float64, (event[0],), (single_root, lanes(event[0]))
