@@ -197,9 +197,9 @@ def best(
         w = n - narrower
         for first in range(0, narrower, wide):
             i = first + tl.arange(0, wide)
-            held = tl.load(structure + i * (n + 1) + w, mask=i < narrower, other=0.0) > 0.0
+            held = tl.load(structure + i * (n + 1) + w, mask=i < narrower, other=0) > 0
             cut = tl.load(cuts + w * step + i, mask=held, other=0.0).to(tl.int32)
-            one = tl.full((wide,), 1.0, structure.dtype.element_ty)
+            one = tl.full((wide,), 1, structure.dtype.element_ty)
             tl.store(structure + i * (n + 1) + cut, one, mask=held)
             tl.store(structure + (i + cut + 1) * n + i + w, one, mask=held)
         tl.debug_barrier()
