@@ -237,7 +237,7 @@ def _project(  # noqa: PLR0915 (one program)
             # The best structure alone comes first. A problem without one gets one that uses a forbidden part, or no part at all.
             begins = rows == 0
             certified = tl.where(begins, float("inf"), tl.maximum(gain, 0.0))
-            rounding = ROUNDING * magnitude + 1e-15
+            rounding = magnitude * ROUNDING + 1e-15
             steps += 1
             better = begins | ((gain > rounding) & (steps <= 20 * (places + 1)))
             going = (better & (forbidden == 0) & (used > 0)).to(tl.int32)
@@ -245,7 +245,7 @@ def _project(  # noqa: PLR0915 (one program)
                 square = used.to(tl.float64) + 1.0
                 products = tl.where(active > 0, common + 1.0, 0.0)
                 combination, _, form = solve(factor, products, products, rows, lane, capacity, cells, False)
-                if square - form > DEPENDENT * square:
+                if square - form > square * DEPENDENT:
                     newest = tl.min(tl.where(active > 0, capacity, lane), 0)
                     if newest < capacity:
                         append(factor, bits, structure, part, combination, square - form, rows, places, size, newest, lane, capacity, wide)
@@ -256,7 +256,7 @@ def _project(  # noqa: PLR0915 (one program)
                         going = tl.full((), 0, tl.int32)
                 else:
                     repeats += 1
-                    going = ((gain > NOTICEABLE * rounding) & (repeats <= MOST_REPEATS)).to(tl.int32)
+                    going = ((gain > rounding * NOTICEABLE) & (repeats <= MOST_REPEATS)).to(tl.int32)
         if going > 0:
             target = _optimum(factor, current, correlations, active, rows, lane, capacity, cells)
             if tl.sum(((lane == newest) & (target <= 0.0)).to(tl.int32), 0) > 0:

@@ -35,11 +35,11 @@ def best(scores, structure, workspace, length, tags, block: tl.constexpr, full: 
         following = ahead
     tl.debug_barrier()
     tag = tl.argmax(value, 0, tie_break_left=True).to(tl.int32)
-    pointers = tl.load(workspace + tl.maximum(length - 1, 0) * tags + c, mask=(c < tags) & (length > 1), other=0)
+    pointers = tl.load(workspace + tl.maximum(length - 1, 0) * tags + c, mask=c < tl.where(length > 1, tags, 0), other=0)
     for done in range(1, length):
         i = length - done
         # All pointers of a step are loaded before it is known which one counts.
-        ahead = tl.load(workspace + (i - 1) * tags + c, mask=(c < tags) & (i > 1), other=0)
+        ahead = tl.load(workspace + (i - 1) * tags + c, mask=c < tl.where(i > 1, tags, 0), other=0)
         previous = tl.sum(tl.where(c == tag, pointers, 0), 0)
         store_step(structure, i, (c[:, None] == previous) & (c[None, :] == tag), tags, block, full)
         tag = previous

@@ -110,7 +110,7 @@ def _bid(scores, size, block: tl.constexpr):
     turn = tl.full((), 0, tl.int32)
     row = turn
     bids = turn
-    while (turn < size) & (bids < BIDS * size):
+    while (turn < size) & (bids < size * BIDS):
         least, second, place = tl.reduce((row_costs(scores, row, column, size) - v, never, _places(row_of, column)), 0, _two_least)
         # A row with one allowed column is left to the paths, and one that gains nothing by a column that is taken.
         falls = (second > least) & (second < float("inf"))

@@ -90,8 +90,8 @@ def start(chart, size, row: tl.constexpr):
     place = tl.arange(0, row)
     inside = place < size
     nothing = tl.zeros([row], chart.dtype.element_ty)
-    tl.store(chart + RIGHT * size * size + place * (size + 1), nothing, mask=inside)
-    tl.store(chart + LEFT * size * size + place * (size + 1), nothing, mask=inside)
+    tl.store(chart + size * RIGHT * size + place * (size + 1), nothing, mask=inside)
+    tl.store(chart + size * LEFT * size + place * (size + 1), nothing, mask=inside)
 
 
 @triton.jit
@@ -179,8 +179,8 @@ def _widen(
     """The items of one width that begin at ``first`` and the positions after it."""
     kind = chart.dtype.element_ty
     square = size * size
-    lefts = chart + LEFT * square
-    arcs = chart + ARC * square
+    lefts = chart + square * LEFT
+    arcs = chart + square * ARC
     i = first + tl.arange(0, cells)
     j = i + width
     ahead = i * size + j
@@ -216,10 +216,10 @@ def _widen(
     tl.store(arcs + ahead, rightward, mask=real)
     tl.store(arcs + behind, leftward, mask=real)
     if whole:
-        by_modifier = chart + ARC_BY_MODIFIER * square
+        by_modifier = chart + square * ARC_BY_MODIFIER
         tl.store(by_modifier + behind, rightward, mask=real)
         tl.store(by_modifier + ahead, leftward, mask=real)
-        tl.store(chart + SEAM * square + ahead, seam, mask=real)
+        tl.store(chart + square * SEAM + ahead, seam, mask=real)
 
 
 @triton.jit
@@ -271,14 +271,14 @@ def around(i, j, rest, size, square, splits: tl.constexpr):
     apart = tl.where(before, ((i - 1) * size)[:, None], ((j + 1) * size)[:, None]) + far
     touching = tl.where(before, (i * size)[:, None], (j * size)[:, None]) + far
     both = tl.where(before, (j * size)[:, None], (i * size)[:, None]) + far
-    by_modifier = touching + ARC_BY_MODIFIER * square
-    right = both + OUTER_RIGHT * square
-    left = both + OUTER_LEFT * square
-    seam = both + OUTER_SEAM * square
+    by_modifier = touching + square * ARC_BY_MODIFIER
+    right = both + square * OUTER_RIGHT
+    left = both + square * OUTER_LEFT
+    seam = both + square * OUTER_SEAM
     # A right item completes an arc into i, or lies under an arc next to a left item; a left item mirrors that.
-    of_right = (tl.where(before, by_modifier, apart + LEFT * square), tl.where(before, right, seam))
+    of_right = (tl.where(before, by_modifier, apart + square * LEFT), tl.where(before, right, seam))
     of_left = (tl.where(before, apart, by_modifier), tl.where(before, seam, left))
-    of_arcs = (touching + tl.where(before, LEFT * square, 0), tl.where(before, left, right))
+    of_arcs = (touching + tl.where(before, square * LEFT, 0), tl.where(before, left, right))
     return before, of_right, of_left, of_arcs
 
 
@@ -293,8 +293,8 @@ def posteriors(chart, beside, parent, own, mask):
 def _narrow(chart, marginals, rest, first, size, cells: tl.constexpr, splits: tl.constexpr):
     """What lies outside the items that leave ``rest`` positions, of those that begin at ``first`` and after it."""
     square = size * size
-    lefts = chart + LEFT * square
-    arcs = chart + ARC * square
+    lefts = chart + square * LEFT
+    arcs = chart + square * ARC
     i = first + tl.arange(0, cells)
     j = i + (size - 1 - rest)
     ahead = i * size + j
@@ -306,7 +306,7 @@ def _narrow(chart, marginals, rest, first, size, cells: tl.constexpr, splits: tl
     left = tl.load(lefts + ahead, mask=real, other=-float("inf"))
     rightward = tl.load(arcs + ahead, mask=real, other=-float("inf"))
     leftward = tl.load(arcs + behind, mask=real, other=-float("inf"))
-    seam = tl.load(chart + SEAM * square + ahead, mask=real, other=-float("inf"))
+    seam = tl.load(chart + square * SEAM + ahead, mask=real, other=-float("inf"))
     beside_right, parent_right = of_right
     beside_left, parent_left = of_left
     beside_arc, parent_arc = of_arcs
@@ -319,7 +319,7 @@ def _narrow(chart, marginals, rest, first, size, cells: tl.constexpr, splits: tl
     at_rightward = tl.sum(tl.where(before, 0.0, at_arcs), 1) + tl.exp(rightward + outer_right)
     at_leftward = tl.sum(tl.where(before, at_arcs, 0.0), 1) + tl.exp(leftward + outer_left)
     outer_seam = logarithm(at_rightward + at_leftward) - finite(seam)
-    outer = chart + OUTER_RIGHT * square
+    outer = chart + square * OUTER_RIGHT
     tl.store(outer + ahead, outer_right, mask=real)
     tl.store(outer + behind, outer_right, mask=real)
     outer += square

@@ -49,7 +49,7 @@ def center(direction, marginals, means, chart, size, area: tl.constexpr, row: tl
         total += tl.sum(share * change, 0)
         first += height
     tl.store(means + modifier, total, mask=modifier < size)
-    start(chart + TANGENTS * size * size, size, row)
+    start(chart + size * TANGENTS * size, size, row)
 
 
 @triton.jit
@@ -108,7 +108,7 @@ def _widen_tangents(
     direction, means, marginals, chart, width, first, size, cells: tl.constexpr, splits: tl.constexpr
 ):  # fmt: skip
     square = size * size
-    tangents = chart + TANGENTS * square
+    tangents = chart + square * TANGENTS
     i = first + tl.arange(0, cells)
     j = i + width
     real = i < size - width
@@ -119,27 +119,27 @@ def _widen_tangents(
     end = behind[:, None] + step
     under = real[:, None] & (step < width)
     inner = under & (step > 0)
-    right = tl.load(chart + RIGHT * square + ahead, mask=real, other=-float("inf"))
-    left = tl.load(chart + LEFT * square + ahead, mask=real, other=-float("inf"))
-    rightward = tl.load(chart + ARC * square + ahead, mask=real, other=-float("inf"))
-    leftward = tl.load(chart + ARC * square + behind, mask=real, other=-float("inf"))
-    seam = tl.load(chart + SEAM * square + ahead, mask=real, other=-float("inf"))
-    d_seam = _split_tangents(chart, tangents, RIGHT * square + begin, LEFT * square + end + 1, seam, under)
-    d_right = _split_tangents(chart, tangents, ARC * square + begin, RIGHT * square + end, right, inner)
-    d_left = _split_tangents(chart, tangents, LEFT * square + begin, ARC * square + end, left, inner)
+    right = tl.load(chart + square * RIGHT + ahead, mask=real, other=-float("inf"))
+    left = tl.load(chart + square * LEFT + ahead, mask=real, other=-float("inf"))
+    rightward = tl.load(chart + square * ARC + ahead, mask=real, other=-float("inf"))
+    leftward = tl.load(chart + square * ARC + behind, mask=real, other=-float("inf"))
+    seam = tl.load(chart + square * SEAM + ahead, mask=real, other=-float("inf"))
+    d_seam = _split_tangents(chart, tangents, square * RIGHT + begin, square * LEFT + end + 1, seam, under)
+    d_right = _split_tangents(chart, tangents, square * ARC + begin, square * RIGHT + end, right, inner)
+    d_left = _split_tangents(chart, tangents, square * LEFT + begin, square * ARC + end, left, inner)
     d_rightward = d_seam + _change(direction, means, marginals, ahead, j, real)
     d_leftward = d_seam + _change(direction, means, marginals, behind, i, real)
     d_right += tl.exp(rightward - tl.where(right > -float("inf"), right, float("inf"))) * d_rightward
     d_left += tl.exp(leftward - tl.where(left > -float("inf"), left, float("inf"))) * d_leftward
-    tl.store(tangents + RIGHT * square + ahead, d_right, mask=real)
-    tl.store(tangents + RIGHT * square + behind, d_right, mask=real)
-    tl.store(tangents + LEFT * square + ahead, d_left, mask=real)
-    tl.store(tangents + LEFT * square + behind, d_left, mask=real)
-    tl.store(tangents + ARC * square + ahead, d_rightward, mask=real)
-    tl.store(tangents + ARC * square + behind, d_leftward, mask=real)
-    tl.store(tangents + ARC_BY_MODIFIER * square + behind, d_rightward, mask=real)
-    tl.store(tangents + ARC_BY_MODIFIER * square + ahead, d_leftward, mask=real)
-    tl.store(tangents + SEAM * square + ahead, d_seam, mask=real)
+    tl.store(tangents + square * RIGHT + ahead, d_right, mask=real)
+    tl.store(tangents + square * RIGHT + behind, d_right, mask=real)
+    tl.store(tangents + square * LEFT + ahead, d_left, mask=real)
+    tl.store(tangents + square * LEFT + behind, d_left, mask=real)
+    tl.store(tangents + square * ARC + ahead, d_rightward, mask=real)
+    tl.store(tangents + square * ARC + behind, d_leftward, mask=real)
+    tl.store(tangents + square * ARC_BY_MODIFIER + behind, d_rightward, mask=real)
+    tl.store(tangents + square * ARC_BY_MODIFIER + ahead, d_leftward, mask=real)
+    tl.store(tangents + square * SEAM + ahead, d_seam, mask=real)
 
 
 @triton.jit
@@ -186,7 +186,7 @@ def _beside(chart, tangents, offsets, own, mask):
 @triton.jit
 def _narrow_tangents(product, chart, rest, first, size, cells: tl.constexpr, splits: tl.constexpr):
     square = size * size
-    tangents = chart + TANGENTS * square
+    tangents = chart + square * TANGENTS
     i = first + tl.arange(0, cells)
     j = i + (size - 1 - rest)
     real = i <= rest
@@ -194,14 +194,14 @@ def _narrow_tangents(product, chart, rest, first, size, cells: tl.constexpr, spl
     before, of_right, of_left, of_arcs = around(i, j, rest, size, square, splits)
     ahead = i * size + j
     behind = j * size + i
-    right = tl.load(chart + RIGHT * square + ahead, mask=real, other=-float("inf"))
-    left = tl.load(chart + LEFT * square + ahead, mask=real, other=-float("inf"))
-    rightward = tl.load(chart + ARC * square + ahead, mask=real, other=-float("inf"))
-    leftward = tl.load(chart + ARC * square + behind, mask=real, other=-float("inf"))
-    d_right = tl.load(tangents + RIGHT * square + ahead, mask=real, other=0.0)
-    d_rightward = tl.load(tangents + ARC * square + ahead, mask=real, other=0.0)
-    d_leftward = tl.load(tangents + ARC * square + behind, mask=real, other=0.0)
-    d_seam = tl.load(tangents + SEAM * square + ahead, mask=real, other=0.0)
+    right = tl.load(chart + square * RIGHT + ahead, mask=real, other=-float("inf"))
+    left = tl.load(chart + square * LEFT + ahead, mask=real, other=-float("inf"))
+    rightward = tl.load(chart + square * ARC + ahead, mask=real, other=-float("inf"))
+    leftward = tl.load(chart + square * ARC + behind, mask=real, other=-float("inf"))
+    d_right = tl.load(tangents + square * RIGHT + ahead, mask=real, other=0.0)
+    d_rightward = tl.load(tangents + square * ARC + ahead, mask=real, other=0.0)
+    d_leftward = tl.load(tangents + square * ARC + behind, mask=real, other=0.0)
+    d_seam = tl.load(tangents + square * SEAM + ahead, mask=real, other=0.0)
 
     share, change = _beside(chart, tangents, of_right, right[:, None], mask)
     # The whole is certain; only its weight changes, which everything is divided by.
@@ -209,19 +209,19 @@ def _narrow_tangents(product, chart, rest, first, size, cells: tl.constexpr, spl
     share, change = _beside(chart, tangents, of_left, left[:, None], mask)
     d_outer_left = _relative(tl.sum(change, 1), tl.sum(share, 1))
     share, change = _beside(chart, tangents, of_arcs, tl.where(before, leftward[:, None], rightward[:, None]), mask)
-    whole_right = tl.exp(rightward + tl.load(chart + OUTER_RIGHT * square + ahead, mask=real, other=-float("inf")))
-    whole_left = tl.exp(leftward + tl.load(chart + OUTER_LEFT * square + ahead, mask=real, other=-float("inf")))
+    whole_right = tl.exp(rightward + tl.load(chart + square * OUTER_RIGHT + ahead, mask=real, other=-float("inf")))
+    whole_left = tl.exp(leftward + tl.load(chart + square * OUTER_LEFT + ahead, mask=real, other=-float("inf")))
     # The item's own change counts for every derivation, and comes in last.
     of_rightward = tl.sum(tl.where(before, 0.0, share), 1) + whole_right
     of_leftward = tl.sum(tl.where(before, share, 0.0), 1) + whole_left
     d_of_rightward = tl.sum(tl.where(before, 0.0, change), 1) + whole_right * d_outer_right + of_rightward * d_rightward
     d_of_leftward = tl.sum(tl.where(before, change, 0.0), 1) + whole_left * d_outer_left + of_leftward * d_leftward
     d_outer_seam = _relative(d_of_rightward + d_of_leftward, of_rightward + of_leftward) - d_seam
-    tl.store(tangents + OUTER_RIGHT * square + ahead, d_outer_right, mask=real)
-    tl.store(tangents + OUTER_RIGHT * square + behind, d_outer_right, mask=real)
-    tl.store(tangents + OUTER_LEFT * square + ahead, d_outer_left, mask=real)
-    tl.store(tangents + OUTER_LEFT * square + behind, d_outer_left, mask=real)
-    tl.store(tangents + OUTER_SEAM * square + ahead, d_outer_seam, mask=real)
-    tl.store(tangents + OUTER_SEAM * square + behind, d_outer_seam, mask=real)
+    tl.store(tangents + square * OUTER_RIGHT + ahead, d_outer_right, mask=real)
+    tl.store(tangents + square * OUTER_RIGHT + behind, d_outer_right, mask=real)
+    tl.store(tangents + square * OUTER_LEFT + ahead, d_outer_left, mask=real)
+    tl.store(tangents + square * OUTER_LEFT + behind, d_outer_left, mask=real)
+    tl.store(tangents + square * OUTER_SEAM + ahead, d_outer_seam, mask=real)
+    tl.store(tangents + square * OUTER_SEAM + behind, d_outer_seam, mask=real)
     tl.store(product + ahead, d_of_rightward, mask=real)
     tl.store(product + behind, d_of_leftward, mask=real)

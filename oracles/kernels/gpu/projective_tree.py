@@ -135,7 +135,7 @@ def _inside(
     start(chart, size, row)
     tl.debug_barrier()
     fill(scores, shift, chart, size, single_root, False, whole, area, narrowest, levels)
-    return tl.load(chart + RIGHT * size * size + size - 1).to(tl.float64) + shifted
+    return tl.load(chart + size * RIGHT * size + size - 1).to(tl.float64) + shifted
 
 
 @triton.jit
@@ -185,6 +185,6 @@ def _differentiate(
 def _sample(space, uniforms, structures, size, room, count, area: tl.constexpr, row: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     chart = space + place // count * room
-    feasible = tl.load(chart + RIGHT * size * size + size - 1) > -float("inf")
+    feasible = tl.load(chart + size * RIGHT * size + size - 1) > -float("inf")
     heads = walk(chart, uniforms + place * (2 * (size - 1)), size, True, row)
     write(tl.where(feasible, heads, -1), structures + place * (size * size), size, area, row)

@@ -54,8 +54,8 @@ def walk(chart, uniforms, size, drawn: tl.constexpr, row: tl.constexpr):
         last = item >> 16
         # The farthest child: what begins at the first position and ends at the child, and what goes on from there.
         near = first + 1 - leftward
-        begin = tl.where(leftward == 1, LEFT * square, ARC * square) + first * size + near
-        end = tl.where(leftward == 1, ARC * square, RIGHT * square) + last * size + near
+        begin = tl.where(leftward == 1, square * LEFT, square * ARC) + first * size + near
+        end = tl.where(leftward == 1, square * ARC, square * RIGHT) + last * size + near
         some = place < last - first
         values = tl.load(chart + begin + place, mask=some, other=-float("inf"))
         values += tl.load(chart + end + place, mask=some, other=-float("inf"))
@@ -69,8 +69,8 @@ def walk(chart, uniforms, size, drawn: tl.constexpr, row: tl.constexpr):
         low = tl.where(leftward == 1, child, first)
         high = tl.where(leftward == 1, last, child)
         some = place < high - low
-        values = tl.load(chart + RIGHT * square + low * size + low + place, mask=some, other=-float("inf"))
-        values += tl.load(chart + LEFT * square + high * size + low + 1 + place, mask=some, other=-float("inf"))
+        values = tl.load(chart + square * RIGHT + low * size + low + place, mask=some, other=-float("inf"))
+        values += tl.load(chart + square * LEFT + high * size + low + 1 + place, mask=some, other=-float("inf"))
         if drawn:
             uniform = tl.load(uniforms + 2 * step + 1)
             seam = low + _drawn_place(values, uniform)

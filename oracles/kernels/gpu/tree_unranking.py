@@ -136,10 +136,10 @@ def _projective_tree(ranks, structures, counts, count, size, together: tl.conste
         children = (first + 1 - leftward)[:, None] + column
         allowed = column < (last - first)[:, None]
         beyond_at = tl.where(
-            left[:, None], LEFT * square + first[:, None] * size + children, RIGHT * square + children * size + last[:, None]
+            left[:, None], square * LEFT + first[:, None] * size + children, square * RIGHT + children * size + last[:, None]
         )
         arc_at = tl.where(
-            left[:, None], LEFT_ARC * square + children * size + last[:, None], RIGHT_ARC * square + first[:, None] * size + children
+            left[:, None], square * LEFT_ARC + children * size + last[:, None], square * RIGHT_ARC + first[:, None] * size + children
         )
         beyonds = tl.load(counts + beyond_at, mask=allowed, other=0)
         found, rank = _locate(beyonds * tl.load(counts + arc_at, mask=allowed, other=0), column, allowed, rank)
@@ -150,8 +150,8 @@ def _projective_tree(ranks, structures, counts, count, size, together: tl.conste
         # The seam under the arc.
         seams = low[:, None] + column
         allowed = column < (high - low)[:, None]
-        uppers = tl.load(counts + LEFT * square + (seams + 1) * size + high[:, None], mask=allowed, other=0)
-        lowers = tl.load(counts + RIGHT * square + low[:, None] * size + seams, mask=allowed, other=0)
+        uppers = tl.load(counts + square * LEFT + (seams + 1) * size + high[:, None], mask=allowed, other=0)
+        lowers = tl.load(counts + square * RIGHT + low[:, None] * size + seams, mask=allowed, other=0)
         found, rank = _locate(lowers * uppers * beyond[:, None], column, allowed, rank)
         seam = low + found
         upper = _read(uppers, column, found)
