@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...oracles import simplex
+from ...oracles import kernels, simplex
 from ...oracles.masking import share_rows
 
 HALVINGS = 60
@@ -22,7 +22,8 @@ def entmax(scores: Tensor, alpha: float | Tensor = 1.5) -> Tensor:
     α = 2. A score of -inf gives 0, a row without any other gives 0 throughout. Computed in float64. Differentiable, twice and more, in the
     scores, with Jacobian ``diag(s) − ssᵀ/Σs`` for ``s = p^(2−α)`` on the support, and in α.
 
-    Cost: a sort where α is the number 1.5 or 2; else 60 halvings of an interval that holds t, and a step of Newton's.
+    Cost: a sort where α is the number 1.5 or 2; else 60 halvings of an interval that holds t, and a step of Newton's. On a GPU, halvings in
+    one launch for any α but 2, which has a kernel of its own.
 
     Args:
         scores: ``[*batch, n]``.
@@ -96,7 +97,25 @@ def _solved(rows: Tensor, alpha: Tensor, known: float | None) -> Tensor:
     shifted = rows - torch.where(feasible, top, 0)
     if known == 1:
         return torch.where(feasible, shifted, -math.inf).softmax(-1).nan_to_num(0)
-    return torch.where(feasible, _by_sorting(shifted) if known == 1.5 else _by_halving(shifted, alpha), 0)
+    p = _by_kernel(shifted, alpha)
+    if p is None:
+        p = _by_sorting(shifted) if known == 1.5 else _by_halving(shifted, alpha)
+    return torch.where(feasible, p, 0)
+
+
+def _by_kernel(shifted: Tensor, alpha: Tensor) -> Tensor | None:
+    """Any α on a GPU, in one launch; None where no kernel serves."""
+    if not kernels.gpu.takes(shifted):
+        return None
+    batch, size = _batch(shifted, alpha), shifted.shape[-1]
+    rows = shifted.expand(*batch, size).reshape(-1, size).contiguous()
+    kernel = kernels.find("entmax", "solve", rows)
+    if kernel is None:
+        return None
+    excess, p = alpha - 1, kernel.results(tuple(rows.shape), rows)
+    highest = _highest(size, excess)
+    kernel(rows, *(value.expand(*batch, 1).reshape(-1).contiguous() for value in (excess, highest)), p)
+    return p.reshape(*batch, size)
 
 
 def _by_sorting(shifted: Tensor) -> Tensor:
@@ -114,9 +133,7 @@ def _by_sorting(shifted: Tensor) -> Tensor:
 def _by_halving(shifted: Tensor, alpha: Tensor) -> Tensor:
     """Any α of rows whose greatest score is 0: t is 0 where that part takes all, and at most where all n are equal."""
     excess = alpha - 1
-    positive = torch.where(excess == 0, 1, excess)
-    length = math.log(shifted.shape[-1])
-    high = torch.where(excess == 0, length, -torch.expm1(-excess * length) / positive).expand(*_batch(shifted, alpha), 1)
+    high = _highest(shifted.shape[-1], excess).expand(*_batch(shifted, alpha), 1)
     low = torch.zeros_like(high)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -126,6 +143,12 @@ def _by_halving(shifted: Tensor, alpha: Tensor) -> Tensor:
     slope = torch.where(p > 0, torch.where(p > 0, p, 1) ** (1 - excess), 0).sum(-1, keepdim=True)
     newton = low + (p.sum(-1, keepdim=True) - 1) / slope.clamp(min=1e-300)
     return _power(shifted - torch.minimum(torch.maximum(newton, low), high), excess)
+
+
+def _highest(size: int, excess: Tensor) -> Tensor:
+    """The threshold where all n scores are 0, the greatest."""
+    length = math.log(size)
+    return torch.where(excess == 0, length, -torch.expm1(-excess * length) / torch.where(excess == 0, 1, excess))
 
 
 def _batch(rows: Tensor, alpha: Tensor) -> tuple[int, ...]:
