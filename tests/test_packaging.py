@@ -111,7 +111,7 @@ def test_asv_loads_the_thin_benchmarks_alone() -> None:
 def test_asv_pins_the_runner_of_the_constraints() -> None:
     pinned = constraints()
     assert asv_config()["matrix"]["req"]["pip+asv_runner"] == [pinned["asv_runner"]]
-    assert set(pinned) == {"torch", "asv_runner"}
+    assert set(pinned) == {"torch", "triton", "asv_runner"}
 
 
 def asv_config() -> dict[str, object]:
