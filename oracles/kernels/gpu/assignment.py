@@ -9,14 +9,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .active_set import Map, launcher
 from .matching import MOST, best, program, workspace
 from .permanent import LARGEST, draw, fill, pair, pieces, weigh
 
-__all__ = ["argmax", "best", "covariance_product", "log_partition", "marginals", "sample", "serves", "workspace"]
+__all__ = ["argmax", "best", "covariance_product", "log_partition", "marginals", "project", "sample", "serves", "workspace"]
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
     return event[0] <= (MOST if operation == "argmax" else LARGEST)
+
+
+project = launcher(lambda event: Map(best, 1, torch.float64, (event[0],), (program(event)[0],)))
+"""Projection on the Birkhoff polytope, of so few rows that the atoms always find room: see `active_set`."""
 
 
 def argmax(rows: Tensor, structures: Tensor) -> None:

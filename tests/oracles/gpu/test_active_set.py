@@ -17,6 +17,7 @@ import triton.language as tl  # noqa: E402
 
 from structgrad.oracles import (  # noqa: E402
     Alignment,
+    Assignment,
     Constituency,
     LinearChain,
     ProjectiveTree,
@@ -275,6 +276,7 @@ STRUCTURES: tuple[tuple[Any, tuple[int, ...], Any], ...] = (
     (SpanningTree(single_root=False), (4, 4), 2),
     (Alignment(), (3, 3), [2, 3]),
     (ShiftReduce(), (4, 4, 2), 3),
+    (Assignment(), (3, 3), 2),
 )
 
 
