@@ -115,7 +115,8 @@ def public_names(module: ModuleType) -> list[tuple[str, bool]]:
     for node in ast.parse(Path(str(module.__file__)).read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             member = getattr(module, node.name)
-            found.append((node.name, bool(inspect.getdoc(member))))
+            # What a compiler makes of a function need not pass its docstring on.
+            found.append((node.name, bool(inspect.getdoc(member) or ast.get_docstring(node))))
             found += [(f"{node.name}.{method}", bool(inspect.getdoc(getattr(member, method)))) for method in methods(node)]
     return found
 

@@ -36,6 +36,7 @@ LARGEST = 2**27
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
+    """The sizes that these kernels take; see `structgrad.oracles.kernels.gpu`."""
     return min(event) <= WIDEST and event[0] * event[1] <= LARGEST
 
 

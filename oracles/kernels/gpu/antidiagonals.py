@@ -41,10 +41,12 @@ class Turned(NamedTuple):
 
     @property
     def block(self) -> int:
+        """Lanes of a program, a power of two."""
         return lanes(self.n, WARP)
 
     @property
     def tile(self) -> int:
+        """The extent of the squares that `shear` copies."""
         return TILE
 
 

@@ -17,6 +17,7 @@ __all__ = ["argmax", "best", "covariance_product", "log_partition", "marginals",
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
+    """The sizes that these kernels take; see `structgrad.oracles.kernels.gpu`."""
     return event[0] <= (MOST if operation == "argmax" else LARGEST)
 
 

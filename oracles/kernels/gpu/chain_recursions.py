@@ -20,6 +20,7 @@ def load_step(row, i, tags, block: tl.constexpr, full: tl.constexpr):
 
 @triton.jit
 def store_step(row, i, values, tags, block: tl.constexpr, full: tl.constexpr):
+    """Write what belongs to step i; the counterpart of `load_step`."""
     p = tl.arange(0, block)[:, None]
     c = tl.arange(0, block)[None, :]
     values = values.to(row.dtype.element_ty)
@@ -95,6 +96,7 @@ def _forward(row, prefixes, shifts, length, tags, block: tl.constexpr, full: tl.
 def forward_kernel(
     rows, log_partition, prefixes, shifts, length, tags, block: tl.constexpr, full: tl.constexpr, keep: tl.constexpr
 ):  # fmt: skip
+    """The log-partition of one sequence, and its prefixes where they are kept."""
     item = tl.program_id(0).to(tl.int64)
     row = rows + item * length * tags * tags
     found = _forward(row, prefixes + item * length * tags, shifts + item * length, length, tags, block, full, keep)
@@ -105,6 +107,7 @@ def forward_kernel(
 def marginals_kernel(
     rows, marginals, log_partition, prefixes, shifts, length, tags, block: tl.constexpr, full: tl.constexpr
 ):  # fmt: skip
+    """Marginals and log-partition of one sequence."""
     item = tl.program_id(0).to(tl.int64)
     row = rows + item * length * tags * tags
     mean = marginals + item * length * tags * tags
@@ -139,6 +142,7 @@ def marginals_kernel(
 def covariance_kernel(
     rows, direction, product, prefixes, tangents, shifts, length, tags, block: tl.constexpr, full: tl.constexpr
 ):  # fmt: skip
+    """The covariance of one sequence times a direction."""
     item = tl.program_id(0).to(tl.int64)
     start = item * length * tags * tags
     row = rows + start

@@ -50,6 +50,7 @@ def best(scores, structure, workspace, length, tags, block: tl.constexpr, full: 
 
 @triton.jit
 def argmax_kernel(rows, structures, pointers, length, tags, block: tl.constexpr, full: tl.constexpr):
+    """The best structure of one sequence."""
     item = tl.program_id(0).to(tl.int64)
     start = item * length * tags * tags
     best(rows + start, structures + start, pointers + item * length * tags, length, tags, block, full)

@@ -72,6 +72,7 @@ def pick(values, chosen, axis: tl.constexpr, logs: tl.constexpr):
 
 @triton.jit
 def times(a, b, logs: tl.constexpr):
+    """The product of weights, or of their logarithms."""
     if logs:
         return a + b
     return a * b
@@ -79,6 +80,7 @@ def times(a, b, logs: tl.constexpr):
 
 @triton.jit
 def plus(a, b, logs: tl.constexpr):
+    """The sum of weights, or of their logarithms."""
     if logs:
         high = tl.maximum(a, b)
         return high + tl.log(1.0 + tl.exp(tl.minimum(a, b) - finite(high)))

@@ -23,6 +23,7 @@ HALVINGS = tl.constexpr(60)
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
+    """The sizes that these kernels take; see `structgrad.oracles.kernels.gpu`."""
     return math.prod(event) <= MOST
 
 

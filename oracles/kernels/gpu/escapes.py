@@ -41,6 +41,7 @@ def words_at(words, level):
 
 @triton.jit
 def record(width):
+    """How many numbers the block of so many words takes."""
     return (width + 1) * width + EXTRA
 
 

@@ -41,6 +41,7 @@ WRITTEN = 8
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
+    """The sizes that these kernels take; see `structgrad.oracles.kernels.gpu`."""
     return event[1] <= MOST_TAGS and math.prod(event) < 2**31
 
 

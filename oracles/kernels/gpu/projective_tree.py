@@ -27,6 +27,7 @@ MOST = 512
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[object, ...]) -> bool:
+    """The sizes that these kernels take; see `structgrad.oracles.kernels.gpu`."""
     return event[0] <= MOST
 
 

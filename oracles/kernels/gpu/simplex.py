@@ -17,6 +17,7 @@ MOST = 16384
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
+    """The sizes that these kernels take; see `structgrad.oracles.kernels.gpu`."""
     return math.prod(event) <= MOST
 
 

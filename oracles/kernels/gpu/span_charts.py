@@ -52,6 +52,7 @@ class Plan(NamedTuple):
 
     @property
     def constants(self) -> dict[str, int]:
+        """What kernels take at compile time, in their order."""
         return {"step": self.step, "wide": self.wide, "tall": self.tall, "phases": self.phases, "tile": self.tile}
 
     def room(self, charts: int) -> int:

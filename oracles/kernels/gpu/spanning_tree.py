@@ -37,6 +37,7 @@ GREATEST_TOTAL = tl.constexpr(1e250)
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
+    """The sizes that these kernels take; see `structgrad.oracles.kernels.gpu`."""
     return event[0] <= (arborescence.MOST if operation in ("argmax", "project") else MOST + 1)
 
 
