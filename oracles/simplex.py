@@ -36,6 +36,22 @@ def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return point, free, gap
 
 
+def halved(rows: Tensor, excess: Tensor, highest: Tensor) -> Tensor | None:
+    """``[1 + (α − 1)(θ − t)]₊^(1/(α−1))`` with t such that they sum to 1, by a kernel of the GPU; None where it does not serve.
+
+    Args:
+        rows: float64 [b, n], whose greatest score is 0.
+        excess: float64 [b], α − 1.
+        highest: float64 [b], the most that t can be; the least is 0.
+    """
+    kernel = kernels.find("entmax", "solve", rows) if kernels.gpu.takes(rows) else None
+    if kernel is None:
+        return None
+    points = kernel.results(tuple(rows.shape), rows)
+    kernel(rows.contiguous(), excess.contiguous(), highest.contiguous(), points)
+    return points
+
+
 def _project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """In torch: ``clip(θ − τ, 0, 1)``, with τ found exactly between two of the scores θ and θ − 1, where the sum of the clips bends."""
     origin = rows.topk(k, dim=-1).values[..., -1:]

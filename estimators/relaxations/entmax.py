@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...oracles import kernels, simplex
+from ...oracles import simplex
 from ...oracles.masking import share_rows
 
 HALVINGS = 60
@@ -105,17 +105,11 @@ def _solved(rows: Tensor, alpha: Tensor, known: float | None) -> Tensor:
 
 def _by_kernel(shifted: Tensor, alpha: Tensor) -> Tensor | None:
     """Any α on a GPU, in one launch; None where no kernel serves."""
-    if not kernels.gpu.takes(shifted):
-        return None
     batch, size = _batch(shifted, alpha), shifted.shape[-1]
-    rows = shifted.expand(*batch, size).reshape(-1, size).contiguous()
-    kernel = kernels.find("entmax", "solve", rows)
-    if kernel is None:
-        return None
-    excess, p = alpha - 1, kernel.results(tuple(rows.shape), rows)
-    highest = _highest(size, excess)
-    kernel(rows, *(value.expand(*batch, 1).reshape(-1).contiguous() for value in (excess, highest)), p)
-    return p.reshape(*batch, size)
+    excess = alpha - 1
+    each, highest = (value.expand(*batch, 1).reshape(-1) for value in (excess, _highest(size, excess)))
+    p = simplex.halved(shifted.expand(*batch, size).reshape(-1, size), each, highest)
+    return None if p is None else p.reshape(*batch, size)
 
 
 def _by_sorting(shifted: Tensor) -> Tensor:
