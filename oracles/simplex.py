@@ -36,17 +36,21 @@ def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return point, free, gap
 
 
-def halved(rows: Tensor, excess: Tensor, highest: Tensor) -> Tensor | None:
-    """``[1 + (α − 1)(θ − t)]₊^(1/(α−1))`` with t such that they sum to 1, by a kernel of the GPU; None where it does not serve.
+def halves(rows: Tensor) -> bool:
+    """Whether `halved` serves rows [..., n]: on a GPU, up to a length."""
+    return kernels.gpu.takes(rows) and kernels.find("entmax", "solve", rows.flatten(0, -2) if rows.ndim > 1 else rows[None]) is not None
+
+
+def halved(rows: Tensor, excess: Tensor, highest: Tensor) -> Tensor:
+    """``[1 + (α − 1)(θ − t)]₊^(1/(α−1))`` with t such that they sum to 1, by a kernel of the GPU, where it `halves`.
 
     Args:
         rows: float64 [b, n], whose greatest score is 0.
         excess: float64 [b], α − 1.
         highest: float64 [b], the most that t can be; the least is 0.
     """
-    kernel = kernels.find("entmax", "solve", rows) if kernels.gpu.takes(rows) else None
-    if kernel is None:
-        return None
+    kernel = kernels.find("entmax", "solve", rows)
+    assert kernel is not None
     points = kernel.results(tuple(rows.shape), rows)
     kernel(rows.contiguous(), excess.contiguous(), highest.contiguous(), points)
     return points

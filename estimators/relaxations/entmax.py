@@ -105,11 +105,12 @@ def _solved(rows: Tensor, alpha: Tensor, known: float | None) -> Tensor:
 
 def _by_kernel(shifted: Tensor, alpha: Tensor) -> Tensor | None:
     """Any α on a GPU, in one launch; None where no kernel serves."""
+    if not simplex.halves(shifted):
+        return None
     batch, size = _batch(shifted, alpha), shifted.shape[-1]
     excess = alpha - 1
     each, highest = (value.expand(*batch, 1).reshape(-1) for value in (excess, _highest(size, excess)))
-    p = simplex.halved(shifted.expand(*batch, size).reshape(-1, size), each, highest)
-    return None if p is None else p.reshape(*batch, size)
+    return simplex.halved(shifted.expand(*batch, size).reshape(-1, size), each, highest).reshape(*batch, size)
 
 
 def _by_sorting(shifted: Tensor) -> Tensor:
