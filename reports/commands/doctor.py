@@ -30,6 +30,8 @@ def doctor(
     """
     if device is not None:
         with sentences():
+            if as_json:
+                raise ValueError("`doctor` got --json with --device; leave it out, the numbers are in device.json beside the report")
             _on_device(device, out, minutes, only)
         return
     import json
