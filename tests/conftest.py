@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+pytest_plugins = ["tests.covering", "tests.costs"]
+
 if not torch.cuda.is_available():
     # Triton decides when kernels are defined whether its interpreter runs them; see `kernels.gpu.interpreted`.
     os.environ["TRITON_INTERPRET"] = "1"

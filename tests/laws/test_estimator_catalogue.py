@@ -9,7 +9,7 @@ from structgrad.estimators import ESTIMATORS, make_estimator
 from structgrad.oracles import PolicyOracle
 from tests.catalogue import categories, deterministic, policies, score_function, straight_through
 from tests.catalogue.setting import Setting
-from tests.estimator_cases import ALL_CASES, CASES, LOSSES, NAMES, VARIANTS, exact_mean, loss_gradient, numbers, pairs_of
+from tests.estimator_cases import ALL_CASES, CASES, EACH_NAME, LOSSES, VARIANTS, exact_mean, loss_gradient, numbers, pairs_of
 from tests.helpers import OracleCase, enumerate_truth, make_scores, read_parts, seeded, structures
 
 NATURAL = tuple(case for case in CASES if case.potentials is None)
@@ -18,7 +18,7 @@ NATURAL = tuple(case for case in CASES if case.potentials is None)
 POLICIES = tuple(case for case in ALL_CASES if isinstance(case.oracle, PolicyOracle))
 """Under either normalisation, which formulas of policies tell apart."""
 
-OF_POLICIES = tuple(name for name in NAMES if PolicyOracle in make_estimator(name).needs)
+OF_POLICIES = tuple(name for name in EACH_NAME if PolicyOracle in make_estimator(name).needs)
 
 FORMULAS = {
     **score_function.FORMULAS,
@@ -37,7 +37,7 @@ def test_every_estimator_has_a_formula() -> None:
 
 
 @pytest.mark.parametrize("regime", [0.3, 5.0, "masked"], ids=str)
-@pairs_of(NAMES, NATURAL)
+@pairs_of(EACH_NAME, NATURAL)
 def test_the_estimate_is_the_formula(name: str, case: OracleCase, regime: float | str) -> None:
     assert_the_estimate_is_the_formula(name, case, regime)
 

@@ -23,7 +23,7 @@ from structgrad.oracles import (
     ShiftReduce,
 )
 from tests.catalogue.mappings import sparse_law
-from tests.estimator_cases import LOSSES, numbers, pairs
+from tests.estimator_cases import LOSSES, each_pair, numbers
 from tests.helpers import OracleCase, enumerate_truth, seeded, structures
 
 ROWS = 2
@@ -161,7 +161,7 @@ def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
     )
 
 
-@pairs
+@each_pair
 def test_one_estimate_takes_what_is_declared(name: str, case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
     estimator, scores, counts = make_estimator(name), numbers(ROWS, *case.event), Counts(case)
     atoms = SUPPORTS.get(name, SUPPORTS.get(estimator.name, lambda *_: 0))(case, scores)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from structgrad.estimators import Loss, PathwiseEstimator, make_estimator
 from tests.catalogue.values import value_of
-from tests.estimator_cases import LOSSES, PATHWISE, STANDS_STILL, numbers, pairs, pairs_of, undecided
+from tests.estimator_cases import LOSSES, PATHWISE, STANDS_STILL, each_pair, numbers, pairs, pairs_of, undecided
 from tests.helpers import OracleCase, seeded
 
 ROWS = 4
@@ -26,7 +26,7 @@ class Recorded:
         return values
 
 
-@pairs
+@each_pair
 def test_the_value_estimates_the_objective(name: str, case: OracleCase) -> None:
     estimator, scores, recorded = make_estimator(name), numbers(ROWS, *case.event), Recorded(LOSSES["offset"](case))
     value = estimator.surrogate(recorded, case.oracle, scores, generator=seeded())
