@@ -64,9 +64,13 @@ def _factors(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _sweeping(config: pytest.Config) -> bool:
-    """Whether the whole product is asked for: by the marker, or by naming one of its cases."""
-    asked = re.findall(r"(not )?\bsweep\b", config.option.markexpr)
-    return "" in asked or any("[" in word for word in config.args)
+    """Whether the marker is asked for."""
+    return "" in re.findall(r"(not )?\bsweep\b", config.option.markexpr)
+
+
+def _whole(config: pytest.Config) -> bool:
+    """Whether no case is left out: in a sweep, and where one is named."""
+    return _sweeping(config) or any("[" in word for word in config.args)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -95,7 +99,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    if _sweeping(config):
+    if _whole(config):
         return "cases: all"
     return f"cases: a covering design; --covering-seed {config.option.covering_seed} draws the same again, -m sweep tests them all"
 
@@ -117,7 +121,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
     result = yield
     # pytest offers no public way to take a combination of parameters back.
     calls: Any = metafunc._calls
-    if len(calls) > FEW and not _sweeping(metafunc.config):
+    if len(calls) > FEW and not _whole(metafunc.config):
         seed, place = metafunc.config.option.covering_seed, metafunc.definition.nodeid
         rank = lambda call: zlib.crc32(f"{seed} {place} {call.id}".encode())  # noqa: E731
         # What needs a device stands for nothing where there is none.
