@@ -104,6 +104,19 @@ def test_every_supported_python_is_tested() -> None:
     assert tested == classifiers
 
 
+def test_the_whole_product_and_the_ends_of_the_versions_are_tested_every_night() -> None:
+    path = ROOT / ".github/workflows/nightly.yml"
+    found, project = read(path), (ROOT / "pyproject.toml").read_text()
+    assert "schedule" in found["on"]
+    assert ".venv/bin/pytest -m sweep" in commands(path)
+    assert found["jobs"]["sweep"]["timeout-minutes"] == 90
+    (oldest,) = re.findall(r'"torch>=(.+)"', project)
+    (pinned,) = re.findall(r"^torch==.+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    versions = found["jobs"]["versions"]["strategy"]["matrix"]["include"]
+    assert [version["torch"] for version in versions] == [f"torch=={oldest}.*", "torch", pinned]
+    assert [version["processor"] for version in versions] == ["any", "any", "avx2"]
+
+
 def test_what_needs_a_gpu_runs_by_hand_or_where_it_was_asked_for() -> None:
     found = read(ROOT / ".github/workflows/gpu.yml")
     assert set(found["on"]) == {"workflow_dispatch", "schedule"}
