@@ -228,11 +228,12 @@ oracles = pytest.mark.parametrize("case", CASES, ids=str)
 
 def pairs_of(names: Iterable[str], cases: tuple[OracleCase, ...] = CASES) -> pytest.MarkDecorator:
     """Every possible pair of an entry of the registry and a case; variants with options take turns, on two cases each."""
-    fitting = [(name, case) for name in names for case in _chosen(name, cases)]
-    return pytest.mark.parametrize(("name", "case"), fitting, ids=[f"{name}-{case}" for name, case in fitting])
+    rows = [(name, case) for name in names for case in fitting(name, cases)]
+    return pytest.mark.parametrize(("name", "case"), rows, ids=[f"{name}-{case}" for name, case in rows])
 
 
-def _chosen(name: str, cases: tuple[OracleCase, ...]) -> list[OracleCase]:
+def fitting(name: str, cases: tuple[OracleCase, ...] = CASES) -> list[OracleCase]:
+    """The cases that an entry serves; two of them where it has options."""
     estimator = make_estimator(name)
     served = [case for case in cases if estimator.incompatibility(case.oracle, case.event) is None]
     if name in VARIANTS and len(served) > 2:
