@@ -1,0 +1,91 @@
+"""The rule by which the list was drawn.
+
+Folders are strata, each with a number of mutations. In each, the files are shuffled and taken in turn; in a file, the operator is the
+one that was drawn least often so far among those with a place there, and the place is any of them. What leaves the source as it is, or
+makes it none, is drawn again. The random numbers depend on the seed and the stratum alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+from mutants.operators import differs, mutated, sites
+from mutants.places import Mutation, Origin, mutation
+from mutants.selection import tests_of
+
+SEED = 1
+STRATA = {
+    "oracles": 13,
+    "oracles/kernels": 13,
+    "oracles/kernels/gpu": 8,
+    "estimators": 3,
+    "estimators/categories": 3,
+    "estimators/perturbation": 4,
+    "estimators/policies": 4,
+    "estimators/projections": 3,
+    "estimators/relaxations": 4,
+    "estimators/score_function": 5,
+    "suites": 2,
+    "suites/benchmarks": 1,
+    "suites/statistics": 6,
+    "suites/statistics/simulations": 1,
+    "suites/truth": 4,
+    "suites/truth/analytic": 3,
+    "suites/measures": 4,
+    "suites/problems": 4,
+    "suites/running": 4,
+    "suites/running/engines": 1,
+    "suites/comparison": 3,
+    "suites/audit": 2,
+    "suites/audit/laws": 2,
+    "suites/speed": 1,
+    "reports": 3,
+    "reports/catalogue": 1,
+    "reports/commands": 2,
+    "reports/comparison": 1,
+    "reports/figures": 2,
+    "reports/html": 2,
+    "reports/plans": 1,
+    "reports/upkeep": 1,
+}
+"""Folders, without those below them, and how many mutations are drawn from each."""
+
+
+def drawn(root: Path) -> list[Mutation]:
+    """The list."""
+    counts: Counter[str] = Counter()
+    return [mutation for folder, number in STRATA.items() for mutation in Stratum(root, folder, counts).drawn(number)]
+
+
+class Stratum:
+    """A folder, the random numbers for it, and how often each operator was drawn so far, here and in those before."""
+
+    def __init__(self, root: Path, folder: str, counts: Counter[str]) -> None:
+        self.root, self.folder, self.counts = root, folder, counts
+        self.draw = random.Random(f"{SEED} {folder}")
+
+    def drawn(self, number: int) -> list[Mutation]:
+        """So many mutations, of as many files as there are."""
+        files = sorted(str(path.relative_to(self.root)) for path in (self.root / self.folder).glob("*.py") if path.name != "__main__.py")
+        self.draw.shuffle(files)
+        found: dict[str, Mutation] = {}
+        for file in files * number:
+            one = self._from(file) if len(found) < number else None
+            if one is not None and one.id not in found:
+                found[one.id] = one
+                self.counts[one.operator] += 1
+        return list(found.values())
+
+    def _from(self, file: str) -> Mutation | None:
+        text = (self.root / file).read_text()
+        places = sites(text)
+        while places:
+            fewest = min(self.counts[site.operator] for site in places)
+            site = self.draw.choice([site for site in places if self.counts[site.operator] == fewest])
+            if differs(text, mutated(text, site)):
+                tests, choose = tests_of(self.root, file, site.scope)
+                return mutation(text, site, Origin(self.folder, file, tests, choose))
+            places.remove(site)
+        return None

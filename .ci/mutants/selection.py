@@ -1,0 +1,114 @@
+"""The rule from a source to the tests that should see a fault in it.
+
+1. Test files of the room: those named after the module (`test_subset.py`, `test_bias_suite.py` for `bias`), at most three, and at most
+   two others that import it, the most specific first, that is those which import the fewest modules. Where there is none, those of the
+   modules that import it, and so on.
+2. Of the oracles and their kernels, also the laws, restricted to the structures nearest to the module among those that use it, or to the
+   one that the function around the fault is named after; of the estimators, restricted to the names of the registry that are built from
+   it. Of more than two structures or three names, some are drawn. A law of the module's name is taken whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from functools import cache
+from pathlib import Path
+
+from mutants.imports import imported, importers, modules, users
+
+MOST_STRUCTURES = 2
+MOST_NAMES = 3
+OTHER_FILES = 2
+STRUCTURES = {
+    "categorical": "Categorical",
+    "categories": "Categories",
+    "subset": "Subset",
+    "linear_chain": "LinearChain",
+    "alignment": "Alignment",
+    "assignment": "Assignment",
+    "spanning_tree": "SpanningTree",
+    "projective_tree": "ProjectiveTree",
+    "constituency": "Constituency",
+    "shift_reduce": "ShiftReduce",
+}
+"""The modules of oracles, and of their kernels, with the names of the cases of the laws."""
+
+
+def tests_of(root: Path, file: str, scope: str) -> tuple[tuple[str, ...], str]:
+    """The test files for a fault in a source, as patterns, and the expression by which tests are chosen from them."""
+    module = ".".join(("structgrad", *Path(file).with_suffix("").parts)).removesuffix(".__init__")
+    draw = random.Random(f"tests of {file}")
+    own = _own_files(root, module)
+    if file.startswith("oracles/kernels/gpu/"):
+        return own, ""
+    if file.startswith("oracles/"):
+        chosen, laws = _structures(root, module, scope, draw), "tests/laws/test_oracle_*.py"
+    elif file.startswith("estimators/"):
+        chosen, laws = _names(root, module, draw), "tests/laws/test_estimator_*.py"
+    else:
+        return own, ""
+    stems = [Path(path).stem for path in own]
+    whole = [path.stem for path in sorted(root.glob(laws)) if Path(file).stem != "base" and path.stem.endswith(f"_{Path(file).stem}")]
+    return (*own, laws), " or ".join([*stems, *whole, *chosen])
+
+
+def _own_files(root: Path, module: str) -> tuple[str, ...]:
+    """The test files of a module, or of those nearest to it among the modules that use it."""
+    folder = root / ("tests/oracles/gpu" if ".gpu" in module else f"tests/{module.split('.')[1]}")
+    files = [path for path in sorted(folder.rglob("test_*.py")) if ".gpu" in module or path.parent.name != "gpu"]
+    depth, found = 0, list[Path]()
+    while not found and depth < 5:
+        near = {name for name in users(root, module, depth) if name.split(".")[1] == module.split(".")[1]}
+        found = [path for path in files if any(_is_named_after(root, path, name) for name in near)][: OTHER_FILES + 1]
+        importing = [path for path in files if path not in found and near & imported(root, path)]
+        found += sorted(importing, key=lambda path: len(imported(root, path)))[:OTHER_FILES]
+        depth += 1
+    return tuple(str(path.relative_to(root)) for path in found)
+
+
+def _is_named_after(root: Path, path: Path, module: str) -> bool:
+    """Whether a test file has the name of a module, in a folder of tests that it may have."""
+    _, room, *folders, stem = module.split(".") if module.count(".") > 1 else (*module.split("."), "")
+    name = path.stem.removeprefix("test_")
+    placed = set(path.parent.relative_to(root / "tests" / room).parts) <= set(folders)
+    return placed and (stem in name.split("_and_") or name.startswith(f"{stem}_"))
+
+
+def _structures(root: Path, module: str, scope: str, draw: random.Random) -> list[str]:
+    """The structures whose oracles or kernels use a module, by the cases of the laws."""
+    named = [name for name in STRUCTURES if name in {module.rpartition(".")[2], scope.strip("_")}]
+    depth, found = 0, named
+    while not found:
+        depth += 1
+        near = {name.rpartition(".")[2] for name in users(root, module, depth) if name.startswith("structgrad.oracles.")}
+        found = list(STRUCTURES) if depth > len(STRUCTURES) else [name for name in STRUCTURES if name in near]
+    return [STRUCTURES[name] for name in sorted(draw.sample(found, min(len(found), MOST_STRUCTURES)))]
+
+
+def _names(root: Path, module: str, draw: random.Random) -> list[str]:
+    """The names of the registry whose classes a module defines, or the modules that import it."""
+    registered = _registry(root)
+    near, found = {module}, list[str]()
+    while not found:
+        found = sorted(name for name, source in registered.items() if source in near)
+        following = near | {name for one in near for name in importers(root, one)}
+        if following == near:
+            break
+        near = following
+    return draw.sample(found, min(len(found), MOST_NAMES))
+
+
+@cache
+def _registry(root: Path) -> dict[str, str]:
+    """The module of each name of the registry of estimators."""
+    text = (root / "estimators/__init__.py").read_text()
+    sources = {
+        alias.name: f"structgrad.estimators.{node.module}"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and node.level == 1
+        for alias in node.names
+    }
+    pairs = re.findall(r'^    "(\w+)": (\w+),$', text, re.MULTILINE)
+    return {name: sources[kind] for name, kind in pairs if sources.get(kind) in modules(root)}
