@@ -95,8 +95,8 @@ def mutation(text: str, site: Site, origin: Origin) -> Mutation:
 def scope_at(text: str, start: int) -> str:
     """The names of the classes and functions around the line that begins at a byte, with dots."""
     line = text.encode().count(b"\n", 0, start) + 1
-    names, node = [], ast.parse(text)
-    body: list[ast.stmt] = node.body
+    names: list[str] = []
+    body: list[ast.stmt] = ast.parse(text).body
     while True:
         around = next((child for child in body if child.lineno <= line <= (child.end_lineno or child.lineno)), None)
         if not isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -1,0 +1,193 @@
+"""Mutations in scratch copies of the sources, and what the tests say of them.
+
+A copy is kept between runs, with its compiled kernels. A mutation may be in a function that kernels of other modules have inlined, where
+numba, which looks at the time of the kernel's own file alone, would not notice: the compiled kernels of all modules that use a mutated
+one are set aside while it is tried. The mutated file has another time than before, and its byte code is removed, lest the old one be run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutants.imports import ROOMS, modules, users
+from mutants.places import Mutation
+
+FOUND, MISSED, NOTHING, BROKEN = "found", "missed", "nothing ran", "error"
+"""What a set of tests says: some test failed, none did, none was chosen, or pytest itself could not go on."""
+
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "-rfE", "--tb=no")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+TIME_IS_UP = "(time is up)"
+PATIENCE = 4
+"""How many seconds of the clock there are for each of the processor: what waits for ever is ended too."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a set of tests says of a mutation, by which test, and how long it took: by the clock, and of the processor."""
+
+    outcome: str
+    test: str
+    seconds: float
+    cpu_seconds: float
+
+
+class Copy:
+    """A copy of the sources, imported as the package in place of the installed one."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self.tree, self.path, self.kept = root, folder / "tree", folder / "path", folder / "kept"
+        if self.kept.exists():  # a run was cut off: some kernels may be those of a mutation
+            shutil.rmtree(folder)
+        self._synchronise()
+        (self.path / "structgrad").mkdir(parents=True, exist_ok=True)
+        for room in ROOMS:
+            link = self.path / "structgrad" / room
+            if not link.is_symlink():
+                link.symlink_to(self.tree / room)
+        self._check()
+
+    def _synchronise(self) -> None:
+        """Write what differs alone: compiled kernels of the rest stay valid."""
+        names = _listed(self.root)
+        for path in [path for path in self.tree.rglob("*.py") if str(path.relative_to(self.tree)) not in names]:
+            path.unlink()
+        changed = []
+        for name in names:
+            source, target = self.root / name, self.tree / name
+            if not target.exists() or source.read_bytes() != target.read_bytes():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+                shutil.copymode(source, target)
+                changed.append(target)
+        for path in set(changed) & set(modules(self.tree).values()):
+            for compiled in self._compiled(str(path.relative_to(self.tree))):
+                compiled.unlink()
+
+    def _check(self) -> None:
+        """That the package is imported from the copy, or every mutation would be missed."""
+        code = "import structgrad.oracles, structgrad.reports; print(structgrad.oracles.__file__, structgrad.reports.__file__)"
+        command = [sys.executable, "-c", code]
+        found = subprocess.run(command, cwd=self.tree, env=self._environment(), capture_output=True, text=True, check=True).stdout.split()
+        if any(not Path(file).resolve().is_relative_to(self.tree.resolve()) for file in found):
+            raise RuntimeError(f"got the package from {found}; expected it from {self.tree}")
+
+    def _environment(self) -> dict[str, str]:
+        """One thread per library, the copy before what is installed, and a cache of kernels beside their sources."""
+        kept = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+        return {**kept, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": f"{self.path}{os.pathsep}{self.tree}"}
+
+    def test(self, mutation: Mutation, options: tuple[str, ...], limit: int) -> Verdict:
+        """Run the tests of a mutation on the copy as it is, the nearest first, up to the first that fails."""
+        files = [str(path.relative_to(self.tree)) for pattern in mutation.tests for path in sorted(self.tree.glob(pattern))]
+        if not files:
+            return Verdict(NOTHING, "", 0.0, 0.0)
+        choice = ("-k", mutation.choose) if mutation.choose else ()
+        status, output, *seconds = self._pytest(("-x", *files, *choice, *options), limit)
+        named = _failures(output)
+        if status is None:
+            return Verdict(FOUND, TIME_IS_UP, *seconds)
+        outcome = {0: MISSED, 5: NOTHING}.get(status, FOUND if status in {1, 2} or status < 0 else BROKEN)
+        said = (named or [f"(exit status {status})"])[0] if outcome == FOUND else output[-400:] if outcome == BROKEN else ""
+        return Verdict(outcome, said, *seconds)
+
+    def not_passing(self, tests: list[str], options: tuple[str, ...], limit: int) -> set[str]:
+        """Those of the tests that fail on the copy as it is, or cannot be found by their names."""
+        status, output, *_ = self._pytest((*tests, *options), limit)
+        lost = {test for test in tests if re.search(rf"^ERROR: not found: .*{re.escape(test)}$", output, re.MULTILINE)}
+        if lost and lost != set(tests):
+            return lost | self.not_passing(sorted(set(tests) - lost), options, limit)
+        return set(tests) if status not in {0, 1} else set(_failures(output))
+
+    def _pytest(self, arguments: tuple[str, ...], limit: int) -> tuple[int | None, str, float, float]:
+        """Run pytest in the copy: its exit status, None where time was up, what it wrote, and its time.
+
+        The limit is one of the processor's time, or other work on the machine would decide what is found.
+        """
+        shutil.rmtree(self.tree / ".hypothesis", ignore_errors=True)  # or failures of one mutation were tried first on the next
+        start, status = time.monotonic(), None
+        with tempfile.TemporaryFile("w+") as output:
+            command = ["sh", "-c", f'ulimit -t {limit}; exec "$@"', "sh", sys.executable, *PYTEST, *arguments]
+            process = subprocess.Popen(
+                command, cwd=self.tree, env=self._environment(), stdout=output, stderr=output, start_new_session=True
+            )
+            try:
+                status, used = _waited(process, start + PATIENCE * limit)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what it may have left behind
+            output.seek(0)
+            return status, output.read(), round(time.monotonic() - start, 1), round(used, 1)
+
+    @contextmanager
+    def mutated(self, mutation: Mutation, text: str) -> Iterator[None]:
+        """With the mutated text in place of a file; what was compiled from it, and from what uses it, is set aside."""
+        file = self.tree / mutation.file
+        before, stamp = file.read_bytes(), file.stat()
+        self._set_aside(mutation.file)
+        try:
+            file.write_text(text)
+            os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 7_000_000_000))
+            yield
+        finally:
+            for path in self._compiled(mutation.file):
+                path.unlink()
+            file.write_bytes(before)
+            os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+            for path in sorted(self.kept.rglob("*.nb*")):
+                path.rename(self.tree / path.relative_to(self.kept))
+            shutil.rmtree(self.kept)
+
+    def _set_aside(self, file: str) -> None:
+        self.kept.mkdir()
+        for path in self._compiled(file):
+            target = self.kept / path.relative_to(self.tree)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+
+    def _compiled(self, file: str) -> list[Path]:
+        """The byte code of a file, and the kernels that are compiled from it or from what uses it."""
+        names = {path: name for name, path in modules(self.tree).items()}
+        path = self.tree / file
+        affected = [modules(self.tree)[name] for name in sorted(users(self.tree, names[path]))]
+        kernels = [found for one in affected for found in one.parent.glob(f"__pycache__/{one.stem}.*.nb*")]
+        return [*path.parent.glob(f"__pycache__/{path.stem}.*.pyc"), *kernels]
+
+
+def _listed(root: Path) -> list[str]:
+    """The files of a checkout that git does not ignore."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    found = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    return sorted(name for name in found.split("\0") if name and (root / name).is_file())
+
+
+def _waited(process: subprocess.Popen[bytes], until: float) -> tuple[int | None, float]:
+    """The exit status of a process, None where it had to be ended, and the time that it took of the processor, with those it started."""
+    while True:
+        done, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if done:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            over = process.returncode in {-signal.SIGXCPU, -signal.SIGKILL}
+            return None if over else process.returncode, usage.ru_utime + usage.ru_stime
+        if time.monotonic() > until:
+            os.killpg(process.pid, signal.SIGKILL)
+            _, _, usage = os.wait4(process.pid, 0)
+            process.returncode = -signal.SIGKILL
+            return None, usage.ru_utime + usage.ru_stime
+        time.sleep(0.1)
+
+
+def _failures(output: str) -> list[str]:
+    """The tests that pytest's summary names, the first failure first."""
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
