@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutants.imports import ROOMS, modules, users
+from mutants.imports import ROOMS, imported, importers, modules, users
 from mutants.places import Mutation
 
 FOUND, MISSED, NOTHING, BROKEN = "found", "missed", "nothing ran", "error"
@@ -48,8 +48,10 @@ class Copy:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.tree, self.path, self.kept = root, folder / "tree", folder / "path", folder / "kept"
-        if self.kept.exists():  # a run was cut off: some kernels may be those of a mutation
-            shutil.rmtree(folder)
+        if self.kept.exists():  # a run was cut off
+            self._restore()
+            for known in (modules, imported, importers):  # what follows may bring other files
+                known.cache_clear()
         self._synchronise()
         (self.path / "structgrad").mkdir(parents=True, exist_ok=True)
         for room in ROOMS:
@@ -134,27 +136,30 @@ class Copy:
     def mutated(self, mutation: Mutation, text: str) -> Iterator[None]:
         """With the mutated text in place of a file; what was compiled from it, and from what uses it, is set aside."""
         file = self.tree / mutation.file
-        before, stamp = file.read_bytes(), file.stat()
-        self._set_aside(mutation.file)
+        self.kept.mkdir()
+        for path in (file, *self._compiled(mutation.file)):
+            self._move(path, self.kept / path.relative_to(self.tree))
         try:
             file.write_text(text)
-            os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 7_000_000_000))
+            stamp = (self.kept / mutation.file).stat().st_mtime_ns + 7_000_000_000
+            os.utime(file, ns=(stamp, stamp))
             yield
         finally:
-            for path in self._compiled(mutation.file):
-                path.unlink()
-            file.write_bytes(before)
-            os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-            for path in sorted(self.kept.rglob("*.nb*")):
-                path.rename(self.tree / path.relative_to(self.kept))
-            shutil.rmtree(self.kept)
+            self._restore()
 
-    def _set_aside(self, file: str) -> None:
-        self.kept.mkdir()
-        for path in self._compiled(file):
-            target = self.kept / path.relative_to(self.tree)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.rename(target)
+    def _restore(self) -> None:
+        """Put back what was set aside, with its times, in place of what came of a mutation."""
+        (file,) = self.kept.rglob("*.py")
+        for path in self._compiled(str(file.relative_to(self.kept))):
+            path.unlink()
+        for path in [path for path in self.kept.rglob("*") if path.suffix != ".pyc" and path.is_file()]:
+            self._move(path, self.tree / path.relative_to(self.kept))
+        shutil.rmtree(self.kept)
+
+    @staticmethod
+    def _move(path: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
 
     def _compiled(self, file: str) -> list[Path]:
         """The byte code of a file, and the kernels that are compiled from it or from what uses it."""
