@@ -92,7 +92,7 @@ class Copy:
 
     def test(self, mutation: Mutation, options: tuple[str, ...], limit: int) -> Verdict:
         """Run the tests of a mutation on the copy as it is, the nearest first, up to the first that fails."""
-        files = [str(path.relative_to(self.tree)) for pattern in mutation.tests for path in sorted(self.tree.glob(pattern))]
+        files = [str(path.relative_to(self.tree)) for pattern in mutation.tests for path in self._by_nearness(pattern, mutation)]
         if not files:
             return Verdict(NOTHING, "", 0.0, 0.0)
         choice = ("-k", mutation.choose) if mutation.choose else ()
@@ -103,6 +103,11 @@ class Copy:
         outcome = {0: MISSED, 5: NOTHING}.get(status, FOUND if status in {1, 2} or status < 0 else BROKEN)
         said = (named or [f"(exit status {status})"])[0] if outcome == FOUND else output[-400:] if outcome == BROKEN else ""
         return Verdict(outcome, said, *seconds)
+
+    def _by_nearness(self, pattern: str, mutation: Mutation) -> list[Path]:
+        """The files of a pattern: first those that are taken whole, then those named after the folder of the mutated file."""
+        whole, folder = mutation.choose.split(" or "), Path(mutation.file).parent.name
+        return sorted(self.tree.glob(pattern), key=lambda path: (path.stem not in whole, not path.stem.endswith(f"_{folder}"), path.stem))
 
     def not_passing(self, tests: list[str], options: tuple[str, ...], limit: int) -> set[str]:
         """Those of the tests that fail on the copy as it is, or cannot be found by their names."""
