@@ -26,7 +26,7 @@ from mutants.places import Mutation
 FOUND, MISSED, NOTHING, BROKEN = "found", "missed", "nothing ran", "error"
 """What a set of tests says: some test failed, none did, none was chosen, or pytest itself could not go on."""
 
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "-rfE", "--tb=no")
+PYTEST = ("-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", "--no-header", "-rfE", "--tb=no")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 TIME_IS_UP = "(time is up)"
 PATIENCE = 4
