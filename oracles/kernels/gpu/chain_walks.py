@@ -106,4 +106,6 @@ def write_kernel(drawn, structures, count, length, tags, block: tl.constexpr, st
         tag = tl.load(drawn + i * count, mask=i < length, other=-1)
         previous = tl.load(drawn + (i - 1) * count, mask=(i < length) & (i > 0), other=0)
         part = (p == previous) & (c == tag)
-        tl.store(structures + i * (tags * tags) + p * tags + c, part.to(structures.dtype.element_ty), mask=inside & (i < length))
+        # An interpreter of Triton takes the whole for a number where one side of `&` is a scalar.
+        written = (inside & (i < length)) != 0
+        tl.store(structures + i * (tags * tags) + p * tags + c, part.to(structures.dtype.element_ty), mask=written)

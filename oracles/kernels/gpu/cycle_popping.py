@@ -110,7 +110,7 @@ def _tabulate(rows, tables, size, first: tl.constexpr, width: tl.constexpr):
     below = tl.full([width], 0.0, tl.float64)
     head = tl.full((), 0, tl.int32)
     while head < size:
-        score = tl.load(rows + head * size, mask=inside & (word != head) & (head >= first), other=-float("inf"))
+        score = tl.load(rows + head * size, mask=(inside & (word != head) & (head >= first)) != 0, other=-float("inf"))
         below += tl.exp(score.to(tl.float64) - origin)
         ended = tl.where(feasible, below >= total, head >= word)
         tl.store(tables + head * size, tl.where(ended, float("inf"), below / tl.where(feasible, total, 1.0)), mask=word < size)

@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature as signature_of
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia import compiler as nvidia
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
@@ -65,11 +67,12 @@ def type_of(value: Any, path: tuple[int, ...], constants: dict[tuple[int, ...], 
 
 def resources(ptx: str) -> dict[str, int]:
     """Registers of a thread and the bytes that it spills, from the assembler that comes with Triton."""
-    assembler = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    # Which one serves a capability, Triton knows; before 3.5 there was one for all.
+    assembler = nvidia.get_ptxas(*[CAPABILITY] if signature_of(nvidia.get_ptxas).parameters else []).path
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        command = [str(assembler), f"-arch=sm_{CAPABILITY}a", "-v", str(source), "-o", str(Path(folder, "kernel.cubin"))]
+        command = [assembler, f"-arch=sm_{CAPABILITY}a", "-v", str(source), "-o", str(Path(folder, "kernel.cubin"))]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr.replace(",", "").split()
     return {
         "registers": int(said[said.index("registers") - 1]),
