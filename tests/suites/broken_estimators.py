@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -52,11 +53,34 @@ class Aborting(Reinforce):
 
 
 class Killed(Reinforce):
-    """Is killed, as the kernel kills when memory runs out."""
+    """A worker is killed at it, as the kernel kills when memory runs out; where there are no workers, all goes well."""
 
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return scores
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().surrogate(loss, oracle, scores, generator=generator)
+
+
+HOLD = "STRUCTGRAD_TEST_HOLD"
+"""The environment variable of processes that are to be held."""
+
+
+class Held(Reinforce):
+    """Never comes back where the environment says so: there a run can be disturbed in the middle, and go on elsewhere."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        while HOLD in os.environ:
+            time.sleep(600)
+        return super().surrogate(loss, oracle, scores, generator=generator)
+
+
+class Terminated(Reinforce):
+    """Is told to end, where the environment says so."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        if HOLD in os.environ:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().surrogate(loss, oracle, scores, generator=generator)
 
 
 class NotANumber(Reinforce):

@@ -65,10 +65,10 @@ def test_twice_is_identical(tmp_path):
     assert comparable(run(SMALL, tmp_path / "a", machine=HERE)) == comparable(run(SMALL, tmp_path / "b", machine=HERE))
 
 
-def test_workers_and_the_order_of_cells_change_no_number(tmp_path):
+def test_the_order_of_cells_changes_no_number(tmp_path):
     plan = dataclasses.replace(SMALL, suites=("bias", "sparsity"))
     backwards = dataclasses.replace(plan, estimators=plan.estimators[::-1], suites=plan.suites[::-1])
-    here, there = run(plan, tmp_path / "a", machine=HERE), run(backwards, tmp_path / "b", machine=Machine(jobs=2))
+    here, there = run(plan, tmp_path / "a", machine=HERE), run(backwards, tmp_path / "b", machine=HERE)
     assert sorted(comparable(here), key=repr) == sorted(comparable(there), key=repr)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from structgrad.suites.running.engines import ray as engine
 from structgrad.suites.running.plan import Machine
 from structgrad.suites.running.runner import run
-from tests.suites.running_cases import SMALL
+from tests.suites.running_cases import SMALL, broken
 
+SLOW = broken(*(f"Slow[seconds={0.3 + i / 100}]" for i in range(4)))
+PLAN = dataclasses.replace(SMALL, estimators=(*SLOW, "gst", "ste_sample"), instances=1)
 COMMAND = """
 import json, sys
 from pathlib import Path
@@ -25,7 +29,7 @@ from structgrad.suites.running.engines.ray import RayWorker
 from structgrad.suites.running.plan import Machine
 from structgrad.suites.running.runner import run
 from tests.suites.running_cases import HERE, comparable
-from tests.suites.test_runner_kill import PLAN
+from tests.suites.test_runner_ray import PLAN
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000})
 second = cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
@@ -78,6 +82,7 @@ def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch):
         run(SMALL, tmp_path, machine=Machine(engine="ray"))
 
 
+@pytest.mark.skipif(find_spec("ray") is None, reason="without ray, an import of it ends every test")
 def test_nothing_of_ray_is_imported_without_need():
     code = "import sys, structgrad.suites.running.runner; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
