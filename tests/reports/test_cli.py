@@ -29,6 +29,7 @@ from structgrad.suites.running.presets import plan_of
 from structgrad.suites.running.progress import Busy, Snapshot
 from structgrad.suites.suite import EFFORTS
 from tests.reports import examples
+from tests.reports.calling import without_page
 
 SMALL = [
     "run",
@@ -88,7 +89,7 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
 
         monkeypatch.setattr(runner, "run", run)
         monkeypatch.setattr(launch, "grid", lambda plan: Grid((), ()))
-        monkeypatch.setattr(figures, "draw", lambda frame: [])
+        without_page(monkeypatch)
         return plans
 
     return install

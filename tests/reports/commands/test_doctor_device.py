@@ -87,7 +87,7 @@ def test_tests_are_stopped_when_their_time_is_over(tmp_path: Path, monkeypatch: 
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(report, "_processes", list)
-    found = report.run_tests(tmp_path, 8.0)
+    found = report.run_tests(tmp_path, 3.0)
     assert found.verdict == "stopped"
     assert found.seconds < 60
 

@@ -5,31 +5,34 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from structgrad.reports import figures, results
+from structgrad.reports import results
 from structgrad.suites.base import SCHEMA_VERSION
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.grid import grid
-from tests.reports.calling import FEW, SMALL, call, refused
-from tests.suites.running_cases import HERE
+from tests.reports.calling import FEW, SMALL, call, refused, without_page
+from tests.suites.broken_estimators import HOLD
+from tests.suites.running_cases import HERE, broken
 from tests.suites.running_cases import SMALL as PLAN
 
-SLOW = [f"tests.suites.broken_estimators:Slow[seconds={0.5 + i / 100}]" for i in range(10)]
+HELD, TERMINATED = ("ste", *broken("Held"), "rloo"), ("ste", *broken("Terminated"), "rloo")
+"""Three cells, in the second of which something happens where the environment says so."""
 
 
 @pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "draw", lambda frame: [])
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_page(monkeypatch)
 
 
 MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from structgrad.reports.cli import main; main()"
@@ -44,44 +47,68 @@ def cells(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (folder / "cells").glob("*/*.json")}
 
 
-def started(folder: Path, jobs: int) -> subprocess.Popen[str]:
-    """A run of slow cells in a process of its own, that has finished one."""
-    path = os.pathsep.join([os.getcwd(), *sys.path])
+def held(folder: Path) -> subprocess.Popen[str]:
+    """A run in a process of its own, whose worker has finished the first cell, and is in the middle of the second one for ever."""
     process = subprocess.Popen(
-        [sys.executable, "-c", MAIN, *words(folder, *SLOW), "-j", str(jobs)],
-        env={**os.environ, "PYTHONPATH": path},
+        [sys.executable, "-c", MAIN, *words(folder, *HELD), "-j", "1"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), HOLD: "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while not cells(folder):
+    while not (cells(folder) and any((folder / "logs").glob("*.log"))):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return process
 
 
-@pytest.mark.parametrize(("sent", "jobs"), [(signal.SIGINT, 1), (signal.SIGTERM, 0)])
-def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path, sent: signal.Signals, jobs: int) -> None:
-    process = started(tmp_path, jobs)
-    os.killpg(process.pid, sent) if sent == signal.SIGINT else process.send_signal(sent)
+def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
+    """What an interrupted run says and keeps, and what the same command then does."""
+    kept = cells(folder)
+    assert len(kept) == 1
+    last = told.splitlines()[-1]
+    assert last.startswith(f"error: interrupted; 1 of 3 cells are in {folder}; finished cells are kept, go on with: structgrad run")
+    assert "Traceback" not in told
+    assert results.manifest_of(folder)["status"] == "interrupted"
+    assert set(results.read(folder)[0]["cell"]) - {""} == {path.stem for path in kept}
+    assert call("status", folder).stdout.startswith(f"{folder}: interrupted")
+    assert call(*words(folder, *estimators)).exit_code == 0
+    assert {path: stamp for path, stamp in cells(folder).items() if path in kept} == kept
+    assert len(cells(folder)) == 3
+    assert results.manifest_of(folder)["status"] == "finished"
+
+
+def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path) -> None:
+    """By Ctrl-C, which the workers hear too."""
+    process = held(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
-    kept = cells(tmp_path)
-    assert 0 < len(kept) < len(SLOW), "the run was not interrupted in the middle"
-    last = told.splitlines()[-1]
-    assert last.startswith(
-        f"error: interrupted; {len(kept)} of {len(SLOW)} cells are in {tmp_path}; finished cells are kept, go on with: structgrad run"
-    )
-    assert "Traceback" not in told
-    assert results.manifest_of(tmp_path)["status"] == "interrupted"
-    assert set(results.read(tmp_path)[0]["cell"]) - {""} == {path.stem for path in kept}
-    assert call("status", tmp_path).stdout.startswith(f"{tmp_path}: interrupted")
-    assert call(*words(tmp_path, *SLOW)).exit_code == 0
-    assert {path: stamp for path, stamp in cells(tmp_path).items() if path in kept} == kept
-    assert results.manifest_of(tmp_path)["status"] == "finished"
+    check_that_it_goes_on(tmp_path, told, *HELD)
+
+
+@pytest.fixture
+def survived() -> Iterator[None]:
+    """A signal that nobody listens to is a failed test, and not the end of them all."""
+
+    def unheard(number: int, frame: object) -> None:
+        pytest.fail(f"nobody listened to {signal.Signals(number).name}")
+
+    before = signal.signal(signal.SIGTERM, unheard)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("survived")
+def test_a_run_that_is_told_to_end_says_what_is_kept_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOLD, "1")
+    result = call(*words(tmp_path, *TERMINATED))
+    assert result.exit_code == 130, result.output
+    monkeypatch.delenv(HOLD)
+    check_that_it_goes_on(tmp_path, result.stderr, *TERMINATED)
 
 
 # A disk that is full.
@@ -120,7 +147,7 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(
     if kept:
         assert set(results.read(tmp_path)[0]["cell"]) - {""} == {path.stem for path in kept}
     monkeypatch.undo()
-    monkeypatch.setattr(figures, "draw", lambda frame: [])
+    without_page(monkeypatch)
     assert call(*words(tmp_path, "rloo", "ste", "reinforce")).exit_code == 0
     assert {path: stamp for path, stamp in cells(tmp_path).items() if path in kept} == kept
     assert results.manifest_of(tmp_path)["status"] == "finished"
@@ -139,10 +166,19 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeyp
 # Files that are damaged, or of a newer version.
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patched:
+        without_page(patched)
+        assert call(*words(folder, "rloo", "ste")).exit_code == 0
+    return folder
+
+
 @pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    assert call(*words(tmp_path, "rloo", "ste")).exit_code == 0
-    return tmp_path
+def run_folder(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run."""
+    return shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
 
 
 @pytest.mark.parametrize("length", [0, 4, 100, -100])

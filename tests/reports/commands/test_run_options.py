@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from structgrad.oracles import plugins
-from structgrad.reports import figures, results
+from structgrad.reports import results
 from structgrad.reports.plans import config, durations
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.course import Course
@@ -19,10 +19,11 @@ from structgrad.suites.running.grid import grid
 from structgrad.suites.running.plan import Plan
 from structgrad.suites.running.presets import plan_of
 from structgrad.suites.running.progress import CostModel, seconds_within
-from tests.reports.calling import FEW, SMALL, call, refused
+from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.running_cases import HERE
 from tests.suites.running_cases import SMALL as PLAN
 
+FAILING = "tests.suites.broken_estimators:Failing"
 MINE = """
 from dataclasses import dataclass
 from typing import ClassVar
@@ -37,8 +38,8 @@ class Mine(Reinforce):
 
 
 @pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "draw", lambda frame: [])
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_page(monkeypatch)
 
 
 @pytest.fixture
@@ -188,33 +189,35 @@ def test_fewer_workers_where_each_has_several_threads() -> None:
 # Classes and structures of one's own.
 
 
-def test_the_class_of_a_file_is_measured_by_workers(tmp_path: Path, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = [
-        *SMALL,
-        *FEW,
-        "-j",
-        "1",
-        "--plugin",
-        mine.name,
-        "-e",
-        f"./{mine.name}:Mine[num_samples=2]",
-        "-e",
-        "mine",
-        "-o",
-        tmp_path / "out",
-    ]
-    result = call(*words)
-    assert result.exit_code == 0, result.output
-    frame, _ = results.read(tmp_path / "out")
-    assert set(frame["estimator"]) == {f"./{mine.name}:Mine[num_samples=2]", "mine"}
-    assert set(frame["family"]) == {"mine"}
-    before = cells(tmp_path / "out")
-    mine.write_text(MINE.replace("version: ClassVar[int] = 1", "version: ClassVar[int] = 2"))
+@pytest.fixture(scope="module")
+def by_workers(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A folder with a file of one's own, whose classes a worker has measured before the first failure ended the run; and what was told."""
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "my estimators.py").write_text(MINE)
+    words = [*SMALL, *FEW, "--plugin", "my estimators.py", *OWN, "-e", FAILING, "-e", "rloo", "-o", folder / "out"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        without_page(patched)
+        yield folder, call(*words, "-j", "1", "--fail-fast")
+    plugins.use(())
+
+
+OWN = ("-e", "./my estimators.py:Mine[num_samples=2]", "-e", "mine")
+
+
+def test_the_class_of_a_file_is_measured_by_workers(by_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = by_workers
+    monkeypatch.chdir(folder)
+    frame, _ = results.read(folder / "out")
+    measured = frame[frame["status"] == "ok"]
+    assert set(measured["estimator"]) == {"./my estimators.py:Mine[num_samples=2]", "mine"}
+    assert set(measured["family"]) == {"mine"}
+    before = cells(folder / "out")
+    (folder / "my estimators.py").write_text(MINE.replace("version: ClassVar[int] = 1", "version: ClassVar[int] = 2"))
     for name in [name for name in sys.modules if name.startswith("structgrad_file_my estimators")]:
         del sys.modules[name]
-    assert call(*words, "-j", "0").exit_code == 0
-    assert len(cells(tmp_path / "out")) == len(before) + 2
+    assert call(*SMALL, *FEW, "--plugin", "my estimators.py", *OWN, "-o", "out").exit_code == 0
+    assert len(cells(folder / "out")) == len(before) + 2
 
 
 def test_a_plugin_file_gives_names(tmp_path: Path, mine: Path) -> None:
@@ -289,7 +292,7 @@ def test_cells_are_measured_again_by_name(tmp_path: Path) -> None:
 
 
 def test_failed_cells_alone_are_measured_again(tmp_path: Path) -> None:
-    plan = Plan(**{**vars(PLAN), "estimators": ("ste", "tests.suites.broken_estimators:Failing", "rloo")})
+    plan = Plan(**{**vars(PLAN), "estimators": ("ste", FAILING, "rloo")})
     runner.run(plan, tmp_path, machine=HERE)
     before, work = cells(tmp_path), grid(plan)
     store.cell_path(tmp_path, work.cells[2]).unlink()
@@ -299,13 +302,18 @@ def test_failed_cells_alone_are_measured_again(tmp_path: Path) -> None:
     assert len(after) == 2
 
 
-@pytest.mark.parametrize("jobs", [0, 1])
-def test_the_first_failure_ends_a_run_that_is_to_fail_fast(tmp_path: Path, jobs: int) -> None:
-    words = ["-e", "tests.suites.broken_estimators:Failing", "-e", "rloo", "-e", "ste", "-o", tmp_path]
-    result = call(*SMALL, *FEW, "-j", jobs, "--fail-fast", *words)
+def test_the_first_failure_ends_a_run_that_is_to_fail_fast(tmp_path: Path) -> None:
+    result = call(*SMALL, *FEW, "--fail-fast", "-e", FAILING, "-e", "rloo", "-e", "ste", "-o", tmp_path)
     assert result.exit_code == 3
     assert "0 cells ok, 1 failed, 0 skipped." in result.stdout
     assert "2 cells left, go on with: structgrad run bias" in result.stdout
+
+
+def test_the_first_failure_of_a_worker_ends_a_run_that_is_to_fail_fast(by_workers: Any) -> None:
+    _, result = by_workers
+    assert result.exit_code == 3, result.output
+    assert "2 cells ok, 1 failed, 0 skipped." in result.stdout
+    assert "1 cells left, go on with: structgrad run bias" in result.stdout
 
 
 # What is told.

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import platform
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -20,16 +21,22 @@ from tests.suites.running_cases import HERE, SMALL
 FAILING = "tests.suites.broken_estimators:Failing"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four cells: two done, one failed, one left; its process is gone."""
-    plan = Plan(**{**vars(SMALL), "estimators": ("ste", FAILING, "rloo", "reinforce")})
-    folder = tmp_path / "structgrad-results" / "abc"
+    plan = Plan(**{**vars(SMALL), "estimators": ("ste", FAILING, "rloo", "reinforce"), "instances": 1})
+    folder = tmp_path_factory.mktemp("killed")
     runner.run(plan, folder, machine=HERE)
     store.cell_path(folder, store.planned(folder).cells[-1]).unlink()
     manifest = {"status": "running", "started": "2026-01-01", "command": "structgrad run again"}
     results.write_manifest(folder, {**manifest, "process": {"id": 2**22 + 1, "host": platform.node()}})
     return folder
+
+
+@pytest.fixture
+def folder(killed: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(killed, tmp_path / "structgrad-results" / "abc")
 
 
 def test_a_killed_run_says_how_far_it_came_and_how_to_go_on(folder: Path) -> None:
