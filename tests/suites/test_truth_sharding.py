@@ -62,7 +62,9 @@ def test_ranges_cover_the_space() -> None:
     assert len(ranges(2**30)) == 2**12
 
 
+@pytest.mark.sweep
 def test_workers_change_no_digit(tmp_path: Path) -> None:
+    """As one worker does not either, until it dies, in the test of that."""
     here = sharded_truth(linear, ORACLE, SCORES, jobs=0)
     there = sharded_truth(linear, ORACLE, SCORES, jobs=2, directory=tmp_path)
     assert torch.equal(here.gradient, there.gradient)
@@ -100,12 +102,15 @@ def test_a_worker_that_dies_loses_only_what_it_was_at(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*/*.pt"))) == 7
     loss.saved.touch()
     resumed = sharded_truth(loss, ORACLE, SCORES, jobs=0, shards=8, directory=tmp_path)
-    assert torch.equal(resumed.gradient, sharded_truth(linear, ORACLE, SCORES, jobs=0, shards=8).gradient)
+    here = sharded_truth(linear, ORACLE, SCORES, jobs=0, shards=8)
+    assert torch.equal(resumed.gradient, here.gradient)
+    assert (resumed.value, resumed.error, resumed.entropy) == (here.value, here.error, here.entropy)
 
 
-def test_an_error_of_the_loss_is_raised_as_it_is() -> None:
+@pytest.mark.parametrize("jobs", [0, pytest.param(1, marks=pytest.mark.sweep)])
+def test_an_error_of_the_loss_is_raised_as_it_is(jobs: int) -> None:
     with pytest.raises(ArithmeticError, match="no number for these"):
-        sharded_truth(worse, ORACLE, SCORES, jobs=1, shards=16)
+        sharded_truth(worse, ORACLE, SCORES, jobs=jobs, shards=16)
 
 
 def test_refuses_a_loss_that_no_worker_could_get() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,62 +20,68 @@ from structgrad.suites.running.presets import PRESETS
 from tests.reports.calling import call
 
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "scipy", "numba", "matplotlib", "jinja2", "structgrad.oracles", "structgrad.suites"}
-SPY = "import sys; from structgrad.reports.cli import main\ntry: main()\nexcept SystemExit: pass\nprint('\\nLOADED', *sys.modules)"
+
+SPY = """
+import contextlib, io, json, os, sys
+from structgrad.reports.cli import main
+outputs = []
+for words, variables in json.loads(sys.argv.pop()):
+    os.environ |= variables
+    sys.argv = ["structgrad", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main()
+    outputs.append(shown.getvalue())
+print(json.dumps([outputs, [name for name in sys.modules]]))
+"""
+"""Calls of the command line, one after the other in a fresh interpreter: what each of them prints, and the modules that they load."""
+
+Call = tuple[tuple[str, ...], dict[str, str]]
 
 
-def loaded(*words: str, **variables: str) -> tuple[str, set[str]]:
-    """What a command prints, and the modules that it loads."""
-    path = os.pathsep.join([os.getcwd(), *sys.path])
+def spied(*calls: Call) -> tuple[list[str], set[str]]:
     done = subprocess.run(
-        [sys.executable, "-c", SPY, *words],
+        [sys.executable, "-c", SPY, json.dumps(calls)],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": path, **variables},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
     )
-    output, _, modules = done.stdout.partition("\nLOADED ")
-    return output, set(modules.split())
+    outputs, modules = json.loads(done.stdout)
+    return outputs, set(modules)
 
 
-@pytest.mark.parametrize("words", [("--help",), ("run", "--help"), ("list", "-h"), ("doctor", "--help"), ("--version",)])
-def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
-    output, modules = loaded(*words)
-    assert output
+def test_help_loads_nothing_heavy() -> None:
+    asked = [("--help",), ("run", "--help"), ("list", "-h"), ("doctor", "--help"), ("--version",)]
+    outputs, modules = spied(*((words, {}) for words in asked))
+    assert not modules & HEAVY
+    for words, output in zip(asked, outputs, strict=True):
+        assert "structgrad" in output, words
+
+
+COMPLETED = {
+    "structgrad des": {"describe"},
+    "structgrad run -e reinf": {name for name in ESTIMATORS if name.startswith("reinf")},
+    "structgrad run --oracle sub": {"subset"},
+    "structgrad run -p chain": {"chain_regimes"},
+    "structgrad run un": {"unbiasedness"},
+    "structgrad run --preset st": {"standard"},
+    "structgrad list pr": {"problems", "presets"},
+    "structgrad describe relative_m": {"relative_mse"},
+}
+
+
+def test_names_are_completed_without_loading_anything_heavy() -> None:
+    def completing(typed: str) -> Call:
+        return (), {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1), "_STRUCTGRAD_COMPLETE": "complete_bash"}
+
+    outputs, modules = spied(*map(completing, COMPLETED))
+    assert {typed: set(output.split()) for typed, output in zip(COMPLETED, outputs, strict=True)} == COMPLETED
     assert not modules & HEAVY
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("structgrad des", {"describe"}),
-        ("structgrad run -e reinf", {name for name in ESTIMATORS if name.startswith("reinf")}),
-        ("structgrad run --oracle sub", {"subset"}),
-        ("structgrad run -p chain", {"chain_regimes"}),
-        ("structgrad run un", {"unbiasedness"}),
-        ("structgrad run --preset st", {"standard"}),
-        ("structgrad list pr", {"problems", "presets"}),
-        ("structgrad describe relative_m", {"relative_mse"}),
-    ],
-)
-def test_names_are_completed_without_loading_anything_heavy(typed: str, offered: set[str]) -> None:
-    variables = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1), "_STRUCTGRAD_COMPLETE": "complete_bash"}
-    code = SPY.replace("main()", "sys.argv[0] = 'structgrad'; main()", 1)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), **variables},
-    )
-    output, _, modules = done.stdout.partition("\nLOADED ")
-    assert set(output.split()) == offered
-    assert not set(modules.split()) & HEAVY
-
-
 def test_the_completion_of_a_shell_can_be_shown() -> None:
-    output, _ = loaded("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    (output,), _ = spied((("--show-completion", "bash"), {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}))
     assert "complete -o default -F" in output
 
 

@@ -94,30 +94,37 @@ def interpreter(folder: Path, name: str, pause: float) -> str:
     return str(path)
 
 
-@pytest.fixture
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides find the structgrad that is tested, however it is installed."""
-    monkeypatch.setattr("structgrad.suites.comparison.timing._without_path", lambda variables: variables)
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> list[TimeComparison]:
+    """Three cells in one pair of processes: `rloo`, which sleeps longer, one of which nothing changed, and one that there is not."""
+    folder = tmp_path_factory.mktemp("interpreters")
+    base, head = interpreter(folder, "base", 0.020), interpreter(folder, "head", 0.027)
+    with pytest.MonkeyPatch.context() as patched:
+        # Both sides find the structgrad that is tested, however it is installed.
+        patched.setattr("structgrad.suites.comparison.timing._without_path", lambda variables: variables)
+        return compare_times(base, [CELL._replace(estimator=name) for name in ("rloo", "ste", "no_such")], head=head)
 
 
-@pytest.mark.usefixtures("importable")
-def test_a_slept_slowdown_of_30_percent_is_found_and_only_that(tmp_path: Path) -> None:
-    base, head = interpreter(tmp_path, "base", 0.020), interpreter(tmp_path, "head", 0.027)
-    slowed, other = compare_times(base, [CELL, CELL._replace(estimator="ste")], head=head)
+@pytest.mark.xdist_group("timed interpreters")
+def test_a_slept_slowdown_of_30_percent_is_found_and_only_that(timed: list[TimeComparison]) -> None:
+    slowed, other, _ = timed
     assert slowed.verdict == "regressed", slowed
     assert 1.1 < (slowed.change.value or 0) < 1.6
     assert other.verdict in ("equivalent", "improved", "inconclusive"), other
 
 
-@pytest.mark.usefixtures("importable")
-def test_a_cell_that_cannot_be_timed_is_broken(tmp_path: Path) -> None:
-    (found,) = compare_times(sys.executable, [CELL._replace(estimator="no_such")])
+@pytest.mark.xdist_group("timed interpreters")
+def test_a_cell_that_cannot_be_timed_is_broken(timed: list[TimeComparison]) -> None:
+    found = timed[-1]
     assert found.verdict == "broken"
     assert "no_such" in found.reason
+
+
+def test_a_process_that_dies_is_a_broken_cell(tmp_path: Path) -> None:
     dead = tmp_path / "dead"
     dead.write_text("#!/bin/sh\nexit 3\n")
     dead.chmod(0o755)
-    (found,) = compare_times(str(dead), [CELL])
+    (found,) = compare_times(str(dead), [CELL], head=str(dead))
     assert (found.verdict, "ended without an answer" in found.reason) == ("broken", True)
 
 
