@@ -50,15 +50,17 @@ def test_every_law_is_on_the_page() -> None:
     assert sorted(described) == sorted({check.law for check in found})
 
 
-@pytest.mark.parametrize("width", [100, 240])
-def test_it_fits_on_one_screen(width: int) -> None:
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.sweep)])
+def test_it_fits_on_one_screen(quick: bool) -> None:
     for subject in (published_mistakes.RunningMeanInPlace(), broken_laws.Raising(), "rloo"):
-        console = Console(width=width, record=True, file=None, quiet=False, force_terminal=False)
-        with console.capture() as captured:
-            console.print(screen.as_text(examine(subject)))
-        lines = captured.get().splitlines()
-        assert len(lines) <= 45
-        assert "\x1b" not in captured.get()
+        found = examine(subject, quick=quick)
+        for width in (100, 240):
+            console = Console(width=width, record=True, file=None, quiet=False, force_terminal=False)
+            with console.capture() as captured:
+                console.print(screen.as_text(found))
+            lines = captured.get().splitlines()
+            assert len(lines) <= 45
+            assert "\x1b" not in captured.get()
 
 
 @pytest.mark.parametrize(

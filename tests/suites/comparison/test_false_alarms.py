@@ -32,12 +32,37 @@ def rows(random: np.random.Generator, seed: int, factor: float = 1.0) -> list[Ro
     for name, law in LAWS.items():
         for item in range(2):
             samples = factor * law(random, (BATCHES, REPLICATES // BATCHES))
-            for metric, statistic in (("gain", np.mean), ("relative_variance", np.var)):
-                without = tuple(float(statistic(np.delete(samples, batch, axis=0))) for batch in range(BATCHES))
-                known = {"tier": "mc", "replicates": REPLICATES, "batches": without, "seed": seed, "interval": "jackknife"}
-                names = {"estimator": name, "instance": f"i{item}", "metric": metric}
-                found.append(Row(**{**BASE, **known, **names, "value": float(statistic(samples)), "low": 0.0, "high": 0.0}))
+            known = {
+                "tier": "mc",
+                "replicates": REPLICATES,
+                "seed": seed,
+                "interval": "jackknife",
+                "estimator": name,
+                "instance": f"i{item}",
+            }
+            for metric, value, without in (
+                ("gain", samples.mean(), means_without_a_batch(samples)),
+                ("relative_variance", samples.var(), variances_without_a_batch(samples)),
+            ):
+                numbers = {"metric": metric, "value": float(value), "low": 0.0, "high": 0.0, "batches": tuple(without.tolist())}
+                found.append(Row(**{**BASE, **known, **numbers}))
     return found
+
+
+def means_without_a_batch(samples: np.ndarray) -> np.ndarray:
+    return (samples.sum() - samples.sum(1)) / (samples.size - samples.shape[1])
+
+
+def variances_without_a_batch(samples: np.ndarray) -> np.ndarray:
+    centred = samples - samples.mean()
+    return means_without_a_batch(centred**2) - means_without_a_batch(centred) ** 2
+
+
+def test_statistics_without_a_batch_are_those_of_the_other_batches() -> None:
+    samples = np.random.default_rng(0).lognormal(size=(BATCHES, 5))
+    others = [np.delete(samples, batch, axis=0) for batch in range(BATCHES)]
+    np.testing.assert_allclose(means_without_a_batch(samples), [part.mean() for part in others])
+    np.testing.assert_allclose(variances_without_a_batch(samples), [part.var() for part in others])
 
 
 def failures(factor: float, gates: int) -> list[set[str]]:
