@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import jinja2
@@ -26,18 +27,27 @@ class Shown:
 
 def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
     """The page. It holds its style, script and figures, and asks for nothing else."""
-    loader = jinja2.PackageLoader(__package__.rpartition(".")[0])
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     found = report(frame, manifest)
     drawings = [Shown(drawing, Markup(drawing.svg)) for drawing in figures.draw(frame)]
     problems = dict.fromkeys([*found.problems, *(shown.drawing.problem for shown in drawings if shown.drawing.problem)])
-    return environment.get_template("report.html.j2").render(
-        report=found,
-        overall=[shown for shown in drawings if not shown.drawing.problem],
-        problems={name: [shown for shown in drawings if shown.drawing.problem == name] for name in problems},
-        bibtex="\n\n".join(entry.source for entry in found.references),
-        data=dataset.packed(frame),
-        rows=len(frame),
-        every_row=len(frame) <= dataset.MOST_ROWS,
-        stages=order(frame, "stage"),
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            report=found,
+            overall=[shown for shown in drawings if not shown.drawing.problem],
+            problems={name: [shown for shown in drawings if shown.drawing.problem == name] for name in problems},
+            bibtex="\n\n".join(entry.source for entry in found.references),
+            data=dataset.packed(frame),
+            rows=len(frame),
+            every_row=len(frame) <= dataset.MOST_ROWS,
+            stages=order(frame, "stage"),
+        )
     )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """Compiles a template once."""
+    loader = jinja2.PackageLoader(__package__.rpartition(".")[0])
+    return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
