@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -20,6 +21,13 @@ from structgrad.suites.suite import Context, Effort
 
 QUICK = Effort(replicates=1024, most_replicates=1024, seconds=5.0, rounds=7)
 CONTEXT = Context(effort=QUICK)
+
+
+def take_no_time_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks show the time of the processor, whatever else it does, and what was slept."""
+    slept = [0.0]
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "perf_counter", lambda: time.process_time() + sum(slept))
 
 
 @dataclass(frozen=True)

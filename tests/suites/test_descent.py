@@ -18,7 +18,7 @@ from structgrad.suites.measures.draws import Draws
 from structgrad.suites.measures.regret import MOST, costs, steps_of, trained
 from structgrad.suites.measures.structure_table import StructureTable
 from structgrad.suites.measures.trajectory import ENTROPIES, flat_start, trajectory
-from tests.suites.planted import CONTEXT, Failing, Planted, Sleeping, Uphill, problem
+from tests.suites.planted import CONTEXT, Failing, Planted, Sleeping, Uphill, problem, take_no_time_to_sleep
 
 QUICK = dataclasses.replace(CONTEXT, effort=dataclasses.replace(CONTEXT.effort, rounds=10))
 
@@ -67,7 +67,8 @@ def draws(table):
     return Draws(Subset(2), instance.loss, start(table), CONTEXT, ("regret",))
 
 
-def test_a_planted_cost_is_found():
+def test_a_planted_cost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_no_time_to_sleep(monkeypatch)
     found = costs({"slow": Sleeping(0.02), "fast": Sleeping(0.0), "broken": Failing()}, draws(place()), budget=0.05)
     assert set(found) == {"slow", "fast"}
     assert found["slow"] >= 0.02

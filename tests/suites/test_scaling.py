@@ -17,7 +17,7 @@ from structgrad.suites.measures.exponents import exponent, exponent_of_counts, e
 from structgrad.suites.measures.scaling import Scaling, event_of_length, traces, with_samples
 from structgrad.suites.measures.sweep import UnfitError, doublings, sweep
 from structgrad.suites.statistics.moments import BATCHES
-from tests.suites.planted import CONTEXT, QUICK, Failing, Hungry, Sleeping, problem
+from tests.suites.planted import CONTEXT, QUICK, Failing, Hungry, Sleeping, problem, take_no_time_to_sleep
 
 CPU = torch.device("cpu")
 
@@ -153,7 +153,8 @@ def exponents(found, name):
     return {(f.metric, f.setting): f for f in found if f.estimator == name and f.metric.endswith("exponent")}
 
 
-def test_planted_growth_is_found():
+def test_planted_growth_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_no_time_to_sleep(monkeypatch)
     estimators = {"sleeping": Sleeping(0.0005, 1.0), "hungry": Hungry(), "broken": Failing(), "ste": StraightThrough()}
     found = table(estimators, effort=dataclasses.replace(QUICK, seconds=5.0))
     slow, fast = exponents(found, "sleeping"), exponents(found, "hungry")

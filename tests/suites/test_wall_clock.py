@@ -13,7 +13,7 @@ from structgrad.suites.measures import oracle_share, wall_clock
 from structgrad.suites.measures.interleaving import FEWEST_ROUNDS, PATIENCE, WARM_UP, interleave
 from structgrad.suites.measures.oracle_share import Stopwatch, oracle_seconds, timed_oracle
 from structgrad.suites.measures.wall_clock import BATCH, WallClock, measure_times, median_interval, time_once, timing_batch
-from tests.suites.planted import CONTEXT, Failing, Sleeping, problem
+from tests.suites.planted import CONTEXT, Failing, Sleeping, problem, take_no_time_to_sleep
 
 
 def loss(z):
@@ -190,7 +190,8 @@ def found(estimators):
     return {(f.estimator, f.metric): f for f in WallClock().findings(problem(), estimators, CONTEXT)}
 
 
-def test_the_suite_finds_a_planted_cost():
+def test_the_suite_finds_a_planted_cost(monkeypatch):
+    take_no_time_to_sleep(monkeypatch)
     table = found({"slow": Sleeping(0.004), "reinforce": Reinforce(), "broken": Failing()})
     slow = table["slow", "forward_time"]
     assert 0.004 <= slow.low <= slow.value <= slow.high
