@@ -1,16 +1,83 @@
 """How kernels are compiled: on first use, to a cache on disk, without the interpreter's lock, division as NumPy does it.
 
-What the compiler may do to the arithmetic is chosen per function. Infinities keep their meaning everywhere.
+What the compiler may do to the arithmetic is chosen per function. Infinities keep their meaning everywhere. Of processes that want the same
+function, one compiles it, and the others wait and load it.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 
-_njit: Any = partial(njit, cache=True, nogil=True, error_model="numpy")
+try:
+    import fcntl
+except ImportError:  # Windows: every process compiles for itself
+    fcntl = None  # type: ignore[assignment]
+
+
+def _njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator that compiles a function, in one process at a time."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        kernel = njit(function, cache=True, nogil=True, error_model="numpy", **options)
+        if isinstance(kernel, Dispatcher):  # and not the function itself, where numba is switched off
+            vars(kernel)["compile"] = partial(_in_turn, kernel, kernel.compile)
+        return kernel
+
+    return decorate
+
+
+def _in_turn(kernel: Dispatcher, compile_or_load: Callable[[Any], Any], signature: Any) -> Any:
+    # numba's own lock comes first, as in numba: of threads that compile, one waits for another process and the others for that one.
+    with global_compiler_lock, _turn(Path(str(kernel.stats.cache_path)), f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}"):
+        return compile_or_load(signature)
+
+
+@contextmanager
+def _turn(folder: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a function in the cache: a byte of a file, which the system gives back when its owner ends, however it does.
+
+    A function is held while those are compiled that it calls, never the other way round: processes cannot wait for each other in a circle.
+    """
+    file = _lock_file(folder, os.getpid())
+    byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+    if file is None or not _lock(file, fcntl.LOCK_EX, byte):
+        yield
+        return
+    try:
+        yield
+    finally:
+        _lock(file, fcntl.LOCK_UN, byte)
+
+
+def _lock(file: int, how: int, byte: int) -> bool:
+    """Whether it was done: some file systems have no locks."""
+    with suppress(OSError):
+        fcntl.lockf(file, how, 1, byte)
+        return True
+    return False
+
+
+@cache
+def _lock_file(folder: Path, process: int) -> int | None:
+    """Open for as long as the process lives, since closing it would give up all of its locks; None where there is none to be had."""
+    if fcntl is None:
+        return None
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / "compiling.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    return None
+
+
 _uncounted: Any = partial(_njit, _nrt=False)
 
 compiled: Any = _njit()

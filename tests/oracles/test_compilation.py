@@ -1,0 +1,94 @@
+"""Which of several processes compiles a kernel."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import select
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from structgrad.oracles.kernels import compilation
+
+pytest.importorskip("fcntl", reason="there are no such locks on Windows")
+
+KERNEL = """
+from structgrad.oracles.kernels.compilation import compiled, inner
+
+@inner
+def twice(value):
+    return 2 * value
+
+@compiled
+def fourfold(value):
+    return twice(twice(value))
+"""
+
+
+def test_of_processes_that_want_a_kernel_one_compiles_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fresh_kernel.py").write_text(KERNEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("fresh_kernel")
+    children = [_in_a_child(lambda: (module.fourfold(1.5), _misses(module.fourfold))) for _ in range(3)]
+    assert sorted(map(_result, children)) == [(6.0, 0), (6.0, 0), (6.0, 1)]
+
+
+def _misses(kernel: Any) -> int:
+    return sum(kernel.stats.cache_misses.values())
+
+
+def test_the_turn_of_a_process_ends_with_it(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+
+    def hold() -> None:
+        with compilation._turn(tmp_path, "kernel"):
+            os.write(writing, b"held")
+            signal.pause()
+
+    holder = _in_a_child(hold)
+    try:
+        assert os.read(reading, 4) == b"held"
+        waiting = _in_a_child(lambda: _take(tmp_path, "kernel"))
+        assert _result(_in_a_child(lambda: _take(tmp_path, "another"))) == "taken"
+        assert not select.select([waiting[1]], [], [], 0.2)[0]
+    finally:
+        os.kill(holder[0], signal.SIGKILL)
+        os.waitpid(holder[0], 0)
+    assert _result(waiting) == "taken"
+    for file in (reading, writing, holder[1]):
+        os.close(file)
+
+
+def _take(folder: Path, name: str) -> str:
+    with compilation._turn(folder, name):
+        return "taken"
+
+
+def test_without_a_folder_to_write_to_every_process_compiles_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert _take(tmp_path / "file", "kernel") == "taken"
+
+
+def _in_a_child(work: Callable[[], Any]) -> tuple[int, int]:
+    """Do work in a forked process; returns its number, and where its result can be read."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, repr(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    return child, reading
+
+
+def _result(child: tuple[int, int]) -> Any:
+    with os.fdopen(child[1]) as results:
+        text = results.read()
+    os.waitpid(child[0], 0)
+    return ast.literal_eval(text)
