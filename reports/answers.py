@@ -8,18 +8,16 @@ compete. An answer names the best candidate, and all others that the instances c
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
-from ..estimators import make_estimator
-from ..suites.measures.wall_clock import REFERENCE
+from ..suites.base import REFERENCE
 from ..suites.statistics.budgets import Worth
 from ..suites.statistics.choice import Choice, best
-from ..suites.statistics.metrics import Interval
+from ..suites.statistics.interval import Interval
 from . import tables
 
 BUDGETS = (1, 16, 256)
@@ -89,9 +87,15 @@ class Answer:
     timed: bool
 
 
-def answers(frame: pd.DataFrame) -> list[Answer]:
-    """All questions at all places; none where too little was measured."""
-    return [answer for place in _places(frame) for answer in place.answers()]
+def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> list[Answer]:
+    """All questions at all places; none where too little was measured.
+
+    Args:
+        frame: the result table.
+        values_only: the estimators that `needs_values_only` is true of, where that is known already.
+    """
+    asks = needs_values_only if values_only is None else values_only.__contains__
+    return [answer for place in _places(frame) for answer in place.answers(asks)]
 
 
 def ranks(frame: pd.DataFrame, budget: float = MAIN_BUDGET) -> pd.DataFrame:
@@ -99,8 +103,8 @@ def ranks(frame: pd.DataFrame, budget: float = MAIN_BUDGET) -> pd.DataFrame:
     columns = ["problem", "stage", "instance", "estimator", "rank"]
     parts = []
     for place in _places(frame):
-        order = rankdata(-place.scores("rho", budget)[0].round(12), axis=0) - 1
-        relative = pd.DataFrame(order / max(len(place.names) - 1, 1), index=place.names, columns=place.instances)
+        scores = pd.DataFrame(-place.scores("rho", budget)[0].round(12), index=place.names, columns=place.instances)
+        relative = (scores.rank() - 1) / max(len(place.names) - 1, 1)
         long = relative.melt(ignore_index=False, var_name="instance", value_name="rank").reset_index(names="estimator")
         parts.append(long.assign(problem=place.problem, stage=place.stage)[columns])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
@@ -148,17 +152,16 @@ class _Place:
         known = {name: verdicts.get((*at, name), "") for name in names}
         return cls(*at, names, list(moments[0][0].columns), worth, costs, timed, _declarations(rows), known)
 
-    def answers(self) -> Iterator[Answer]:
+    def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
         for question in QUESTIONS:
-            allowed = [position for position, name in enumerate(self.names) if self._allowed(name, question)]
+            able = [not question.values_only or values_only(name) for name in self.names]
+            allowed = [position for position, name in enumerate(self.names) if able[position] and self._competes(name, question)]
             if not allowed:
                 continue
             for budget in BUDGETS:
                 yield self._answer(question, budget, allowed)
 
-    def _allowed(self, name: str, question: Question) -> bool:
-        if question.values_only and not needs_values_only(name):
-            return False
+    def _competes(self, name: str, question: Question) -> bool:
         return not question.unbiased or (self.declared[name] and self.verdicts[name] != "biased")
 
     def _answer(self, question: Question, budget: int, allowed: list[int]) -> Answer:
@@ -231,6 +234,8 @@ def needs_values_only(estimator: str) -> bool:
         >>> needs_values_only("reinforce"), needs_values_only("ste"), needs_values_only("of_nobody")
         (True, False, False)
     """
+    from ..estimators import make_estimator
+
     try:
         found = make_estimator(estimator)
     except ValueError:

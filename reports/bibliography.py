@@ -6,14 +6,12 @@ import functools
 import importlib.resources
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from ..estimators import ESTIMATORS
-from ..oracles import ORACLES
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FILE = "references.bib"
 _ENTRY = re.compile(r"@(?P<kind>\w+)\{(?P<key>[\w-]+),\n(?P<body>(?:  \w+ = \{.*\},\n)+)\}\n")
@@ -69,19 +67,34 @@ def entries() -> dict[str, Entry]:
     return by_key
 
 
-def used(frame: pd.DataFrame) -> dict[Entry, list[str]]:
-    """The publications behind the estimators and oracles of a result table, each with the names that refer to it, by key."""
+Cited = Mapping[str, Sequence[str]]
+"""The keys of publications by the names of estimators and oracles."""
+
+
+def used(frame: pd.DataFrame, known: Cited | None = None) -> dict[Entry, list[str]]:
+    """The publications behind the estimators and oracles of a result table, each with the names that refer to it, by key.
+
+    Args:
+        frame: the result table.
+        known: what `cited` says of its names, where that is known already.
+    """
     rows = frame[frame["status"] != "skipped"]
-    names = {
-        **_keys(ESTIMATORS, rows["family"].astype(object).unique()),
-        **_keys(ORACLES, (str(name).partition("[")[0] for name in rows["oracle"].astype(object).unique())),
-    }
+    families, oracles = (map(str, rows[column].astype(object).unique()) for column in ("family", "oracle"))
+    names = cited(families, oracles) if known is None else known
     keys = sorted({key for found in names.values() for key in found})
     return {entries()[key]: [name for name, found in names.items() if key in found] for key in keys if key in entries()}
 
 
-def _keys(registry: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    return {name: registry[name].references for name in names if name in registry}
+def cited(families: Iterable[str], oracles: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """What the classes of families and oracles (with their options or without) refer to."""
+    from ..estimators import ESTIMATORS
+    from ..oracles import ORACLES
+
+    heads = (name.partition("[")[0] for name in oracles)
+    return {
+        **{name: ESTIMATORS[name].references for name in families if name in ESTIMATORS},
+        **{name: ORACLES[name].references for name in heads if name in ORACLES},
+    }
 
 
 def plain(text: str) -> str:

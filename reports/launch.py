@@ -16,12 +16,14 @@ from typing import Any
 
 from rich.console import Console
 
+from ..suites.base import Row
 from ..suites.running import runner, store
 from ..suites.running.course import Course
 from ..suites.running.engines import ENGINES
-from ..suites.running.grid import Cell, Grid, grid
+from ..suites.running.grid import grid
 from ..suites.running.plan import Machine, Plan
-from . import html, results, tables, terminal
+from ..suites.running.work import Cell, Grid
+from . import answers, bibliography, html, results, tables, terminal
 from .plans.outline import lines, outline
 
 PAGE = "report.html"
@@ -134,7 +136,8 @@ class Launch:
             with _terminable(), terminal.progress(quiet=self.voice.quiet, verbose=self.voice.verbose) as progress:
                 rows = runner.run(self.plan, self.folder, machine=self.machine, progress=progress, course=self.course)
             left = len(self._unmeasured())
-            results.write(rows, self.folder, {**manifest, "status": "stopped" if left else "finished", "finished": _now()})
+            ending = {"status": "stopped" if left else "finished", "finished": _now(), "catalogue": _catalogue(rows)}
+            results.write(rows, self.folder, {**manifest, **ending})
             return self._finish(left)
 
     @contextmanager
@@ -210,6 +213,14 @@ class Launch:
             **{name: str(path.resolve()) for name, path in paths.items()},
             "command": self.repeat,
         }
+
+
+def _catalogue(rows: list[Row]) -> results.Manifest:
+    """What a report asks of classes: with it, it imports none of them."""
+    measured = [row for row in rows if row.status != "skipped"]
+    families, oracles = (dict.fromkeys(getattr(row, name) for row in measured) for name in ("family", "oracle"))
+    estimators = dict.fromkeys(row.estimator for row in measured)
+    return {"values_only": list(filter(answers.needs_values_only, estimators)), "references": bibliography.cited(families, oracles)}
 
 
 def _again(counts: dict[str, int]) -> str:

@@ -15,15 +15,14 @@ import platform
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
-from ..suites.running.runner import collect
 from ..suites.running.store import PLAN, NewerSchemaError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 TABLE = "results.parquet"
 MANIFEST = "run.json"
@@ -68,6 +67,8 @@ Manifest = dict[str, Any]
 
 def to_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """The rows as a table with the columns and types of `COLUMNS`; what has no value is NA, never NaN."""
+    import pandas as pd
+
     listed = list(rows)
     columns = {name: pd.Series([getattr(row, name) for row in listed], dtype=_storage(dtype)) for name, dtype in COLUMNS.items()}
     return pd.DataFrame(columns).astype(COLUMNS)
@@ -83,6 +84,8 @@ def write(rows: Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> 
     Returns:
         The path of the table.
     """
+    import pyarrow.parquet as pq
+
     text = _text(manifest)
     table = _as_arrow(to_frame(rows))
     metadata = {_METADATA_VERSION: str(SCHEMA_VERSION).encode(), _METADATA_MANIFEST: text.encode()}
@@ -95,6 +98,8 @@ def write(rows: Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> 
 
 def _as_arrow(frame: pd.DataFrame) -> pa.Table:
     """The table as Parquet holds it; a column of lists says what they are lists of even where all of them are empty."""
+    import pyarrow as pa
+
     table = pa.Table.from_pandas(frame, preserve_index=False)
     lists = pa.array([list(values) for values in frame["batches"]], pa.list_(pa.float64()))
     return table.set_column(table.schema.get_field_index("batches"), pa.field("batches", lists.type), lists)
@@ -127,6 +132,9 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
         FileNotFoundError: there is no table.
         ValueError: the file is no table of structgrad, or one of another schema version.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     given = Path(path)
     folder, file = (given, given / TABLE) if given.is_dir() else (given.parent, given)
     has_cells = file.name == TABLE and (folder / PLAN).is_file()
@@ -157,6 +165,8 @@ def _check_version(file: Path, version: str) -> None:
 
 
 def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
+    from ..suites.running.runner import collect
+
     return to_frame(collect(folder)), manifest_of(folder)
 
 

@@ -1,9 +1,25 @@
-"""Problems, exact truth, measurement and the runner."""
+"""Problems, exact truth, measurement and the runner.
+
+Its names are imported when they are asked for: what only reads results has no use for torch.
+"""
 
 from __future__ import annotations
 
-from .base import METRICS, Instance, Problem, ProblemLoss, Row, Skip
-from .measures.bias import Measurement, Sampling, measure
-from .truth import Truth, exact_truth
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .base import METRICS, Instance, Problem, ProblemLoss, Row, Skip
+    from .measures.bias import Measurement, Sampling, measure
+    from .truth import Truth, exact_truth
 
 __all__ = ["METRICS", "Instance", "Measurement", "Problem", "ProblemLoss", "Row", "Sampling", "Skip", "Truth", "exact_truth", "measure"]
+
+_ELSEWHERE = {".measures.bias": ("Measurement", "Sampling", "measure"), ".truth": ("Truth", "exact_truth")}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = next((home for home, names in _ELSEWHERE.items() if name in names), ".base")
+    return getattr(import_module(home, __name__), name)

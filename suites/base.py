@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from ..estimators.base import Estimator
-from ..oracles.base import Oracle
+    from ..estimators.base import Estimator
+    from ..oracles.base import Oracle
 
 SCHEMA_VERSION = 3
 """Version of `Row`; raised when a column changes its meaning."""
@@ -18,6 +19,10 @@ Status = Literal["ok", "skipped", "error", "timeout", "oom", "crash", "nonfinite
 
 FAILED: tuple[Status, ...] = ("error", "timeout", "oom", "crash")
 """What is measured again when a run is resumed; a non-finite number would only come out again."""
+
+
+REFERENCE = "reinforce"
+"""Times are relative to the total time of this estimator, and budgets are so many of its estimates."""
 
 
 class ProblemLoss(Protocol):

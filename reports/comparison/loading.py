@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...oracles.registry import hint
 from ...suites.base import SCHEMA_VERSION, Row
 from .. import results
 from . import baselines
@@ -52,6 +51,8 @@ def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
     if not path.exists():
         known = baselines.names(folder)
         if name not in known:
+            from ...oracles.registry import hint
+
             more = f"; {hint(name, known)}" if known else f", and {folder} holds no baseline"
             raise FileNotFoundError(f"found neither a run nor a baseline {name!r}{more}")
         path = baselines.path_of(name, folder)

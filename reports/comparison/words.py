@@ -14,7 +14,7 @@ from ...suites.comparison.groups import Group
 from ...suites.comparison.matching import Key
 from ...suites.comparison.timing import TimeComparison
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
-from ...suites.statistics.intervals import Interval
+from ...suites.statistics.interval import Interval
 
 SYMBOLS: dict[Verdict, str] = {
     "regressed": "✗",

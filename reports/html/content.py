@@ -70,7 +70,8 @@ class Report:
 
 def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
     """All that is to be said about a run."""
-    claims, found = tables.claims(frame), answers.answers(frame)
+    known = manifest.get("catalogue", {})
+    claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
     further = [sections.sparsity_table(tables.sparsity(frame)), sections.exponent_table(frame), sections.descent_table(frame)]
     return Report(
         headline=headline(frame, manifest),
@@ -88,7 +89,7 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
         setup=setup(manifest),
         environment=environment(manifest),
         command=str(manifest.get("command", "")),
-        references=bibliography.used(frame),
+        references=bibliography.used(frame, known.get("references")),
         quick=manifest.get("preset") == "quick",
     )
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...suites.running.grid import Cell, Grid
 from ...suites.running.plan import Machine, Plan
 from ...suites.running.progress import CostModel
 from ...suites.running.scores import sample
+from ...suites.running.work import Cell, Grid
 from ..terminal import console, duration
 
 WORKER_BYTES = 0.45 * 2**30

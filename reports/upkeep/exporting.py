@@ -6,11 +6,10 @@ import io
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from ...oracles.registry import unknown
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def to_csv(frame: pd.DataFrame) -> bytes:
@@ -22,6 +21,8 @@ def to_csv(frame: pd.DataFrame) -> bytes:
 def to_parquet(frame: pd.DataFrame) -> bytes:
     """Parquet with plain columns: names are texts and not dictionaries, for programs that know no categories."""
     plain = frame.assign(batches=frame["batches"].map(list))
+    import pandas as pd
+
     categories = {name: "string" for name in plain.columns if isinstance(plain[name].dtype, pd.CategoricalDtype)}
     buffer = io.BytesIO()
     plain.astype(categories).to_parquet(buffer, index=False)
@@ -53,5 +54,7 @@ def writer(kind: str) -> Callable[[pd.DataFrame], bytes]:
         ValueError: an unknown one.
     """
     if kind not in FORMATS:
+        from ...oracles.registry import unknown
+
         raise ValueError(unknown(kind, FORMATS, "format"))
     return FORMATS[kind]

@@ -67,9 +67,11 @@ def state(folder: Path) -> State:
     """
     manifest, work = results.manifest_of(folder), store.planned(folder)
     counts: dict[str, Counter[str]] = {}
+    damaged = 0
     failures: list[tuple[float, str]] = []
     for cell in work.cells:
         content = store.stored(folder, cell)
+        damaged += content is None and store.cell_path(folder, cell).is_file()
         kind = "left" if content is None else "done" if store.finished(content) else "failed"
         counts.setdefault(cell.suite, Counter())[kind] += 1
         if content is not None and kind == "failed":
@@ -86,7 +88,7 @@ def state(folder: Path) -> State:
         skipped=len(work.skips),
         suites={name: (count["done"], count["failed"], count["left"]) for name, count in counts.items()},
         errors=tuple(text for _, text in sorted(failures, reverse=True)[:_ERRORS]),
-        damaged=len(store.damaged(folder, work)),
+        damaged=damaged,
         started=manifest.get("started"),
         finished=manifest.get("finished"),
         command=manifest.get("command"),

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import special
+import scipy
 
 from ..base import Row
-from ..statistics.intervals import LEVEL
-from ..statistics.moments import BATCHES
+from ..statistics.interval import BATCHES, LEVEL
 
 _NORMAL = 1e9
 """Degrees of freedom of what is as good as normal."""
@@ -54,7 +53,7 @@ class Estimate:
         if row.low is None or row.high is None or not math.isfinite(row.high - row.low):
             return None
         batched = row.interval in ("jackknife", "profile")
-        quantile = special.stdtrit(BATCHES - 1, (1 + LEVEL) / 2) if batched else special.ndtri((1 + LEVEL) / 2)
+        quantile = scipy.special.stdtrit(BATCHES - 1, (1 + LEVEL) / 2) if batched else scipy.special.ndtri((1 + LEVEL) / 2)
         return cls(row.value, (row.high - row.low) / 2 / float(quantile), BATCHES - 1 if batched else _NORMAL)
 
 
@@ -88,11 +87,11 @@ class Contrast:
         """p-value of "it is not above 0"."""
         if self.error == 0 or not math.isfinite(self.estimate):
             return 0.0 if self.estimate > 0 else 1.0
-        return float(special.stdtr(self.degrees, -self.estimate / self.error))
+        return float(scipy.special.stdtr(self.degrees, -self.estimate / self.error))
 
     def bounds(self, level: float = LEVEL) -> tuple[float, float]:
         """The interval."""
-        half = float(special.stdtrit(self.degrees, (1 + level) / 2)) * self.error if self.error > 0 else 0.0
+        half = float(scipy.special.stdtrit(self.degrees, (1 + level) / 2)) * self.error if self.error > 0 else 0.0
         return self.estimate - half, self.estimate + half
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..statistics.intervals import Interval
+from ..statistics.interval import Interval
 from .matching import Key
 from .verdicts import MEANING, Comparison, Verdict
 

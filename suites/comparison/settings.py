@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from ...oracles.registry import hint
 from ..base import METRICS
 from .matching import Key
 from .roles import RULES, Rule, rule_of
@@ -117,6 +116,8 @@ def read_settings(content: Mapping[str, Any]) -> Settings:
 def _known(where: str, table: Mapping[str, Any], names: tuple[str, ...]) -> None:
     for name in table:
         if name not in names:
+            from ...oracles.registry import hint
+
             raise ValueError(f"{where} got the key {name!r}; {hint(name, names)}")
 
 
@@ -152,6 +153,8 @@ def _number(where: str, name: str, value: Any) -> float:
 def _metric(name: str, changes: Any) -> dict[str, Any]:
     where = f"[gate.metric.{name}]"
     if name not in METRICS:
+        from ...oracles.registry import hint
+
         raise ValueError(f"[gate.metric] got the metric {name!r}; {hint(name, METRICS)}")
     if RULES[name].role == "never":
         raise ValueError(f"{where} is never compared between runs; expected another metric (times are compared by --timing-base)")

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
-from ..statistics.intervals import Interval
+from ..statistics.interval import Interval
 from ..statistics.multiplicity import holm
 from .settings import Timing
 from .verdicts import Verdict
@@ -199,7 +199,7 @@ def verdict_on(cell: TimedCell, ratios: Sequence[float], settings: Timing, alpha
     elif high < harmless:
         verdict = "improved" if high < -slower else "equivalent"
     above = sum(ratio > slower for ratio in ratios)
-    p_value = min(1.0, LOOKS * float(stats.binom.sf(above - 1, len(ratios), 0.5)))
+    p_value = min(1.0, LOOKS * float(scipy.stats.binom.sf(above - 1, len(ratios), 0.5)))
     change = Interval(math.exp(value), math.exp(low), math.exp(high), "order-statistic")
     return TimeComparison(cell, verdict, change, len(ratios), p_value)
 
@@ -212,7 +212,7 @@ def median_bounds(values: Sequence[float], alpha: float) -> tuple[float, float, 
         (20.5, 12.0, 29.0)
     """
     ordered = np.sort(np.asarray(values, dtype=float))
-    rank = int(stats.binom.ppf(alpha / 2, len(ordered), 0.5))
+    rank = int(scipy.stats.binom.ppf(alpha / 2, len(ordered), 0.5))
     if rank == 0:
         raise ValueError(f"`median_bounds` got {len(ordered)} values; expected more for an interval of confidence {1 - alpha:g}")
     return float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[len(ordered) - rank])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..base import Row
-from ..statistics.intervals import Interval
+from ..statistics.interval import Interval
 from ..statistics.multiplicity import holm
 from .contrasts import Contrast, Direction, Estimate, beyond, common_random_numbers, contrast, exact, log_beyond, log_ratio
 from .matching import Key, Machine, Pair, match

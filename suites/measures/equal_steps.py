@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
 from ..statistics.metrics import LEVEL, Interval
@@ -143,7 +143,7 @@ def relative_decrease(found: Step | None, exact: float) -> Interval:
     # To first order, the mean decrease at the fitted size is that of these influences.
     rate = float(found.decrease_slope.mean()) / float(found.divergence_slope.mean())
     influence = found.decrease - rate * (found.divergence - found.divergence.mean())
-    half = float(stats.t.ppf((1 + LEVEL) / 2, number - 1)) * float(influence.std()) / math.sqrt(number)
+    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, number - 1)) * float(influence.std()) / math.sqrt(number)
     return Interval(mean / exact, (mean - half) / exact, (mean + half) / exact)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from ..statistics.metrics import LEVEL, Interval
 from .interleaving import median_interval
@@ -63,5 +63,5 @@ def exponent_of_jackknife(sizes: Sequence[float], whole: Sequence[float], withou
         return Interval(found)
     number = len(fitted)
     error = math.sqrt((number - 1) / number * float(((fitted - fitted.mean()) ** 2).sum()))
-    half = float(stats.t.ppf((1 + LEVEL) / 2, number - 1)) * error
+    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, number - 1)) * error
     return Interval(found, found - half, found + half)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from ..statistics.metrics import LEVEL, Interval
 
@@ -111,7 +111,7 @@ def median_interval(values: Any) -> Interval:
         Interval(value=16.0, low=10.0, high=22.0)
     """
     ordered = np.sort(np.asarray(values, dtype=float))
-    rank = int(stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
+    rank = int(scipy.stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
     if rank == 0:
         return Interval(float(np.median(ordered)))
     return Interval(float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[len(ordered) - rank]))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
 from ...estimators.base import Estimator, PathwiseEstimator
@@ -133,7 +133,7 @@ def mean_interval(values: Tensor) -> Interval:
     number, mean = len(values), float(values.mean())
     if number < 2:
         return Interval(mean)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, number - 1)) * float(values.std()) / math.sqrt(number)
+    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, number - 1)) * float(values.std()) / math.sqrt(number)
     return Interval(mean, mean - half, mean + half)
 
 
@@ -144,7 +144,7 @@ def share_interval(hits: int, number: int) -> Interval:
         >>> share_interval(0, 100)
         Interval(value=0.0, low=0.0, high=0.0369...)
     """
-    share, z = hits / number, float(stats.norm.ppf((1 + LEVEL) / 2))
+    share, z = hits / number, float(scipy.stats.norm.ppf((1 + LEVEL) / 2))
     centre, scale = share + z * z / (2 * number), 1 + z * z / number
     half = z * math.sqrt(share * (1 - share) / number + (z / (2 * number)) ** 2)
     # The ends are exact where nothing, or everything, hits; rounding would leave 1e-18.

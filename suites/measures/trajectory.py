@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import scipy
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from .equal_steps import Rays, equal_step
@@ -70,6 +70,6 @@ def _stop(table: StructureTable, before: Tensor, after: Tensor, entropy: float) 
     def excess(share: float) -> float:
         return table.entropy(before + share * (after - before)) - entropy * table.log_count
 
-    share = brentq(excess, 0.0, 1.0, xtol=1e-13) if excess(0.0) > 0 else 0.0
+    share = scipy.optimize.brentq(excess, 0.0, 1.0, xtol=1e-13) if excess(0.0) > 0 else 0.0
     scores = before + share * (after - before)
     return Stop(entropy, scores, table.gradient(scores))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...estimators import Reinforce
 from ...estimators.base import Estimator, Loss
-from ..base import Problem, pairing
+from ..base import REFERENCE, Problem, pairing
 from ..statistics import seeds
 from ..statistics.metrics import Interval
 from ..suite import Context, Finding, Suite
@@ -40,9 +40,6 @@ ROUNDS = 30
 
 BUDGET = 0.5
 """Seconds of each contender, after which it makes the fewest rounds and no more."""
-
-REFERENCE = "reinforce"
-"""Ratios are relative to the total time of this estimator."""
 
 MOST_ROWS = 1024
 """The largest launch of which `seconds_per_estimate` is taken."""

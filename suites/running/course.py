@@ -6,7 +6,7 @@ import fnmatch
 import time
 from dataclasses import dataclass, field
 
-from .grid import Cell
+from .work import Cell
 
 AGAIN_FAILED = "failed"
 """The word that asks for the cells that failed, or gave a number that is not finite."""

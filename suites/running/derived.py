@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import get_args
 
-from ...estimators import make_estimator
-from ..base import Row, unit_of
-from ..measures.wall_clock import REFERENCE
-from ..statistics.intervals import Interval
+from ..base import REFERENCE, Row, unit_of
+from ..statistics.interval import Interval
 from ..statistics.multiplicity import holm
 from ..statistics.work import Criterion, Curve, break_even, error_curve, loss_evaluations, variance_seconds
 
@@ -85,6 +83,8 @@ def _break_evens(found: Mapping[str, Mapping[str, Row]], metric: str, costs: Map
 
 def _evaluations(row: Row, support: float | None) -> Interval:
     """Evaluations of the loss by one estimate, None where the size of one of its passes is not known."""
+    from ...estimators import make_estimator
+
     sizes = {} if support is None else {"support_losses": round(support)}
     if row.log_count is not None and row.log_count < 40:
         sizes["enumerations"] = round(math.exp(row.log_count))

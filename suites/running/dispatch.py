@@ -10,9 +10,9 @@ from pathlib import Path
 
 from .cells import Failure, failed, healthy
 from .engines.base import Dead, Done, Engine, Ready, Worker
-from .grid import Cell
 from .plan import Plan
 from .progress import Busy
+from .work import Cell
 
 TICK = 1.0
 """Seconds between two signs of life."""

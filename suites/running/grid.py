@@ -9,7 +9,7 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ...estimators import AVAILABLE_ESTIMATORS, ESTIMATORS, make_estimator
@@ -22,47 +22,7 @@ from ..problems import REAL_PROBLEMS
 from .plan import Plan
 from .rows import oracle_name, skip_row
 from .scores import fingerprint, load_problem, matching, sample, stages_by_problem
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The unit of work, of storage and of resumption: a suite on one problem at one stage, for one estimator or for all side by side.
-
-    Attributes:
-        suite, problem, stage, estimators: names.
-        instances: how many of the problem; None for all of a user's file.
-        identity: a hash of everything that the numbers depend on, and of nothing else.
-    """
-
-    suite: str
-    problem: str
-    stage: str
-    estimators: tuple[str, ...]
-    instances: int | None
-    identity: str
-
-    @property
-    def label(self) -> str:
-        """For people."""
-        return f"{self.suite} {self.problem} {self.stage}" + ("" if SUITES[self.suite].together else f" {self.estimators[0]}")
-
-    @property
-    def scores(self) -> tuple[str, str]:
-        """Problem and stage: cells that share them share exact gradients."""
-        return self.problem, self.stage
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether nothing else may run beside it."""
-        return SUITES[self.suite].exclusive
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The cells of a plan, in the order of its table, and the pairs that cannot be measured, as rows."""
-
-    cells: tuple[Cell, ...]
-    skips: tuple[Row, ...]
+from .work import Cell, Grid
 
 
 def grid(plan: Plan) -> Grid:

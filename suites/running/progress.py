@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..suite import Effort
-from .grid import Cell
 from .plan import Plan
+from .work import Cell
 
 SECONDS: dict[str, float] = {
     "bias": 0.15,

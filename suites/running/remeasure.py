@@ -19,10 +19,11 @@ from ..measures import SUITES
 from ..problems.score_files import Convention, ScoreFile
 from ..suite import Effort
 from .cells import execute
-from .grid import Cell, first_skip
+from .grid import first_skip
 from .plan import Plan, Portion
 from .scores import load_problem
 from .store import decode, planned, stored
+from .work import Cell
 
 _KEY = ("estimator", "instance", "metric", "setting", "reference")
 _NOT_COMPARED = ("seconds", "traceback", "schema_version", "cell")

@@ -12,10 +12,11 @@ from .course import AGAIN_FAILED, Course
 from .derived import derive
 from .dispatch import Dispatcher
 from .engines import ENGINES
-from .grid import Cell, Grid, grid
+from .grid import grid
 from .plan import Machine, Plan
 from .progress import CostModel, Progress, Snapshot, time_limit
 from .store import check_writable, finished, freeze, planned, scratch_path, stored, stored_rows, write_cell
+from .work import Cell, Grid
 
 __all__ = ["Course", "Machine", "Plan", "collect", "run"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base import FAILED, SCHEMA_VERSION, Row
-from .grid import Cell, Grid
+from .work import Cell, Grid
 
 PLAN = "plan.jsonl"
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError)
@@ -82,9 +82,9 @@ def stored(directory: Path, cell: Cell) -> dict[str, Any] | None:
     """
     path = cell_path(directory, cell)
     try:
-        text = path.read_text()
-        _check_version(path, json.loads(text))
-        return decode(text)
+        content = json.loads(path.read_text())
+        _check_version(path, content)
+        return _decoded(content)
     except FileNotFoundError:
         return None
     except NewerSchemaError:
@@ -95,7 +95,10 @@ def stored(directory: Path, cell: Cell) -> dict[str, Any] | None:
 
 def decode(text: str) -> dict[str, Any]:
     """The content of a cell's file, with `Row` objects."""
-    content: dict[str, Any] = json.loads(text)
+    return _decoded(json.loads(text))
+
+
+def _decoded(content: dict[str, Any]) -> dict[str, Any]:
     rows = [_unpacked({**content["shared"], **row}) for row in content["rows"]]
     return {**content, "rows": rows, "seconds": float(content["seconds"])}
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from .metrics import LEVEL, Interval
 
@@ -54,7 +54,7 @@ class Measured:
             )
         numbers = _numbers(values)
         widths = _numbers(highs) - _numbers(lows) if len(highs) else np.zeros_like(numbers)
-        errors = np.nan_to_num(widths, nan=0.0, posinf=0.0) / (2 * float(stats.norm.ppf((1 + LEVEL) / 2)))
+        errors = np.nan_to_num(widths, nan=0.0, posinf=0.0) / (2 * float(scipy.stats.norm.ppf((1 + LEVEL) / 2)))
         return cls(np.where(np.isfinite(numbers), numbers, np.nan), errors)
 
     def kept(self, keep: Array) -> Measured:

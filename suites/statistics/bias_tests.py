@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import scipy
 import torch
-from scipy import special, stats
 from torch import Tensor
 
 from .metrics import summarise
@@ -133,7 +133,7 @@ class _Pooled:
         standard = (squares / (self.n - 1) / self.n).sqrt()
         constant = standard <= torch.clamp(1e-14 * errors.abs(), min=self.rounding / math.sqrt(self.n))
         ratios = torch.where(constant, 0, errors.abs() / standard.clamp(min=1e-300))
-        p_values = torch.from_numpy(2 * special.stdtr(self.n - 1, -ratios.cpu().numpy())).to(errors)
+        p_values = torch.from_numpy(2 * scipy.special.stdtr(self.n - 1, -ratios.cpu().numpy())).to(errors)
         return torch.where(constant, (errors.abs() <= self.tolerance).to(errors), p_values)
 
 
@@ -151,7 +151,7 @@ def _joint_test(pooled: _Pooled, comoment: Tensor, error: Tensor) -> dict[str, f
         return {"joint": 0.0}
     square = pooled.n * float((along[kept].square() / values[kept]).sum())
     ratio = square * (pooled.n - rank) / (rank * (pooled.n - 1))
-    return {"joint": float(special.fdtrc(rank, pooled.n - rank, ratio))}
+    return {"joint": float(scipy.special.fdtrc(rank, pooled.n - rank, ratio))}
 
 
 def _is_constant_and_wrong(pooled: _Pooled, silent: Tensor) -> bool:
@@ -203,5 +203,5 @@ def predicted_replicates(deviation: float, error: float, *, alpha: float = ALPHA
         >>> predicted_replicates(1.6, 0.01)
         535140
     """
-    quantiles = float(stats.norm.isf(alpha / 2 / tests) + stats.norm.ppf(power))
+    quantiles = float(scipy.stats.norm.isf(alpha / 2 / tests) + scipy.stats.norm.ppf(power))
     return math.ceil((quantiles * deviation / error) ** 2)

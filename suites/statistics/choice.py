@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
-from .metrics import LEVEL, Interval
-from .moments import BATCHES
+from .interval import BATCHES, LEVEL, Interval
 
 Array = np.ndarray
 
@@ -67,5 +66,5 @@ def best(scores: Array, errors: Array) -> Choice:
 def _half_width(values: Array, errors: Array, tail: float) -> float:
     """Of the interval of a mean over instances, with a chance of ``tail`` on each side."""
     if len(values) == 1:
-        return float(stats.t.isf(tail, BATCHES - 1) * errors[0])
-    return float(stats.t.isf(tail, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+        return -float(scipy.special.stdtrit(BATCHES - 1, tail) * errors[0])
+    return -float(scipy.special.stdtrit(len(values) - 1, tail) * values.std(ddof=1) / np.sqrt(len(values)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy import stats
+import scipy
 
 from .metrics import bias_interval, summarise
 from .moments import Moments
@@ -34,4 +34,4 @@ def gain_bound(moments: Moments, *, error: float = ERROR) -> float | None:
     between = moments.count @ ((moments.mean - summary.error) @ unit).square()
     n = float(summary.replicates)
     standard = math.sqrt(float(moments.along.sum() + between) / (n - 1) / n)
-    return (abs(float(summary.error @ unit)) + float(stats.norm.isf(error)) * standard) / norm
+    return (abs(float(summary.error @ unit)) + float(scipy.stats.norm.isf(error)) * standard) / norm

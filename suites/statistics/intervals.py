@@ -9,33 +9,16 @@ have Wilson's interval.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
-from .moments import BATCHES, Moments
-
-LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with its interval; bounds are None for an exact value, everything is None where the metric is not defined.
-
-    ``method`` says how it was made: ``jackknife``, ``profile``, ``wilson``, ``t``, ``order-statistic``, ...; empty where there is none.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    method: str = field(default="", repr=False)
-
-    @property
-    def half_width(self) -> float | None:
-        """Half the distance of the bounds; None without both of them."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+from .interval import BATCHES
+from .interval import LEVEL as LEVEL
+from .interval import Interval as Interval
+from .moments import Moments
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +146,7 @@ def wilson(share: float, n: float, *, quantile: float | None = None) -> Interval
     """
     if not math.isfinite(share) or not n > 0:
         return Interval(None)
-    z = float(stats.norm.ppf((1 + LEVEL) / 2)) if quantile is None else quantile
+    z = float(scipy.stats.norm.ppf((1 + LEVEL) / 2)) if quantile is None else quantile
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return Interval(share, min(max(centre - half, 0.0), share), max(min(centre + half, 1.0), share), "wilson")
@@ -187,4 +170,4 @@ def clustered_wilson(share: float, without: Tensor, n: float) -> Interval:
 
 
 def _quantile(level: float, degrees: int = BATCHES - 1) -> float:
-    return float(stats.t.ppf((1 + level) / 2, degrees))
+    return float(scipy.stats.t.ppf((1 + level) / 2, degrees))

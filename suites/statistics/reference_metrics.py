@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from scipy import stats
+import scipy
 from torch import Tensor
 
 from .intervals import LEVEL, Errors, Interval, profile
@@ -65,5 +65,5 @@ def _gain(shifted: Errors, other: Tensor, square: float, noise: float) -> Interv
     gain = float(mean @ other) / square
     variance = shifted.along(other / other.norm()) / shifted.replicates / square
     variance += noise * float((mean - 2 * gain * other).square().sum()) / square**2
-    half = float(stats.t.ppf((1 + LEVEL) / 2, BATCHES - 1)) * math.sqrt(variance)
+    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, BATCHES - 1)) * math.sqrt(variance)
     return Interval(gain, gain - half, gain + half, "t")

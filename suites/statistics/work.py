@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from scipy import stats
+import scipy
 
-from ...estimators.base import Evaluations
-from .intervals import LEVEL, Interval
-from .moments import BATCHES
+from .interval import BATCHES, LEVEL, Interval
+
+if TYPE_CHECKING:
+    from ...estimators.base import Evaluations
 
 Criterion = Literal["mse", "rho"]
 
@@ -79,6 +80,7 @@ def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
         ValueError: a pass is declared whose size is not given.
 
     Example:
+        >>> from structgrad.estimators import Evaluations
         >>> loss_evaluations(Evaluations(losses=4, loss_gradients=1))
         6.0
         >>> loss_evaluations(Evaluations(enumerations=1), enumerations=120)
@@ -152,4 +154,4 @@ def _logarithmic(value: float, relative: float) -> Interval:
     return Interval(value, value / factor, value * factor, "t")
 
 
-_QUANTILE = float(stats.t.ppf((1 + LEVEL) / 2, BATCHES - 1))
+_QUANTILE = float(scipy.special.stdtrit(BATCHES - 1, (1 + LEVEL) / 2))

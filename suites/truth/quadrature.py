@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy.stats import qmc
 from torch import Tensor
 
 from ...estimators.base import Estimator
@@ -101,7 +101,7 @@ def _cubes(dimensions: int, points: int, scrambles: int, key: tuple[str, ...]) -
     """Scrambled points ``[points, dimensions]``, each by a seed of its own."""
     root = seed_sequence(0, *key, "sobol")
     seeds = [np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, scramble)) for scramble in range(scrambles)]
-    engines = [qmc.Sobol(dimensions, scramble=True, bits=BITS, seed=np.random.default_rng(seed)) for seed in seeds]
+    engines = [scipy.stats.qmc.Sobol(dimensions, scramble=True, bits=BITS, seed=np.random.default_rng(seed)) for seed in seeds]
     return [engine.random_base2(points.bit_length() - 1) for engine in engines]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cells import Failure
-from ..grid import Cell
+from ..work import Cell
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ..cells import Failure, execute, healthy
-from ..grid import Cell
+from ..cells import Failure, execute, healthy, load
 from ..plan import Machine, Plan
 from ..store import log_path, scratch_path
+from ..work import Cell
 from .base import Dead, Done, Engine, Message, Ready, Worker
 
 GIB = 2**30
@@ -136,6 +136,7 @@ def _work(pipe: Connection, duty: _Duty) -> None:
     """Measure cells until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    load()
     if duty.memory is not None:
         _limit_memory(duty.memory)
     pipe.send(Ready())

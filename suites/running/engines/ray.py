@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..cells import Failure, execute
-from ..grid import Cell
 from ..plan import Machine, Plan
+from ..work import Cell
 from .base import Dead, Done, Engine, Message, Ready, Worker
 
 RETRIES = 2

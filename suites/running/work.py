@@ -1,0 +1,58 @@
+"""The cells of a plan as values: what lies on disk can be read with them, without what measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..base import Row
+
+if TYPE_CHECKING:
+    from ..suite import Suite
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The unit of work, of storage and of resumption: a suite on one problem at one stage, for one estimator or for all side by side.
+
+    Attributes:
+        suite, problem, stage, estimators: names.
+        instances: how many of the problem; None for all of a user's file.
+        identity: a hash of everything that the numbers depend on, and of nothing else.
+    """
+
+    suite: str
+    problem: str
+    stage: str
+    estimators: tuple[str, ...]
+    instances: int | None
+    identity: str
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.suite} {self.problem} {self.stage}" + ("" if self._kind.together else f" {self.estimators[0]}")
+
+    @property
+    def scores(self) -> tuple[str, str]:
+        """Problem and stage: cells that share them share exact gradients."""
+        return self.problem, self.stage
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether nothing else may run beside it."""
+        return self._kind.exclusive
+
+    @property
+    def _kind(self) -> type[Suite]:
+        from ..measures import SUITES
+
+        return SUITES[self.suite]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a plan, in the order of its table, and the pairs that cannot be measured, as rows."""
+
+    cells: tuple[Cell, ...]
+    skips: tuple[Row, ...]

@@ -1,0 +1,28 @@
+"""What an interval is; how one is made is in `intervals`. Tables need no torch to hold intervals, and this module imports none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LEVEL = 0.95
+
+BATCHES = 32
+"""Means of replicates that intervals are made of."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its interval; bounds are None for an exact value, everything is None where the metric is not defined.
+
+    ``method`` says how it was made: ``jackknife``, ``profile``, ``wilson``, ``t``, ``order-statistic``, ...; empty where there is none.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    method: str = field(default="", repr=False)
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the distance of the bounds; None without both of them."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
