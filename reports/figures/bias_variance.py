@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from .. import tables
-from .canvas import INK
 from .drawing import Drawing, Kind, Material
-from .facets import facets, label_outer
+from .facets import facets
+from .panel import DOTTED, Panel
 from .planes import Scales, plane, points, scales
 
 KIND = Kind(
@@ -27,15 +26,15 @@ def bias_against_variance(material: Material, problem: str) -> Drawing | None:
     if table.empty:
         return None
     axes, stages = scales(table), tables.order(table, "stage")
-    with facets(stages, {name: material.styles[name] for name in tables.order(table, "estimator")}) as (figure, panels):
-        for panel, stage in zip(panels, stages, strict=True):
-            plane(panel, table[table["stage"] == stage], material.styles, axes)
-            _error_contours(panel, axes)
-        label_outer(panels, "relative bias", "relative variance")
-        return KIND.drawn(figure, problem)
+    sheet = facets(stages, {name: material.styles[name] for name in tables.order(table, "estimator")})
+    for panel, stage in zip(sheet.panels, stages, strict=True):
+        plane(panel, table[table["stage"] == stage], material.styles, axes)
+        _error_contours(panel, axes)
+    sheet.label("relative bias", "relative variance")
+    return KIND.drawn(sheet, problem)
 
 
-def _error_contours(panel: Axes, axes: Scales) -> None:
+def _error_contours(panel: Panel, axes: Scales) -> None:
     """Dotted lines of equal bias² + variance, one per decade or two."""
     x, y = axes
     step = max(1, math.ceil((y.top - y.bottom) / 4))
@@ -43,4 +42,4 @@ def _error_contours(panel: Axes, axes: Scales) -> None:
         bias = np.logspace(min(x.bottom, exponent / 2), exponent / 2, 60)
         variance = 10.0**exponent - bias**2
         inside = (variance > 10.0**y.bottom) & (bias > 10.0**x.bottom)
-        panel.plot(np.log10(bias[inside]), np.log10(variance[inside]), color=INK, alpha=0.35, linewidth=0.8, linestyle=":")
+        panel.line(np.log10(bias[inside]), np.log10(variance[inside]), width=0.8, opacity=0.35, dashes=DOTTED)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from .. import tables
-from .canvas import INK
 from .curves import axes_of, curves, medians
 from .drawing import Drawing, Kind, Material
-from .facets import facets, label_outer
+from .facets import facets
+from .panel import DOTTED, Panel
 
 KIND = Kind(
     "convergence",
@@ -29,14 +28,13 @@ def convergence(material: Material, problem: str) -> Drawing | None:
         return None
     points = {metric: medians(table[table["metric"] == metric]).assign(low=float("nan"), high=float("nan")) for metric in metrics}
     axes = axes_of(pd.concat(points.values()))
-    with facets(
-        [_PANELS[metric] for metric in metrics], {n: material.styles[n] for n in tables.order(table, "estimator")}, lines=True
-    ) as drawn:
-        for panel, found in zip(drawn[1], points.values(), strict=True):
-            curves(panel, found, material.styles, axes)
-            _slope(panel)
-        label_outer(drawn[1], "replicates", "half width / value")
-        return KIND.drawn(drawn[0], problem)
+    looks = {name: material.styles[name] for name in tables.order(table, "estimator")}
+    sheet = facets([_PANELS[metric] for metric in metrics], looks, lines=True)
+    for panel, found in zip(sheet.panels, points.values(), strict=True):
+        curves(panel, found, material.styles, axes)
+        _slope(panel)
+    sheet.label("replicates", "half width / value")
+    return KIND.drawn(sheet, problem)
 
 
 def half_widths(material: Material, problem: str) -> pd.DataFrame:
@@ -53,20 +51,10 @@ def half_widths(material: Material, problem: str) -> pd.DataFrame:
     return both[(both["value"] > 0) & (both["value"] < float("inf"))]
 
 
-def _slope(panel: Axes) -> None:
+def _slope(panel: Panel) -> None:
     """Lines of slope −1/2."""
-    (left, right), (bottom, top) = panel.get_xlim(), panel.get_ylim()
-    step = max((top - bottom) / 4, 0.1)
+    left, right, bottom, top = panel.x.first, panel.x.last, panel.y.first, panel.y.last
     height = bottom
     while height < top + (right - left) / 2:
-        panel.plot(
-            [left, right],
-            [height, height - (right - left) / 2],
-            color=INK,
-            alpha=0.3,
-            linewidth=0.8,
-            linestyle=":",
-            scalex=False,
-            scaley=False,
-        )
-        height += step
+        panel.line([left, right], [height, height - (right - left) / 2], width=0.8, opacity=0.3, dashes=DOTTED)
+        height += max((top - bottom) / 4, 0.1)

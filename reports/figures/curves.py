@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from .. import tables
+from .panel import Panel
 from .scale import Scale
 from .styles import Style
 
 
-def curves(panel: Axes, table: pd.DataFrame, looks: dict[str, Style], axes: tuple[Scale, Scale]) -> None:
+def curves(panel: Panel, table: pd.DataFrame, looks: dict[str, Style], axes: tuple[Scale, Scale]) -> None:
     """One line per estimator through ``(size, value)``, with a band or bars from ``low`` to ``high`` where there is an interval."""
     for name in tables.order(table, "estimator"):
         part = table[table["estimator"] == name].sort_values("size")
-        x = [axes[0].place(size) for size in part["size"]]
         style = looks[name]
-        known = part.dropna(subset=["low", "high"])
-        panel.vlines(
-            [axes[0].place(size) for size in known["size"]],
-            [axes[1].place(value) for value in known["low"]],
-            [axes[1].place(value) for value in known["high"]],
-            color=style.colour,
-            linewidth=0.9,
-            alpha=0.5,
-        )
-        panel.plot(x, [axes[1].place(value) for value in part["value"]], alpha=0.9, **style.line())
+        for row in tables.records(part.dropna(subset=["low", "high"])):
+            panel.line([axes[0].place(row.size)] * 2, [axes[1].place(row.low), axes[1].place(row.high)], style.colour, opacity=0.5)
+        panel.curve([axes[0].place(size) for size in part["size"]], [axes[1].place(value) for value in part["value"]], style)
     axes[0].dress(panel, "x")
     axes[1].dress(panel, "y")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
-from matplotlib.axes import Axes
 
 from .. import tables
-from .canvas import INK
 from .curves import medians
 from .drawing import Drawing, Kind, Material
 from .facets import facets
+from .panel import DASHED, Panel
 from .scale import Scale
 
 KIND = Kind(
@@ -36,48 +37,45 @@ def descent(material: Material, problem: str) -> Drawing | None:
     if not found:
         return None
     names = dict.fromkeys(name for part in found.values() for name in tables.order(part, "estimator"))
-    with facets(list(found), {name: material.styles[name] for name in names}, shared=False, lines=True) as (figure, panels):
-        for panel, (title, part) in zip(panels, found.items(), strict=True):
-            if title == "training for equal time":
-                _regret(panel, part, material, list(names))
-            else:
-                _linear(panel, medians(part), material, ceiling=swept if part is steps else None)
-        return KIND.drawn(figure, problem)
+    sheet = facets(list(found), {name: material.styles[name] for name in names}, shared=False, lines=True)
+    for panel, (title, part) in zip(sheet.panels, found.items(), strict=True):
+        if title == "training for equal time":
+            _regret(panel, part, material, list(names))
+        else:
+            _linear(panel, medians(part), material, ceiling=swept if part is steps else None)
+    return KIND.drawn(sheet, problem)
 
 
-def _linear(panel: Axes, table: pd.DataFrame, material: Material, *, ceiling: pd.DataFrame | None) -> None:
+def _linear(panel: Panel, table: pd.DataFrame, material: Material, *, ceiling: pd.DataFrame | None) -> None:
     """Lines over a logarithmic size; the height is not logarithmic, since a step may go up."""
     x = Scale.of(table["size"])
     for name in tables.order(table, "estimator"):
         part = table[table["estimator"] == name].sort_values("size")
         places, style = [x.place(size) for size in part["size"]], material.styles[name]
-        panel.vlines(places, part["low"], part["high"], color=style.colour, linewidth=0.9, alpha=0.5)
-        panel.plot(places, part["value"], alpha=0.9, **style.line())
-    panel.axhline(0, color=INK, alpha=0.4, linewidth=0.8, linestyle=(0, (4, 3)))
+        for place, row in zip(places, tables.records(part), strict=True):
+            panel.line([place] * 2, [row.low, row.high], style.colour, opacity=0.5)
+        panel.curve(places, part["value"], style)
+    panel.line((-math.inf, math.inf), (0, 0), width=0.8, opacity=0.4, dashes=DASHED)
     x.dress(panel, "x")
-    panel.set_ylim(max(float(table["value"].min()), -1.0) - 0.1, min(float(table["value"].max()), 1.6) + 0.1)
+    panel.y.even(max(float(table["value"].min()), -1.0) - 0.1, min(float(table["value"].max()), 1.6) + 0.1)
     if ceiling is None:
-        panel.invert_xaxis()
-        panel.set_xlabel("normalised entropy, falling")
-        panel.set_ylabel("ρ of one estimate")
+        panel.x.first, panel.x.last = panel.x.last, panel.x.first
+        panel.x.label, panel.y.label = "normalised entropy, falling", "ρ of one estimate"
         return
     natural = ceiling[ceiling["metric"] == "kl_decrease_natural"].groupby("size")["value"].median()
-    panel.plot([x.place(size) for size in natural.index], natural, color=INK, alpha=0.3, linewidth=3, zorder=0)
-    panel.set_xlabel("mean KL divergence of the step")
-    panel.set_ylabel("decrease / that of the exact gradient")
+    panel.line([x.place(size) for size in natural.index], natural, width=3, opacity=0.3, behind=True)
+    panel.x.label, panel.y.label = "mean KL divergence of the step", "decrease / that of the exact gradient"
 
 
-def _regret(panel: Axes, rows: pd.DataFrame, material: Material, names: list[str]) -> None:
+def _regret(panel: Panel, rows: pd.DataFrame, material: Material, names: list[str]) -> None:
     table = medians(rows.assign(size=0.0)).drop_duplicates("estimator")
     scale = Scale.of([value for value in table[["value", "low", "high"]].to_numpy(dtype=float).ravel()])
     found = {str(row.estimator): row for row in tables.records(table)}
     known = [name for name in names if name in found]
     for height, name in enumerate(known):
         low, value, high = (scale.place(max(float(bound), 0.0)) for bound in (found[name].low, found[name].value, found[name].high))
-        style = material.styles[name]
-        panel.plot([low, high], [height] * 2, color=style.colour, linewidth=1, alpha=0.6)
-        panel.plot([value], [height], linestyle="none", **style.keywords())
+        panel.line([low, high], [height] * 2, material.styles[name].colour, 1.0, 0.6)
+        panel.mark(value, height, material.styles[name])
     scale.dress(panel, "x")
-    panel.set_yticks(range(len(known)), [""] * len(known))
-    panel.set_ylim(len(known) - 0.5, -0.5)
-    panel.set_xlabel("regret, best at the left")
+    panel.y.named("" for _ in known)
+    panel.x.label = "regret, best at the left"

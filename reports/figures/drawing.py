@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import io
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from .. import answers, results, tables
-from . import canvas
+from .canvas import Picture
+from .facets import Sheet
 from .styles import Style, styles
 
 FILES = ("svg", "png")
@@ -36,19 +35,14 @@ class Drawing:
     title: str
     caption: str
     svg: str
-    figure: Figure = field(compare=False, repr=False)
+    picture: Picture = field(compare=False, repr=False)
 
     def save(self, directory: Path) -> list[Path]:
         """Write ``<name>.svg`` and ``<name>.png`` into a folder."""
         return [self._save(directory / f"{self.name}.{ending}") for ending in FILES]
 
     def _save(self, path: Path) -> Path:
-        buffer = io.BytesIO()
-        if path.suffix == ".svg":
-            buffer.write(self.svg.encode())
-        else:
-            self.figure.savefig(buffer, format=path.suffix[1:], dpi=_DOTS_PER_INCH, facecolor="white")
-        results.write_whole(path, buffer.getvalue())
+        results.write_whole(path, self.svg.encode() if path.suffix == ".svg" else self.picture.png(_DOTS_PER_INCH))
         return path
 
 
@@ -97,8 +91,9 @@ class Kind:
     title: str
     caption: str
 
-    def drawn(self, figure: Figure, problem: str) -> Drawing:
+    def drawn(self, sheet: Sheet, problem: str) -> Drawing:
         """The figure of one problem, finished."""
         name = re.sub(r"[^a-z0-9]+", "-", f"{self.name}-{problem}".lower()).strip("-")
-        svg = canvas.to_svg(figure, name, f"{self.title}, {problem}" if problem else self.title)
-        return Drawing(name, self.name, problem, self.title, self.caption, svg, figure)
+        picture = sheet.picture()
+        svg = picture.svg(f"{self.title}, {problem}" if problem else self.title)
+        return Drawing(name, self.name, problem, self.title, self.caption, svg, picture)

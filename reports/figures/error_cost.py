@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from .. import tables
-from .canvas import INK
 from .drawing import Drawing, Kind, Material
-from .facets import facets, label_outer
+from .facets import facets
+from .panel import Panel
 from .scale import Scale
 
 _READ = (
@@ -64,17 +63,17 @@ def _budgets(material: Material, problem: str, kind: Kind, cost: str, label: str
     budgets = np.logspace(0, _DECADES, _POINTS)
     x = Scale.of([one.cost for one in everything] + [max(one.cost for one in everything) * 30])
     y = Scale.of([value for one in everything for value in _ends(one)])
-    with facets(list(found), {name: material.styles[name] for name in names}) as (figure, panels):
-        for panel, some in zip(panels, found.values(), strict=True):
-            _front(panel, front(some, 10 ** np.linspace(x.bottom, x.top, 4 * _POINTS)), (x, y))
-            for one in some:
-                style, path = material.styles[one.name], one.cost * budgets
-                panel.plot(np.log10(path), [y.place(value) for value in one.error(path)], color=style.colour, linewidth=0.9, alpha=0.7)
-                panel.plot([math.log10(one.cost)], [y.place(_ends(one)[0])], linestyle="none", alpha=0.95, **style.keywords())
-            x.dress(panel, "x")
-            y.dress(panel, "y")
-        label_outer(panels, label, "relative RMSE")
-        return kind.drawn(figure, problem)
+    sheet = facets(list(found), {name: material.styles[name] for name in names})
+    for panel, some in zip(sheet.panels, found.values(), strict=True):
+        _front(panel, front(some, 10 ** np.linspace(x.bottom, x.top, 4 * _POINTS)), (x, y))
+        for one in some:
+            style, path = material.styles[one.name], one.cost * budgets
+            panel.line(np.log10(path), [y.place(value) for value in one.error(path)], style.colour, opacity=0.7)
+            panel.mark(math.log10(one.cost), y.place(_ends(one)[0]), style, 0.95)
+        x.dress(panel, "x")
+        y.dress(panel, "y")
+    sheet.label(label, "relative RMSE")
+    return kind.drawn(sheet, problem)
 
 
 def _ends(one: Contender) -> tuple[float, float]:
@@ -107,6 +106,6 @@ def front(some: list[Contender], budgets: np.ndarray) -> tuple[np.ndarray, np.nd
     return budgets[reached], least[reached]
 
 
-def _front(panel: Axes, line: tuple[np.ndarray, np.ndarray], axes: tuple[Scale, Scale]) -> None:
+def _front(panel: Panel, line: tuple[np.ndarray, np.ndarray], axes: tuple[Scale, Scale]) -> None:
     places = [axes[1].place(float(value)) for value in line[1]]
-    panel.plot(np.log10(line[0]), places, color=INK, alpha=0.18, linewidth=6, solid_capstyle="round", zorder=0)
+    panel.line(np.log10(line[0]), places, width=6, opacity=0.18, behind=True)

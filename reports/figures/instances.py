@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from .. import tables
 from .drawing import Drawing, Kind, Material
-from .facets import label_outer, strips
+from .facets import strips
+from .panel import Panel
 from .scale import Scale
 from .styles import Style
 
@@ -30,23 +30,22 @@ def instances(material: Material, problem: str) -> Drawing | None:
     if rows["instance"].nunique() < 2:
         return None
     names, stages, scale = tables.order(rows, "estimator"), tables.order(rows, "stage"), Scale.of(rows["value"])
-    with strips(stages, names) as (figure, panels):
-        for panel, stage in zip(panels, stages, strict=True):
-            _strips(panel, rows[rows["stage"] == stage], {name: material.styles[name] for name in names}, scale)
-            scale.dress(panel, "x")
-        label_outer(panels, "relative MSE", "")
-        return KIND.drawn(figure, problem)
+    sheet = strips(stages, names)
+    for panel, stage in zip(sheet.panels, stages, strict=True):
+        _strips(panel, rows[rows["stage"] == stage], {name: material.styles[name] for name in names}, scale)
+        scale.dress(panel, "x")
+    sheet.label("relative MSE", "")
+    return KIND.drawn(sheet, problem)
 
 
-def _strips(panel: Axes, rows: pd.DataFrame, looks: dict[str, Style], scale: Scale) -> None:
+def _strips(panel: Panel, rows: pd.DataFrame, looks: dict[str, Style], scale: Scale) -> None:
     for height, (name, style) in enumerate(looks.items()):
         values = rows.loc[rows["estimator"] == name, "value"].to_numpy(dtype=float)
         if not len(values):
             continue
         low, lower, middle, upper, high = (scale.place(float(value)) for value in np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
-        panel.plot([low, high], [height] * 2, color=style.colour, linewidth=0.9, alpha=0.7)
-        panel.plot([lower, upper], [height] * 2, color=style.colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
-        if len(values) <= _FEW:
-            ticks = [scale.place(float(value)) for value in values]
-            panel.vlines(ticks, height - 0.22, height + 0.22, color=style.colour, linewidth=0.8, alpha=0.7)
-        panel.plot([middle], [height], linestyle="none", **style.keywords())
+        panel.line([low, high], [height] * 2, style.colour, opacity=0.7)
+        panel.line([lower, upper], [height] * 2, style.colour, 5, 0.35)
+        for value in values if len(values) <= _FEW else ():
+            panel.line([scale.place(float(value))] * 2, [height - 0.22, height + 0.22], style.colour, 0.8, 0.7)
+        panel.mark(middle, height, style)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from .. import tables
 from .drawing import Material
+from .panel import Panel
 from .scale import Scale
 from .styles import MARKER_SIZE, Style
 
@@ -38,7 +38,7 @@ def scales(table: pd.DataFrame) -> Scales:
     return x, y
 
 
-def plane(panel: Axes, table: pd.DataFrame, looks: dict[str, Style], axes: Scales) -> None:
+def plane(panel: Panel, table: pd.DataFrame, looks: dict[str, Style], axes: Scales) -> None:
     """All estimators of one panel. A mark on top of another one is smaller, so that both are seen."""
     axes[0].dress(panel, "x")
     axes[1].dress(panel, "y")
@@ -56,10 +56,10 @@ def _relative(place: tuple[float, float], axes: Scales) -> tuple[float, float]:
     return x, y
 
 
-def _mark(panel: Axes, point: Any, style: Style, axes: Scales) -> None:
+def _mark(panel: Panel, point: Any, style: Style, axes: Scales) -> None:
     x, y = axes[0].place(point.median_x), axes[1].place(point.median_y)
     across = [axes[0].place(point.lower_x), axes[0].place(point.upper_x)]
     along = [axes[1].place(point.lower_y), axes[1].place(point.upper_y)]
-    panel.plot(across, [y, y], color=style.colour, linewidth=0.9, alpha=0.6)
-    panel.plot([x, x], along, color=style.colour, linewidth=0.9, alpha=0.6)
-    panel.plot([x], [y], linestyle="none", alpha=0.9, **style.keywords())
+    panel.line(across, [y, y], style.colour, opacity=0.6)
+    panel.line([x, x], along, style.colour, opacity=0.6)
+    panel.mark(x, y, style, 0.9)

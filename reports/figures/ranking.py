@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from scipy import stats
+import scipy
 
 from .. import answers, tables
 from .drawing import Drawing, Kind, Material
-from .facets import label_outer, strips
+from .facets import strips
+from .panel import Panel
 
 KIND = Kind(
     "ranking",
@@ -28,23 +28,23 @@ def ranking(material: Material) -> Drawing | None:
         return None
     stages = tables.order(table, "stage")
     means = table.groupby("estimator", sort=False)["rank"].mean().sort_values()
-    with strips(stages, list(means.index)) as (figure, panels):
-        for panel, stage in zip(panels, stages, strict=True):
-            _ranks(panel, table[table["stage"] == stage], list(means.index), material)
-        label_outer(panels, "mean rank, 0 = best", "")
-        return KIND.drawn(figure, "")
+    sheet = strips(stages, list(means.index))
+    for panel, stage in zip(sheet.panels, stages, strict=True):
+        _ranks(panel, table[table["stage"] == stage], list(means.index), material)
+    sheet.label("mean rank, 0 = best", "")
+    return KIND.drawn(sheet, "")
 
 
-def _ranks(panel: Axes, table: pd.DataFrame, names: list[str], material: Material) -> None:
+def _ranks(panel: Panel, table: pd.DataFrame, names: list[str], material: Material) -> None:
     for height, name in enumerate(names):
         ranks = table.loc[table["estimator"] == name, "rank"].to_numpy(dtype=float)
         if not len(ranks):
             continue
         style, half = material.styles[name], _half_width(ranks)
-        panel.plot([max(ranks.mean() - half, 0), min(ranks.mean() + half, 1)], [height] * 2, color=style.colour, linewidth=1.6, alpha=0.6)
-        panel.plot([ranks.mean()], [height], linestyle="none", **style.keywords())
-    panel.set_xlim(-0.04, 1.04)
+        panel.line([max(ranks.mean() - half, 0), min(ranks.mean() + half, 1)], [height] * 2, style.colour, 1.6, 0.6)
+        panel.mark(ranks.mean(), height, style)
+    panel.x.even(-0.04, 1.04)
 
 
 def _half_width(ranks: np.ndarray) -> float:
-    return float(stats.t.isf(0.025, len(ranks) - 1) * ranks.std(ddof=1) / np.sqrt(len(ranks))) if len(ranks) > 1 else 0.0
+    return -float(scipy.special.stdtrit(len(ranks) - 1, 0.025) * ranks.std(ddof=1) / np.sqrt(len(ranks))) if len(ranks) > 1 else 0.0

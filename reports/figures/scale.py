@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from .. import tables
-from .canvas import INK
+from .panel import DASHED, Panel
 
 
 @dataclass(frozen=True)
@@ -56,20 +52,15 @@ class Scale:
         """Of the axis."""
         return self.zero - self._gap() if self.has_zero else self.bottom, self.top
 
-    def rule_off(self, draw_line: Callable[..., Any]) -> None:
-        """A dashed line between 0 and the logarithmic part."""
+    def dress(self, panel: Panel, axis: str) -> None:
+        """Give a panel this axis, ``x`` or ``y``, with a dashed line between 0 and the logarithmic part."""
+        own = panel.x if axis == "x" else panel.y
+        own.first, own.last = self.limits()
+        own.ticks = tuple(zip(*self.ticks(), strict=True))
         if self.has_zero:
-            draw_line(self.bottom - self._gap(), color=INK, alpha=0.4, linewidth=0.8, linestyle=(0, (4, 3)))
-
-    def dress(self, panel: Axes, axis: str) -> None:
-        """Give a panel this axis: ``x`` or ``y``."""
-        own = panel.xaxis if axis == "x" else panel.yaxis
-        places, labels = self.ticks()
-        own.set_major_locator(FixedLocator(places))
-        own.set_major_formatter(FixedFormatter(labels))
-        own.set_minor_locator(NullLocator())
-        (panel.set_xlim if axis == "x" else panel.set_ylim)(*self.limits())
-        self.rule_off(panel.axvline if axis == "x" else panel.axhline)
+            rule, ends = [self.bottom - self._gap()] * 2, [-math.inf, math.inf]
+            xs, ys = (rule, ends) if axis == "x" else (ends, rule)
+            panel.line(xs, ys, width=0.8, opacity=0.4, dashes=DASHED)
 
 
 def label(digit: int, exponent: int) -> str:

@@ -35,12 +35,11 @@ def scaling(material: Material, problem: str) -> Drawing | None:
         return None
     names = dict.fromkeys(name for part in parts.values() for name in tables.order(part, "estimator"))
     titles = [f"{label} against {axis}" for label, axis in parts]
-    with facets(titles, {name: material.styles[name] for name in names}, shared=False, lines=True) as (figure, panels):
-        for panel, ((label, axis), part) in zip(panels, parts.items(), strict=True):
-            curves(panel, part, material.styles, axes_of(part))
-            panel.set_xlabel(axis)
-            panel.set_ylabel(label)
-        return KIND.drawn(figure, problem)
+    sheet = facets(titles, {name: material.styles[name] for name in names}, shared=False, lines=True)
+    for panel, ((label, axis), part) in zip(sheet.panels, parts.items(), strict=True):
+        curves(panel, part, material.styles, axes_of(part))
+        panel.x.label, panel.y.label = axis, label
+    return KIND.drawn(sheet, problem)
 
 
 def _points(rows: pd.DataFrame, metric: str, axis: str) -> pd.DataFrame:

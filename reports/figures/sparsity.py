@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from .. import tables
-from . import canvas
 from .drawing import Drawing, Kind, Material
+from .facets import Frame, Sheet
+from .panel import Panel
 from .scale import Scale
 from .styles import Style, shown
 
@@ -37,15 +35,14 @@ def sparsity(material: Material, problem: str) -> Drawing | None:
     if table.empty:
         return None
     estimators, stages = tables.order(table, "estimator"), tables.order(table, "stage")
-    with canvas.canvas(11.5, 0.9 + 0.24 * len(estimators) + 0.3) as figure:
-        panels = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
-        for panel, (metric, label) in zip(panels, _PANELS.items(), strict=True):
-            _ladder(panel, table[table["metric"] == metric], estimators, _Ladder(stages, material.styles))
-            panel.set_xlabel(label)
-        panels[0].set_yticks(range(len(estimators)), [shown(name) for name in estimators])
-        panels[0].set_ylim(len(estimators) - 0.5, -0.5)
-        _stage_legend(figure, stages)
-        return KIND.drawn(figure, problem)
+    look = _Ladder(stages, material.styles)
+    frame = Frame(11.5, 0.9 + 0.24 * len(estimators) + 0.3, 0)
+    sheet = Sheet([Panel() for _ in _PANELS], frame, {}, note={stage: look.mark(stage, Style(_GREY, "o")) for stage in stages})
+    for panel, (metric, label) in zip(sheet.panels, _PANELS.items(), strict=True):
+        _ladder(panel, table[table["metric"] == metric], estimators, look)
+        panel.x.label = label
+        panel.y.named(map(shown, estimators))
+    return KIND.drawn(sheet, problem)
 
 
 @dataclass(frozen=True)
@@ -53,24 +50,15 @@ class _Ladder:
     stages: list[str]
     styles: dict[str, Style]
 
-    def size(self, stage: str) -> float:
-        """Marks grow with training."""
-        return float(np.linspace(3.5, 8.5, max(2, len(self.stages)))[self.stages.index(stage)])
+    def mark(self, stage: str, style: Style) -> Style:
+        """Hollow marks that grow with training."""
+        size = np.linspace(3.5, 8.5, max(2, len(self.stages)))[self.stages.index(stage)]
+        return replace(style, fill="none", size=float(size))
 
 
-def _ladder(panel: Axes, table: pd.DataFrame, estimators: list[str], look: _Ladder) -> None:
+def _ladder(panel: Panel, table: pd.DataFrame, estimators: list[str], look: _Ladder) -> None:
     scale = Scale.of(table["median"])
     for row in tables.records(table):
-        style, place = look.styles[str(row.estimator)], scale.place(float(row.median))
-        keywords = {**style.keywords(), "fillstyle": "none", "markersize": look.size(str(row.stage))}
-        panel.plot([place], [estimators.index(str(row.estimator))], linestyle="none", **keywords)
+        style = look.mark(str(row.stage), look.styles[str(row.estimator)])
+        panel.mark(scale.place(float(row.median)), estimators.index(str(row.estimator)), style)
     scale.dress(panel, "x")
-
-
-def _stage_legend(figure: Figure, stages: list[str]) -> None:
-    look = _Ladder(stages, {})
-    handles = [
-        Line2D([], [], linestyle="none", marker="o", color=_GREY, fillstyle="none", markersize=look.size(stage), label=stage)
-        for stage in stages
-    ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(stages), frameon=False)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pandas as pd
-import seaborn as sns
-
-from .canvas import INK
+if TYPE_CHECKING:
+    import pandas as pd
+INK = "#010203"
+"""The colour of text and lines. Nothing else has it, so that it can be exchanged for that of the page's text."""
 
 _WIDEST = 30
 MARKER_SIZE = 6.5
@@ -31,10 +31,13 @@ entmax fusedmax oscarmax csparsemax csoftmax arm disarm arsm rebar relax
 )
 """Families by colour; within one, the marker tells them apart."""
 
-_COLOURS = (INK, *sns.color_palette("colorblind").as_hex())
+_COLOURS = (INK, *["#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"])
+"""Those of seaborn that the colour-blind can tell apart."""
+
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 _FILLS = ("full", "none", "left", "right", "top", "bottom")
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)), (0, (8, 2, 2, 2)))
+_DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.2), (5, 1.2, 1.2, 1.2), (8, 2, 2, 2))
+"""In multiples of the width of a line."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +49,15 @@ class Style:
     fill: str = "full"
     size: float = MARKER_SIZE
 
-    def keywords(self) -> dict[str, Any]:
-        """Arguments for a line of markers."""
-        return {
-            "color": self.colour,
-            "marker": self.marker,
-            "markersize": self.size,
-            "fillstyle": self.fill,
-            "markerfacecoloralt": "none",
-            "markeredgecolor": self.colour,
-        }
+    @property
+    def small(self) -> Style:
+        """The same for the points of a line."""
+        return replace(self, size=0.62 * self.size)
 
-    def line(self) -> dict[str, Any]:
-        """Arguments for a line with small markers: families of one colour differ in their dashes too."""
-        return {**self.keywords(), "markersize": 0.62 * self.size, "linewidth": 1.2, "linestyle": _DASHES[_MARKERS.index(self.marker) % 5]}
+    @property
+    def dashes(self) -> tuple[float, ...]:
+        """Of a line: families of one colour differ in their dashes too."""
+        return _DASHES[_MARKERS.index(self.marker) % len(_DASHES)]
 
 
 def family_style(family: str) -> Style:

@@ -12,13 +12,14 @@ import pytest
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.reports import figures, results
-from structgrad.reports.figures import canvas, error_cost
+from structgrad.reports.figures import error_cost
 from structgrad.reports.figures.bias_variance import bias_against_variance
 from structgrad.reports.figures.convergence import half_widths
 from structgrad.reports.figures.descent import descent
 from structgrad.reports.figures.error_cost import Contender
 from structgrad.reports.figures.scale import Scale
 from structgrad.reports.figures.scaling import scaling
+from structgrad.reports.figures.styles import INK
 from structgrad.suites.base import Row
 from tests.reports import examples
 
@@ -65,9 +66,9 @@ def test_ids_are_unique_over_all_figures_and_every_reference_is_met(drawings: li
 def test_text_has_the_colour_of_the_page_and_nothing_is_opaque_behind_it(drawings: list[figures.Drawing]) -> None:
     for drawing in drawings:
         assert "currentColor" in drawing.svg
-        assert canvas.INK not in drawing.svg
-        assert not re.search(r"fill: (#fff|#000|white|black)", drawing.svg)
-        assert not re.search(r"<text[^>]*fill: #", drawing.svg)
+        assert INK not in drawing.svg
+        assert not re.search(r'fill="(#fff|#000|white|black)', drawing.svg)
+        assert not re.search(r'<text[^>]*fill="#', drawing.svg)
 
 
 def test_every_family_of_structgrad_has_a_look_of_its_own() -> None:
@@ -142,7 +143,9 @@ def test_widths_of_intervals_are_relative_and_end_with_the_whole_run() -> None:
 
 def test_the_settings_of_matplotlib_stay(frame: pd.DataFrame) -> None:
     with mpl.rc_context({"font.size": 31}):
-        bias_against_variance(figures.Material(frame), "toy")
+        found = bias_against_variance(figures.Material(frame), "toy")
+        assert found is not None
+        assert found.picture.png(50).startswith(b"\x89PNG")
         assert mpl.rcParams["font.size"] == 31
 
 
