@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import signal
@@ -14,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ..suites.base import Row
 from ..suites.running import runner, store
 from ..suites.running.course import Course
@@ -24,9 +21,11 @@ from ..suites.running.grid import grid
 from ..suites.running.plan import Machine, Plan
 from ..suites.running.work import Cell, Grid
 from . import answers, bibliography, html, results, tables, terminal
+from .plans import again
 from .plans.outline import lines, outline
+from .results import PAGE
+from .terminal import Voice
 
-PAGE = "report.html"
 _ERRORS_SHOWN = 5
 
 
@@ -73,19 +72,6 @@ def prepare(plan: Plan, out: Path | None, *, fresh: bool) -> Path:
 
 
 @dataclasses.dataclass(frozen=True)
-class Voice:
-    """How much is told, and where: lines for people go to standard error where standard output belongs to a program."""
-
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
-
-    def console(self) -> Console:
-        """Where lines go."""
-        return terminal.console(error=self.as_json)
-
-
-@dataclasses.dataclass(frozen=True)
 class Launch:
     """One run of a plan into a folder, told to a person.
 
@@ -95,7 +81,7 @@ class Launch:
         machine: how. ``course``: how far.
         preset: what the plan began as.
         repeat: the command that repeats it.
-        voice: how much is told.
+        voice: how much is told. ``asked``: the hash of the request, where the run is to be told again without being looked at.
     """
 
     plan: Plan
@@ -106,19 +92,16 @@ class Launch:
     repeat: str
     course: Course = dataclasses.field(default_factory=Course)
     voice: Voice = dataclasses.field(default_factory=Voice)
-
-    def say(self, text: str, style: str = "", *, important: bool = False) -> None:
-        """One line, never wrapped, with brackets as they are; only important ones where it is to be quiet."""
-        if important or not self.voice.quiet:
-            self.voice.console().print(text, style=style, markup=False, soft_wrap=True)
+    asked: str | None = None
 
     def announce(self) -> None:
         """What will be measured, before it is."""
         for line in lines(outline(self.plan, self.work, self.machine, self.preset), self.plan, self.machine):
-            self.say(line)
-        self.say(f"results go to {self.folder}")
+            self.voice.say(line)
+        self.voice.say(f"results go to {self.folder}")
+        self.voice.told.append(("cells", len(self.work.cells)))
         for path in store.damaged(self.folder, self.work):
-            self.say(f"damaged, and measured again: {path}", "red", important=True)
+            self.voice.console().print(f"damaged, and measured again: {path}", style="red", markup=False, soft_wrap=True)
 
     def perform(self) -> dict[str, int]:
         """Measure, write and summarise.
@@ -185,25 +168,24 @@ class Launch:
     def _finish(self, left: int) -> dict[str, int]:
         frame, manifest = results.read(self.folder)
         results.write_whole(self.folder / PAGE, html.to_html(frame, manifest).encode())
-        if not self.voice.quiet:
-            self._summarise(frame)
-        counts = {**tables.counts(frame), "left": left}
-        self.say("\n" * (not self.voice.quiet) + html.counted(counts), important=True)
-        self.say(f"results: {self.folder / results.TABLE}\nreport:  {(self.folder / PAGE).resolve()}", important=True)
-        self.say(f"{_again(counts)}: {self.repeat}", important=True)
-        if self.voice.as_json:
-            sys.stdout.write(json.dumps(self._outcome(counts, manifest)) + "\n")
+        self._summarise(frame)
+        counts, voice = {**tables.counts(frame), "left": left}, self.voice
+        voice.say(html.counted(counts), important=True, apart=True)
+        voice.say(f"results: {self.folder / results.TABLE}\nreport:  {(self.folder / PAGE).resolve()}", important=True)
+        voice.say(f"{_again(counts)}: {self.repeat}", important=True)
+        voice.outcome(self._outcome(counts, manifest))
+        if self.asked and not left and not counts["failed"]:
+            again.remember(self.asked, self.folder, voice.told)
         return counts
 
     def _summarise(self, frame: Any) -> None:
-        for title, table in terminal.summary(frame).items():
-            self.say(f"\n{title}", "bold")
-            self.voice.console().print(table)
-        self.say(f"\n{terminal.LEGEND}", "dim")
+        for table in terminal.summary(frame):
+            self.voice.table(table)
+        self.voice.say(f"\n{terminal.LEGEND}", "dim")
         for line in html.contradictions(tables.claims(frame)):
-            self.say(f"! {line}", "red")
+            self.voice.say(f"! {line}", "red")
         for row in tables.records(tables.errors(frame).head(_ERRORS_SHOWN)):
-            self.say(f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}", "red")
+            self.voice.say(f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}", "red")
 
     def _outcome(self, counts: dict[str, int], manifest: results.Manifest) -> dict[str, Any]:
         paths = {"folder": self.folder, "results": self.folder / results.TABLE, "report": self.folder / PAGE}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TABLE = "results.parquet"
 MANIFEST = "run.json"
+PAGE = "report.html"
 _METADATA_VERSION = b"structgrad_schema_version"
 _METADATA_MANIFEST = b"structgrad_manifest"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -29,6 +31,69 @@ def console(*, error: bool = False) -> Console:
     """Standard output, or standard error; a pipe gets long lines, not wrapped ones."""
     stream = sys.stderr if error else sys.stdout
     return Console(width=None if stream.isatty() else _PIPED_WIDTH, highlight=False, stderr=error)
+
+
+Told = list[tuple[Any, ...]]
+"""What was said, as JSON: names of methods of `Voice` with what they were given."""
+
+Overview = dict[str, Any]
+"""A table of the summary, as JSON: its title, its stages, and a row per estimator of texts with their styles."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How much is told, and where: lines for people go to standard error where standard output belongs to a program.
+
+    Attributes:
+        told: what was said so far, or kept for a louder voice.
+    """
+
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
+    told: Told = field(default_factory=list, compare=False)
+
+    def console(self) -> Console:
+        """Where lines go."""
+        return console(error=self.as_json)
+
+    def say(self, text: str, style: str = "", *, important: bool = False, apart: bool = False) -> None:
+        """One line, never wrapped, with brackets as they are, set apart from what precedes; only important ones where it is to be quiet."""
+        self.told.append(("say", text, style, important, apart))
+        if important or not self.quiet:
+            self.console().print("\n" * (apart and not self.quiet) + text, style=style, markup=False, soft_wrap=True)
+
+    def table(self, found: Overview) -> None:
+        """A table of the summary."""
+        self.told.append(("table", found))
+        if not self.quiet:
+            shown = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+            shown.add_column("estimator", no_wrap=True)
+            for stage in found["stages"]:
+                shown.add_column(stage, justify="right", no_wrap=True)
+            for name, *values in found["rows"]:
+                shown.add_row(Text(name), *(Text(text, style=style) for text, style in values))
+            self.console().print(f"\n{found['title']}", style="bold", markup=False, soft_wrap=True)
+            self.console().print(shown)
+
+    def outcome(self, record: dict[str, Any]) -> None:
+        """One line for a program."""
+        self.told.append(("outcome", record))
+        if self.as_json:
+            sys.stdout.write(json.dumps(record) + "\n")
+
+    def repeat(self, told: Told) -> None:
+        """Say what a finished run has said, when nothing is left to measure."""
+        from ..suites.running.progress import Snapshot
+
+        for what, *given in told:
+            if what == "say":
+                self.say(given[0], given[1], important=given[2], apart=given[3])
+            elif what == "cells":
+                with progress(quiet=self.quiet, verbose=self.verbose) as shown:
+                    shown(Snapshot(given[0], given[0], label="resumed", left=0.0))
+            else:
+                (self.table if what == "table" else self.outcome)(given[0])
 
 
 @contextmanager
@@ -100,34 +165,29 @@ def plain_progress(*, quiet: float = _QUIET_SECONDS, named: bool = False) -> Pro
     return report
 
 
-def summary(frame: pd.DataFrame) -> dict[str, Table]:
-    """A table per problem, by its title: rows are estimators, columns stages, values the medians of relative bias and relative error."""
+def summary(frame: pd.DataFrame) -> list[Overview]:
+    """A table per problem: rows are estimators, columns stages, values the medians of relative bias and relative error."""
     from . import tables
 
     claims = tables.claims(frame)
-    problems = tables.order(claims, "problem")
-    return {f"{problem}: relative bias | relative MSE": _problem(claims[claims["problem"] == problem]) for problem in problems}
+    return [_problem(name, claims[claims["problem"] == name]) for name in tables.order(claims, "problem")]
 
 
-def _problem(claims: pd.DataFrame) -> Table:
+def _problem(name: str, claims: pd.DataFrame) -> Overview:
     from . import tables
 
     known = {(row.stage, row.estimator): row for row in tables.records(claims)}
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("estimator", no_wrap=True)
     stages = tables.order(claims, "stage")
-    for stage in stages:
-        table.add_column(stage, justify="right", no_wrap=True)
-    for estimator in tables.order(claims, "estimator"):
-        table.add_row(Text(estimator), *(_glance(known.get((stage, estimator))) for stage in stages))
-    return table
+    rows = [[estimator, *(_glance(known.get((stage, estimator))) for stage in stages)] for estimator in tables.order(claims, "estimator")]
+    return {"title": f"{name}: relative bias | relative MSE", "stages": stages, "rows": rows}
 
 
-def _glance(row: Any) -> Text:
+def _glance(row: Any) -> tuple[str, str]:
+    """A text and its style."""
     from .tables import number
 
     if row is None or row.relative_bias is None:
-        return Text("")
+        return "", ""
     mark, colour = ("!", "red") if row.contradicted else MARKS.get(row.verdict, (" ", ""))
     error = number(row.relative_mse.median) if row.relative_mse is not None else ""
-    return Text(f"{number(row.relative_bias.median)} {mark} | {error:>7}", style=colour)
+    return f"{number(row.relative_bias.median)} {mark} | {error:>7}", colour

@@ -263,7 +263,17 @@ def run(  # noqa: PLR0913 - one parameter per option
 
     Exit codes: 0 all well, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
     """
+    given = locals()
     with sentences():
+        from ..plans import again
+        from ..terminal import Voice
+
+        voice, asked = Voice(quiet, verbose, as_json), again.request(given)
+        told = again.recalled(asked, out) if asked else None
+        if told is not None:
+            voice.repeat(told)
+            return
+
         from ...suites.running.course import Course
         from ...suites.running.plan import CORES, Machine
         from ...suites.running.presets import DEFAULT, plan_of
@@ -302,13 +312,12 @@ def run(  # noqa: PLR0913 - one parameter per option
         course = Course(rerun, durations.optional_seconds(budget, "--budget"), fail_fast)
         launch.pin_threads(threads)
         plan = plan if seconds else options.within_budget(plan, workers, course.budget)
-        again = repeat.command(plan, out, preset=chosen, machine=machine, course=course)
-        voice = launch.Voice(quiet, verbose, as_json)
+        command = repeat.command(plan, out, preset=chosen, machine=machine, course=course)
         cells = launch.planned(plan, machine)
         if dry_run:
-            outline.show(outline.outline(plan, cells, machine, chosen), plan, machine, again if as_json else None)
+            outline.show(outline.outline(plan, cells, machine, chosen), plan, machine, command if as_json else None)
             return
-        work = launch.Launch(plan, cells, launch.prepare(plan, out, fresh=fresh), machine, chosen, again, course, voice)
+        work = launch.Launch(plan, cells, launch.prepare(plan, out, fresh=fresh), machine, chosen, command, course, voice, asked)
         try:
             counts = work.perform()
         except launch.StoppedError as error:

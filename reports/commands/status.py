@@ -21,9 +21,10 @@ def status(
     import json
 
     with sentences():
+        from ..plans.again import RUNS
         from ..upkeep import state
 
-        folders = [folder for given in runs or [state.RUNS] for folder in state.runs_below(given)]
+        folders = [folder for given in runs or [RUNS] for folder in state.runs_below(given)]
         found = [state.state(folder) for folder in folders]
     if as_json:
         typer.echo(json.dumps([state.as_json(one) for one in found], indent=2, ensure_ascii=False))

@@ -13,9 +13,6 @@ from ...suites.base import FAILED
 from ...suites.running import store
 from .. import results
 
-RUNS = Path("structgrad-results")
-"""Where runs lie that were not told where to."""
-
 _ERRORS = 3
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ..score_folders import DATA_FOLDERS, default_data
 from .facts import InstanceFacts, instance_facts
 from .items import STAGES
 from .losses import LOSSES, make_loss
-from .named import BUILT_IN_PROBLEMS, DATA_FOLDERS, PROBLEMS, REAL_PROBLEMS, available, default_data, from_file, load, stages_of
+from .named import BUILT_IN_PROBLEMS, PROBLEMS, REAL_PROBLEMS, available, from_file, load, stages_of
 from .offset import Offset
 from .regimes import ENTROPY_STAGES
 from .score_files import Convention, ScoreFile

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from ...oracles.registry import unknown
 from ..base import Instance, Problem, ProblemLoss
+from ..score_folders import DATA_VARIABLE
 from .items import STAGES, FoundItems, Items
 from .losses import LOSSES, Downstream, make_loss
 from .offset import Offset
@@ -26,24 +26,6 @@ BUILT_IN_PROBLEMS: dict[str, str] = {name: regime.summary for name, regime in RE
 
 PROBLEMS: dict[str, str] = {**REAL_PROBLEMS, **BUILT_IN_PROBLEMS}
 """Every problem that has a name, and one line on it."""
-
-DATA_VARIABLE = "STRUCTGRAD_DATA"
-
-DATA_FOLDERS: tuple[str, ...] = (f"${DATA_VARIABLE}", "./data/scores", "../shared/data/scores")
-"""Where the real score files are looked for, in this order."""
-
-
-def default_data() -> str | None:
-    """The first of `DATA_FOLDERS` that exists; None where there is none.
-
-    Raises:
-        ValueError: the environment variable names no folder; going on to the next one would measure other scores in silence.
-    """
-    chosen = os.environ.get(DATA_VARIABLE)
-    if chosen and not Path(chosen).is_dir():
-        raise ValueError(f"{DATA_VARIABLE} is {chosen!r}, which is no folder; set it to the folder of the score files, or unset it")
-    folders = [chosen or "" if folder == f"${DATA_VARIABLE}" else folder for folder in DATA_FOLDERS]
-    return next((folder for folder in folders if folder and Path(folder).is_dir()), None)
 
 
 def available(data: str | None) -> tuple[str, ...]:

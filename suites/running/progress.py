@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..suite import Effort
-from .plan import Plan
-from .work import Cell
+if TYPE_CHECKING:
+    from ..suite import Effort
+    from .plan import Plan
+    from .work import Cell
 
 SECONDS: dict[str, float] = {
     "bias": 0.15,

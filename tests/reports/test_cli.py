@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -93,17 +92,6 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
         return plans
 
     return install
-
-
-def test_help_loads_neither_torch_nor_pandas() -> None:
-    code = (
-        "import sys; from structgrad.reports.cli import app\n"
-        "try: app(['--help'])\n"
-        "except SystemExit: pass\n"
-        "assert not {'torch', 'pandas', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert "report" in done.stdout
 
 
 def test_help_of_run_shows_every_option_with_its_default() -> None:
@@ -380,6 +368,6 @@ def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyP
 
 
 def test_summary_marks_every_verdict() -> None:
-    (table,) = terminal.summary(results.to_frame(examples.rows())).values()
-    shown = [str(cell) for cell in table.columns[1].cells]
+    (table,) = terminal.summary(results.to_frame(examples.rows()))
+    shown = [row[1][0] for row in table["rows"]]
     assert [text.split("|")[0].split() for text in shown] == [["0", "="], ["0", "≈"], ["0.100", "!"], ["0.700", "≠"]]

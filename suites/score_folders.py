@@ -1,0 +1,24 @@
+"""Where real score files are looked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DATA_VARIABLE = "STRUCTGRAD_DATA"
+
+DATA_FOLDERS: tuple[str, ...] = (f"${DATA_VARIABLE}", "./data/scores", "../shared/data/scores")
+"""Where the real score files are looked for, in this order."""
+
+
+def default_data() -> str | None:
+    """The first of `DATA_FOLDERS` that exists; None where there is none.
+
+    Raises:
+        ValueError: the environment variable names no folder; going on to the next one would measure other scores in silence.
+    """
+    chosen = os.environ.get(DATA_VARIABLE)
+    if chosen and not Path(chosen).is_dir():
+        raise ValueError(f"{DATA_VARIABLE} is {chosen!r}, which is no folder; set it to the folder of the score files, or unset it")
+    folders = [chosen or "" if folder == f"${DATA_VARIABLE}" else folder for folder in DATA_FOLDERS]
+    return next((folder for folder in folders if folder and Path(folder).is_dir()), None)
