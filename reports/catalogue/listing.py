@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .. import stamps
 from .names import KINDS
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def usable(catalogue: Mapping[str, Any]) -> dict[str, Any]:
 
 def warnings() -> list[str]:
     """One sentence for every plugin that cannot be used."""
+    if not stamps.plugins():
+        return []
     from ... import estimators  # noqa: F401 - registers its catalogue
     from ...oracles.plugins import plugins
 
@@ -145,26 +148,38 @@ def first_sentence(kind: type) -> str:
     return " ".join(paragraph.split()).replace("``", "`").partition(". ")[0].rstrip(".")
 
 
+def everything() -> dict[str, list[Record]]:
+    """The records of all kinds; where nothing has changed since they were made, nothing is imported for them."""
+
+    def make() -> dict[str, list[Record]]:
+        return {kind: source() for kind, source in SOURCES.items()}
+
+    return make() if stamps.plugins() else stamps.kept("list", make)
+
+
 def select(kind: str | None, pattern: str | None) -> dict[str, list[Record]]:
     """The records of a kind, or of all kinds, whose names hold a text or match a glob; a word alone that is no kind is such a text.
 
     Raises:
         ValueError: an unknown kind, or a pattern that matches nothing.
     """
-    from ...oracles import registry
-
-    every = {name: SOURCES[name]() for name in ([kind] if kind in KINDS else KINDS)}
+    known = everything()
+    every = {name: known[name] for name in ([kind] if kind in KINDS else KINDS)}
     if kind is not None and kind not in KINDS:
         found = _matching(every, kind) if pattern is None else {}
         if not found:
+            from ...oracles import registry
+
             raise ValueError(f"`list` got {kind!r}; {registry.hint(kind, KINDS)}")
         return found
     if pattern is None:
         return every
     found = _matching(every, pattern)
     if not found:
-        known = [record["name"] for records in every.values() for record in records]
-        raise ValueError(f"`list` got the pattern {pattern!r}, which matches nothing; {registry.hint(pattern, known)}")
+        from ...oracles import registry
+
+        names = [record["name"] for records in every.values() for record in records]
+        raise ValueError(f"`list` got the pattern {pattern!r}, which matches nothing; {registry.hint(pattern, names)}")
     return found
 
 
