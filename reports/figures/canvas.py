@@ -137,9 +137,10 @@ class Picture:
     def png(self, dots_per_inch: int) -> bytes:
         """Pixels on white."""
         import matplotlib as mpl
+        import seaborn as sns
         from matplotlib.figure import Figure
 
-        with mpl.rc_context({key: value for key, value in mpl.rcParamsDefault.items() if key != "backend"}):
+        with mpl.rc_context({key: value for key, value in mpl.rcParamsDefault.items() if key != "backend"}), sns.axes_style("white"):
             figure = Figure(figsize=(self.width / 72, self.height / 72))
             for box in (Box(0, 0, self.width, self.height, self.shapes), *self.boxes):
                 left, bottom = box.left / self.width, 1 - (box.top + box.height) / self.height

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-PACKAGES = ("torch", "numpy", "scipy", "pandas", "pyarrow", "numba", "pebble", "matplotlib", "jinja2", "typer", "rich")
+PACKAGES = ("torch", "numpy", "scipy", "pandas", "pyarrow", "numba", "pebble", "seaborn", "jinja2", "typer", "rich")
 """What every run needs; `safetensors` and `ray` are asked for where they are used."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
