@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import compiled, uncounted
+from .compilation import compiled, inner, uncounted
 from .corral import (
     ATOMS,
     FREED,
@@ -67,7 +67,7 @@ class Found(NamedTuple):
     counters: Array
 
 
-@compiled
+@inner
 def nothing_found() -> Found:
     """Where `record` begins."""
     return Found(np.empty(256, np.int32), np.empty(16, np.int32), np.empty(16), np.zeros(2, np.int64))
@@ -141,7 +141,7 @@ def _to_slots(space: Workspace, inside: Array, count: int) -> int:
     return kept
 
 
-@compiled
+@inner
 def _first(space: Workspace, count: int) -> bool:
     """The best structure alone. An item without a structure gets one that uses a forbidden part, or no part at all."""
     if count <= 0:
@@ -240,7 +240,7 @@ def _set_residual(space: Workspace) -> None:
         space.residual[space.part[place]] = space.scores[place] - mean[place]
 
 
-@compiled
+@inner
 def record(space: Workspace, found: Found, mean: Array, gap: Array, support: Array, item: int) -> Found:
     """Write down the mean [d], gap and number of atoms of an item, and put its atoms behind those of the items before."""
     count = space.counters[ATOMS]
@@ -267,7 +267,7 @@ def record(space: Workspace, found: Found, mean: Array, gap: Array, support: Arr
     return Found(parts, sizes, weights, found.counters)
 
 
-@compiled
+@inner
 def result(found: Found) -> tuple[Array, Array, Array]:
     """What was found, cut to its length: parts, sizes and weights of the atoms."""
     atoms, parts = found.counters

@@ -16,7 +16,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from . import active_set
-from .compilation import compiled, fused, uncounted
+from .compilation import compiled, fused, inner, uncounted
 from .wide_range import LARGEST, NOTHING, logarithm, normalise, reference, relative, split
 
 Array = NDArray[Any]
@@ -63,7 +63,7 @@ def operations(event: tuple[int, ...]) -> int:
     return 3 * event[0] * event[1]
 
 
-@compiled
+@inner
 def _grid(n: int, m: int) -> Grid:
     """The layout of skewed arrays for rows [n, m]."""
     places, end = np.empty(n + m - 1, np.int64), 1
@@ -74,7 +74,7 @@ def _grid(n: int, m: int) -> Grid:
     return Grid(n, m, places, end + LANES)
 
 
-@compiled
+@inner
 def _skew(row, grid, skewed):
     """Lay a row [n, m] out."""
     n, m, places = grid.rows, grid.columns, grid.places
@@ -92,7 +92,7 @@ def _moderate(scores) -> bool:
     return beyond == 0
 
 
-@compiled
+@inner
 def _unskew(skewed, grid, row):
     n, m, places = grid.rows, grid.columns, grid.places
     for i in range(n):
@@ -100,7 +100,7 @@ def _unskew(skewed, grid, row):
             row[i, j] = skewed[uint64(places[i + j] + i)]
 
 
-@compiled
+@inner
 def _lines(n: int) -> Lines:
     size = n + LANES + 2
     return Lines((np.zeros(size), np.zeros(size), np.zeros(size)), (np.zeros(size), np.zeros(size), np.zeros(size)))
@@ -228,7 +228,7 @@ class Workspace(NamedTuple):
     lines: Lines
 
 
-@compiled
+@inner
 def _workspace(n: int, m: int) -> Workspace:
     grid = _grid(n, m)
     chances = Chances(np.zeros(grid.size), np.zeros(grid.size), np.zeros(grid.size))
@@ -246,7 +246,7 @@ def log_partition(rows, log_partition, certified):
         log_partition[b] = _forward(grid, scores, lines, None)
 
 
-@compiled
+@inner
 def _load(row, space):
     """Skew a row and find its chances; gives its log-partition, and whether that is certified."""
     _skew(row, space.grid, space.scores)
@@ -291,7 +291,7 @@ def sample(rows, uniforms, structures, certified):
                 _walk(space.grid, space.chances, positions, uniforms[b, some], structures[b, some])
 
 
-@compiled
+@inner
 def _walk(grid, chances, positions, uniforms, structures):
     """Walks side by side, because the steps of one wait for each other, and without branches, because none could be foreseen."""
     rows, columns = positions
@@ -311,7 +311,7 @@ def _walk(grid, chances, positions, uniforms, structures):
             structures[s, i, j] = 1
 
 
-@compiled
+@inner
 def _best_values(grid, scores, lines, values):
     """The score of the best path to every cell, skewed."""
     n, m, places = grid.rows, grid.columns, grid.places
@@ -330,7 +330,7 @@ def _best_values(grid, scores, lines, values):
         v2, v1, v0 = v1, v0, v2
 
 
-@compiled
+@inner
 def best_parts(row, space, parts):
     """Write the cells i·m + j of the best path, from the last to the first, into ``parts`` (int32, n + m − 1); gives how many there are."""
     n, m, places, values = space.grid.rows, space.grid.columns, space.grid.places, space.results

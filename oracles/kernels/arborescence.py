@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, uncounted
+from .compilation import inner, uncounted
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ class Workspace(NamedTuple):
     sibling: Array  # [2n] the next member; 0 after the last
 
 
-@compiled
+@inner
 def workspace(size: int) -> Workspace:
     """Arrays for one item of event [size, size]."""
     most = 2 * (size - 1)
@@ -99,7 +99,7 @@ def _contract(space: Workspace, first: int, last: int, into: int) -> None:
             arcs[into, h] = -np.inf
 
 
-@compiled
+@inner
 def _grow(space: Workspace, start: int, used: int, single_root: bool) -> tuple[int, int]:
     """Follow best heads from a component until they lead to what is done, contracting cycles.
 
@@ -148,7 +148,7 @@ def _open(space: Workspace, component: int) -> None:
     space.head[member] = head
 
 
-@compiled
+@inner
 def best_parts(row: Array, single_root: bool, space: Workspace, parts: Array) -> int:
     """Write the parts of the best tree of a row [n + 1, n + 1], numbered in the flat event, into int32 ``parts``; gives n.
 

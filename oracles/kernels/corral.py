@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, reordered, uncounted
+from .compilation import compiled, inner, reordered, uncounted
 
 Array = NDArray[Any]
 
@@ -62,7 +62,7 @@ def workspace(size: int, most: int) -> Workspace:
     )  # fmt: skip
 
 
-@compiled
+@inner
 def copied(array: Array, target: Array) -> Array:
     """The target [m], begun with a copy of the array. A loop: assignment between slices takes seconds to compile."""
     for i in range(len(array)):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, ordered, reordered, uncounted
+from .compilation import inner, ordered, reordered, uncounted
 from .exponential import exponentials
 
 Array = NDArray[Any]
@@ -34,7 +34,7 @@ CERTAIN, INFEASIBLE, UNCERTAIN = 0, 1, 2
 """What is known of an item: a result; that it has no tree; nothing, because the range of float64 may not suffice."""
 
 
-@compiled
+@inner
 def weigh(row: Array, single_root: bool, exponents: Array, shift: Array, weights: Array) -> tuple[float, bool, bool]:
     """Fill ``weights`` [n + 1, n + 1].
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, reordered, uncounted
+from .compilation import inner, reordered, uncounted
 from .elimination import CERTAIN, INFEASIBLE, LARGEST, SMALLEST, UNCERTAIN, take_out
 
 Array = NDArray[Any]
@@ -32,7 +32,7 @@ class Blocks(NamedTuple):
     logarithm: Array  # [levels], of the product of all sums so far
 
 
-@compiled
+@inner
 def blocks(size: int) -> Blocks:
     """Blocks for an item of event [size, size]; its weights are yet to be filled in."""
     words, levels = size - 1, 1

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, uncounted
+from .compilation import inner, uncounted
 from .elimination import DEEPEST
 from .exponential import exponentials
 from .lanes import WIDTH, add, divide, greatest, least, load, multiply, multiply_add, spread, store, subtract, where_greater
@@ -39,7 +39,7 @@ class Items(NamedTuple):
     in_range: Array  # bool [WIDTH], whether no weight can be lost
 
 
-@compiled
+@inner
 def items(size, weights):
     """Room for items of event [size, size], and their weights [size, size · WIDTH]."""
     place = size * WIDTH
@@ -48,7 +48,7 @@ def items(size, weights):
     )  # fmt: skip
 
 
-@compiled
+@inner
 def weigh(rows, first, single_root, space):
     """Fill the weights with the items from ``first`` on, the last one again where there are fewer.
 

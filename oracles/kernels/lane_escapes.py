@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, inner, uncounted
+from .compilation import inner, uncounted
 from .lane_elimination import bounds, take_out
 from .lanes import WIDTH, add, divide, load, multiply, multiply_add, spread, store, subtract
 
@@ -30,7 +30,7 @@ class Halves(NamedTuple):
     sums: Array  # [(n + 1) · WIDTH], of blocks after the first of few words
 
 
-@compiled
+@inner
 def halves(size):
     """Blocks for items of event [size, size]."""
     words, levels = size - 1, 1
@@ -46,13 +46,13 @@ def halves(size):
     )  # fmt: skip
 
 
-@compiled
+@inner
 def table(tables, space, level):
     """The table [positions, positions · WIDTH] of a level."""
     return tables[space.starts[level] : space.starts[level + 1]].reshape((space.sizes[level], -1))
 
 
-@compiled
+@inner
 def find(space, rates, rooted, first_sums, extent):
     """Fill ``chances[0]`` for the weights ``weights[0]``, those from the root excepted, which are 1.
 

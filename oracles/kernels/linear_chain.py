@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import active_set
-from .compilation import compiled, uncounted
+from .compilation import compiled, inner, uncounted
 from .exponential import RANGE, SINGLE_RANGE, exponential, exponential_single, exponentials
 from .lanes import (
     WIDTH,
@@ -64,7 +64,7 @@ class Space(NamedTuple):
     suffix_rates: Array  # [2 · columns]
 
 
-@compiled
+@inner
 def _space(rows):
     length, tags = rows.shape[1], rows.shape[2]
     columns = (tags + WIDTH - 1) // WIDTH * WIDTH

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import compiled, uncounted
+from .compilation import inner, uncounted
 from .projective_charts import put_rest
 
 
@@ -32,7 +32,7 @@ class Best(NamedTuple):
     waiting: np.ndarray  # [n + 2, 3] int64: items of the walk, leftward or not, first and last position
 
 
-@compiled
+@inner
 def best_workspace(size, lanes):
     """Room for ``lanes`` items of ``size`` = n + 1 positions."""
     length = size * lanes
@@ -42,7 +42,7 @@ def best_workspace(size, lanes):
     )  # fmt: skip
 
 
-@compiled
+@inner
 def best_parts(row, space, parts, single_root):
     """Write the parts ``head · (n + 1) + modifier`` of the best tree of flat scores [(n + 1)²] into ``parts`` [n]; returns n."""
     # Not literals, for which the compiler would make functions of their own.

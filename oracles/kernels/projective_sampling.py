@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compilation import compiled, uncounted
+from .compilation import inner, uncounted
 from .projective_charts import put_rest
 
 
@@ -21,7 +21,7 @@ class Sampling(NamedTuple):
     waiting: np.ndarray  # [n + 2, 3] int64: items of the walk, leftward or not, first and last position
 
 
-@compiled
+@inner
 def sampling_workspace(size):
     """Room for an item of ``size`` = n + 1 positions."""
     return Sampling(

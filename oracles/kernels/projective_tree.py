@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import active_set
-from .compilation import compiled, uncounted
+from .compilation import compiled, inner, uncounted
 from .exponential import exponentials
 from .projective_best import Best, best_parts, best_workspace, fill_best, load_scores, read_best
 from .projective_charts import LEFT_ARC, RIGHT, RIGHT_ARC, inside, inside_tangents, outside, outside_tangents
@@ -64,7 +64,7 @@ LOST, CERTIFIED, DOUBTFUL, INFEASIBLE = 0, 1, 2, 3
 """Where an item stands: its tables do not fit; they do; something in them was lost; it has no tree, and its log-partition is -inf."""
 
 
-@compiled
+@inner
 def group_of(rows):
     """Room for as many items as share a cache, and not more than there are."""
     count, size = rows.shape[0], rows.shape[1]
@@ -112,7 +112,7 @@ def _take_greatest(row, shift):
         shift[modifier] = shift[modifier] if shift[modifier] > -np.inf else 0.0
 
 
-@compiled
+@inner
 def _take_best(row, group, shift, single_root):
     """The scores of the arcs of the best tree; False, and 0, where none is feasible."""
     size, feasible = len(row), True
@@ -128,7 +128,7 @@ def _take_best(row, group, shift, single_root):
     return feasible
 
 
-@compiled
+@inner
 def _weigh(rows, group, lanes):
     """The weights of the arcs of the items; one whose exponents are too great is lost."""
     size, scores = rows.shape[1], group.best.scores
@@ -159,7 +159,7 @@ def _measure(group, lanes, lane):
     return least, most
 
 
-@compiled
+@inner
 def _shift(rows, group, lanes, attempt, single_root):
     """Choose what is taken off the scores, and tell infeasible items from the others."""
     for lane in range(lanes):
@@ -183,7 +183,7 @@ def _bound(group, lanes, single_root):
             group.state[lane] = CERTIFIED if most <= MOST and agree else LOST
 
 
-@compiled
+@inner
 def fill(rows, group, lanes, attempt, single_root):
     """The inside tables of the group's items, their state and log-partition; returns whether any is certified."""
     size, state, doubtful, some = rows.shape[1], group.state, False, False
@@ -218,7 +218,7 @@ def _next_group(group, waiting, first):
     return count
 
 
-@compiled
+@inner
 def _settle(group, lanes, waiting, failed, certified):
     """Say which rows are certified, and put the others behind the ``failed`` ones that wait for another attempt."""
     for lane in range(lanes):
@@ -306,7 +306,7 @@ def covariance_product(rows, direction, product, certified, single_root):
         waiting = waiting[:failed]
 
 
-@compiled
+@inner
 def _load_directions(direction, group, directions, scales, lanes):
     """Directions of the items, scaled to at most 1, and 0 where an arc has no weight; ``scales`` [lanes] gets their sizes."""
     size, weights = group.weights.shape[1], group.weights

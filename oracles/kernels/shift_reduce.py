@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import active_set
-from .compilation import compiled, uncounted
+from .compilation import compiled, inner, uncounted
 from .exponential import exponentials
 
 Array = NDArray[Any]
@@ -39,7 +39,7 @@ def operations(event: tuple[int, ...]) -> int:
     return 3 * event[0] * event[0]
 
 
-@compiled
+@inner
 def _workspace(size: int) -> Workspace:
     """Arrays for one item of event [size, size, 2]."""
     table, line = np.empty((size, size, 2)), np.empty(size * size)
@@ -70,7 +70,7 @@ def _compare(row: Array, space: Workspace) -> tuple[float, int]:
     return row[0, 0, 0] + values[1, 1], count
 
 
-@compiled
+@inner
 def _policy(row: Array, space: Workspace) -> tuple[float, float]:
     """Fill `Workspace.chances`; gives the score of the best derivation, and the weight of all of them relative to it.
 

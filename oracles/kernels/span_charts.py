@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compilation import compiled, uncounted
+from .compilation import compiled, inner, uncounted
 from .exponential import exponentials
 from .lanes import WIDTH, add, divide, greatest, least, load, multiply, multiply_add, spread, store, subtract, where_greater
 
@@ -99,7 +99,7 @@ def scatter(by_width: Array, starts: Array, leaf: float, matrix: Array) -> None:
             matrix[i, i + w] = by_width[starts[w] + i]
 
 
-@compiled
+@inner
 def _guess(space: Workspace) -> tuple[float, float, float]:
     """A shift from the mean and deviation of the scores that are not forbidden, and the least and the greatest of those."""
     forbidden, zero, one, lanes = spread(-np.inf), spread(0.0), spread(1.0), space.lanes
@@ -180,7 +180,7 @@ def find_best(space: Workspace) -> float:
     return float(chart[WIDTH + (n - 1) * step])
 
 
-@compiled
+@inner
 def evaluate(space: Workspace, leaves: float) -> tuple[float, bool]:
     """The log-partition of the gathered scores, and whether it is certain; fills the chart `inside`."""
     n = len(space.spans)
@@ -224,7 +224,7 @@ def go_down(space: Workspace) -> None:
             store(around, WIDTH + w * step + i, where_greater(value, zero, weighted, zero))
 
 
-@compiled
+@inner
 def scale_rates(space: Workspace) -> float:
     """Divide the direction by its greatest entry, which is given; 0 for forbidden spans, and for the sentence, which is in every tree."""
     zero, top = spread(0.0), spread(0.0)

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from .compilation import compiled, reordered, uncounted
+from .compilation import compiled, inner, reordered, uncounted
 from .exponential import exponentials
 from .selection import kth_largest
 
@@ -146,13 +146,13 @@ def _representable(size: int, k: int) -> bool:
     return math.lgamma(size + 1) - math.lgamma(most + 1) - math.lgamma(size - most + 1) < REPRESENTABLE
 
 
-@compiled
+@inner
 def _polynomials(count: int, k: int) -> np.ndarray:
     """Zeros; column ``BLOCK + j`` of a prefix is its coefficient j, and column j of a worth is what that is worth."""
     return np.zeros((count, BLOCK * (2 + k // BLOCK)))
 
 
-@compiled
+@inner
 def _weigh(row: np.ndarray, k: int, weights: np.ndarray, work: np.ndarray) -> float:
     """Write the weights of a row, and return the score of its best subset: -inf where there is none."""
     origin = kth_largest(row, k, work[0])
