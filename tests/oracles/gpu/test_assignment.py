@@ -121,7 +121,13 @@ def expected_sums(rows: Tensor, direction: Tensor, uniforms: Tensor) -> tuple[Te
 
 @pytest.mark.parametrize(
     ("size", "dtype", "scale"),
-    [(1, torch.float64, 1.0), (2, torch.float32, 0.05), (3, torch.float64, 1.0), (4, torch.float64, 50.0)],
+    [
+        (1, torch.float64, 1.0),
+        (2, torch.float32, 0.05),
+        (3, torch.float64, 50.0),
+        pytest.param(3, torch.float64, 1.0, marks=pytest.mark.sweep),
+        pytest.param(4, torch.float64, 50.0, marks=pytest.mark.sweep),
+    ],
     ids=str,
 )
 def test_sums_equal_those_of_the_twin(size: int, dtype: torch.dtype, scale: float, gpu_kernels: torch.device) -> None:

@@ -19,8 +19,16 @@ def rows_of(scale: float, device: torch.device) -> torch.Tensor:
     return rows.to(device)
 
 
-@pytest.mark.parametrize("scale", [0.05, 1.0, 50.0])
-@pytest.mark.parametrize("alpha", [1.0 + 1e-7, 1.2, 1.5, 1.7, 2.0, 3.0])
+ALPHAS, SCALES = (1.0 + 1e-7, 1.2, 1.5, 1.7, 2.0, 3.0), (0.05, 1.0, 50.0)
+PAIRS = [
+    pytest.param(alpha, scale, marks=() if (x - y) % len(SCALES) == 0 else pytest.mark.sweep)
+    for x, alpha in enumerate(ALPHAS)
+    for y, scale in enumerate(SCALES)
+]
+"""Every exponent at one scale, and in the sweep at all of them."""
+
+
+@pytest.mark.parametrize(("alpha", "scale"), PAIRS)
 def test_equals_the_twin(alpha: float, scale: float, gpu_kernels: torch.device) -> None:
     rows = rows_of(scale, gpu_kernels)
     found = entmax(rows, alpha)

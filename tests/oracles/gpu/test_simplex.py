@@ -8,9 +8,16 @@ import torch
 from structgrad.oracles import Subset, kernels
 from structgrad.oracles.simplex import project
 
+SIZES, SCALES = ((1, 1), (7, 3), (30, 1), (30, 29), (30, 30), (65, 40)), (0.0, 0.05, 1.0, 50.0)
+CASES = [
+    pytest.param(*size, scale, marks=() if (x - y) % len(SCALES) == 0 or size == (7, 3) else pytest.mark.sweep)
+    for x, size in enumerate(SIZES)
+    for y, scale in enumerate(SCALES)
+]
+"""One size at every scale and the others at one, in the sweep all at all of them."""
 
-@pytest.mark.parametrize("scale", [0.0, 0.05, 1.0, 50.0])
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (7, 3), (30, 1), (30, 29), (30, 30), (65, 40)])
+
+@pytest.mark.parametrize(("n", "k", "scale"), CASES)
 def test_equals_the_twin(n: int, k: int, scale: float, gpu_kernels: torch.device) -> None:
     rows = scale * torch.randn(6, n, dtype=torch.float64)
     rows[1] = rows[1].round()
