@@ -193,7 +193,15 @@ def test_permanents_of_whole_numbers_exactly() -> None:
     assert ORACLE.log_partition(torch.zeros(16, 16, dtype=torch.float64)).item() == pytest.approx(math.log(math.factorial(16)), rel=1e-15)
 
 
-@pytest.mark.parametrize(("size", "scale"), [(8, 1.0), (8, 10.0), (8, 100.0), (11, 1.0), (11, 10.0), (11, 100.0)])
+@pytest.mark.parametrize(
+    ("size", "scale"),
+    [
+        (8, 1.0),
+        (8, 10.0),
+        (8, 100.0),
+        *(pytest.param(11, scale, marks=pytest.mark.sweep) for scale in (1.0, 10.0, 100.0)),
+    ],
+)
 def test_permanents_against_inclusion_and_exclusion_with_many_digits(size: int, scale: float) -> None:
     scores = scores_of(size, scale, batch=1, seed=int(scale))[0]
     with mpmath.workdps(60 + int(12 * scale * size / 10)):
