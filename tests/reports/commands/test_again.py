@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +15,21 @@ from structgrad.suites.running import store
 from tests.reports.calling import FEW, SMALL, call
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, as it was left."""
+    folder = tmp_path_factory.mktemp("again") / "run"
+    assert call(*SMALL, *FEW, "-e", "ste", "--out", folder).exit_code == 0
+    shutil.copytree(folder, folder.with_name("kept"))
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    assert call(*SMALL, *FEW, "-e", "ste", "--out", tmp_path / "run").exit_code == 0
-    return tmp_path / "run"
+def folder(finished: Path) -> Path:
+    """The finished run at its place, for as long as a test does with it what it likes: what was said names the place."""
+    shutil.rmtree(finished)
+    shutil.copytree(finished.with_name("kept"), finished)
+    return finished
 
 
 @pytest.fixture
