@@ -51,8 +51,16 @@ def traits(parameters: Sequence[Mapping[str, Any]]) -> list[frozenset[Hashable]]
     factors = [dict(_factors(case)) for case in parameters]
     names = sorted(set().union(*factors))
     every = [[(name, case[name]) for name in names if name in case] for case in factors]
-    few = Counter((first[0], second[0]) for first, second in {pair for case in every for pair in itertools.combinations(case, 2)})
-    return [frozenset(case) | {pair for pair in itertools.combinations(case, 2) if few[pair[0][0], pair[1][0]] <= PAIRS} for case in every]
+    # Of an oracle's case it is the structure that is paired, not its size.
+    paired = [[factor for factor in case if factor[0] + _STRUCTURE not in names] for case in every]
+    few = Counter((first[0], second[0]) for first, second in {pair for case in paired for pair in itertools.combinations(case, 2)})
+    return [
+        frozenset(case) | {pair for pair in itertools.combinations(pairs, 2) if few[pair[0][0], pair[1][0]] <= PAIRS}
+        for case, pairs in zip(every, paired, strict=True)
+    ]
+
+
+_STRUCTURE = ", its structure"
 
 
 def _factors(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -60,7 +68,7 @@ def _factors(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in parameters.items():
         yield name, getattr(value, "stands_for", str(value))
         if hasattr(value, "oracle"):
-            yield f"{name}.oracle", value.oracle.name
+            yield name + _STRUCTURE, value.oracle.name
 
 
 def _sweeping(config: pytest.Config) -> bool:
