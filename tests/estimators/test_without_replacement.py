@@ -188,7 +188,8 @@ def test_too_few_are_feasible() -> None:
 
 
 UNBIASED = (ImportanceWeightedSet(2), ImportanceWeightedSet(3), ImportanceWeightedSet(1, baseline=False))
-STEPS = torch.arange(-45, 5, 0.05, dtype=torch.float64)
+STEP = 0.2
+STEPS = torch.arange(-45, 5, STEP, dtype=torch.float64)
 
 
 def over_thresholds(estimator: ImportanceWeightedSet, case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
@@ -196,7 +197,7 @@ def over_thresholds(estimator: ImportanceWeightedSet, case: OracleCase, loss: Lo
     _, chances, drawn = every_set(case, scores, estimator.num_samples)
     threshold = drawn.log_rest - STEPS.unsqueeze(-1)
     beaten = (1 - (-(drawn.log_probs - threshold.unsqueeze(-1)).exp()).exp()).prod(-1)
-    density = beaten * (STEPS - STEPS.exp()).exp().unsqueeze(-1) * 0.05
+    density = beaten * (STEPS - STEPS.exp()).exp().unsqueeze(-1) * STEP
     torch.testing.assert_close(density.sum(0), chances, rtol=1e-8, atol=1e-12)
     spread = DrawnSet(
         drawn.structures.unsqueeze(1).expand(-1, len(STEPS), *drawn.structures.shape[1:]).flatten(1, 2),
