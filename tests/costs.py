@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-BUDGET = 380.0
+BUDGET = 400.0
 """CPU seconds that the default set takes, on a machine that does the fixed piece of work in `REFERENCE` seconds."""
 
 REFERENCE = 0.04
@@ -126,7 +126,7 @@ def pace() -> float:
             sorted(range(number % 50), key=lambda index: -index)
         return time.process_time() - start
 
-    return min(work() for _ in range(3))
+    return statistics.median(work() for _ in range(5))
 
 
 def _cpu_seconds() -> float:
