@@ -26,7 +26,7 @@ def slow(kind, pause):
         return original(self, *arguments, **options)
     kind.surrogate = slower
 slow(LeaveOneOut, {pause})
-slow(StraightThrough, 0.005)
+slow(StraightThrough, 0.01)
 with open(sys.argv[-1]) as file:
     exec(compile(file.read(), sys.argv[-1], "exec"), {{"__name__": "__main__"}})
 """
@@ -101,7 +101,7 @@ def interpreter(folder: Path, name: str, pause: float) -> str:
 def timed(tmp_path_factory: pytest.TempPathFactory) -> list[TimeComparison]:
     """Three cells in one pair of processes: `rloo`, which sleeps longer, one of which nothing changed, and one that there is not."""
     folder = tmp_path_factory.mktemp("interpreters")
-    base, head = interpreter(folder, "base", 0.020), interpreter(folder, "head", 0.027)
+    base, head = interpreter(folder, "base", 0.030), interpreter(folder, "head", 0.040)
     with pytest.MonkeyPatch.context() as patched:
         # Both sides find the structgrad that is tested, however it is installed.
         patched.setattr("structgrad.suites.comparison.timing._without_path", lambda variables: variables)
