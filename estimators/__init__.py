@@ -12,7 +12,7 @@ from .categories.gumbel_rao import GappedStraightThrough, GumbelRao
 from .categories.reinmax import ReinMax, ReinMaxRao
 from .exact import ExactMarginalisation
 from .identity import Identity, PerturbedIdentity
-from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma
+from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_noise
 from .perturbation.gumbel import GumbelSoftmax, StraightThroughGumbel
 from .perturbation.gumbel_crf import GumbelCRF, StraightThroughGumbelCRF
 from .perturbation.perturb_and_map import PerturbAndMAP, PerturbAndParse
@@ -244,6 +244,7 @@ __all__ = [
     "half_variance",
     "hamming",
     "make_estimator",
+    "make_noise",
     "margin_perceptron",
     "margin_sparsemap_loss",
     "oscarmax",
@@ -260,15 +261,9 @@ def make_estimator(name: str) -> Estimator[Any]:
 
     Example:
         >>> make_estimator("imle[lambda=2.5, noise=sum_of_gamma/k=5]")
-        ImplicitMLE(lambda_=2.5, noise=SumOfGamma(k=5, scale=1.0, terms=10), num_samples=1, divide_by_lambda=False)
+        ImplicitMLE(lambda_=2.5, noise=SumOfGamma(k=5.0, scale=1.0, terms=10), num_samples=1, divide_by_lambda=False)
     """
-    estimator = registry.build(name, AVAILABLE_ESTIMATORS, "estimator", {"noise": _noise})
+    estimator = registry.build(name, AVAILABLE_ESTIMATORS, "estimator", {Noise: make_noise})
     if not isinstance(estimator, Estimator):
         raise ValueError(f"got {name!r}, a {type(estimator).__name__}; expected an estimator")
     return estimator
-
-
-def _noise(text: str) -> Noise:
-    kind, _, options = text.partition("/")
-    noise: Noise = registry.build(f"{kind}[{options.replace('/', ',')}]", NOISES, "noise")
-    return noise

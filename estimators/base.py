@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
+from ..oracles.options import Configured
 
 Loss = Callable[[Tensor], Tensor]
 """``[..., *batch, *event] -> [..., *batch]``: one value per structure. It may hold parameters, and data per batch row."""
@@ -85,7 +86,7 @@ def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return checked
 
 
-class Estimator(abc.ABC, Generic[O]):
+class Estimator(Configured, abc.ABC, Generic[O]):
     """An estimator of the gradient of an expected (or relaxed) loss with respect to scores.
 
     A concrete estimator is a frozen dataclass of options. `surrogate` is what one trains with; `gradient` is what one measures.
@@ -224,20 +225,6 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
     return losses
 
 
-def check_positive(name: str, **options: float) -> None:
-    """ValueError with the first of an estimator's options that is not above 0."""
-    for option, value in options.items():
-        if not value > 0:
-            raise ValueError(f"`{name}` got {option.rstrip('_')}={value}; expected a positive number")
-
-
-def check_at_least_one(name: str, **options: int) -> None:
-    """ValueError with the first of an estimator's counts that is not at least 1."""
-    for option, value in options.items():
-        if value < 1:
-            raise ValueError(f"`{name}` got {option}={value}; expected at least 1")
-
-
 def expand_samples(scores: Tensor, samples: int, event_ndim: int) -> Tensor:
     """[*batch, *event] -> [*batch, samples, *event] without a copy. Samples come after the batch, so that seed blocks cut the batch."""
     batch_dims = scores.ndim - event_ndim
@@ -330,8 +317,6 @@ __all__ = [
     "ProjectionOracle",
     "SamplingOracle",
     "carry",
-    "check_at_least_one",
-    "check_positive",
     "evaluate",
     "expand_samples",
     "moving_parts",

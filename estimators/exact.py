@@ -12,7 +12,8 @@ from torch import Tensor
 from ..oracles.base import EnumerableOracle, MarginalOracle, Oracle
 from ..oracles.derivatives import unsqueeze_event
 from ..oracles.masking import share_rows
-from .base import Estimator, Evaluations, Loss, Objective, check_at_least_one, evaluate, with_gradient
+from ..oracles.options import Count
+from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 from .enumeration import ListedOracle, chunks
 
 
@@ -34,16 +35,13 @@ class ExactMarginalisation(Estimator[ListedOracle]):
         tensor([-0.0390, -0.3454,  0.3843])
     """
 
-    chunk: int = 128
+    chunk: Count = 128
 
     name: ClassVar[str] = "exact"
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle, EnumerableOracle)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
     deterministic: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_at_least_one(self.name, chunk=self.chunk)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, argmax=1, enumerations=1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..oracles.base import Oracle
 from .base import Evaluations, Objective, PathwiseEstimator, moving_parts, with_backward
-from .noise import Gumbel, Noise
+from .noise import AnyNoise, Gumbel
 
 
 class ProjectedIdentity(PathwiseEstimator[Oracle]):
@@ -120,7 +120,7 @@ class PerturbedIdentity(ProjectedIdentity):
         True
     """
 
-    noise: Noise = Gumbel()
+    noise: AnyNoise = Gumbel()
     centre: bool = True
     normalise: bool = True
 

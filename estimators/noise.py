@@ -5,17 +5,19 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
+from ..oracles import registry
 from ..oracles.base import Oracle
+from ..oracles.options import Configured, Positive, Within
 from ..oracles.random_streams import gumbel_quantile, inner_uniform
 from .gamma_sums import MOST_TERMS, gamma_sum_quantile
 
 
-class Noise(abc.ABC):
+class Noise(Configured, abc.ABC):
     """Independent noise on every part of a structure, in float64: the tails of float32 uniforms end too early.
 
     It is made of one uniform per part by the inverse of its distribution function, and so increases with it.
@@ -64,12 +66,8 @@ class Gumbel(SmoothNoise):
         0.6
     """
 
-    scale: float = 1.0
+    scale: Positive = 1.0
     name: ClassVar[str] = "gumbel"
-
-    def __post_init__(self) -> None:
-        if not self.scale > 0:
-            raise ValueError(f"`Gumbel` got scale={self.scale}; expected a positive number")
 
     def _quantile(self, uniform: Tensor) -> Tensor:
         return gumbel_quantile(uniform).mul_(self.scale)
@@ -93,12 +91,8 @@ class Normal(SmoothNoise):
         tensor([ 0.2500, -0.5000])
     """
 
-    scale: float = 1.0
+    scale: Positive = 1.0
     name: ClassVar[str] = "normal"
-
-    def __post_init__(self) -> None:
-        if not self.scale > 0:
-            raise ValueError(f"`Normal` got scale={self.scale}; expected a positive number")
 
     def _quantile(self, uniform: Tensor) -> Tensor:
         normal: Tensor = torch.special.ndtri(uniform)
@@ -128,14 +122,10 @@ class SumOfGamma(Noise):
         (0.1, 0.31)
     """
 
-    k: float = 1.0
-    scale: float = 1.0
-    terms: int = 10
+    k: Positive = 1.0
+    scale: Positive = 1.0
+    terms: Annotated[int, Within(least=1, most=MOST_TERMS)] = 10
     name: ClassVar[str] = "sum_of_gamma"
-
-    def __post_init__(self) -> None:
-        if not (self.k > 0 and self.scale > 0 and 1 <= self.terms <= MOST_TERMS):
-            raise ValueError(f"`SumOfGamma` got {self}; expected k > 0, scale > 0 and 1 <= terms <= {MOST_TERMS}")
 
     def _quantile(self, uniform: Tensor) -> Tensor:
         total = gamma_sum_quantile(uniform, 1 / self.k, self.terms).mul_(self.k / self.terms)
@@ -143,3 +133,18 @@ class SumOfGamma(Noise):
 
 
 NOISES: dict[str, type[Noise]] = {"gumbel": Gumbel, "normal": Normal, "sum_of_gamma": SumOfGamma}
+
+AnyNoise = Annotated[Noise, "a noise: gumbel, normal or sum_of_gamma"]
+AnySmoothNoise = Annotated[SmoothNoise, "a noise of known density: gumbel or normal"]
+
+
+def make_noise(text: str) -> Noise:
+    """The noise of a name such as ``gumbel`` or ``sum_of_gamma/k=5/scale=1``.
+
+    Example:
+        >>> make_noise("normal/scale=2")
+        Normal(scale=2.0)
+    """
+    kind, _, options = text.partition("/")
+    noise: Noise = registry.build(f"{kind}[{options.replace('/', ',')}]", NOISES, "noise")
+    return noise

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..oracles.base import MarginalOracle, Oracle, SamplingOracle
 from ..oracles.masking import scaled
-from .base import Evaluations, Objective, PathwiseEstimator, check_positive, straight_through
+from ..oracles.options import Positive
+from .base import Evaluations, Objective, PathwiseEstimator, straight_through
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,13 @@ class StraightThroughMarginals(PathwiseEstimator[MarginalOracle]):
         tensor([-0.0390, -0.3454,  0.3843])
     """
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
     name: ClassVar[str] = "ste_marginals"
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "martins2019latent")
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "argmax"
     deterministic: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1)
@@ -134,15 +132,12 @@ class Simple(PathwiseEstimator[SamplingOracle]):
         tensor([-0.0390, -0.3454,  0.3843])
     """
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
     name: ClassVar[str] = "simple"
     references: ClassVar[tuple[str, ...]] = ("ahmed2023simple",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, samples=1, marginals=1)

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, inner
+from ..oracles.options import Configured, Count
 from .base import expand_samples
-from .noise import Gumbel, Noise
+from .noise import AnyNoise, Gumbel
 
 
 def fenchel_young(conjugate: Tensor, regulariser: Tensor | float, target_score: Tensor) -> Tensor:
@@ -231,7 +232,7 @@ def margin_sparsemap_loss(
 
 
 @dataclass(frozen=True)
-class PerturbedFenchelYoung:
+class PerturbedFenchelYoung(Configured):
     """The perturbed Fenchel–Young loss, ``E max_z ⟨θ + ε, z⟩ − ⟨θ, y⟩`` up to a constant, of gradient ``E argmax(θ + ε) − y``.
 
     The mean of structured perceptrons at noisy scores, ``(1/M) Σ_m max_z ⟨θ + ε_m, z⟩ − ⟨θ + ε_m, y⟩``: at least 0, and above the formula
@@ -263,12 +264,8 @@ class PerturbedFenchelYoung:
         True
     """
 
-    num_samples: int = 10
-    noise: Noise = Gumbel()
-
-    def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ValueError(f"`PerturbedFenchelYoung` got num_samples={self.num_samples}; expected at least 1")
+    num_samples: Count = 10
+    noise: AnyNoise = Gumbel()
 
     def __call__(
         self, oracle: Oracle, scores: Tensor, target: Tensor, *, generator: torch.Generator, lengths: Tensor | None = None

@@ -27,6 +27,7 @@ from torch import Tensor
 from . import active_set, kernels
 from .derivatives import LogPartition, Marginals, twin_covariance_product, twin_marginals, unsqueeze_event
 from .masking import cut, log_sum_exp, share_rows, sparse_max, zero_ignored
+from .options import Configured
 from .random_streams import random_uniform, standard_gumbel
 from .sparse_solution import Projection, SparseSolution
 
@@ -43,7 +44,7 @@ MAX_RANK = 2**62
 """The largest number of structures that can be unranked: ranks are int64."""
 
 
-class Oracle(abc.ABC):
+class Oracle(Configured, abc.ABC):
     """A finite set of structures with a MAP solver.
 
     A subclass is a frozen dataclass that holds options (never tensors), and implements `count`, `_check_event` and `_argmax`; the public

@@ -26,10 +26,6 @@ class DependencyTree(Oracle, abc.ABC):
 
     single_root: bool = True
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.single_root, bool):
-            raise ValueError(f"`{type(self).__name__}` got single_root={self.single_root!r}; expected True or False")
-
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
         (length,) = cls._sizes(sizes, "length")

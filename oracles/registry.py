@@ -2,76 +2,89 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from . import options
 from .plugins import file_module
 
+_COMMA = re.compile(r",(?![^()]*\))")
 _PATTERN = re.compile(r"^(?P<name>[\w.:]+|[^\[\]]+\.py:\w+)(?:\[(?P<options>.*)\])?$")
 
 
-def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Split ``name[option=value, ...]``; values are Python literals, or strings where they are none.
+def parse(text: str) -> tuple[str, dict[str, str]]:
+    """Split ``name[option=value, ...]``; values are text, which means what the option declares. A tuple goes in parentheses.
 
     Example:
         >>> parse("imle[lambda=2.5, noise=gumbel]")
-        ('imle', {'lambda_': 2.5, 'noise': 'gumbel'})
+        ('imle', {'lambda_': '2.5', 'noise': 'gumbel'})
     """
     match = _PATTERN.match(text.strip())
     if match is None:
         raise ValueError(f"got the name {text!r}; expected `name` or `name[option=value,...]`")
-    options: dict[str, Any] = {}
-    for item in filter(None, (match["options"] or "").split(",")):
-        key, equals, value = item.partition("=")
-        if not equals or not key.strip():
+    found: dict[str, str] = {}
+    for item in filter(None, _COMMA.split(match["options"] or "")):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not key or not value:
             raise ValueError(f"got the option {item.strip()!r} in {text!r}; expected `option=value`")
-        key = key.strip()
-        options[f"{key}_" if keyword.iskeyword(key) else key] = _literal(value.strip())
-    return match["name"], options
+        option = f"{key}_" if keyword.iskeyword(key) else key
+        if option in found:
+            raise ValueError(f"got the option {key!r} twice in {text!r}; expected it once")
+        found[option] = value
+    return match["name"], found
 
 
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def build(text: str, registry: Mapping[str, Any], kind: str, readers: Mapping[str, Callable[[str], Any]] | None = None) -> Any:
+def build(text: str, registry: Mapping[str, Any], kind: str, readers: options.Readers | None = None) -> Any:
     """The object that a name means: an entry of the registry, ``module:attribute`` or ``file.py:attribute``, called with the options.
 
     Args:
         text: the name, with options in brackets.
         registry: known names.
         kind: what is built, for messages.
-        readers: options that are no literals, each with the function that reads its text.
+        readers: classes of objects that options hold, each with the function that reads its text.
 
     Raises:
         ValueError: an unknown name (with the nearest known ones) or an option that the constructor refuses.
     """
-    name, options = parse(text)
+    name, given = parse(text)
     factory = imported(name, kind) if ":" in name else registry.get(name)
     if factory is None:
         raise ValueError(unknown(name, registry, kind))
     if not callable(factory):
         return factory
-    _check_options(text, factory, options, kind)
-    for option, reader in (readers or {}).items():
-        if isinstance(options.get(option), str):
-            options[option] = reader(options[option])
+    _check_options(text, factory, given, kind)
     try:
-        return factory(**options)
+        return factory(**read(name, factory, given, readers or {}))
     except TypeError as error:
         raise ValueError(f"{kind} {text!r}: {error}") from error
 
 
-def _check_options(text: str, factory: Any, options: Mapping[str, Any], kind: str) -> None:
+def read(name: str, factory: Any, given: Mapping[str, str], readers: options.Readers) -> dict[str, Any]:
+    """The values that texts mean as options of a class or function.
+
+    Raises:
+        ValueError: a text that is not what the option takes.
+    """
+    try:
+        kinds = options.declared(factory)
+    except ValueError:  # some built-in classes tell nothing
+        kinds = {}
+    found = {}
+    for option, text in given.items():
+        kind = kinds.get(option, options.Anything())
+        try:
+            found[option] = kind.read(text, readers)
+        except options.RefusedError:
+            raise ValueError(options.refusal(name, option, text, kind)) from None
+    return found
+
+
+def _check_options(text: str, factory: Any, given: Mapping[str, str], kind: str) -> None:
     """Refuse an option that the constructor does not know, or the lack of one that it needs, under the name that a user types."""
     try:
         parameters = inspect.signature(factory).parameters
@@ -80,11 +93,11 @@ def _check_options(text: str, factory: Any, options: Mapping[str, Any], kind: st
     if any(parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) for parameter in parameters.values()):
         return
     known = {name: name.rstrip("_") for name in parameters}
-    for option in options:
+    for option in given:
         if option not in known:
             reason = unknown(option.rstrip("_"), known.values(), "option") if known else f"got {option!r}; it takes no options"
             raise ValueError(f"{kind} {text!r}: {reason}")
-    missing = [name for name, parameter in parameters.items() if parameter.default is parameter.empty and name not in options]
+    missing = [name for name, parameter in parameters.items() if parameter.default is parameter.empty and name not in given]
     if missing:
         raise ValueError(f"{kind} {text!r} lacks an option; expected {parse(text)[0]}[{known[missing[0]]}=...]")
 

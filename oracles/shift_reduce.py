@@ -58,10 +58,6 @@ class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle)
     kernel: ClassVar[str] = "shift_reduce"
     _ignores_entries: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.normalization not in ("global", "local"):
-            raise ValueError(f'`ShiftReduce` got normalization={self.normalization!r}; expected "global" or "local"')
-
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
         (length,) = cls._sizes(sizes, "length")

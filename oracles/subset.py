@@ -13,6 +13,7 @@ from torch.nn.functional import pad, softplus
 from . import simplex
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax
 from .capabilities import SubsetOracle
+from .options import Count
 from .sparse_solution import Projection
 
 
@@ -40,16 +41,12 @@ class Subset(SubsetOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
         435
     """
 
-    k: int
+    k: Count
 
     name: ClassVar[str] = "subset"
     event_ndim: ClassVar[int] = 1
     references: ClassVar[tuple[str, ...]] = ("chen1997statistical", "ahmed2023simple")
     kernel: ClassVar[str | None] = "subset"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
-            raise ValueError(f"`Subset` got k={self.k!r}; expected an integer of at least 1")
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:

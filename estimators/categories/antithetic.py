@@ -12,8 +12,9 @@ from torch import Tensor
 from ...oracles.base import Oracle
 from ...oracles.capabilities import FactorisedOracle
 from ...oracles.derivatives import unsqueeze_event
+from ...oracles.options import Count
 from ...oracles.random_streams import random_uniform
-from ..base import Estimator, Evaluations, Loss, Objective, check_at_least_one, evaluate, with_gradient
+from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 from .factorised import gumbels, log_probabilities, moving_categories
 
 
@@ -28,9 +29,6 @@ class AntitheticBits(Estimator[FactorisedOracle]):
     needs: ClassVar[tuple[type[Oracle], ...]] = (FactorisedOracle,)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_at_least_one(self.name, num_pairs=self.num_pairs)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=2 * self.num_pairs)
@@ -81,7 +79,7 @@ class ARM(AntitheticBits):
         [0.22, 0.32]
     """
 
-    num_pairs: int = 1
+    num_pairs: Count = 1
 
     name: ClassVar[str] = "arm"
     references: ClassVar[tuple[str, ...]] = ("yin2019arm",)
@@ -113,7 +111,7 @@ class DisARM(AntitheticBits):
         tensor([[-0.1000,  0.1000]])
     """
 
-    num_pairs: int = 1
+    num_pairs: Count = 1
 
     name: ClassVar[str] = "disarm"
     references: ClassVar[tuple[str, ...]] = ("dong2020disarm", "yin2020probabilistic")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...oracles.base import Oracle
 from ...oracles.capabilities import FactorisedOracle
+from ...oracles.options import Positive
 from ..base import Estimator, Evaluations, Loss, Objective, evaluate, upstream_gradient, with_gradient
 from .factorised import conditional_race, gumbels, log_probabilities, moving_categories
 
@@ -70,7 +71,7 @@ class Rebar(Estimator[FactorisedOracle]):
     """
 
     eta: float = 1.0
-    temperature: float = 0.5
+    temperature: Positive = 0.5
 
     name: ClassVar[str] = "rebar"
     references: ClassVar[tuple[str, ...]] = ("tucker2017rebar",)
@@ -78,10 +79,6 @@ class Rebar(Estimator[FactorisedOracle]):
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.eta) and 0 < self.temperature < math.inf):
-            raise ValueError(f"`{self.name}` got eta={self.eta}, temperature={self.temperature}; expected a number and a positive number")
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=3, loss_gradients=2, samples=1, marginals=1, perturbations=2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from ...oracles.options import Count, NonNegative, Positive
 from ..base import Evaluations
 from .factorised import ExactSampleForward, PullBack, Race, softmax_product
 
@@ -18,13 +18,6 @@ class ConditionalRaces(ExactSampleForward):
 
     temperature: float
     num_conditionals: int
-
-    def __post_init__(self) -> None:
-        if not (0 < self.temperature < math.inf and self.num_conditionals >= 1):
-            raise ValueError(
-                f"`{self.name}` got temperature={self.temperature}, num_conditionals={self.num_conditionals}; "
-                "expected a positive temperature and at least 1 conditional"
-            )
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, samples=1, perturbations=self.num_conditionals)
@@ -56,8 +49,8 @@ class GumbelRao(ConditionalRaces):
         0.167
     """
 
-    temperature: float = 1.0
-    num_conditionals: int = 10
+    temperature: Positive = 1.0
+    num_conditionals: Count = 10
 
     name: ClassVar[str] = "gumbel_rao"
     references: ClassVar[tuple[str, ...]] = ("paulus2021rao",)
@@ -91,19 +84,11 @@ class GappedStraightThrough(ExactSampleForward):
         (tensor([1., 0., 0.]), tensor([ 0.0611, -0.2955,  0.2344]))
     """
 
-    temperature: float = 1.0
-    gap: float | Literal["p"] = 1.0
+    temperature: Positive = 1.0
+    gap: NonNegative | Literal["p"] = 1.0
 
     name: ClassVar[str] = "gst"
     references: ClassVar[tuple[str, ...]] = ("fan2022training",)
-
-    def __post_init__(self) -> None:
-        sensible = self.gap == "p" or (isinstance(self.gap, int | float) and 0 <= self.gap < math.inf)
-        if not (0 < self.temperature < math.inf and sensible):
-            raise ValueError(
-                f"`{self.name}` got temperature={self.temperature}, gap={self.gap!r}; "
-                'expected a positive temperature, and a gap of at least 0 or "p"'
-            )
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, samples=1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from ...oracles.options import Count, Positive, Within
 from ..base import Evaluations
 from .factorised import ExactSampleForward, PullBack, Race, softmax_product
 from .gumbel_rao import ConditionalRaces
@@ -40,14 +40,10 @@ class ReinMax(ExactSampleForward):
         [0.33, -0.44, 0.1]
     """
 
-    temperature: float = 1.0
+    temperature: Annotated[float, Within(least=1)] = 1.0
 
     name: ClassVar[str] = "reinmax"
     references: ClassVar[tuple[str, ...]] = ("liu2023bridging",)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.temperature < math.inf:
-            raise ValueError(f"`{self.name}` got temperature={self.temperature}; expected at least 1")
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, samples=1)
@@ -85,8 +81,8 @@ class ReinMaxRao(ConditionalRaces):
         0.25
     """
 
-    temperature: float = 1.0
-    num_conditionals: int = 10
+    temperature: Positive = 1.0
+    num_conditionals: Count = 10
 
     name: ClassVar[str] = "reinmax_rao"
     references: ClassVar[tuple[str, ...]] = ("wang2026beyond", "liu2023bridging", "paulus2021rao")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...oracles.base import MarginalOracle, Oracle
 from ...oracles.capabilities import FactorisedOracle
-from ..base import Evaluations, Objective, PathwiseEstimator, check_positive
+from ...oracles.options import Positive
+from ..base import Evaluations, Objective, PathwiseEstimator
 from ..categories.factorised import gumbels, log_probabilities, possible_parts
 from ..noise import Gumbel
 from .perturb_and_map import discrete_forward
@@ -45,7 +46,7 @@ class GumbelSoftmax(PathwiseEstimator[FactorisedOracle]):
         True
     """
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
     name: ClassVar[str] = "gumbel_softmax"
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
@@ -53,9 +54,6 @@ class GumbelSoftmax(PathwiseEstimator[FactorisedOracle]):
     objective: ClassVar[Objective] = "relaxed"
     unbiased: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, perturbations=1)
@@ -91,15 +89,12 @@ class StraightThroughGumbel(PathwiseEstimator[MarginalOracle]):
         [-0.02, -0.32, 0.34]
     """
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
     name: ClassVar[str] = "st_gumbel"
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "perturbed"
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)

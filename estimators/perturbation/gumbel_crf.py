@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle, RelaxedOracle
-from ..base import Evaluations, Objective, PathwiseEstimator, check_positive
+from ...oracles.options import Positive
+from ..base import Evaluations, Objective, PathwiseEstimator
 
 
 class RelaxedWalk(PathwiseEstimator[RelaxedOracle]):
@@ -18,9 +19,6 @@ class RelaxedWalk(PathwiseEstimator[RelaxedOracle]):
     temperature: float
 
     needs: ClassVar[tuple[type[Oracle], ...]] = (RelaxedOracle,)
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, relaxations=1)
@@ -50,7 +48,7 @@ class GumbelCRF(RelaxedWalk):
         tensor([1., 1.])
     """
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
     name: ClassVar[str] = "gumbel_crf"
     references: ClassVar[tuple[str, ...]] = ("fu2020latent",)
@@ -84,7 +82,7 @@ class StraightThroughGumbelCRF(RelaxedWalk):
         (True, [0.4, 0.6])
     """
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
     name: ClassVar[str] = "gumbel_crf_st"
     references: ClassVar[tuple[str, ...]] = ("fu2020latent",)

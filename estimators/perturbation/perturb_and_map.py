@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import MarginalOracle, Oracle
-from ..base import Evaluations, Objective, PathwiseEstimator, check_positive, straight_through
-from ..noise import Gumbel, Noise
+from ...oracles.options import Positive
+from ..base import Evaluations, Objective, PathwiseEstimator, straight_through
+from ..noise import AnyNoise, Gumbel
 from ..straight_through import replace_value, tempered_marginals
 
 
@@ -33,7 +34,7 @@ class PerturbAndMAP(PathwiseEstimator[Oracle]):
         tensor([2., 2., 2., 2., 2.])
     """
 
-    noise: Noise = Gumbel()
+    noise: AnyNoise = Gumbel()
 
     name: ClassVar[str] = "perturb_and_map"
     references: ClassVar[tuple[str, ...]] = ("papandreou2011perturb",)
@@ -73,16 +74,13 @@ class PerturbAndParse(PathwiseEstimator[MarginalOracle]):
         0.27
     """
 
-    noise: Noise = Gumbel()
-    temperature: float = 1.0
+    noise: AnyNoise = Gumbel()
+    temperature: Positive = 1.0
 
     name: ClassVar[str] = "perturb_and_parse"
     references: ClassVar[tuple[str, ...]] = ("corro2019differentiable",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "perturbed"
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)
@@ -91,6 +89,6 @@ class PerturbAndParse(PathwiseEstimator[MarginalOracle]):
         return discrete_forward(oracle, self.noise.perturb(oracle, scores, generator=generator), self.temperature)
 
 
-def discrete_forward(oracle: MarginalOracle, scores: Tensor, temperature: float = 1.0) -> Tensor:
+def discrete_forward(oracle: MarginalOracle, scores: Tensor, temperature: Positive = 1.0) -> Tensor:
     """The best structure, with the backward of the marginals of ``scores / temperature``."""
     return replace_value(tempered_marginals(oracle, scores, temperature), oracle.argmax(scores))

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle
 from ...oracles.derivatives import unsqueeze_event
+from ...oracles.options import Count, Positive
 from ..base import (
     Evaluations,
     Objective,
     PathwiseEstimator,
-    check_at_least_one,
-    check_positive,
     expand_samples,
     moving_parts,
     with_backward,
 )
-from ..noise import Normal, SmoothNoise
+from ..noise import AnySmoothNoise, Normal, SmoothNoise
 
 ControlVariate = Literal["none", "argmax", "leave_one_out"]
 
@@ -41,11 +40,7 @@ class MeanOfPerturbed(PathwiseEstimator[Oracle]):
     inside_hull: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(self.name, sigma=self.sigma)
-        check_at_least_one(self.name, num_samples=self.num_samples)
-        known = get_args(ControlVariate)
-        if self.control_variate not in known:
-            raise ValueError(f"`{self.name}` got control_variate={self.control_variate!r}; expected one of {', '.join(known)}")
+        super().__post_init__()
         if self.control_variate == "leave_one_out" and self.num_samples < 2:
             raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 2, the others are the control variate")
 
@@ -124,18 +119,13 @@ class PerturbedOptimizer(MeanOfPerturbed):
         [-0.04, -0.35, 0.39]
     """
 
-    sigma: float = 1.0
-    num_samples: int = 10
-    noise: SmoothNoise = Normal()
+    sigma: Positive = 1.0
+    num_samples: Count = 10
+    noise: AnySmoothNoise = Normal()
     control_variate: ControlVariate = "leave_one_out"
 
     name: ClassVar[str] = "perturbed_optimizer"
     references: ClassVar[tuple[str, ...]] = ("berthet2020learning", "abernethy2016perturbation")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.noise, SmoothNoise):
-            raise ValueError(f"`{self.name}` got noise={self.noise}, whose density is not known; expected Normal or Gumbel")
 
     def _noise(self) -> SmoothNoise:
         return self.noise
@@ -179,8 +169,8 @@ class MultiplicativePerturbation(MeanOfPerturbed):
         True
     """
 
-    sigma: float = 1.0
-    num_samples: int = 10
+    sigma: Positive = 1.0
+    num_samples: Count = 10
     control_variate: ControlVariate = "leave_one_out"
 
     name: ClassVar[str] = "perturbed_multiplicative"

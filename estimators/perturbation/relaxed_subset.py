@@ -12,7 +12,8 @@ from torch import Tensor
 from ...oracles.base import Oracle, at_least_single
 from ...oracles.capabilities import SubsetOracle
 from ...oracles.masking import log_sum_exp
-from ..base import Evaluations, Objective, PathwiseEstimator, check_positive
+from ...oracles.options import Positive
+from ..base import Evaluations, Objective, PathwiseEstimator
 from ..noise import Gumbel
 from ..straight_through import replace_value
 
@@ -41,7 +42,7 @@ class RelaxedTopK(PathwiseEstimator[SubsetOracle]):
         tensor([2.0000, 2.0000, 2.0000, 2.0000, 2.0000])
     """
 
-    temperature: float = 0.1
+    temperature: Positive = 0.1
 
     name: ClassVar[str] = "relaxed_top_k"
     references: ClassVar[tuple[str, ...]] = ("xie2019reparameterizable",)
@@ -49,9 +50,6 @@ class RelaxedTopK(PathwiseEstimator[SubsetOracle]):
     objective: ClassVar[Objective] = "relaxed"
     unbiased: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, perturbations=1)
@@ -80,15 +78,12 @@ class StraightThroughTopK(PathwiseEstimator[SubsetOracle]):
         tensor([1., 1., 0.])
     """
 
-    temperature: float = 0.1
+    temperature: Positive = 0.1
 
     name: ClassVar[str] = "relaxed_top_k_st"
     references: ClassVar[tuple[str, ...]] = ("xie2019reparameterizable", "jang2017categorical")
     needs: ClassVar[tuple[type[Oracle], ...]] = (SubsetOracle,)
     objective: ClassVar[Objective] = "perturbed"
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, perturbations=1)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import MarginalOracle, Oracle, ProjectionOracle
-from ..base import Evaluations, Objective, PathwiseEstimator, check_positive
-from ..noise import Gumbel, Noise
+from ...oracles.options import Positive
+from ..base import Evaluations, Objective, PathwiseEstimator
+from ..noise import AnyNoise, Gumbel, Noise
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - as in the base class
 
@@ -27,9 +28,6 @@ class NoisyRelaxation(PathwiseEstimator[O]):
     objective: ClassVar[Objective] = "relaxed"
     unbiased: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def _utilities(self, oracle: O, scores: Tensor, generator: torch.Generator) -> Tensor:
         return self.noise.perturb(oracle, scores, generator=generator) / self.temperature
@@ -58,8 +56,8 @@ class StochasticSoftmax(NoisyRelaxation[MarginalOracle]):
         tensor([2., 2., 2., 2., 2.])
     """
 
-    temperature: float = 1.0
-    noise: Noise = Gumbel()
+    temperature: Positive = 1.0
+    noise: AnyNoise = Gumbel()
 
     name: ClassVar[str] = "stochastic_softmax"
     references: ClassVar[tuple[str, ...]] = ("paulus2020gradient",)
@@ -95,8 +93,8 @@ class StochasticSparseMAP(NoisyRelaxation[ProjectionOracle]):
         (tensor([1., 1., 1., 1.]), True)
     """
 
-    temperature: float = 1.0
-    noise: Noise = Gumbel()
+    temperature: Positive = 1.0
+    noise: AnyNoise = Gumbel()
 
     name: ClassVar[str] = "stochastic_sparsemap"
     references: ClassVar[tuple[str, ...]] = ("paulus2020gradient",)

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...oracles.options import Count
 from ..base import Evaluations, Loss, evaluate
 from .reinforce import StepScoreFunction, Walks
 
@@ -69,7 +70,7 @@ class StepGreedy(StepCompletions):
         True
     """
 
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "step_greedy"
     references: ClassVar[tuple[str, ...]] = ("rennie2017self",)
@@ -103,7 +104,7 @@ class StepSampled(StepCompletions):
         True
     """
 
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "step_sampled"
     references: ClassVar[tuple[str, ...]] = ("schulman2015trust",)

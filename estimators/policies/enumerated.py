@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...oracles.base import EnumerableOracle, Oracle
 from ...oracles.capabilities import PolicyOracle
+from ...oracles.options import Count
 from ..base import Evaluations, Loss, evaluate
 from .reinforce import StepScoreFunction, Walks
 
@@ -97,7 +98,7 @@ class StepConditionalMean(StepEnumerated):
         True
     """
 
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "step_conditional_mean"
     references: ClassVar[tuple[str, ...]] = ("sutton2018reinforcement",)
@@ -131,7 +132,7 @@ class StepOptimal(StepEnumerated):
         True
     """
 
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "step_optimal"
     references: ClassVar[tuple[str, ...]] = ("greensmith2004variance",)

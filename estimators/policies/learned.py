@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...oracles.base import inner
 from ...oracles.capabilities import PolicyOracle
+from ...oracles.options import Count, NonNegative
 from ..base import Loss, evaluate
 from .reinforce import StepScoreFunction, Walks
 
@@ -57,8 +58,8 @@ class StepLearned(StepScoreFunction):
 
     module: Callable[[Tensor], Tensor] | None = None
     values: tuple[float, ...] = ()
-    num_samples: int = 1
-    regression_weight: float = 1.0
+    num_samples: Count = 1
+    regression_weight: NonNegative = 1.0
 
     name: ClassVar[str] = "step_learned"
     references: ClassVar[tuple[str, ...]] = ("sutton2018reinforcement", "mnih2014neural")
@@ -67,8 +68,6 @@ class StepLearned(StepScoreFunction):
         super().__post_init__()
         if self.module is not None and self.values:
             raise ValueError(f"`{self.name}` got a module and {len(self.values)} values; expected one of them")
-        if not self.regression_weight >= 0:
-            raise ValueError(f"`{self.name}` got regression_weight={self.regression_weight}; expected at least 0")
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
         states = torch.Size(event_shape[:-1]).numel()

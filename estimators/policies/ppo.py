@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from ...oracles.base import Oracle, inner
 from ...oracles.capabilities import PolicyOracle
 from ...oracles.derivatives import unsqueeze_event
+from ...oracles.options import Count, Positive, Within
 from ..score_function.ppo import ClippedUpdates, Rollout
 
 
@@ -52,11 +53,11 @@ class StepPPO(ClippedUpdates[PolicyOracle]):
         True
     """
 
-    inner_steps: int = 4
-    step_size: float = 0.1
-    clip: float = 0.2
+    inner_steps: Count = 4
+    step_size: Positive = 0.1
+    clip: Annotated[float, Within(above=0, below=1)] = 0.2
     value: float = 0.0
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "step_ppo"
     references: ClassVar[tuple[str, ...]] = ("schulman2017proximal", "havrylov2019cooperative")

@@ -12,7 +12,8 @@ from torch import Tensor
 from ...oracles.base import Oracle, inner
 from ...oracles.capabilities import PolicyOracle
 from ...oracles.derivatives import unsqueeze_event
-from ..base import Estimator, Evaluations, Loss, Objective, carry, check_at_least_one, evaluate
+from ...oracles.options import Count, Peers
+from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,6 @@ class StepScoreFunction(Estimator[PolicyOracle]):
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        check_at_least_one(self.name, num_samples=self.num_samples)
-
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)
 
@@ -122,7 +120,7 @@ class StepReinforce(StepScoreFunction):
     """
 
     value: float = 0.0
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "step_reinforce"
     references: ClassVar[tuple[str, ...]] = ("williams1992simple",)
@@ -156,14 +154,10 @@ class StepLeaveOneOut(StepScoreFunction):
         True
     """
 
-    num_samples: int = 2
+    num_samples: Peers = 2
 
     name: ClassVar[str] = "step_leave_one_out"
     references: ClassVar[tuple[str, ...]] = ("kool2019buy",)
-
-    def __post_init__(self) -> None:
-        if self.num_samples < 2:
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 2, the others are the baseline")
 
     def _baselines(self, loss: Loss, walks: Walks, generator: torch.Generator) -> Tensor:
         losses = walks.over_parts(walks.losses)

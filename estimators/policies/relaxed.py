@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...oracles.base import Oracle
 from ...oracles.capabilities import PolicyOracle
-from ..base import Evaluations, Objective, PathwiseEstimator, check_positive
+from ...oracles.options import Positive
+from ..base import Evaluations, Objective, PathwiseEstimator
 from ..categories.factorised import conditional_race
 from ..noise import Gumbel
 from ..straight_through import replace_value
@@ -24,9 +25,6 @@ class StepRelaxed(PathwiseEstimator[PolicyOracle]):
 
     needs: ClassVar[tuple[type[Oracle], ...]] = (PolicyOracle,)
     objective: ClassVar[Objective] = "expected"
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, temperature=self.temperature)
 
     def _relaxed(self, sample: Tensor, logits: Tensor) -> Tensor:
         """The sample, with the gradient of ``softmax(logits / τ)`` at the states that it visits; -inf where an action is impossible."""
@@ -67,7 +65,7 @@ class StepStraightThrough(StepRelaxed):
         True
     """
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
     name: ClassVar[str] = "step_ste"
     references: ClassVar[tuple[str, ...]] = ("bengio2013estimating",)
@@ -111,7 +109,7 @@ class StepStraightThroughGumbel(StepRelaxed):
         True
     """
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
     name: ClassVar[str] = "step_st_gumbel"
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "paulus2021rao")

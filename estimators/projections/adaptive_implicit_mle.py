@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle
+from ...oracles.options import Count, Decay, NonNegative, Positive
 from ..base import (
     Evaluations,
     Loss,
     Objective,
     PathwiseEstimator,
-    check_at_least_one,
-    check_positive,
     moving_parts,
     with_backward,
 )
-from ..noise import Gumbel, Noise
+from ..noise import AnyNoise, Gumbel
 
 
 @dataclass(frozen=True)
@@ -67,26 +66,19 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle]):
         1
     """
 
-    beta: float = 1.0
-    nonzeros: float = 1.0
-    target: float = 1.0
-    step_size: float = 1e-3
-    decay: float = 0.9
+    beta: NonNegative = 1.0
+    nonzeros: NonNegative = 1.0
+    target: Positive = 1.0
+    step_size: Positive = 1e-3
+    decay: Decay = 0.9
     symmetric: bool = True
     divide_by_lambda: bool = True
-    noise: Noise = Gumbel()
-    num_samples: int = 1
+    noise: AnyNoise = Gumbel()
+    num_samples: Count = 1
 
     name: ClassVar[str] = "aimle"
     references: ClassVar[tuple[str, ...]] = ("minervini2023adaptive",)
     objective: ClassVar[Objective] = "perturbed"
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, target=self.target, step_size=self.step_size)
-        check_at_least_one(self.name, num_samples=self.num_samples)
-        if not (self.beta >= 0 and self.nonzeros >= 0 and 0 <= self.decay < 1):
-            got = f"beta={self.beta}, nonzeros={self.nonzeros}, decay={self.decay}"
-            raise ValueError(f"`{self.name}` got {got}; expected beta >= 0, nonzeros >= 0 and 0 <= decay < 1")
 
     @property
     def scale(self) -> float:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle
-from ..base import Evaluations, Objective, PathwiseEstimator, check_positive, moving_parts, with_backward
+from ...oracles.options import Positive
+from ..base import Evaluations, Objective, PathwiseEstimator, moving_parts, with_backward
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,12 @@ class BlackboxDifferentiation(PathwiseEstimator[Oracle]):
         tensor([ 0.0000, -0.5000,  0.5000])
     """
 
-    lambda_: float = 5.0
+    lambda_: Positive = 5.0
 
     name: ClassVar[str] = "blackbox"
     references: ClassVar[tuple[str, ...]] = ("vlastelica2020differentiation",)
     objective: ClassVar[Objective] = "argmax"
     deterministic: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, lambda_=self.lambda_)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=2)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle
+from ...oracles.options import Count, Positive
 from ..base import Evaluations, Objective, PathwiseEstimator, moving_parts, with_backward
-from ..noise import Gumbel, Noise
+from ..noise import AnyNoise, Gumbel
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,14 @@ class ImplicitMLE(PathwiseEstimator[Oracle]):
         [0.11, -0.44, 0.32]
     """
 
-    lambda_: float = 1.0
-    noise: Noise = Gumbel()
-    num_samples: int = 1
+    lambda_: Positive = 1.0
+    noise: AnyNoise = Gumbel()
+    num_samples: Count = 1
     divide_by_lambda: bool = False
 
     name: ClassVar[str] = "imle"
     references: ClassVar[tuple[str, ...]] = ("niepert2021implicit",)
     objective: ClassVar[Objective] = "perturbed"
-
-    def __post_init__(self) -> None:
-        if not (self.lambda_ > 0 and self.num_samples >= 1):
-            raise ValueError(
-                f"`{self.name}` got lambda={self.lambda_}, num_samples={self.num_samples}; expected lambda > 0 and at least 1 sample"
-            )
 
     @property
     def scale(self) -> float:

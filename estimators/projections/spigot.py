@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle, ProjectionOracle
 from ...oracles.derivatives import unsqueeze_event
+from ...oracles.options import Positive, Within
 from ..base import Evaluations, Objective, PathwiseEstimator, moving_parts, with_backward
 
 
@@ -38,18 +39,14 @@ class SPIGOT(PathwiseEstimator[ProjectionOracle]):
         tensor([ 0.0000, -0.1250,  0.1250])
     """
 
-    step_size: float = 1.0
-    max_norm: float = math.inf
+    step_size: Positive = 1.0
+    max_norm: Annotated[float, Within(above=0, infinite=True)] = math.inf
 
     name: ClassVar[str] = "spigot"
     references: ClassVar[tuple[str, ...]] = ("peng2018backpropagating",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (ProjectionOracle,)
     objective: ClassVar[Objective] = "argmax"
     deterministic: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not (self.step_size > 0 and self.max_norm > 0):
-            raise ValueError(f"`{self.name}` got step_size={self.step_size}, max_norm={self.max_norm}; expected positive numbers")
 
     @property
     def scale(self) -> float:

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import MarginalOracle, Oracle, ProjectionOracle
+from ...oracles.options import Count, Positive
 from ..base import (
     Estimator,
     Evaluations,
     Loss,
     Objective,
-    check_at_least_one,
-    check_positive,
     evaluate,
     moving_parts,
     upstream_gradient,
@@ -42,10 +41,6 @@ class InnerDescent(Estimator[O]):
     objective: ClassVar[Objective] = "argmax"
     deterministic: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, step_size=self.step_size)
-        check_at_least_one(self.name, inner_steps=self.inner_steps)
 
     @property
     def scale(self) -> float:
@@ -95,8 +90,8 @@ class SPIGOTSteps(ProjectedDescent[ProjectionOracle]):
         tensor([ 0.0000, -0.1250,  0.1250])
     """
 
-    step_size: float = 0.2
-    inner_steps: int = 5
+    step_size: Positive = 0.2
+    inner_steps: Count = 5
 
     name: ClassVar[str] = "spigot_steps"
     references: ClassVar[tuple[str, ...]] = ("mihaylova2020understanding",)
@@ -136,8 +131,8 @@ class SPIGOTCE(ProjectedDescent[_MarginalsAndProjections]):
         tensor([ 0.0167, -0.1333,  0.1167])
     """
 
-    step_size: float = 1.0
-    inner_steps: int = 1
+    step_size: Positive = 1.0
+    inner_steps: Count = 1
 
     name: ClassVar[str] = "spigot_ce"
     references: ClassVar[tuple[str, ...]] = ("mihaylova2020understanding",)
@@ -179,8 +174,8 @@ class SPIGOTEG(InnerDescent[MarginalOracle]):
         tensor([-0.0374, -0.3472,  0.3845])
     """
 
-    step_size: float = 1.0
-    inner_steps: int = 1
+    step_size: Positive = 1.0
+    inner_steps: Count = 1
 
     name: ClassVar[str] = "spigot_eg"
     references: ClassVar[tuple[str, ...]] = ("mihaylova2020understanding",)

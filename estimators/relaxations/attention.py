@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,10 +13,13 @@ from torch import Tensor
 from ...oracles.base import Oracle
 from ...oracles.capabilities import FactorisedOracle
 from ...oracles.masking import share_rows
+from ...oracles.options import Positive, Within
 from ..base import Evaluations, Objective, PathwiseEstimator
 from .constrained import csoftmax, csparsemax
 from .entmax import entmax
 from .fused import fusedmax, oscarmax
+
+Bound = Annotated[float, Within(above=0, most=1)]
 
 
 class Attention(PathwiseEstimator[FactorisedOracle]):
@@ -68,14 +71,10 @@ class Entmax(Attention):
         tensor([-0.2610, -0.1873,  0.4482])
     """
 
-    alpha: float = 1.5
+    alpha: Annotated[float, Within(least=1)] = 1.5
 
     name: ClassVar[str] = "entmax"
     references: ClassVar[tuple[str, ...]] = ("peters2019sparse", "correia2019adaptively")
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.alpha < math.inf:
-            raise ValueError(f"`{self.name}` got alpha={self.alpha}; expected a finite number of at least 1")
 
     def mapping(self, scores: Tensor) -> Tensor:
         return entmax(scores, float(self.alpha))
@@ -104,13 +103,10 @@ class Fusedmax(Attention):
         tensor([ 0.1667, -1.3333,  1.1667])
     """
 
-    strength: float = 1.0
+    strength: Positive = 1.0
 
     name: ClassVar[str] = "fusedmax"
     references: ClassVar[tuple[str, ...]] = ("niculae2017regularized",)
-
-    def __post_init__(self) -> None:
-        _check_strength(self.name, self.strength)
 
     def mapping(self, scores: Tensor) -> Tensor:
         return fusedmax(scores, self.strength)
@@ -141,14 +137,11 @@ class Oscarmax(Attention):
         tensor([-0.5000,  0.0000,  0.5000])
     """
 
-    strength: float = 1.0
+    strength: Positive = 1.0
     magnitudes: bool = True
 
     name: ClassVar[str] = "oscarmax"
     references: ClassVar[tuple[str, ...]] = ("niculae2017regularized",)
-
-    def __post_init__(self) -> None:
-        _check_strength(self.name, self.strength)
 
     def mapping(self, scores: Tensor) -> Tensor:
         return oscarmax(scores, self.strength, magnitudes=self.magnitudes)
@@ -157,11 +150,7 @@ class Oscarmax(Attention):
 class _Constrained(Attention):
     """A mapping under one bound for all parts, raised where a category has too few of them."""
 
-    upper: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.upper <= 1:
-            raise ValueError(f"`{self.name}` got upper={self.upper}; expected a number above 0 and at most 1")
+    upper: Bound
 
     def _bounds(self, scores: Tensor) -> Tensor:
         """[*batch, 1]: the bound, or 1/m where only m parts are allowed and m times the bound is below 1."""
@@ -192,7 +181,7 @@ class ConstrainedSparsemax(_Constrained):
         tensor([ 0.7500, -0.7500,  0.0000])
     """
 
-    upper: float = 0.8
+    upper: Bound = 0.8
 
     name: ClassVar[str] = "csparsemax"
     references: ClassVar[tuple[str, ...]] = ("malaviya2018sparse",)
@@ -223,15 +212,10 @@ class ConstrainedSoftmax(_Constrained):
         tensor([ 0.2115, -0.2115,  0.0000])
     """
 
-    upper: float = 0.8
+    upper: Bound = 0.8
 
     name: ClassVar[str] = "csoftmax"
     references: ClassVar[tuple[str, ...]] = ("martins2017learning",)
 
     def mapping(self, scores: Tensor) -> Tensor:
         return csoftmax(scores, self._bounds(scores))
-
-
-def _check_strength(name: str, strength: float) -> None:
-    if not 0 < strength < math.inf:
-        raise ValueError(f"`{name}` got strength={strength}; expected a positive number")

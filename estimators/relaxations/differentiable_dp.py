@@ -46,10 +46,6 @@ class DifferentiableDP(PathwiseEstimator[RelaxedOracle]):
     deterministic: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.omega not in ("l2", "entropy"):
-            raise ValueError(f'`{self.name}` got omega={self.omega!r}; expected "l2" or "entropy"')
-
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, relaxations=1)
 

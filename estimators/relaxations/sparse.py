@@ -13,7 +13,8 @@ from torch import Tensor
 from ...oracles.base import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle
 from ...oracles.derivatives import unsqueeze_event
 from ...oracles.masking import share_rows
-from ..base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, check_at_least_one, evaluate, with_gradient
+from ...oracles.options import Count
+from ..base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, evaluate, with_gradient
 from .entmax import entmax
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
@@ -160,16 +161,12 @@ class SparsemaxMarginalisation(SparsemaxOverStructures[EnumerableOracle]):
         tensor([-0.5000,  0.0000,  0.5000])
     """
 
-    limit: int = 2**16
-    chunk: int = 4096
+    limit: Count = 2**16
+    chunk: Count = 4096
 
     name: ClassVar[str] = "sparsemax_marginalisation"
     references: ClassVar[tuple[str, ...]] = ("correia2020efficient",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (EnumerableOracle,)
-
-    def __post_init__(self) -> None:
-        if not (self.limit >= 1 and self.chunk >= 1):
-            raise ValueError(f"`{self.name}` got limit={self.limit}, chunk={self.chunk}; expected at least 1 each")
 
     def evaluations(self) -> Evaluations:
         return Evaluations(listings=1, support_losses=1)
@@ -219,14 +216,11 @@ class TopKSparsemax(SparsemaxOverStructures[KBestOracle]):
         tensor([ 0.5000,  0.0000,  0.0000, -0.5000])
     """
 
-    k: int = 10
+    k: Count = 10
 
     name: ClassVar[str] = "top_k_sparsemax"
     references: ClassVar[tuple[str, ...]] = ("correia2020efficient",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (KBestOracle,)
-
-    def __post_init__(self) -> None:
-        check_at_least_one(self.name, k=self.k)
 
     def evaluations(self) -> Evaluations:
         return Evaluations(kbest=self.k, support_losses=1)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
-from ..base import Estimator, Evaluations, Loss, Objective, check_at_least_one, evaluate
+from ...oracles.options import Count, Decay
+from ..base import Estimator, Evaluations, Loss, Objective, evaluate
 from .reinforce import Reinforce
 
 
@@ -25,9 +26,6 @@ class Baseline(Estimator[SamplingOracle]):
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_at_least_one(self.name, num_samples=self.num_samples)
 
     @property
     def inner(self) -> Reinforce:
@@ -69,7 +67,7 @@ class ConstantBaseline(Baseline):
     """
 
     value: float = 1.0
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_constant"
     references: ClassVar[tuple[str, ...]] = ("williams1992simple",)
@@ -113,16 +111,11 @@ class RunningMeanBaseline(Baseline):
     """
 
     mean: float = 0.0
-    decay: float = 0.9
-    num_samples: int = 1
+    decay: Decay = 0.9
+    num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_running_mean"
     references: ClassVar[tuple[str, ...]] = ("havrylov2019cooperative",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"`{self.name}` got decay={self.decay}; expected 0 <= decay < 1")
 
     def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> float:
         return self.mean
@@ -165,7 +158,7 @@ class GreedyBaseline(Baseline):
         [-0.04, -0.34, 0.38]
     """
 
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_greedy"
     references: ClassVar[tuple[str, ...]] = ("rennie2017self",)
@@ -203,7 +196,7 @@ class SampledBaseline(Baseline):
         [-0.04, -0.35, 0.38]
     """
 
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_sampled"
     references: ClassVar[tuple[str, ...]] = ("liu2019rao", "correia2020efficient")

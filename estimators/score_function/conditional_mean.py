@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import EnumerableOracle, Oracle, SamplingOracle
-from ..base import Evaluations, Loss, check_at_least_one
+from ...oracles.options import Count
+from ..base import Evaluations, Loss
 from ..enumeration import expected_loss
 from .baselines import Baseline
 
@@ -40,16 +41,12 @@ class ConditionalMeanBaseline(Baseline):
         [-0.04, -0.34, 0.38]
     """
 
-    num_samples: int = 1
-    chunk: int = 64
+    num_samples: Count = 1
+    chunk: Count = 64
 
     name: ClassVar[str] = "reinforce_conditional_mean"
     references: ClassVar[tuple[str, ...]] = ("greensmith2004variance",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle, EnumerableOracle)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least_one(self.name, chunk=self.chunk)
 
     def evaluations(self) -> Evaluations:
         return replace(self.inner.evaluations(), marginals=0, enumerations=1)

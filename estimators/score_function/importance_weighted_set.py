@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...oracles.options import Count
 from ..base import Loss, carry, evaluate
 from ..enumeration import ListedOracle
 from .without_replacement import DrawnSet, SetEstimator, log_chance_above
@@ -47,7 +48,7 @@ class ImportanceWeightedSet(SetEstimator):
         [-0.04, -0.34, 0.38]
     """
 
-    num_samples: int = 4
+    num_samples: Count = 4
     baseline: bool = True
     normalised: bool = False
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...oracles.base import Oracle, SamplingOracle
+from ...oracles.options import Count, NonNegative
 from ...oracles.random_streams import random_uniform
 from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
 
@@ -56,23 +57,14 @@ class LearnedBaseline(Estimator[SamplingOracle]):
     """
 
     module: Callable[[Tensor], Tensor] | None = None
-    num_samples: int = 1
-    regression_weight: float = 1.0
+    num_samples: Count = 1
+    regression_weight: NonNegative = 1.0
 
     name: ClassVar[str] = "reinforce_learned"
     references: ClassVar[tuple[str, ...]] = ("mnih2014neural",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.module is not None and not callable(self.module):
-            raise ValueError(f"`{self.name}` got module={self.module!r}; expected a torch.nn.Module or a function, from scores to [*batch]")
-        if not (self.num_samples >= 1 and self.regression_weight >= 0):
-            raise ValueError(
-                f"`{self.name}` got num_samples={self.num_samples}, regression_weight={self.regression_weight}; "
-                "expected at least 1 sample and a weight of at least 0"
-            )
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
 from ...oracles.derivatives import unsqueeze_event
+from ...oracles.options import Count
 from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 from .reinforce import scores_of
 
@@ -44,19 +45,15 @@ class OptimalBaseline(Estimator[SamplingOracle]):
         [-0.04, -0.34, 0.38]
     """
 
-    pilots: int = 25
+    pilots: Count = 25
     per_part: bool = False
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_optimal"
     references: ClassVar[tuple[str, ...]] = ("weaver2001optimal", "mohamed2020monte")
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.pilots < 1 or self.num_samples < 1:
-            raise ValueError(f"`{self.name}` got pilots={self.pilots}, num_samples={self.num_samples}; expected at least 1 of each")
 
     def evaluations(self) -> Evaluations:
         both = self.pilots + self.num_samples

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
+from ...oracles.options import Count, Positive, Within
 from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 
 
@@ -45,14 +46,6 @@ class ClippedUpdates(Estimator[S]):
     num_samples: int
 
     objective: ClassVar[Objective] = "expected"
-
-    def __post_init__(self) -> None:
-        if self.num_samples < 1 or self.inner_steps < 1:
-            raise ValueError(
-                f"`{self.name}` got num_samples={self.num_samples}, inner_steps={self.inner_steps}; expected at least 1 of each"
-            )
-        if not (0 < self.clip < 1 and self.step_size > 0):
-            raise ValueError(f"`{self.name}` got clip={self.clip}, step_size={self.step_size}; expected 0 < clip < 1 and a positive step")
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=self.inner_steps, samples=self.num_samples)
@@ -131,11 +124,11 @@ class ProximalPolicy(ClippedUpdates[SamplingOracle]):
         tensor(0.)
     """
 
-    inner_steps: int = 4
-    step_size: float = 0.1
-    clip: float = 0.2
+    inner_steps: Count = 4
+    step_size: Positive = 0.1
+    clip: Annotated[float, Within(above=0, below=1)] = 0.2
     value: float = 0.0
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_ppo"
     references: ClassVar[tuple[str, ...]] = ("schulman2017proximal", "havrylov2019cooperative")

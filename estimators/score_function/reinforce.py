@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
-from ..base import Estimator, Evaluations, Loss, Objective, carry, check_at_least_one, evaluate, expand_samples
+from ...oracles.options import Count, Peers, Within
+from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate, expand_samples
 
 
 class ScoreFunction(Estimator[SamplingOracle]):
@@ -57,13 +58,10 @@ class Reinforce(ScoreFunction):
         torch.Size([100, 4])
     """
 
-    num_samples: int = 1
+    num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce"
     references: ClassVar[tuple[str, ...]] = ("williams1992simple",)
-
-    def __post_init__(self) -> None:
-        check_at_least_one(self.name, num_samples=self.num_samples)
 
     def _weights(self, losses: Tensor) -> Tensor:
         return losses
@@ -94,14 +92,10 @@ class LeaveOneOut(ScoreFunction):
         [-0.04, -0.35, 0.38]
     """
 
-    num_samples: int = 2
+    num_samples: Peers = 2
 
     name: ClassVar[str] = "rloo"
     references: ClassVar[tuple[str, ...]] = ("kool2019buy", "richter2020vargrad")
-
-    def __post_init__(self) -> None:
-        if self.num_samples < 2:
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 2, the others are the baseline")
 
     def _weights(self, losses: Tensor) -> Tensor:
         return (losses - losses.mean(0)) * (self.num_samples / (self.num_samples - 1))
@@ -132,17 +126,13 @@ class VarGrad(Estimator[SamplingOracle]):
         [-0.04, -0.35, 0.38]
     """
 
-    num_samples: int = 2
+    num_samples: Annotated[int, Within(least=2, because="a variance is taken over them")] = 2
 
     name: ClassVar[str] = "vargrad"
     references: ClassVar[tuple[str, ...]] = ("richter2020vargrad",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.num_samples < 2:
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least 2, a variance is taken over them")
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)

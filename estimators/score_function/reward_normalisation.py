@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import SamplingOracle
-from ..base import Loss, check_at_least_one
+from ...oracles.options import Count, Decay, NonNegative
+from ..base import Loss
 from .baselines import first_values
 from .reinforce import ScoreFunction
 
@@ -53,18 +54,13 @@ class NormalisedRewards(ScoreFunction):
     """
 
     mean: float = 0.0
-    variance: float = 1.0
-    decay: float = 0.9
-    num_samples: int = 1
+    variance: NonNegative = 1.0
+    decay: Decay = 0.9
+    num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_normalised"
     references: ClassVar[tuple[str, ...]] = ("havrylov2019cooperative",)
     unbiased: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_at_least_one(self.name, num_samples=self.num_samples)
-        if not (0 <= self.decay < 1 and self.variance >= 0):
-            raise ValueError(f"`{self.name}` got decay={self.decay}, variance={self.variance}; expected 0 <= decay < 1 and variance >= 0")
 
     @property
     def scale(self) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...oracles.base import KBestOracle, Oracle, SamplingOracle
 from ...oracles.derivatives import unsqueeze_event
+from ...oracles.options import Count
 from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
 
 
@@ -45,8 +46,8 @@ class SumAndSample(Estimator[_Ranked]):
         [-0.04, -0.35, 0.38]
     """
 
-    k: int = 1
-    candidates: int = 8
+    k: Count = 1
+    candidates: Count = 8
     centred: bool = True
 
     name: ClassVar[str] = "sum_and_sample"
@@ -54,10 +55,6 @@ class SumAndSample(Estimator[_Ranked]):
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle, KBestOracle)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.k < 1 or self.candidates < 1:
-            raise ValueError(f"`{self.name}` got k={self.k}, candidates={self.candidates}; expected at least 1 of each")
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.k + 1, marginals=1, samples=self.candidates, kbest=self.k)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...oracles.masking import log_sum_exp
+from ...oracles.options import Count
 from ..base import Loss, carry, evaluate
 from ..enumeration import ListedOracle
 from .without_replacement import DrawnSet, SetEstimator, log_chance_above, shares
@@ -56,7 +57,7 @@ class UnorderedSet(SetEstimator):
         tensor([-0.0390, -0.3454,  0.3843])
     """
 
-    num_samples: int = 4
+    num_samples: Count = 4
     baseline: bool = True
 
     name: ClassVar[str] = "unordered_set"

@@ -59,10 +59,9 @@ class SetEstimator(Estimator[ListedOracle]):
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        least = 2 if self.baseline else 1
-        if self.num_samples < least:
-            reason = ", the others are the baseline" if self.baseline else ""
-            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected at least {least}{reason}")
+        super().__post_init__()
+        if self.baseline and self.num_samples < 2:
+            raise ValueError(f"`{self.name}` got num_samples={self.num_samples}; expected an integer >= 2, the others are the baseline")
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, listings=1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...oracles.registry import hint, parse
-from .estimator_facts import estimator
+from .estimator_facts import estimator, option_records
 from .listing import Record
 from .oracle_facts import oracle, problem
 
@@ -17,8 +17,8 @@ def describe(name: str) -> list[Record]:
     """Everything known of a name: one record for each kind that has it.
 
     Args:
-        name: of an estimator, oracle, problem, suite, metric, loss or preset; those of the first three with options too, and of a class as
-            ``module:Class`` or ``file.py:Class``.
+        name: of an estimator, oracle, problem, suite, metric, loss, noise or preset; those of the first three with options too, and
+            of a class as ``module:Class`` or ``file.py:Class``.
 
     Raises:
         ValueError: a name that nothing has, with the nearest names of all kinds, or an option that is unknown.
@@ -42,7 +42,7 @@ def _near(name: str, names: list[str]) -> str:
 
 def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:
     """The names of each kind, and what describes one."""
-    from ...estimators import AVAILABLE_ESTIMATORS
+    from ...estimators import AVAILABLE_ESTIMATORS, NOISES
     from ...oracles import AVAILABLE_ORACLES
     from ...suites.base import METRICS
     from ...suites.measures import SUITES
@@ -56,6 +56,7 @@ def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:
         "suite": (SUITES, suite),
         "metric": (METRICS, metric),
         "loss": (LOSSES, loss),
+        "noise": (NOISES, noise),
         "preset": (PRESETS, preset),
     }
 
@@ -109,6 +110,20 @@ def loss(name: str) -> Record:
         "extension": found.extension,
         "documentation": document(found),
         "example": f"structgrad run bias --loss {name}",
+    }
+
+
+def noise(name: str) -> Record:
+    """A noise on scores: its options, and how an estimator takes them."""
+    from ...estimators import NOISES
+
+    options = option_records(NOISES[name])
+    given = "/".join([name, *(f"{option['name']}={option['default']}" for option in options)])
+    return {
+        "name": name,
+        "options": options,
+        "documentation": document(NOISES[name]),
+        "example": f"structgrad run bias -e 'perturb_and_map[noise={given}]'",
     }
 
 

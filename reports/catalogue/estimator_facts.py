@@ -43,14 +43,17 @@ def estimator(name: str) -> Record:
 
 
 def option_records(kind: Any) -> list[Record]:
-    """The options of a dataclass as the command line takes them: name, type, default."""
+    """The options of a dataclass as the command line takes them: name, default, and type and range in words."""
+    from ...oracles.options import declared
+
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    kinds = declared(kind) if fields else {}
     return [
         {
             "name": field.name.rstrip("_"),
-            "type": field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type)),
             "default": None if _is_required(field) else repr(_default(field)),
             "required": _is_required(field),
+            "expected": str(kinds[field.name]),
         }
         for field in fields
         if field.init

@@ -79,6 +79,13 @@ def losses() -> list[Record]:
     return _described(LOSSES)
 
 
+def noises() -> list[Record]:
+    """Noises with a name."""
+    from ...estimators import NOISES
+
+    return _described(NOISES)
+
+
 def suites() -> list[Record]:
     """Suites and the questions that they ask."""
     from ...suites.measures import SUITES
@@ -129,6 +136,7 @@ SOURCES: dict[str, Callable[[], list[Record]]] = {
     "oracles": oracles,
     "problems": problems,
     "losses": losses,
+    "noises": noises,
     "suites": suites,
     "metrics": metrics,
     "engines": engines,

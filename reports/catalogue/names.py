@@ -14,6 +14,7 @@ REGISTRIES: dict[str, tuple[tuple[str, str], ...]] = {
     "oracles": (("oracles/__init__.py", "ORACLES"),),
     "problems": (("suites/problems/regimes.py", "REGIMES"), ("suites/problems/real.py", "REAL")),
     "losses": (("suites/problems/losses.py", "LOSSES"),),
+    "noises": (("estimators/noise.py", "NOISES"),),
     "suites": (("suites/measures/__init__.py", "SUITES"),),
     "metrics": (("suites/base.py", "METRICS"),),
     "engines": (("suites/running/engines/__init__.py", "ENGINES"),),

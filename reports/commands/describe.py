@@ -14,7 +14,7 @@ def describe(
     name: Annotated[
         str,
         typer.Argument(
-            help=r"An estimator, oracle, problem, suite, metric, loss or preset; 'imle\[lambda=2.5]'; or a class of your own.",
+            help=r"An estimator, oracle, problem, suite, metric, loss, noise or preset; 'imle\[lambda=2.5]'; or a class of your own.",
             metavar="NAME",
             show_default=False,
             autocompletion=complete_anything,
@@ -58,10 +58,10 @@ def _entry(key: str, value: Any) -> list[str]:
 
 
 def _pairs(record: dict[str, Any]) -> str:
-    """A small record in a line; an option as it is written: ``lambda = 1.0 (float)``."""
+    """A small record in a line; an option as it is written: ``lambda = 1.0  (a finite number > 0)``."""
     if "required" in record:
         default = " (required)" if record["required"] else f" = {record['default']}"
-        return f"{record['name']}{default}  ({record['type']})"
+        return f"{record['name']}{default}  ({record['expected']})"
     return ", ".join(f"{key} {_plain(value)}" for key, value in record.items()) or "none"
 
 

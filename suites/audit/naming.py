@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...estimators import make_estimator
-from ...oracles.registry import build, parse, unknown
+from ...estimators import Noise, make_estimator, make_noise
+from ...oracles.registry import build, parse, read, unknown
 
 
 def load(text: str) -> Any:
@@ -35,8 +35,8 @@ def load(text: str) -> Any:
         raise ValueError(f"`audit` {unknown(name, known, f'name in {head}')}")
     found = getattr(module, name)
     if inspect.isfunction(found):
-        return _of_function(found, options)
-    return build(tail, {name: found}, "estimator") if isinstance(found, type) or callable(found) else found
+        return _of_function(found, read(name, found, options, {Noise: make_noise}))
+    return build(tail, {name: found}, "estimator", {Noise: make_noise}) if isinstance(found, type) or callable(found) else found
 
 
 def _of_function(function: Callable[..., Any], options: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...oracles import AVAILABLE_ORACLES, LinearChain, make_oracle
 from ...oracles.base import MarginalOracle, Oracle
+from ...oracles.options import Count, RefusedError, kind_of, refusal
 from ...oracles.registry import parse, unknown
 from .regimes import REGIMES, Regime, chain_direction, normal
 
@@ -37,9 +38,9 @@ def sized_name(name: str) -> str:
         >>> sized_name("subset[k=5, length=10]"), sized_name("alignment[m=4,n=3]")
         ('subset[n=10,k=5]', 'alignment[n=3,m=4]')
     """
-    text, _, sizes = _parts(name)
+    text, oracle, sizes = _parts(name)
     letters = {word: letter for letter, words in SIZES.items() for word in words}
-    options = {key: value for key, value in parse(name)[1].items() if letters.get(key, key) not in SIZES}
+    options = {key: getattr(oracle, key, given) for key, given in parse(name)[1].items() if letters.get(key, key) not in SIZES}
     pairs = {**{letters[word]: size for word, size in sizes.items()}, **options}
     return _written(text, pairs)
 
@@ -78,11 +79,16 @@ def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
     rest = {key: value for key, value in options.items() if key not in sized}
     if ":" not in text and text not in AVAILABLE_ORACLES:
         raise ValueError(unknown(text, AVAILABLE_ORACLES, "structure"))
-    for key, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"got the problem {name!r} with {key}={size}; expected a whole number of at least 1")
     oracle = make_oracle(_written(text, rest))
-    return text, oracle, _own_names(name, oracle, sizes)
+    return text, oracle, _own_names(name, oracle, {key: _size(name, key, size) for key, size in sizes.items()})
+
+
+def _size(name: str, key: str, text: str) -> int:
+    try:
+        size: int = kind_of(Count).read(text, {})
+    except RefusedError:
+        raise ValueError(refusal(name, key, text, kind_of(Count))) from None
+    return size
 
 
 def _own_names(name: str, oracle: Oracle, sizes: dict[str, Any]) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -148,19 +147,3 @@ def test_rows_without_a_direction_or_a_length_give_nothing(case: OracleCase, sym
     assert not flat.any()
     assert not short.any()
     assert masked.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beta": -0.1}, "`aimle` got beta=-0.1, nonzeros=1.0, decay=0.9; expected beta >= 0, nonzeros >= 0 and 0 <= decay < 1"),
-        ({"decay": 1.0}, "`aimle` got beta=1.0, nonzeros=1.0, decay=1.0; expected"),
-        ({"nonzeros": -1.0}, "nonzeros=-1.0"),
-        ({"target": 0.0}, "`aimle` got target=0.0; expected a positive number"),
-        ({"step_size": 0.0}, "`aimle` got step_size=0.0; expected a positive number"),
-        ({"num_samples": 0}, "`aimle` got num_samples=0; expected at least 1"),
-    ],
-)
-def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        AdaptiveImplicitMLE(**options)

@@ -195,12 +195,6 @@ def test_what_is_no_bit_is_refused(name: str) -> None:
         make_estimator(name).gradient(lambda z: z[..., 0], Categorical(), torch.zeros(3), generator=seeded())
 
 
-@pytest.mark.parametrize("name", ["arm", "disarm"])
-def test_an_option_that_makes_no_sense(name: str) -> None:
-    with pytest.raises(ValueError, match=f"^`{name}` got num_pairs=0; expected at least 1"):
-        make_estimator(f"{name}[num_pairs=0]")
-
-
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_the_cost_of_arsm(parts: int) -> None:
     seen = []

@@ -496,11 +496,6 @@ def test_an_infeasible_item_is_0_in_all_its_categories() -> None:
         (lambda: csparsemax(vector(0.0, 0.0), 0.4), "`csparsemax` got upper bounds that sum to 0.8 in some row; expected 1 or more"),
         (lambda: csoftmax(vector(0.0, -math.inf), 0.6), "`csoftmax` got upper bounds that sum to 0.6 in some row; expected 1 or more"),
         (lambda: csoftmax(vector(0.0, 0.0), vector(1.5, -0.1)), "`csoftmax` got upper bounds of -0.1 and more; expected numbers that"),
-        (lambda: Entmax(0.5), "`entmax` got alpha=0.5; expected a finite number of at least 1"),
-        (lambda: Fusedmax(0.0), "`fusedmax` got strength=0.0; expected a positive number"),
-        (lambda: Oscarmax(-1.0), "`oscarmax` got strength=-1.0; expected a positive number"),
-        (lambda: ConstrainedSparsemax(0.0), "`csparsemax` got upper=0.0; expected a number above 0 and at most 1"),
-        (lambda: ConstrainedSoftmax(1.5), "`csoftmax` got upper=1.5; expected a number above 0 and at most 1"),
     ],
 )
 def test_what_is_refused(call: Callable[[], Any], message: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from scipy.integrate import quad
 from torch import Tensor
 
-from structgrad.estimators import Estimator, GappedStraightThrough, GumbelRao, GumbelSoftmax, Loss, StraightThroughGumbel, make_estimator
+from structgrad.estimators import Estimator, GappedStraightThrough, GumbelRao, GumbelSoftmax, Loss, StraightThroughGumbel
 from structgrad.estimators.categories.factorised import conditional_race
 from structgrad.oracles import Categorical, Categories
 from tests.estimator_cases import exact_mean, numbers, table_loss, three_classes
@@ -219,19 +219,3 @@ def test_a_certain_category_leaves_no_gap_to_gst_p() -> None:
     found = GappedStraightThrough(gap="p").gradient(lambda z: z[..., 0].sum(-1), Categories(), scores, generator=seeded())
     assert found.isfinite().all()
     assert bool((found[:2] == 0).all())
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("gumbel_softmax[temperature=0]", "`gumbel_softmax` got temperature=0; expected a positive number"),
-        ("gumbel_rao[temperature=-1]", "`gumbel_rao` got temperature=-1, num_conditionals=10; expected a positive temperature and"),
-        ("gumbel_rao[num_conditionals=0]", "`gumbel_rao` got temperature=1.0, num_conditionals=0; expected a positive temperature and"),
-        ("gst[gap=-1]", "`gst` got temperature=1.0, gap=-1; expected a positive temperature, and a gap of at least 0 or "),
-        ("gst[gap=q]", "`gst` got temperature=1.0, gap='q'; expected a positive temperature, and a gap of at least 0 or "),
-        ("gst[temperature=0]", "`gst` got temperature=0, gap=1.0; expected a positive temperature, and a gap of at least 0 or "),
-    ],
-)
-def test_an_option_that_makes_no_sense(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
-        make_estimator(name)

@@ -19,7 +19,6 @@ from structgrad.estimators import (
     Normal,
     PerturbedOptimizer,
     SmoothNoise,
-    SumOfGamma,
     make_estimator,
 )
 from structgrad.oracles import Categorical, Oracle, Subset
@@ -109,8 +108,6 @@ def test_the_moments_of_normal_noise() -> None:
     assert abs(float(drawn.mean())) < 5 * 2 / math.sqrt(len(drawn))
     assert float(drawn.var()) == pytest.approx(4, rel=0.01)
     assert float((drawn.abs() < 2).double().mean()) == pytest.approx(0.6827, abs=5e-3)
-    with pytest.raises(ValueError, match="`Normal` got scale=0; expected a positive number"):
-        Normal(0)
 
 
 @pytest.mark.parametrize("sigma", [0.05, 1.0, 2.5])
@@ -325,18 +322,7 @@ def test_many_samples_give_the_gradient_of_the_smoothed_maximum(law: SmoothNoise
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: PerturbedOptimizer(sigma=0.0), "`perturbed_optimizer` got sigma=0.0; expected a positive number"),
-        (lambda: PerturbedOptimizer(num_samples=0), "`perturbed_optimizer` got num_samples=0; expected at least 1"),
         (lambda: PerturbedOptimizer(num_samples=1), "got num_samples=1; expected at least 2, the others are the control variate"),
-        (
-            lambda: MultiplicativePerturbation(control_variate="mean"),  # type: ignore[arg-type]
-            "`perturbed_multiplicative` got control_variate='mean'; expected one of none, argmax, leave_one_out",
-        ),
-        (
-            lambda: PerturbedOptimizer(noise=SumOfGamma()),  # type: ignore[arg-type]
-            "got noise=SumOfGamma.*, whose density is not known; expected Normal or Gumbel",
-        ),
-        (lambda: make_estimator("perturbed_optimizer[noise=sum_of_gamma]"), "whose density is not known"),
     ],
 )
 def test_options_that_make_no_sense(build: Any, message: str) -> None:

@@ -585,16 +585,7 @@ def test_padding_has_no_gradient(name: str, normalization: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: StepReinforce(num_samples=0), "`step_reinforce` got num_samples=0; expected at least 1"),
-        (lambda: StepGreedy(0), "`step_greedy` got num_samples=0; expected at least 1"),
-        (lambda: StepLeaveOneOut(1), "`step_leave_one_out` got num_samples=1; expected at least 2, the others are the baseline"),
-        (lambda: StepPPO(inner_steps=0), "`step_ppo` got num_samples=1, inner_steps=0; expected at least 1 of each"),
-        (lambda: StepPPO(clip=0.0), "`step_ppo` got clip=0.0, step_size=0.1; expected 0 < clip < 1 and a positive step"),
-        (lambda: StepPPO(step_size=math.nan), "`step_ppo` got clip=0.2, step_size=nan; expected 0 < clip < 1 and a positive step"),
         (lambda: StepLearned(len, (1.0,)), "`step_learned` got a module and 1 values; expected one of them"),
-        (lambda: StepLearned(regression_weight=-1.0), "`step_learned` got regression_weight=-1.0; expected at least 0"),
-        (lambda: StepStraightThrough(0.0), "`step_ste` got temperature=0.0; expected a positive number"),
-        (lambda: StepStraightThroughGumbel(math.nan), "`step_st_gumbel` got temperature=nan; expected a positive number"),
     ],
 )
 def test_an_option_that_makes_no_sense(make: Any, message: str) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import GumbelRao, Loss, ReinMax, ReinMaxRao, make_estimator
+from structgrad.estimators import GumbelRao, Loss, ReinMax, ReinMaxRao
 from structgrad.oracles import Categorical, Categories
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.truth import exact_truth
@@ -107,18 +105,3 @@ def test_the_average_over_races_at_the_middle(gap: float, temperature: float, mo
         found, _ = moments(estimates_of(ReinMaxRao(temperature, 1), Categorical(), loss, scores, samples), weights)
         middle, _ = moments(estimates_of(GumbelRao(temperature, 1), Categorical(), loss, ((p + z) / 2).log(), samples), weights)
         torch.testing.assert_close(found[0], 2 * middle[0] - p[0] * p[1] / 2, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("reinmax[temperature=0.9]", "`reinmax` got temperature=0.9; expected at least 1"),
-        ("reinmax_rao[temperature=0]", "`reinmax_rao` got temperature=0, num_conditionals=10; expected a positive temperature and"),
-        ("reinmax_rao[num_conditionals=0]", "`reinmax_rao` got temperature=1.0, num_conditionals=0; expected a positive temperature and"),
-    ],
-)
-def test_an_option_that_makes_no_sense(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
-        make_estimator(name)
-    with pytest.raises(ValueError, match="expected at least 1"):
-        ReinMax(math.nan)

@@ -279,25 +279,6 @@ def test_a_cold_walk_is_less_biased(case: OracleCase) -> None:
     assert errors[0] > 2 * errors[1] > 4 * errors[2]
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        ("ste_marginals", "temperature=0"),
-        ("simple", "temperature=-1"),
-        ("perturb_and_parse", "temperature=0"),
-        ("stochastic_softmax", "temperature=0"),
-        ("stochastic_sparsemap", "temperature=0"),
-        ("relaxed_top_k", "temperature=0"),
-        ("relaxed_top_k_st", "temperature=-0.5"),
-        ("gumbel_crf", "temperature=0"),
-        ("gumbel_crf_st", "temperature=0"),
-    ],
-)
-def test_temperatures_are_positive(name: str, option: str) -> None:
-    with pytest.raises(ValueError, match=f"`{name}` got {option}.*; expected a positive number"):
-        make_estimator(f"{name}[{option}]")
-
-
 @pytest.mark.parametrize("name", ["relaxed_top_k", "relaxed_top_k_st"])
 def test_only_subsets_have_a_relaxed_subset(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} needs SubsetOracle, which the oracle categorical does not offer"):

@@ -236,19 +236,6 @@ def test_a_list_may_be_longer_than_the_space() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("top_k_sparsemax[k=0]", "`top_k_sparsemax` got k=0; expected at least 1"),
-        ("sparsemax_marginalisation[limit=0]", "`sparsemax_marginalisation` got limit=0, chunk=4096; expected at least 1 each"),
-        ("sparsemax_marginalisation[chunk=0]", "`sparsemax_marginalisation` got limit=65536, chunk=0; expected at least 1 each"),
-    ],
-)
-def test_refused_options(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make_estimator(name)
-
-
 def test_many_rows_of_a_large_space_with_local_policies() -> None:
     """Rows share nothing, and the support of each is its own."""
     oracle = ShiftReduce("local")

@@ -91,9 +91,3 @@ def test_a_term_without_a_centre_is_reinforce_outside() -> None:
     found = measure(one, Categorical(), table_loss, SCORES, sampling=EXACTLY).metrics["relative_variance"].value
     plain = measure(Reinforce(), Categorical(), table_loss, SCORES, sampling=EXACTLY).metrics["relative_variance"].value
     assert found < plain  # type: ignore[operator]
-
-
-def test_options_that_make_no_sense() -> None:
-    for options in ({"k": 0}, {"candidates": 0}):
-        with pytest.raises(ValueError, match=r"^`sum_and_sample` got k=\d, candidates=\d; expected at least 1 of each"):
-            SumAndSample(**options)  # type: ignore[arg-type]

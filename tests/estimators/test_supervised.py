@@ -413,7 +413,7 @@ def test_the_core_with_infinite_numbers() -> None:
         (lambda: sparsemap_loss(Three(), torch.zeros(3), torch.zeros(3)), "`sparsemap_loss` needs ProjectionOracle, which the oracle"),
         (lambda: margin_sparsemap_loss(Three(), torch.zeros(3), torch.zeros(3)), "`margin_sparsemap_loss` needs ProjectionOracle, which"),
         (lambda: structured_perceptron(Subset(1), torch.zeros(3), torch.zeros(4)), "`score` got a structure of shape (4,) for scores of"),
-        (lambda: PerturbedFenchelYoung(num_samples=0), "`PerturbedFenchelYoung` got num_samples=0; expected at least 1"),
+        (lambda: PerturbedFenchelYoung(num_samples=0), "`PerturbedFenchelYoung` got num_samples=0; expected an integer >= 1"),
     ],
 )
 def test_what_is_refused(call: Callable[[], Any], message: str) -> None:

@@ -235,7 +235,5 @@ def test_too_many_structures(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [UnorderedSet, ImportanceWeightedSet])
 def test_options_that_make_no_sense(kind: Any) -> None:
-    with pytest.raises(ValueError, match=f"^`{kind.name}` got num_samples=1; expected at least 2, the others are the baseline"):
+    with pytest.raises(ValueError, match=f"^`{kind.name}` got num_samples=1; expected an integer >= 2, the others are the baseline"):
         kind(1)
-    with pytest.raises(ValueError, match=f"^`{kind.name}` got num_samples=0; expected at least 1"):
-        kind(0, baseline=False)

@@ -362,8 +362,3 @@ def test_scores_must_be_square_with_a_word(shape: tuple[int, ...]) -> None:
         ValueError, match=r"`argmax` got event shape \(\d, \d\); expected \(n \+ 1, n \+ 1\) for n >= 1 words, scores of arcs"
     ):
         ProjectiveTree().argmax(torch.zeros(shape))
-
-
-def test_single_root_is_true_or_false() -> None:
-    with pytest.raises(ValueError, match="`ProjectiveTree` got single_root=1; expected True or False"):
-        ProjectiveTree(single_root=1)  # type: ignore[arg-type]

@@ -315,11 +315,6 @@ def test_the_event_shape_by_name() -> None:
         ShiftReduce.event_shape(tags=3)
 
 
-def test_unknown_normalisations_are_refused() -> None:
-    with pytest.raises(ValueError, match='`ShiftReduce` got normalization=\'none\'; expected "global" or "local"'):
-        ShiftReduce("none")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("shape", [(4, 3, 2), (4, 4, 3), (1, 1, 2)])
 def test_scores_must_have_the_shape_of_states_and_actions(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"`argmax` got event shape \(.*\); expected \(n \+ 1, n \+ 1, 2\) for n leaves, n at least 1"):

@@ -501,11 +501,6 @@ def test_the_argmax_of_real_scores_is_at_least_the_gold_tree(kind: str) -> None:
 # Messages.
 
 
-def test_single_root_is_a_flag() -> None:
-    with pytest.raises(ValueError, match="`SpanningTree` got single_root=1; expected True or False"):
-        SpanningTree(1)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("shape", [(3, 4), (2, 4, 3), (1, 1)])
 def test_scores_must_be_square_with_a_word(shape: tuple[int, ...]) -> None:
     with pytest.raises(

@@ -34,7 +34,12 @@ def test_an_estimator_with_options() -> None:
     found = described("imle[lambda=2.5]")
     assert (found["kind"], found["objective"], found["unbiased"], found["scale"]) == ("estimator", "perturbed", False, 2.5)
     assert found["evaluations"] == {"losses": 1, "loss_gradients": 1, "argmax": 2, "perturbations": 1}
-    assert found["options"][0] == {"name": "lambda", "type": "float", "default": "1.0", "required": False}
+    assert found["options"][0] == {
+        "name": "lambda",
+        "default": "1.0",
+        "required": False,
+        "expected": "a finite number > 0",
+    }
     assert found["references"] == ["niepert2021implicit"]
     assert found["example"] == "structgrad run bias -e 'imle[lambda=2.5]' -p categorical_regimes"
 
@@ -51,13 +56,13 @@ def test_an_oracle_is_counted_at_a_size() -> None:
     found = described("subset[n=10,k=5]")
     assert found["at"] == {"problem": "subset[n=10,k=5]", "event_shape": [10], "structures": 252}
     assert {"argmax", "marginals", "sample", "project"} <= set(found["operations"])
-    assert found["options"] == [{"name": "k", "type": "int", "default": None, "required": True}]
+    assert found["options"] == [{"name": "k", "default": None, "required": True, "expected": "an integer >= 1"}]
 
 
 def test_lines_for_people_end_with_an_example() -> None:
     lines = call("describe", "rloo").stdout.splitlines()
     assert lines[0].startswith("estimator rloo: REINFORCE with a leave-one-out baseline")
-    assert "    num_samples = 2  (int)" in lines
+    assert "    num_samples = 2  (an integer >= 2, the others are the baseline)" in lines
     assert lines[-2] == "  try: structgrad run bias -e rloo -p categorical_regimes"
     assert "event_shape 3 × 5 × 5" in call("describe", "chain_regimes").stdout
 
