@@ -115,8 +115,8 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         completed = torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
         return torch.where(torch.diag_embed(beyond), 0, completed)
 
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        return birkhoff.project(rows, argmax)
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+        return birkhoff.project(rows, argmax, inside)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         columns, totals = ranked_columns(self._best, rows.masked_fill(rows <= FORBIDDEN, -math.inf), k)

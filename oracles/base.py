@@ -465,10 +465,11 @@ class ProjectionOracle(Oracle):
         (2, True)
     """
 
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
         """The projection of float64 rows [b, *event], without gradients, which `SparseSolution` adds: by the active set, or a closed form.
 
-        Padding is forbidden in the rows; ``argmax(direction, items)`` is `_argmax` for some of them, with 0 in the padding.
+        ``inside`` [b, *event] is False in the padding of shorter items (None where there is none): padding is forbidden in the rows, and is
+        0 in every atom, which is a structure of the item alone. ``argmax(direction, items)`` is `_argmax` for some rows, so cut.
         """
         return active_set.solve(argmax, rows)
 
@@ -485,20 +486,28 @@ class ProjectionOracle(Oracle):
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(valid.detach(), self.event_ndim)
         rows = at_least_single(shared.reshape(-1, *self._event(scores))).double()
-        several = () if len(self._length_limits(self._event(scores))) == 1 else (-1,)
-        sizes = None if lengths is None else lengths.expand(*batch, *several).reshape(len(rows), *several)
+        sizes = None if lengths is None else self._row_lengths(lengths, tuple(batch), self._event(scores))
         projection = self._project_rows(rows, sizes)
         return SparseSolution(projection, valid, tuple(shared.shape[: len(batch)]), self.event_ndim)
 
     def _project_rows(self, rows: Tensor, lengths: Tensor | None) -> Projection:
         kernel = self._kernel("project", rows)
-        if kernel is None:
-            return self._project(rows, lambda direction, items: self._argmax_inside(direction, None if lengths is None else lengths[items]))
         inside = None if lengths is None else self._inside(self._event(rows), lengths).expand_as(rows)
+        if kernel is None:
+
+            def argmax(direction: Tensor, items: Tensor) -> Tensor:
+                return self._argmax_inside(direction, None if lengths is None else lengths[items])
+
+            return self._project(rows, argmax, inside)
         completed = rows if lengths is None else self._complete(rows, lengths)
         if isinstance(kernel, kernels.Kernel):
             return active_set.solve_compiled(kernel, completed, inside)
         return active_set.solve_on_device(kernel, completed, inside)
+
+    def _row_lengths(self, lengths: Tensor, batch: tuple[int, ...], event: tuple[int, ...]) -> Tensor:
+        """Lengths of every row: [b], or [b, several]."""
+        several = tuple(lengths.shape[lengths.ndim - 1 :]) if len(self._length_limits(event)) > 1 else ()
+        return lengths.expand((*batch, *several)).reshape(math.prod(batch), *several)
 
     def _argmax_inside(self, rows: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:

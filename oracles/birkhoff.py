@@ -17,7 +17,7 @@ TOLERANCE = 1e-9
 """A gap above this much, relative to the greatest score, makes the active set do the row again."""
 
 
-def project(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor]) -> Projection:
+def project(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], inside: Tensor | None) -> Projection:
     """Project rows [b, n, n] with the compiled Newton method where it applies, else with the active set over argmax calls.
 
     The nearest point is known at once. Its atoms, found on first use, are those of Birkhoff's theorem, at most one more than the dimension
@@ -26,11 +26,13 @@ def project(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor]) -> Project
     Args:
         rows: float64, -inf where a part is forbidden; all of it in padding.
         argmax: MAP of float64 directions [i, n, n] for the rows of these indices [i], 0 in padding.
+        inside: [b, n, n] bool, False in padding; None where there is none.
     """
     nearest, decompose, tangents = (kernels.find("birkhoff", name, rows) for name in ("nearest", "decompose", "tangents"))
     if nearest is None or decompose is None or tangents is None:
         return active_set.solve(argmax, rows)
-    padding = _padding(rows, argmax)
+    # Where the padding of a shorter item has its one free completion: on the diagonal.
+    padding = torch.zeros((), dtype=torch.bool) if inside is None else torch.diag_embed(~inside.diagonal(dim1=-2, dim2=-1))
     means, gaps = torch.zeros_like(rows, memory_format=torch.contiguous_format), rows.new_empty(len(rows))
     nearest(torch.where(padding, 0, rows).contiguous(), means, gaps)
     scale = torch.where(rows > -math.inf, rows.abs(), 0).amax((1, 2))
@@ -51,14 +53,6 @@ def _redo(failed: Tensor, rows: Tensor, argmax: Callable[[Tensor, Tensor], Tenso
         again = active_set.solve(lambda directions, some: argmax(directions, items[some]), rows[items])
         atoms, weights = again.decompose()
         results[0][items], results[1][items] = torch.einsum("bm,bmij->bij", weights, atoms), again.gap
-
-
-def _padding(rows: Tensor, argmax: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Where the padding of shorter items has its one free completion: [b, n, n], on the diagonal."""
-    if bool((rows.amax(-1) > -math.inf).all()):
-        return torch.zeros((), dtype=torch.bool)
-    best = argmax(rows, torch.arange(len(rows)))
-    return torch.diag_embed(best.sum(-1) == 0)
 
 
 def _decompose(kernel: kernels.AnyKernel, means: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:

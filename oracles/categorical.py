@@ -73,7 +73,7 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
         feasible = (rows.amax(-1, keepdim=True) > -math.inf).to(rows.dtype).expand(*index.shape, 1)
         return rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), feasible)
 
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
         mean, free, gap = simplex.project(rows, 1)
 
         def decompose() -> tuple[Tensor, Tensor]:

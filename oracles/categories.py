@@ -13,7 +13,7 @@ from . import simplex
 from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, at_least_single
 from .capabilities import FactorisedOracle
 from .categorical import inverse_cdf, softmax
-from .masking import log_sum_exp, running_sums
+from .masking import cut, log_sum_exp, running_sums
 from .sparse_solution import Projection
 
 
@@ -87,11 +87,13 @@ class Categories(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOrac
         drawn = rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), 1)
         return _where_feasible(rows, drawn)
 
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
         items, categories, parts = rows.shape
-        mean, free, gap = simplex.project(rows.reshape(-1, parts), 1)
-        mean, free, gap = mean.reshape(rows.shape), free.reshape(rows.shape), gap.reshape(items, categories).sum(-1)
-        mean = _where_feasible(rows, mean)
+        # A category in the padding has no part at all, and forbids nothing.
+        known = rows if inside is None else torch.where(inside, rows, 0)
+        mean, free, gap = simplex.project(known.reshape(-1, parts), 1)
+        mean, free, gap = (values.reshape(items, categories, *values.shape[1:]) for values in (mean, free, gap))
+        mean, gap = cut(_where_feasible(known, mean), inside), gap.sum(-1)
         return Projection(gap=gap, decompose=lambda: _common_levels(mean), mean=mean, free=free, tangent=_along_the_face)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
@@ -148,6 +150,6 @@ def _common_levels(mean: Tensor) -> tuple[Tensor, Tensor]:
     lengths = torch.cat([levels[:, 1:], ends.new_ones(items, 1)], 1) - levels
     middles = (levels + lengths / 2).unsqueeze(1).expand(items, categories, -1).contiguous()
     index = torch.searchsorted(ends.contiguous(), middles, right=True).clamp(max=parts - 1)
-    atoms = torch.nn.functional.one_hot(index, parts).movedim(1, 2).to(mean.dtype)
+    atoms = torch.nn.functional.one_hot(index, parts).movedim(1, 2).to(mean.dtype) * (mean.sum(-1) > 0).reshape(items, 1, categories, 1)
     weights = torch.where((lengths > 1e-12) & (mean.sum((-2, -1)) > 0).unsqueeze(-1), lengths, 0)
     return atoms, weights / weights.sum(-1, keepdim=True).clamp(min=1e-300)

@@ -162,14 +162,14 @@ class LinearChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOra
         pointers = []
         for i in range(1, length):
             # [b, previous tag and its place, next tag]
-            joint = (best.unsqueeze(-1) + rows[:, i].unsqueeze(2)).reshape(batch, num_tags * k, num_tags)
+            joint = (best.unsqueeze(-1) + rows[:, i].unsqueeze(2)).flatten(1, 2)
             order = joint.mT.sort(dim=-1, descending=True, stable=True)
             best = order.values[..., :k]
             pointers.append(order.indices[..., :k])
-        last = best.reshape(batch, -1).sort(dim=-1, descending=True, stable=True).indices[:, :k]
+        last = best.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, :k]
         tags = [last // k]
         for pointer in reversed(pointers):
-            last = pointer.reshape(batch, -1).gather(-1, last)
+            last = pointer.flatten(1).gather(-1, last)
             tags.append(last // k)
         return self.structure(torch.stack(tags[::-1], -1), num_tags, rows.dtype).movedim(1, 0)
 

@@ -128,7 +128,7 @@ class Subset(SubsetOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
             remaining = remaining - chosen[-1].long()
         return torch.stack(chosen, -1)
 
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
         mean, free, gap = simplex.project(rows, self.k)
         return Projection(gap=gap, decompose=lambda: systematic_atoms(mean, self.k), mean=mean, free=free)
 

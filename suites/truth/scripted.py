@@ -90,8 +90,8 @@ class ScriptedOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 0
 
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
-        return self.real._project(rows, argmax)  # type: ignore[no-any-return]
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+        return self.real._project(rows, argmax, inside)  # type: ignore[no-any-return]
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         return self.real._kbest(rows, k)  # type: ignore[no-any-return]

@@ -148,15 +148,3 @@ def test_samples_of_expanded_rows_follow_their_own_row(case: OracleCase, layout:
     indices = structure_indices(case, samples).flatten(1)
     chances = enumerate_truth(case, scores.contiguous()).probabilities
     assert bool((chances.T.gather(0, indices) > 1e-9).all())
-
-
-@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
-def test_an_empty_batch_gives_empty_results(case: OracleCase) -> None:
-    scores = torch.zeros(0, *case.event)
-    assert case.oracle.argmax(scores).shape == scores.shape
-    assert case.oracle.log_partition(scores).shape == (0,)
-    assert case.oracle.marginals(scores).shape == scores.shape
-    assert case.oracle.entropy(scores).shape == (0,)
-    assert case.oracle.sample(scores, 3, generator=seeded()).shape == (3, *scores.shape)
-    assert case.oracle.project(scores).mean.shape == scores.shape
-    assert case.oracle.project(scores).gap.shape == (0,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from structgrad.oracles import (
     Alignment,
     Assignment,
     Categorical,
+    Categories,
     Constituency,
     LinearChain,
     ProjectiveTree,
@@ -21,8 +21,8 @@ from structgrad.oracles import (
     SpanningTree,
     Subset,
 )
-from structgrad.oracles.base import RelaxedOracle
 from tests.helpers import (
+    ORACLE_CASES,
     SCALES,
     OracleCase,
     binary_trees,
@@ -30,6 +30,7 @@ from tests.helpers import (
     monotone_paths,
     one_hots,
     permutations,
+    products,
     projective_trees,
     shift_reduce_policy,
     spanning_trees,
@@ -37,9 +38,11 @@ from tests.helpers import (
     subsets,
     tag_sequences,
 )
+from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_same, method_of, operations_of, with_lengths
 
 CASES = (
     OracleCase(Categorical(), (5,), one_hots),
+    OracleCase(Categories(), (4, 3), products),
     OracleCase(Subset(2), (6,), subsets),
     OracleCase(LinearChain(), (4, 3, 3), tag_sequences),
     OracleCase(Alignment(), (4, 4), monotone_paths),
@@ -89,17 +92,11 @@ def outside(case: OracleCase, row: int) -> Tensor:
     return mask
 
 
-OPERATIONS: dict[str, Callable[..., Tensor]] = {
-    "argmax": lambda oracle, scores, **kw: oracle.argmax(scores, **kw),
-    "log_partition": lambda oracle, scores, **kw: oracle.log_partition(scores, **kw),
-    "marginals": lambda oracle, scores, **kw: oracle.marginals(scores, **kw),
-    "entropy": lambda oracle, scores, **kw: oracle.entropy(scores, **kw),
-    "feasible": lambda oracle, scores, **kw: oracle.feasible(scores, **kw).double(),
-    "project": lambda oracle, scores, **kw: oracle.project(scores, **kw).mean,
-    "support": lambda oracle, scores, **kw: oracle.project(scores, **kw).support.double(),
-    "gap": lambda oracle, scores, **kw: oracle.project(scores, **kw).gap,
-}
-operations = pytest.mark.parametrize("operation", OPERATIONS)
+TESTED_ELSEWHERE = {"pad", "sample", "relaxed_sample"}
+"""Operations with lengths that have laws of their own, here or beside the laws of the operation."""
+
+ALONE = tuple(name for name in OPERATIONS if name not in (*RANDOM, "relaxed_value"))
+"""Operations of an item alone: a relaxed value takes a constant off for every maximum of the padding."""
 
 
 def padded_scores(case: OracleCase, scale: float, junk: float = math.nan) -> Tensor:
@@ -117,42 +114,38 @@ def alone(case: OracleCase, scores: Tensor, row: int) -> Tensor:
 
 @cases
 @scales
-@operations
-def test_equals_the_item_alone(case: OracleCase, scale: float, operation: str) -> None:
-    compute, scores = OPERATIONS[operation], padded_scores(case, scale)
-    together = compute(case.oracle, scores, lengths=lengths_of(case))
-    for row in range(len(SIZES)):
-        expected = compute(case.oracle, alone(case, scores, row))
-        found = together[row] if expected.ndim == 0 else together[row][inside(case, row)]
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10 * max(1.0, scale))
-        if expected.ndim:
-            assert not together[row][outside(case, row)].any()
+def test_equals_the_item_alone(case: OracleCase, scale: float) -> None:
+    scores = padded_scores(case, scale)
+    for operation in operations_of(case.oracle, ALONE):
+        together = OPERATIONS[operation](case.oracle, scores, lengths=lengths_of(case))
+        for row in range(len(SIZES)):
+            expected = OPERATIONS[operation](case.oracle, alone(case, scores, row))
+            found = together[row] if expected.ndim == 0 else together[row][inside(case, row)]
+            assert_same(found, expected, operation, 1e-10 * max(1.0, scale))
+            assert expected.ndim == 0 or not together[row][outside(case, row)].any(), operation
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if isinstance(case.oracle, RelaxedOracle)], ids=str)
-def test_the_relaxed_programme_of_the_item_alone(case: OracleCase) -> None:
-    scores = padded_scores(case, 1.0)
-    together = case.oracle.relax(scores, "l2", lengths=lengths_of(case))
-    for row in range(len(SIZES)):
-        torch.testing.assert_close(together[row][inside(case, row)], case.oracle.relax(alone(case, scores, row), "l2"))
-        assert not together[row][outside(case, row)].any()
+def test_every_operation_with_lengths_has_a_law() -> None:
+    offered = set().union(*(with_lengths(type(case.oracle)) for case in CASES))
+    assert offered == TESTED_ELSEWHERE | {method_of(name) for name in ALONE} | {"relaxed_value"}
+    assert {type(case.oracle) for case in CASES} == {type(case.oracle) for case in ORACLE_CASES}
 
 
 @cases
-@pytest.mark.parametrize("operation", ["log_partition", "marginals", "entropy", "project"])
-def test_gradients_are_those_of_the_item_alone_and_0_in_the_padding(case: OracleCase, operation: str) -> None:
-    compute, scores = OPERATIONS[operation], padded_scores(case, 1.0).requires_grad_()
+def test_gradients_are_those_of_the_item_alone_and_0_in_the_padding(case: OracleCase) -> None:
+    scores = padded_scores(case, 1.0).requires_grad_()
     weights = torch.randn(case.event, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    result = compute(case.oracle, scores, lengths=lengths_of(case))
-    weighted = result.sum() if result.ndim == 1 else (result * weights).sum()
-    (gradient,) = torch.autograd.grad(weighted, scores)
-    for row in range(len(SIZES)):
-        leaf = alone(case, scores, row).detach().requires_grad_()
-        single = compute(case.oracle, leaf)
-        weighted = single if single.ndim == 0 else (single * weights[inside(case, row)]).sum()
-        (expected,) = torch.autograd.grad(weighted, leaf)
-        torch.testing.assert_close(gradient[row][inside(case, row)], expected, rtol=1e-9, atol=1e-11)
-        assert not gradient[row][outside(case, row)].any()
+    for operation in operations_of(case.oracle, [name for name in DIFFERENTIABLE if name in ALONE]):
+        result = OPERATIONS[operation](case.oracle, scores, lengths=lengths_of(case))
+        weighted = result.sum() if result.ndim == 1 else (result * weights).sum()
+        (gradient,) = torch.autograd.grad(weighted, scores)
+        for row in range(len(SIZES)):
+            leaf = alone(case, scores, row).detach().requires_grad_()
+            single = OPERATIONS[operation](case.oracle, leaf)
+            weighted = single if single.ndim == 0 else (single * weights[inside(case, row)]).sum()
+            (expected,) = torch.autograd.grad(weighted, leaf)
+            assert_same(gradient[row][inside(case, row)], expected, operation, 1e-9)
+            assert not gradient[row][outside(case, row)].any(), operation
 
 
 @cases

@@ -52,7 +52,7 @@ class Corners(ProjectionOracle):
         best = (inner > 0).to(rows.dtype).scatter(-1, inner.argmax(-1, keepdim=True), 1)
         return torch.nn.functional.pad(best, (0, 1))
 
-    def _project(self, rows: Tensor, argmax: RowArgmax) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
         return active_set.solve(argmax, rows)
 
 

@@ -1,0 +1,82 @@
+"""The operations of oracles as functions of scores whose results begin with the batch, for laws that hold for every one of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structgrad.oracles.base import Oracle
+from structgrad.oracles.derivatives import unsqueeze_event
+from tests.helpers import seeded
+
+
+def _kbest(oracle: Any, scores: Tensor, **named: Any) -> Tensor:
+    """The best structure and twice the next, the zero tensor where there is none."""
+    listed = oracle.kbest(scores, min(2, oracle.count(oracle._event(scores))), **named)
+    return torch.as_tensor(listed[0] + 2 * listed[1:].sum(0))
+
+
+def _mixture(oracle: Any, scores: Tensor, **named: Any) -> Tensor:
+    """The mean of a projection as the weighted sum of its atoms."""
+    solution = oracle.project(scores, **named)
+    weighted = unsqueeze_event(solution.weights, oracle.event_ndim) * solution.atoms
+    return weighted.sum(-1 - oracle.event_ndim)
+
+
+OPERATIONS: dict[str, Callable[..., Tensor]] = {
+    "argmax": lambda oracle, scores, **named: oracle.argmax(scores, **named),
+    "score": lambda oracle, scores, **named: oracle.score(oracle.argmax(scores.detach(), **named), scores, **named),
+    "free_parts": lambda oracle, scores, **named: oracle.free_parts(scores, **named).to(scores.dtype),
+    "log_partition": lambda oracle, scores, **named: oracle.log_partition(scores, **named),
+    "marginals": lambda oracle, scores, **named: oracle.marginals(scores, **named),
+    "feasible": lambda oracle, scores, **named: oracle.feasible(scores, **named).to(scores.dtype),
+    "log_prob": lambda oracle, scores, **named: oracle.log_prob(oracle.argmax(scores.detach(), **named), scores, **named),
+    "entropy": lambda oracle, scores, **named: oracle.entropy(scores, **named),
+    "kl": lambda oracle, scores, **named: oracle.kl(scores, scores / 2, **named),
+    "sample": lambda oracle, scores, **named: oracle.sample(scores, generator=seeded(), **named),
+    "samples": lambda oracle, scores, **named: oracle.sample(scores, 3, generator=seeded(), **named).sum(0),
+    "project": lambda oracle, scores, **named: oracle.project(scores, **named).mean,
+    "project_weights": lambda oracle, scores, **named: oracle.project(scores, **named).weights.square().sum(-1),
+    "project_atoms": _mixture,
+    "project_support": lambda oracle, scores, **named: oracle.project(scores, **named).support.to(scores.dtype),
+    "project_gap": lambda oracle, scores, **named: oracle.project(scores, **named).gap,
+    "kbest": _kbest,
+    "relax": lambda oracle, scores, **named: oracle.relax(scores, "l2", **named),
+    "relaxed_value": lambda oracle, scores, **named: oracle.relaxed_value(scores, "l2", **named),
+    "relaxed_sample": lambda oracle, scores, **named: oracle.relaxed_sample(scores, generator=seeded(), **named),
+    "step_log_probs": lambda oracle, scores, **named: oracle.step_log_probs(scores, **named).exp(),
+}
+"""What begins like the name of a method, with ``_``, is a result of that method."""
+
+RANDOM = ("sample", "samples", "relaxed_sample")
+
+DIFFERENTIABLE = (
+    *("score", "log_partition", "marginals", "log_prob", "entropy", "kl", "project", "project_weights", "project_atoms"),
+    *("relax", "relaxed_value", "step_log_probs"),
+)
+"""What has a gradient in the scores, and draws no random numbers."""
+
+
+def method_of(operation: str) -> str:
+    """The method of an oracle that an operation calls."""
+    return "sample" if operation == "samples" else operation.split("_")[0] if operation.startswith("project_") else operation
+
+
+def operations_of(oracle: Oracle, names: Iterable[str] = tuple(OPERATIONS)) -> list[str]:
+    """Those operations that an oracle has. Laws loop over them: a covering design would leave most pairs with oracles out."""
+    return [name for name in names if hasattr(oracle, method_of(name))]
+
+
+def assert_same(found: Tensor, expected: Tensor, operation: str, tolerance: float = 1e-12) -> None:
+    """Equal but for rounding; what fails is told with the operation."""
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{operation}: {text}")
+
+
+def with_lengths(oracle: type[Oracle]) -> set[str]:
+    """The public methods of an oracle that take lengths."""
+    public = {name: method for name, method in inspect.getmembers(oracle, inspect.isfunction) if not name.startswith("_")}
+    return {name for name, method in public.items() if "lengths" in inspect.signature(method).parameters}
