@@ -28,7 +28,10 @@ from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, SamplingOra
 from ..oracles.options import Configured
 
 Loss = Callable[[Tensor], Tensor]
-"""``[..., *batch, *event] -> [..., *batch]``: one value per structure. It may hold parameters, and data per batch row."""
+"""``[..., *batch, *event] -> [..., *batch]``: one value per structure. It may hold parameters, and data per batch row.
+
+For what needs values only, integers and booleans are values too: ``lambda z: (z != gold).sum(-1)``.
+"""
 
 Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse"]
 
@@ -214,7 +217,7 @@ def upstream_gradient(name: str, losses: Tensor, point: Tensor, *, create_graph:
 
 
 def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
-    """The loss of every structure, one value each; a loss that reduces would mix the rows of a batch, and is refused."""
+    """The loss of every structure, one number each; a loss that reduces would mix the rows of a batch, and is refused."""
     losses = loss(structures)
     expected = tuple(structures.shape[: structures.ndim - event_ndim])
     if tuple(losses.shape) != expected:
@@ -222,7 +225,8 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
             f"the loss gave a tensor of shape {tuple(losses.shape)} for structures of shape {tuple(structures.shape)}; "
             f"expected one value per structure, {expected}: reduce the surrogate instead"
         )
-    return losses
+    # A count of errors is an integer, and what is right or wrong a boolean: estimators subtract and average them.
+    return losses if losses.is_floating_point() else losses.to(torch.promote_types(structures.dtype, torch.float32))
 
 
 def expand_samples(scores: Tensor, samples: int, event_ndim: int) -> Tensor:

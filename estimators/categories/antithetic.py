@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -180,5 +181,5 @@ def _merged(values: Tensor, noise: Tensor) -> Tensor:
     parts, batch = len(values), values.shape[2:]
     excess = (values - values.mean(0)).movedim((0, 1), (-2, -1)).unsqueeze(-3)
     deviations = 1 - parts * (-noise).softmax(-1)
-    merged = (excess * deviations.reshape(*batch, -1, 1, parts)).mean(-1)
+    merged = (excess * deviations.reshape(*batch, math.prod(noise.shape[len(batch) : -1]), 1, parts)).mean(-1)
     return merged.reshape(noise.shape)

@@ -95,8 +95,8 @@ class StepLearned(StepScoreFunction):
         return carrier + self.regression_weight * inner(walks.samples, errors, walks.oracle.event_ndim).mean(0)
 
     def warmed_up(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
-        """The estimator with the mean loss of every state at these scores; itself, where it has a network."""
-        if self.module is not None:
+        """The estimator with the mean loss of every state at these scores; itself where it has a network or the batch is empty."""
+        if self.module is not None or not scores.numel():
             return self
         with torch.no_grad():
             samples = oracle.sample(scores, WARM_UP, generator=generator)

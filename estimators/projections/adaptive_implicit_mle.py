@@ -89,7 +89,9 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle]):
         return Evaluations(losses=n, loss_gradients=n, argmax=(3 if self.symmetric else 2) * n, perturbations=n)
 
     def updated(self, estimates: Tensor) -> Self:
-        """The estimator after it has seen the estimates ``[rows, *event]`` of a batch."""
+        """The estimator after it has seen the estimates ``[rows, *event]`` of a batch; itself after none."""
+        if not len(estimates):
+            return self
         found = float((estimates != 0).sum()) / len(estimates)
         nonzeros = self.decay * self.nonzeros + (1 - self.decay) * found
         step = self.step_size if nonzeros < self.target else -self.step_size

@@ -116,7 +116,7 @@ class SparsemaxOverStructures(Estimator[O]):
         candidates = self._candidates(oracle, leaf)
         support = _probabilities(oracle, candidates, leaf) > 0
         # Probabilities fall with the scores, so that the support comes first. How long it is has to be known here: one host copy.
-        size = max(int(support.sum(0).max()), 1)
+        size = _longest(support)
         atoms, inside = candidates[:size], support[:size]
         # A slot without weight repeats the best structure, so that the loss sees structures alone.
         losses = evaluate(loss, torch.where(unsqueeze_event(inside, event), atoms, atoms[:1]), event)
@@ -127,6 +127,11 @@ class SparsemaxOverStructures(Estimator[O]):
             # The weights sum to 1, so that the loss of the best structure may be taken off, whatever its offset.
             (estimate,) = torch.autograd.grad(weights, leaf, excess)
         return with_gradient((weights.detach() * losses).sum(0), scores, estimate)
+
+
+def _longest(held: Tensor) -> int:
+    """How many of [m, *batch] come first in some row, at least 1; there may be no row."""
+    return max(int(held.reshape(len(held), -1).any(1).sum()), 1)
 
 
 def _probabilities(oracle: Oracle, structures: Tensor, scores: Tensor) -> Tensor:
@@ -187,8 +192,7 @@ class SparsemaxMarginalisation(SparsemaxOverStructures[EnumerableOracle]):
             listed.append(chunk)
         best, index = torch.cat(values).sort(0, descending=True)
         # Nothing at 1 below the best is in the support: sparsemax never needs it.
-        near = (best > best[:1] - 1).sum(0).max().clamp(min=1)
-        atoms = torch.cat(listed)[index[:near]]
+        atoms = torch.cat(listed)[index[: _longest(best > best[:1] - 1)]]
         return atoms.expand(-1, *scores.shape)
 
 

@@ -40,7 +40,9 @@ class Baseline(Estimator[SamplingOracle]):
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         baseline = self._baseline(loss, oracle, scores.detach(), generator=generator)
-        return self.inner.surrogate(lambda z: loss(z) - baseline, oracle, scores, generator=generator) + baseline
+        return (
+            self.inner.surrogate(lambda z: evaluate(loss, z, oracle.event_ndim) - baseline, oracle, scores, generator=generator) + baseline
+        )
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,16 @@ class RunningMeanBaseline(Baseline):
         return self.mean
 
     def updated(self, losses: Tensor) -> Self:
-        """The estimator after it has seen a batch of losses (the values of its surrogate)."""
+        """The estimator after it has seen a batch of losses (the values of its surrogate); itself after none."""
+        if not losses.numel():
+            return self
         return replace(self, mean=self.decay * self.mean + (1 - self.decay) * float(losses.detach().mean()))
 
     def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
-        """The estimator after 64 updates at these scores, started from the first value."""
+        """The estimator after 64 updates at these scores, started from the first value; itself where the batch is empty."""
         values = first_values(self, loss, oracle, scores, generator)
+        if not values.numel():
+            return self
         state = replace(self, mean=float(values[0].mean()))
         for value in values[1:]:
             state = state.updated(value)

@@ -90,8 +90,8 @@ class LearnedBaseline(Estimator[SamplingOracle]):
         return prediction.to(scores.dtype)
 
     def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
-        """The estimator with a network that is fitted to the losses of samples at these scores; itself where it has a module already."""
-        if self.module is not None:
+        """The estimator with a network fitted to losses of samples at these scores; itself where it has a module or the batch is empty."""
+        if self.module is not None or not scores.numel():
             return self
         event = tuple(scores.shape[scores.ndim - oracle.event_ndim :])
         samples = oracle.sample(scores.detach(), FIT_SAMPLES, generator=generator)

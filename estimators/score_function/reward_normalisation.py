@@ -74,14 +74,18 @@ class NormalisedRewards(ScoreFunction):
         return self.decay * self.variance + (1 - self.decay) * (values - self.mean).square()
 
     def updated(self, losses: Tensor) -> Self:
-        """The estimator after it has seen a batch of losses (the values of its surrogate)."""
+        """The estimator after it has seen a batch of losses (the values of its surrogate); itself after none."""
+        if not losses.numel():
+            return self
         values = losses.detach()
         mean = self.decay * self.mean + (1 - self.decay) * float(values.mean())
         return replace(self, mean=mean, variance=float(self._next_variance(values).mean()))
 
     def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
-        """The estimator after 64 updates at these scores, started from the first value and no variance."""
+        """The estimator after 64 updates at these scores, started from the first value and no variance; itself where the batch is empty."""
         values = first_values(self, loss, oracle, scores, generator)
+        if not values.numel():
+            return self
         state = replace(self, mean=float(values[0].mean()), variance=0.0)
         for value in values[1:]:
             state = state.updated(value)

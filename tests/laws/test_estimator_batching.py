@@ -57,6 +57,18 @@ def test_no_batch_dimension(name: str, case: OracleCase) -> None:
     )
 
 
+@pairs
+def test_an_empty_batch_gives_empty_results_and_leaves_the_state(name: str, case: OracleCase) -> None:
+    estimator, loss = make_estimator(name), LOSSES["smooth"](case)
+    for batch in ((0,), (2, 0), (0, 3)):
+        scores = numbers(*batch, *case.event)
+        assert estimator.gradient(loss, case.oracle, scores, generator=seeded()).shape == scores.shape
+        assert estimator.surrogate(loss, case.oracle, scores, generator=seeded()).shape == batch
+        assert estimator.warmed_up(loss, case.oracle, scores, generator=seeded()) == estimator
+    if hasattr(estimator, "updated"):
+        assert estimator.updated(torch.zeros(0, *case.event)) == estimator
+
+
 @pytest.mark.parametrize("layout", [((1,), (12,)), ((3, 1), (3, 4)), ((1, 3), (4, 3))], ids=["all", "last", "first"])
 @pairs
 def test_expanded_rows_are_materialised_rows(name: str, case: OracleCase, layout: tuple[tuple[int, ...], tuple[int, ...]]) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
-from structgrad.estimators import make_estimator
-from tests.estimator_cases import DETERMINISTIC, LOSSES, numbers, pairs, pairs_of
+from structgrad.estimators import Loss, make_estimator
+from structgrad.estimators.base import evaluate
+from tests.estimator_cases import DETERMINISTIC, GRADIENT_FREE, LOSSES, numbers, pairs, pairs_of
 from tests.helpers import OracleCase, seeded
 
 
@@ -26,6 +30,32 @@ def test_an_estimate_has_the_dtype_and_shape_of_the_scores(name: str, case: Orac
     assert estimate.isfinite().all()
     assert set(seen) == {dtype}
     assert estimator.surrogate(loss, case.oracle, scores, generator=seeded()).shape == (3,)
+
+
+@pairs_of(GRADIENT_FREE)
+def test_a_loss_may_count_or_say_yes_and_no(name: str, case: OracleCase) -> None:
+    """Integers and booleans are the numbers that they stand for, in the dtype of the structures and at least in single precision."""
+    estimator, gold, event = make_estimator(name), case.oracle.argmax(numbers(*case.event, seed=3)), -len(case.event)
+
+    def results(convert: Callable[[Tensor, Tensor], Tensor], scores: Tensor) -> tuple[Tensor, Tensor]:
+        loss: Loss = lambda z: convert((z != gold.to(z)).flatten(event), z)  # noqa: E731
+        estimate = estimator.gradient(loss, case.oracle, scores, generator=seeded())
+        warmed = estimator.warmed_up(loss, case.oracle, scores, generator=seeded())
+        return estimate, warmed.surrogate(loss, case.oracle, scores, generator=seeded())
+
+    for scores in (numbers(5, *case.event), numbers(5, *case.event).float()):
+        for found, expected in (
+            (results(lambda wrong, z: wrong.sum(-1), scores), results(lambda wrong, z: wrong.sum(-1).to(z), scores)),
+            (results(lambda wrong, z: wrong.any(-1), scores), results(lambda wrong, z: wrong.any(-1).to(z), scores)),
+        ):
+            assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+
+
+def test_a_count_of_half_precision_structures_is_exact() -> None:
+    counts = torch.tensor([257, 300])
+    found = evaluate(lambda z: counts, torch.zeros(2, 3, dtype=torch.bfloat16), 1)
+    assert found.dtype == torch.float32
+    assert torch.equal(found.long(), counts)
 
 
 @pairs_of(DETERMINISTIC)
