@@ -81,9 +81,9 @@ def main() -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import importlib.metadata
+        from .. import __version__
 
-        typer.echo(f"structgrad {importlib.metadata.version('structgrad')}")
+        typer.echo(f"structgrad {__version__}")
         raise typer.Exit
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import structgrad.oracles
+import structgrad
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("oracles", "estimators", "suites", "reports")
@@ -36,22 +36,33 @@ TOP_LEVEL = {
 }
 
 
+def installed(path: Path) -> Path:
+    """Where a file or folder of a room is installed: what is the package itself at its top, all else under its room."""
+    top = ROOT / PROJECT["tool"]["setuptools"]["package-dir"]["structgrad"]
+    return "structgrad" / path.relative_to(top if path.is_relative_to(top) else ROOT)
+
+
 def package_files() -> set[str]:
     """What a wheel must hold: every file of the rooms, under the package's name."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()]
-    return {f"structgrad/{path.relative_to(ROOT)}" for path in files if "__pycache__" not in path.parts}
+    return {str(installed(path)) for path in files if "__pycache__" not in path.parts}
 
 
 @pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files of a wheel that is built from a copy of the tree, so that no stale build folder is packed."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that is built from a copy of the tree, so that no stale build folder is packed."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     copied = [*(ROOT / room for room in ROOMS), *(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE"))]
     subprocess.run(["cp", "-r", *map(str, copied), str(source)], check=True)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(source)]
     result = subprocess.run(build, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    (wheel,) = target.glob("*.whl")
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel_names(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
@@ -67,8 +78,7 @@ def test_the_wheel_holds_the_licence(wheel_names: set[str]) -> None:
 
 def test_every_folder_with_modules_is_a_listed_package() -> None:
     folders = {path.parent for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    expected = {".".join(("structgrad", *folder.relative_to(ROOT).parts)) for folder in folders}
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == expected
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == {".".join(installed(folder).parts) for folder in folders}
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -76,10 +86,9 @@ def test_every_room_is_typed(room: str) -> None:
     assert (ROOT / room / "py.typed").is_file()
 
 
-def test_the_namespace_has_no_module_of_its_own() -> None:
+def test_nothing_at_the_top_hides_what_is_installed() -> None:
     assert not (ROOT / "__init__.py").exists()
     assert not (ROOT / "structgrad").exists()
-    assert getattr(structgrad, "__file__", None) is None
 
 
 def test_the_top_level_holds_what_is_documented() -> None:
@@ -90,7 +99,28 @@ def test_the_top_level_holds_what_is_documented() -> None:
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
-    assert importlib.metadata.version("structgrad") == PROJECT["project"]["version"]
+    assert structgrad.__version__ == importlib.metadata.version("structgrad") == PROJECT["project"]["version"]
+
+
+def test_the_package_has_nothing_else_of_its_own() -> None:
+    with pytest.raises(AttributeError, match="module 'structgrad' has no attribute 'versoin'"):
+        _ = structgrad.versoin  # type: ignore[attr-defined]
+
+
+def test_the_package_loads_nothing_before_the_version_is_asked_for() -> None:
+    code = "import sys; before = set(sys.modules); import structgrad; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"structgrad", "__future__"}
+
+
+def test_a_wheel_knows_its_version(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked apart from what is installed here, so that the version can come from nowhere else."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = "import structgrad; print(structgrad.__version__, structgrad.__file__)"
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [PROJECT["project"]["version"], str(tmp_path / "structgrad" / "__init__.py")]
 
 
 def test_the_changelog_knows_the_version_and_its_numbers() -> None:
