@@ -21,12 +21,26 @@ OVER_INSTANCES, EVERY_INSTANCE = "over instances", "every instance"
 _DIGITS = 4
 
 
-def packed(frame: pd.DataFrame) -> str:
-    """Both tables as columns in JSON, deflated, in base64: a browser unpacks it when somebody asks."""
-    found = {OVER_INSTANCES: columns(over_instances(frame))}
-    if len(frame) <= MOST_ROWS:
-        found[EVERY_INSTANCE] = columns(every_instance(frame))
-    text = json.dumps(found, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def held(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The tables that a page holds, by what their rows are."""
+    found = {OVER_INSTANCES: over_instances(frame)}
+    return {**found, EVERY_INSTANCE: every_instance(frame)} if len(frame) <= MOST_ROWS else found
+
+
+def told(found: dict[str, pd.DataFrame], rows: int) -> str:
+    """What a page holds of a run of so many rows, in two sentences."""
+    medians, single = len(found[OVER_INSTANCES]), found.get(EVERY_INSTANCE)
+    behind = "single instances are too many" if single is None else f"“{EVERY_INSTANCE}” shows the {len(single):,} rows behind them"
+    return (
+        f"The table opens with {medians:,} medians over instances; {behind}. "
+        f"All numbers are to four digits here; results.parquet, beside this page, has its {rows:,} rows in full."
+    )
+
+
+def packed(found: dict[str, pd.DataFrame]) -> str:
+    """Tables as columns in JSON, deflated, in base64: a browser unpacks it when somebody asks."""
+    as_columns = {name: columns(table) for name, table in found.items()}
+    text = json.dumps(as_columns, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 

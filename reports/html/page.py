@@ -27,7 +27,7 @@ class Shown:
 
 def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
     """The page. It holds its style, script and figures, and asks for nothing else."""
-    found = report(frame, manifest)
+    found, held = report(frame, manifest), dataset.held(frame)
     drawings = [Shown(drawing, Markup(drawing.svg)) for drawing in figures.draw(frame)]
     problems = dict.fromkeys([*found.problems, *(shown.drawing.problem for shown in drawings if shown.drawing.problem)])
     return (
@@ -38,9 +38,8 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
             overall=[shown for shown in drawings if not shown.drawing.problem],
             problems={name: [shown for shown in drawings if shown.drawing.problem == name] for name in problems},
             bibtex="\n\n".join(entry.source for entry in found.references),
-            data=dataset.packed(frame),
-            rows=len(frame),
-            every_row=len(frame) <= dataset.MOST_ROWS,
+            data=dataset.packed(held),
+            numbers=dataset.told(held, len(frame)),
             stages=order(frame, "stage"),
         )
     )

@@ -192,7 +192,7 @@ def words(column: dict[str, object]) -> list[str]:
 
 
 def test_all_numbers_travel_with_the_page(frame: pd.DataFrame) -> None:
-    found = unpack(dataset.packed(frame))
+    found = unpack(dataset.packed(dataset.held(frame)))
     overall, single = ({column["name"]: column for column in found[name]} for name in (dataset.OVER_INSTANCES, dataset.EVERY_INSTANCE))
     aggregated = tables.aggregate(frame)
     assert words(overall["metric"]) == list(aggregated["metric"])
@@ -203,7 +203,8 @@ def test_all_numbers_travel_with_the_page(frame: pd.DataFrame) -> None:
 
 def test_infinite_and_missing_numbers_stay_apart_in_strict_json() -> None:
     row = next(row for row in examples.rows() if row.metric == "rho")
-    found = unpack(dataset.packed(results.to_frame([replace(row, value=value, low=None) for value in (float("inf"), 1 / 3)])))
+    rows = results.to_frame([replace(row, value=value, low=None) for value in (float("inf"), 1 / 3)])
+    found = unpack(dataset.packed(dataset.held(rows)))
     by_name = {column["name"]: column["numbers"] for column in found[dataset.EVERY_INSTANCE] if "numbers" in column}
     assert by_name["value"] == ["∞", 0.3333]
     assert by_name["95 % from"] == [None, None]
@@ -212,8 +213,26 @@ def test_infinite_and_missing_numbers_stay_apart_in_strict_json() -> None:
 def test_a_page_of_a_large_run_holds_what_was_found_over_instances(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "MOST_ROWS", 10)
     monkeypatch.setattr(figures, "draw", lambda frame: [])
-    assert list(unpack(dataset.packed(frame))) == [dataset.OVER_INSTANCES]
-    assert "Here is what was found over instances, to four digits" in Page(html.to_html(frame, examples.MANIFEST)).text
+    assert list(unpack(dataset.packed(dataset.held(frame)))) == [dataset.OVER_INSTANCES]
+    assert told(Page(html.to_html(frame, examples.MANIFEST)).text) == (sizes(frame)[0], None, len(frame))
+
+
+def told(text: str) -> tuple[int | None, ...]:
+    """How many rows the page says that it opens with, that it can show besides, and that were measured."""
+    patterns = r"opens with ([\d,]+) medians over instances", r"“every instance” shows the ([\d,]+) rows", r"has its ([\d,]+) rows in full"
+    found = [re.search(pattern, text) for pattern in patterns]
+    return tuple(int(match[1].replace(",", "")) if match else None for match in found)
+
+
+def sizes(frame: pd.DataFrame) -> list[int]:
+    """Of the tables that travel with the page."""
+    return [len(next(iter(table))["codes"]) for table in unpack(dataset.packed(dataset.held(frame))).values()]  # type: ignore[index, arg-type]
+
+
+def test_a_page_says_how_many_rows_its_tables_have(frame: pd.DataFrame) -> None:
+    medians, single = sizes(frame)
+    assert told(Page(html.to_html(frame, examples.MANIFEST)).text) == (medians, single, len(frame))
+    assert medians < single
 
 
 def test_the_set_up_is_told_with_its_effort(frame: pd.DataFrame) -> None:
