@@ -89,10 +89,10 @@ class Oracle(Configured, abc.ABC):
 
     @final
     def score(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """``⟨θ, z⟩``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
+        """``⟨η, z⟩``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
-        It is what `argmax` maximises and what `kbest` ranks by; for a policy that is normalised locally it is the log-probability. ``z``
-        and ``scores`` broadcast against each other, so that many structures may share one row of scores.
+        It is what `argmax` maximises and what `kbest` ranks by: ``⟨θ, z⟩``, for a policy that is normalised locally the log-probability.
+        ``z`` and ``scores`` broadcast against each other, so that many structures may share one row of scores.
         """
         valid, inside = self._prepared("score", scores, lengths)
         return self._score("score", z, self._potentials(at_least_single(valid)), inside).to(scores.dtype)
@@ -130,7 +130,7 @@ class Oracle(Configured, abc.ABC):
     def _argmax(self, rows: Tensor) -> Tensor: ...
 
     def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None) -> Tensor:
-        """⟨θ', z⟩ of natural parameters: what is inside, without ignored entries."""
+        """⟨η, z⟩ of natural parameters: what is inside, without ignored entries."""
         natural = self._cut(self._cleaned(parameters), inside)
         if z.shape[z.ndim - self.event_ndim :] != natural.shape[natural.ndim - self.event_ndim :]:
             raise ValueError(
@@ -144,7 +144,7 @@ class Oracle(Configured, abc.ABC):
         return ()
 
     def _potentials(self, scores: Tensor) -> Tensor:
-        """Scores to natural parameters, ``p(z) ∝ exp⟨θ', z⟩``, differentiable: the scores themselves where not overridden."""
+        """Scores θ to natural parameters η, ``p(z) ∝ exp⟨η, z⟩``, differentiable: the scores themselves where not overridden."""
         return scores
 
     def _length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -256,10 +256,12 @@ class Oracle(Configured, abc.ABC):
 
 
 class MarginalOracle(Oracle):
-    """An oracle of the Gibbs distribution ``p(z) ∝ exp⟨θ, z⟩``.
+    """An oracle of the Gibbs distribution ``p(z) ∝ exp⟨η, z⟩``.
 
-    A subclass implements `_log_partition` in differentiable torch that is safe at ``-inf``; marginals, their exact Jacobian, entropy and
-    log-probabilities follow from it, because ``∇A(θ) = μ`` and ``∇²A(θ) = Cov(z)`` (Wainwright & Jordan 2008, section 3).
+    Its natural parameters η are the scores θ themselves, unless they are normalised locally: then η are the log-probabilities of a policy,
+    and differ from θ. A subclass implements `_log_partition` in differentiable torch that is safe at ``-inf``; marginals, their exact
+    Jacobian, entropy and log-probabilities follow from it, because ``∂A/∂η = μ`` and ``∂²A/∂η² = Cov(z)`` (Wainwright & Jordan 2008,
+    section 3), and from the derivative of η in θ.
 
     Example:
         >>> from structgrad.oracles import Subset
@@ -280,12 +282,18 @@ class MarginalOracle(Oracle):
 
     @final
     def log_partition(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """``A(θ) = log Σ_z exp⟨θ, z⟩``: ``[*batch]``; ``-inf`` where no structure is feasible. Its gradient is `marginals`."""
+        """``A = log Σ_z exp⟨η, z⟩``: ``[*batch]``; ``-inf`` where no structure is feasible.
+
+        Its gradient is `marginals` where η is θ; of a policy that is normalised locally it is constantly 0, and so is its gradient.
+        """
         return self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]).to(scores.dtype)
 
     @final
     def marginals(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian ``Cov(z)``; 0 for an infeasible item."""
+        """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian; 0 for an infeasible item.
+
+        The Jacobian is ``Cov(z) ∂η/∂θ``: ``Cov(z)`` where η is θ.
+        """
         valid, inside = self._parameters("marginals", scores, lengths)
         return self._cut(self._marginals_of(valid)[0], inside).to(scores.dtype)
 
@@ -296,7 +304,7 @@ class MarginalOracle(Oracle):
 
     @final
     def log_prob(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """``log p(z) = ⟨θ, z⟩ − A(θ)``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
+        """``log p(z) = ⟨η, z⟩ − A``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
         ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores.
         """
@@ -307,7 +315,7 @@ class MarginalOracle(Oracle):
 
     @final
     def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """``H = A(θ) − ⟨θ, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
+        """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
         single = self._parameters("entropy", scores, lengths)[0]
         marginals, log_partition = self._marginals_of(single)
         expected = inner(marginals, single, self.event_ndim)

@@ -1,7 +1,8 @@
-"""The log-partition, its gradient (the marginals) and its Hessian (their covariance) as differentiable functions of the scores.
+"""The log-partition, its gradient (the marginals) and its Hessian (their covariance) as differentiable functions of natural parameters.
 
-``∇A(θ) = μ`` and ``∇²A(θ) = Cov(z)`` (Wainwright & Jordan 2008, section 3), so that three functions, each the derivative of the one before,
-give every gradient exactly; derivatives beyond the second go through the torch twin.
+``∇A(η) = μ`` and ``∇²A(η) = Cov(z)`` (Wainwright & Jordan 2008, section 3), so that three functions, each the derivative of the one before,
+give every gradient exactly; derivatives beyond the second go through the torch twin. What are called scores here are η: see
+`structgrad.oracles.base.MarginalOracle`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Differentiable(Protocol):
 
 
 class LogPartition(torch.autograd.Function):
-    """A(θ) with a gradient for every row, those that share their scores included."""
+    """A(η) with a gradient for every row, those that share their scores included."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, oracle: Differentiable) -> Tensor:
@@ -45,7 +46,7 @@ class LogPartition(torch.autograd.Function):
 
 
 class Marginals(torch.autograd.Function):
-    """μ(θ), and A(θ) which comes with it."""
+    """μ(η), and A(η) which comes with it."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, oracle: Differentiable) -> tuple[Tensor, Tensor]:

@@ -33,8 +33,9 @@ class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle)
 
     Args:
         normalization: ``"global"``: ``p(z) ∝ exp⟨θ, z⟩`` over derivations. ``"local"``: a policy, at each state the softmax of the scores
-            of those actions that can still complete a derivation, and ``p(z)`` the product over the actions. Its log-partition is 0
-            wherever a derivation is feasible (−inf elsewhere), and `project` projects the scores themselves.
+            of those actions that can still complete a derivation, and ``p(z)`` the product over the actions. Its natural parameters are
+            the log-probabilities of the policy: the log-partition is 0 wherever a derivation is feasible (−inf elsewhere), with gradient
+            0, which are not the marginals, and these have the Jacobian ``Cov(z) ∂η/∂θ``. `project` projects the scores themselves.
 
     References:
         Kuhlmann, Gómez-Rodríguez & Satta 2011, "Dynamic programming algorithms for transition-based dependency parsers", section 3;
@@ -48,6 +49,12 @@ class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle)
         tensor([0, 0, 1, 0, 1])
         >>> oracle.count((4, 4, 2))
         2
+        >>> for law in (ShiftReduce("global"), ShiftReduce("local")):
+        ...     theta = scores.clone().requires_grad_()
+        ...     law.log_partition(theta).backward()
+        ...     print(f"{law.marginals(scores).sum():.3f} {theta.grad.abs().sum():.3f}")
+        5.000 5.000
+        5.000 0.000
     """
 
     normalization: Literal["global", "local"] = "global"

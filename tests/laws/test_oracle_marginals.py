@@ -1,4 +1,4 @@
-"""`marginals` are the expected structure, and the gradient of `log_partition`."""
+"""`marginals` are the expected structure, and the gradient of `log_partition` in the natural parameters."""
 
 from __future__ import annotations
 
