@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
-from ..suites.running.store import PLAN, NewerSchemaError
+from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +131,8 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
 
     Raises:
         FileNotFoundError: there is no table.
-        ValueError: the file is no table of structgrad, or one of another schema version.
+        OtherSchemaError: a table of another schema version.
+        ValueError: the file is no table of structgrad.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -146,23 +147,27 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
     try:
         metadata = dict(pq.read_schema(file).metadata or {})
         _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
-        frame: pd.DataFrame = pq.read_table(file).to_pandas()
+        table = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
         if has_cells:
             return _derived(folder)
         raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
-    frame["batches"] = frame["batches"].map(tuple)
-    return frame[list(COLUMNS)].astype(COLUMNS), json.loads(metadata[_METADATA_MANIFEST])
+    try:
+        frame = table.to_pandas()
+        frame["batches"] = frame["batches"].map(tuple)
+        return frame[list(COLUMNS)].astype(COLUMNS), json.loads(metadata[_METADATA_MANIFEST])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{file} is not what its schema version {SCHEMA_VERSION} says ({' '.join(str(error).split())}); measure it again"
+        ) from error
 
 
 def _check_version(file: Path, version: str) -> None:
-    if version.isdigit() and int(version) > SCHEMA_VERSION:
-        raise NewerSchemaError(file, version)
+    if not version:
+        raise ValueError(f"{file} has no schema version, and is no table of structgrad; expected the {TABLE} of a run, or a baseline")
     if version != str(SCHEMA_VERSION):
-        raise ValueError(
-            f"{file} has the schema version {version or 'of no structgrad table'}; "
-            f"expected {SCHEMA_VERSION}: measure again, or read it with the structgrad that wrote it"
-        )
+        newer = version.isdecimal() and int(version) > SCHEMA_VERSION
+        raise (NewerSchemaError if newer else OtherSchemaError)(file, version)
 
 
 def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:

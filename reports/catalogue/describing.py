@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...oracles.registry import hint, parse
+from ...oracles.registry import parse
 from .estimator_facts import estimator, option_records
 from .listing import Record
 from .oracle_facts import oracle, problem
@@ -30,14 +31,14 @@ def describe(name: str) -> list[Record]:
     found = [{"kind": kind, **describer(name)} for kind, (known, describer) in kinds.items() if head in known]
     if not found:
         names = sorted({entry for known, _ in kinds.values() for entry in known})
-        raise ValueError(f"`describe` got the unknown name {name!r}; {_near(name, names)}")
+        raise ValueError(f"`describe` got the unknown name {name!r}; {_near(head, names)}`structgrad list` shows what there is")
     return found
 
 
-def _near(name: str, names: list[str]) -> str:
-    """The nearest names; all of them would be too many to print."""
-    told = hint(name, names)
-    return told if told.startswith("did") else "`structgrad list` shows what there is"
+def _near(head: str, names: list[str]) -> str:
+    """The names that a misspelt one may mean, whatever its capitals; all of them would be too many to print."""
+    near = difflib.get_close_matches(head.lower(), names, n=3)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:

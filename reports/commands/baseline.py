@@ -64,8 +64,9 @@ def save(  # noqa: PLR0913 - one parameter per option
 def _gated(loaded: Loaded, path: Path, config: Path | None) -> GateResult:
     """Against the baseline that is replaced; without one, claims alone are checked. One of another schema version is none."""
     from ...suites.comparison import gate
+    from ...suites.running.store import OtherSchemaError
     from ..comparison.configuration import settings_of
-    from ..comparison.loading import OtherSchemaError, load
+    from ..comparison.loading import load
 
     settings = settings_of(config)
     if not path.exists():

@@ -72,7 +72,8 @@ def exit_code(result: GateResult, *, strict: bool) -> int:
 
 def _base(name: str, folder: Path) -> Loaded:
     """The baseline; one of another schema version is none."""
-    from ..comparison.loading import OtherSchemaError, load
+    from ...suites.running.store import OtherSchemaError
+    from ..comparison.loading import load
 
     try:
         return load(name, folder)

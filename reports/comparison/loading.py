@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ...suites.base import SCHEMA_VERSION, Row
+from ...suites.base import Row
 from .. import results
 from . import baselines
 
@@ -35,10 +33,6 @@ class Loaded:
         return found
 
 
-class OtherSchemaError(ValueError):
-    """A table of another schema version: there is nothing to compare with."""
-
-
 def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
     """The rows of the folder of a run, of a table, or of a baseline that has this name.
 
@@ -56,22 +50,8 @@ def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
             more = f"; {hint(name, known)}" if known else f", and {folder} holds no baseline"
             raise FileNotFoundError(f"found neither a run nor a baseline {name!r}{more}")
         path = baselines.path_of(name, folder)
-    _check_schema(path / results.TABLE if path.is_dir() else path)
     frame, manifest = results.read(path)
     return Loaded(name, rows_of(frame), manifest)
-
-
-def _check_schema(file: Path) -> None:
-    """Another schema version is told apart from a broken file."""
-    if not file.is_file():
-        return
-    try:
-        metadata = pq.read_schema(file).metadata or {}
-    except (pa.ArrowException, OSError):
-        return  # reading it says what is wrong
-    version = metadata.get(b"structgrad_schema_version", b"").decode()
-    if version and version != str(SCHEMA_VERSION):
-        raise OtherSchemaError(f"{file} has the schema version {version}, and this structgrad writes {SCHEMA_VERSION}: measure it again")
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:

@@ -113,14 +113,19 @@ def unmeasured(directory: Path, work: Grid) -> list[Cell]:
     return [cell for cell in work.cells if stored(directory, cell) is None]
 
 
-class NewerSchemaError(ValueError):
-    """What a newer version of the package wrote."""
+class OtherSchemaError(ValueError):
+    """What another version of the package wrote."""
+
+    advice = "measure it again, or read it with the structgrad that wrote it"
 
     def __init__(self, path: Path, version: object) -> None:
-        super().__init__(
-            f"{path} has the schema version {version}, this structgrad reads {SCHEMA_VERSION}; "
-            "nothing was changed: upgrade structgrad, or name another folder"
-        )
+        super().__init__(f"{path} has the schema version {version}, this structgrad reads {SCHEMA_VERSION}; {self.advice}")
+
+
+class NewerSchemaError(OtherSchemaError):
+    """What a newer version of the package wrote."""
+
+    advice = "nothing was changed: upgrade structgrad, or name another folder"
 
 
 def _check_version(path: Path, content: dict[str, Any]) -> None:

@@ -82,7 +82,7 @@ def test_a_baseline_of_another_schema_is_5_and_a_run_of_one_is_bad_input(base: s
     table = pq.read_table(file)
     old = tmp_path / "old.parquet"
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"structgrad_schema_version": b"1"}), old)
-    message = f"has the schema version 1, and this structgrad writes {SCHEMA_VERSION}: measure it again"
+    message = f"has the schema version 1, this structgrad reads {SCHEMA_VERSION}; measure it again"
     assert message in sentence("gate", base, "--baseline", str(old), code=5)
     assert message in sentence("gate", str(old), "--baseline", base)
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -60,20 +62,41 @@ def test_schema_version_is_in_the_metadata(tmp_path: Path) -> None:
     assert pq.read_schema(path).metadata[b"structgrad_schema_version"] == str(SCHEMA_VERSION).encode()
 
 
-def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+OTHER = "measure it again, or read it with the structgrad that wrote it"
+TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
+    "newer": (lambda table: versioned(table, "999"), "has the schema version 999, this structgrad reads 3; nothing was changed: upgrade"),
+    "older": (lambda table: versioned(table, "1"), f"has the schema version 1, this structgrad reads 3; {OTHER}"),
+    "no number": (lambda table: versioned(table, "three"), f"has the schema version three, this structgrad reads 3; {OTHER}"),
+    "somebody else's": (lambda table: pa.table({"a": [1]}), "has no schema version, and is no table of structgrad; expected the results"),
+    "without a column": (
+        lambda table: table.drop_columns("metric"),
+        "is not what its schema version 3 says (\"['metric'] not in index\");",
+    ),
+    "without batches": (lambda table: table.drop_columns("batches"), "is not what its schema version 3 says ('batches'); measure it again"),
+    "of other types": (
+        lambda table: table.set_column(table.schema.get_field_index("value"), "value", pa.array(["x"] * len(table))),
+        "is not what its schema version 3 says (",
+    ),
+    "without a manifest": (
+        lambda table: table.replace_schema_metadata({b"structgrad_schema_version": b"3"}),
+        "is not what its schema version 3 says (b'structgrad_manifest'); measure it again",
+    ),
+}
+"""What was done to a table, and what is said of it."""
+
+
+def versioned(table: pa.Table, version: str) -> pa.Table:
+    return table.replace_schema_metadata({**table.schema.metadata, b"structgrad_schema_version": version.encode()})
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_that_is_not_of_this_schema_gets_one_sentence(kind: str, tmp_path: Path) -> None:
+    change, message = TABLES[kind]
     path = results.write(examples.rows(), tmp_path, examples.MANIFEST)
-    table = pq.read_table(path)
-    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"structgrad_schema_version": b"999"}), path)
-    with pytest.raises(
-        ValueError, match=r"results.parquet has the schema version 999, this structgrad reads 3; nothing was changed: upgrade structgrad"
-    ):
+    pq.write_table(change(pq.read_table(path)), path)
+    with pytest.raises(ValueError, match=re.escape(f"{path} {message}")) as caught:
         results.read(tmp_path)
-
-
-def test_another_parquet_table_is_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": [1]}), tmp_path / results.TABLE)
-    with pytest.raises(ValueError, match=r"schema version of no structgrad table; expected 3"):
-        results.read(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
