@@ -80,6 +80,7 @@ def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(method)
     def checked(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
         given = dict(zip(parameters, args, strict=False)) | named
+        check_call(self.name, **{name: value for name, value in given.items() if name in ASKED})
         oracle, scores = given["oracle"], given["scores"]
         reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
         if reason is not None:
@@ -87,6 +88,46 @@ def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return method(self, *args, **named)
 
     return checked
+
+
+ASKED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "estimator": (lambda estimator: isinstance(estimator, Estimator), "an estimator, such as make_estimator('rloo[num_samples=4]')"),
+    "loss": (lambda loss: callable(loss) and not isinstance(loss, Oracle | Estimator), "a function [..., *batch, *event] -> [..., *batch]"),
+    "oracle": (lambda oracle: isinstance(oracle, Oracle), "an oracle, such as make_oracle('subset[k=3]')"),
+    "scores": (
+        lambda scores: isinstance(scores, Tensor) and scores.is_floating_point(),
+        "a floating-point torch.Tensor [*batch, *event]",
+    ),
+    "generator": (
+        lambda generator: isinstance(generator, torch.Generator),
+        "a torch.Generator, such as torch.Generator().manual_seed(0)",
+    ),
+}
+"""What the arguments of an estimate are asked to be: whether they are, and how that is said."""
+
+
+def check_call(called: str, **given: Any) -> None:
+    """ValueError with the first argument of an estimate that is not the kind of thing that it has to be.
+
+    Example:
+        >>> check_call("rloo", scores=[0.0, 1.0])
+        Traceback (most recent call last):
+        ValueError: `rloo` got a list as scores; expected a floating-point torch.Tensor [*batch, *event]
+    """
+    for name, value in given.items():
+        fits, expected = ASKED[name]
+        if not fits(value):
+            order = "; the order is loss, oracle, scores" if any(fits(value) for fits, _ in ASKED.values()) and "loss" in given else ""
+            raise ValueError(f"`{called}` got {_described(value)} as {name}; expected {expected}{order}")
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of dtype {value.dtype}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    kind = type(value).__name__
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 class Estimator(Configured, abc.ABC, Generic[O]):
@@ -139,6 +180,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     @final
     def gradient(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """One estimate per batch row, shaped like the scores; ``scores.expand(n, ...)`` gives n independent replicates."""
+        check_call(self.name, loss=loss, oracle=oracle, scores=scores, generator=generator)
         leaf = scores.detach().requires_grad_()
         with torch.enable_grad():
             total = self.surrogate(loss, oracle, leaf, generator=generator).sum()
@@ -164,7 +206,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     def __init_subclass__(cls, **options: Any) -> None:
         """Whatever a subclass lets people call first asks whether the pair is possible."""
         super().__init_subclass__(**options)
-        for method in ("surrogate", "structure"):
+        for method in ("surrogate", "structure", "warmed_up"):
             if method in vars(cls):
                 setattr(cls, method, _refusing(vars(cls)[method]))
 
@@ -220,6 +262,8 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
     """The loss of every structure, one number each; a loss that reduces would mix the rows of a batch, and is refused."""
     losses = loss(structures)
     expected = tuple(structures.shape[: structures.ndim - event_ndim])
+    if not isinstance(losses, Tensor):
+        raise ValueError(f"the loss gave {_described(losses)}; expected a tensor of one value per structure, of shape {expected}")
     if tuple(losses.shape) != expected:
         raise ValueError(
             f"the loss gave a tensor of shape {tuple(losses.shape)} for structures of shape {tuple(structures.shape)}; "

@@ -14,6 +14,7 @@ from ..oracles import registry
 from ..oracles.base import Oracle
 from ..oracles.options import Configured, Positive, Within
 from ..oracles.random_streams import gumbel_quantile, inner_uniform
+from .base import check_call
 from .gamma_sums import MOST_TERMS, gamma_sum_quantile
 
 
@@ -35,6 +36,7 @@ class Noise(Configured, abc.ABC):
 
     def draw(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """ε alone: float64 ``[*batch, *event]``, 0 in ignored entries."""
+        check_call(self.name, oracle=oracle, scores=scores, generator=generator)
         batch_dims = scores.ndim - oracle.event_ndim
         batch, event = tuple(scores.shape[:batch_dims]), tuple(scores.shape[batch_dims:])
         drawn = self._quantile(inner_uniform(batch, event, generator=generator, device=scores.device))

@@ -28,7 +28,7 @@ from . import active_set, kernels
 from .derivatives import LogPartition, Marginals, twin_covariance_product, twin_marginals, unsqueeze_event
 from .masking import cut, log_sum_exp, share_rows, sparse_max, zero_ignored
 from .options import Configured
-from .random_streams import random_uniform, standard_gumbel
+from .random_streams import check_generator, random_uniform, standard_gumbel
 from .sparse_solution import Projection, SparseSolution
 
 Maximum = Callable[[Tensor, int], Tensor]
@@ -71,6 +71,9 @@ class Oracle(Configured, abc.ABC):
         """The named sizes in order, or ValueError where others were given."""
         if set(sizes) != set(names):
             raise ValueError(f"`{cls.name}.event_shape` got sizes {', '.join(sizes) or 'nothing'}; expected {', '.join(names)}")
+        for name, size in sizes.items():
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"`{cls.name}.event_shape` got {name}={size!r}; expected an integer >= 1")
         return tuple(sizes[name] for name in names)
 
     @abc.abstractmethod
@@ -132,6 +135,8 @@ class Oracle(Configured, abc.ABC):
     def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None) -> Tensor:
         """⟨η, z⟩ of natural parameters: what is inside, without ignored entries."""
         natural = self._cut(self._cleaned(parameters), inside)
+        if not isinstance(z, Tensor):
+            raise ValueError(f"`{call}` got a structure of type {type(z).__name__}; expected a torch.Tensor [*batch, *event] of 0/1")
         if z.shape[z.ndim - self.event_ndim :] != natural.shape[natural.ndim - self.event_ndim :]:
             raise ValueError(
                 f"`{call}` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(natural.shape)}; "
@@ -210,8 +215,12 @@ class Oracle(Configured, abc.ABC):
 
     def _check_tensor(self, call: str, scores: Tensor) -> None:
         if not isinstance(scores, Tensor) or not scores.is_floating_point():
-            got = f"dtype {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
-            raise ValueError(f"`{call}` got scores of {got}; expected a floating-point torch.Tensor")
+            got, do = (
+                (f"dtype {scores.dtype}", "scores.float()")
+                if isinstance(scores, Tensor)
+                else (type(scores).__name__, "torch.as_tensor(scores)")
+            )
+            raise ValueError(f"`{call}` got scores of {got}; expected a floating-point torch.Tensor, as {do} gives")
         if scores.ndim < self.event_ndim:
             raise ValueError(
                 f"`{call}` got scores of shape {tuple(scores.shape)}; expected [*batch, *event] with {self.event_ndim} event dimension(s)"
@@ -425,7 +434,8 @@ class SamplingOracle(MarginalOracle):
         Uniforms are drawn in float64 whatever the scores' dtype: float32 uniforms would make rare structures impossible.
         An infeasible item gives the zero tensor.
         """
-        if num_samples is not None and num_samples < 1:
+        check_generator("sample", generator)
+        if num_samples is not None and not (isinstance(num_samples, int) and num_samples >= 1):
             raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
         valid, inside = self._prepared("sample", scores, lengths)
         self._check_marginals("sample", self._event(scores))
@@ -547,6 +557,9 @@ class EnumerableOracle(Oracle):
 
         What is no structure of this oracle gets some number.
         """
+        if not isinstance(z, Tensor) or z.ndim < self.event_ndim:
+            got = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
+            raise ValueError(f"`rank` got structures of {got}; expected a torch.Tensor [*batch, *event] of 0/1")
         event = self._event(z)
         self._check_enumerable("rank", event)
         return self._rank(z.reshape(-1, *event)).reshape(z.shape[: z.ndim - self.event_ndim])
@@ -566,6 +579,10 @@ class EnumerableOracle(Oracle):
         Raises:
             ValueError: where the range is not within ``0 .. count`` or the count exceeds 2**62.
         """
+        if not isinstance(event_shape, tuple | list) or not all(isinstance(size, int) for size in event_shape):
+            raise ValueError(
+                f"`enumerate` got event_shape={event_shape!r}; expected a tuple of integers, such as {self.name}.event_shape gives"
+            )
         total = self._check_enumerable("enumerate", tuple(event_shape))
         last = total if stop is None else stop
         if not 0 <= start <= last <= total:
@@ -615,7 +632,7 @@ class KBestOracle(Oracle):
         """
         valid, inside = self._prepared("kbest", scores, lengths)
         total = self.count(self._event(scores))
-        if not 1 <= k <= total:
+        if not isinstance(k, int) or not 1 <= k <= total:
             raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
 
         def best(rows: Tensor) -> Tensor:
@@ -707,6 +724,7 @@ class RelaxedOracle(MarginalOracle):
             generator: the only source of randomness.
             lengths: int [*batch], how much of the event an item uses.
         """
+        check_generator("relaxed_sample", generator)
         if not temperature > 0:
             raise ValueError(f"`relaxed_sample` got temperature={temperature}; expected a positive number")
         valid, inside = self._prepared("relaxed_sample", scores, lengths)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, Loss
+from ...estimators.base import Estimator, Loss, check_call
 from ...estimators.noise import Gumbel, Noise, SmoothNoise
 from ...oracles.base import EnumerableOracle
 from ..base import Instance, Problem
@@ -38,6 +38,7 @@ from ..statistics.seeds import BLOCK
 from ..suite import Context, Effort, Finding, Suite
 from ..truth import Target, Truth, exact_truth
 from ..truth.geometry import geometry
+from ..truth.loss_checks import examine_loss
 from ..truth.perturbation import FEWEST
 from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
@@ -113,7 +114,8 @@ def measure(  # noqa: PLR0913
         scratch: a folder to keep the replicates of the last look in, and to go on from those found there.
 
     Raises:
-        ValueError: a pair that does not fit, scores of another shape, or ``tier="exact"`` where only Monte Carlo is possible.
+        ValueError: a loss that cannot be measured (`examine_loss`), a pair that does not fit, scores of another shape, or
+            ``tier="exact"`` where only Monte Carlo is possible.
 
     Example:
         >>> from structgrad.estimators import Reinforce
@@ -124,6 +126,7 @@ def measure(  # noqa: PLR0913
         ('exact', 'unbiased-exact', True)
     """
     sampling = sampling or Sampling()
+    check_call("measure", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
     reason = estimator.incompatibility(oracle)
     if reason is not None:
         raise ValueError(f"`measure` got a pair that does not fit: {reason}")
@@ -131,6 +134,7 @@ def measure(  # noqa: PLR0913
         if not isinstance(oracle, EnumerableOracle):
             raise ValueError(f"`measure` got the oracle {oracle.name}, which cannot be enumerated; pass the exact gradient as truth=")
         truth = exact_truth(loss, oracle, scores)
+    examine_loss(loss, oracle, scores, differentiated=estimator.evaluations().loss_gradients > 0)
     target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
     task = _Task(estimator, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
     summary = _exact_summary(task)

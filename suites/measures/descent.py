@@ -16,6 +16,7 @@ from ..base import Instance, Problem, pairing
 from ..statistics.metrics import Interval, estimated_metrics
 from ..statistics.moments import BATCHES, Moments
 from ..suite import Context, Finding, Suite
+from ..truth.loss_checks import examine_loss
 from .draws import Draws, estimates
 from .equal_steps import Rays, equal_step, natural_direction, relative_decrease
 from .interleaving import described
@@ -70,6 +71,7 @@ class Descent(Suite):
         """All three, instance by instance; where a space is too large for them, a finding that says so."""
         for instance in problem.instances:
             scores = instance.scores.to(context.device)
+            examine_loss(instance.loss, problem.oracle, scores)
             try:
                 table = StructureTable.of(problem.oracle, instance.loss, scores)
             except ValueError as error:

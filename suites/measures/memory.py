@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ...estimators.base import Estimator, Loss
+from ...estimators.base import Estimator, Loss, check_call
 from ..base import Problem
 from ..statistics import seeds
 from ..suite import Context, Finding, Suite
@@ -70,6 +70,7 @@ def training_memory(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: 
     Returns:
         ``forward_memory``, ``peak_memory`` (forward and backward), and ``memory_per_row``, what a row of the second half adds.
     """
+    check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
     device, half = scores.device, len(scores) // 2
     time_once(estimator, oracle, loss, scores[:2])
     forward = peak_memory(lambda: _forward(estimator, oracle, loss, scores), device=device)

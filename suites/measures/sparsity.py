@@ -11,7 +11,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from ...estimators.base import Estimator, PathwiseEstimator
+from ...estimators.base import Estimator, PathwiseEstimator, check_call
 from ...oracles.base import ProjectionOracle
 from ...oracles.capabilities import FactorisedOracle
 from ..base import Instance, Problem
@@ -58,6 +58,7 @@ def forward_sparsity(estimator: Estimator[Any], oracle: Any, scores: Tensor, *, 
         >>> forward_sparsity(SparseMAP(), Categorical(), scores, truth=truth)
         {'support': 2.0, 'forward_nonzeros': 2.0}
     """
+    check_call("forward_sparsity", estimator=estimator, oracle=oracle, scores=scores)
     context = Context(device=str(scores.device), dtype=scores.dtype)
     found = forward(estimator, Draws(oracle, _no_loss, scores, context, ("sparsity",)), truth, replicates=1)
     return {"support": found.support, "forward_nonzeros": float(found.nonzeros.value or 0.0)}

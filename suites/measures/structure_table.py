@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Loss
+from ..truth.loss_checks import values
 
 CAP = 20_000
 """The largest space that is tabled: steps are many, and each takes the whole table."""
@@ -41,7 +42,7 @@ class StructureTable:
         """The table of an instance.
 
         Raises:
-            ValueError: more than `CAP` structures.
+            ValueError: more than `CAP` structures, or a loss that cannot be measured.
 
         Example:
             >>> from structgrad.oracles import Categorical
@@ -58,8 +59,7 @@ class StructureTable:
         forbidden = (theta == -math.inf).flatten()
         feasible = structures.flatten(1) @ forbidden.double() == 0
         structures = structures[feasible]
-        with torch.no_grad():
-            losses = loss(structures).double()
+        losses = values(loss, structures, oracle.event_ndim)
         return cls(oracle, structures.flatten(1), losses, theta.flatten(), oracle.free_parts(theta).flatten(), event)
 
     @property

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...estimators import Reinforce
-from ...estimators.base import Estimator, Loss
+from ...estimators.base import Estimator, Loss, check_call
 from ..base import REFERENCE, Problem, pairing
 from ..statistics import seeds
 from ..statistics.metrics import Interval
@@ -91,6 +91,8 @@ def measure_times(  # noqa: PLR0913
         >>> times.ratio.value, times.backward.value > 0, 0 < times.oracle_share.value < 1
         (1.0, True, True)
     """
+    for estimator in estimators.values():
+        check_call("measure_times", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
     setting = _Setting(oracle, loss, scores, Stopwatch(scores.device))
     contenders, probes, failures = dict[_Key, _Call](), dict[str, float](), dict[str, str]()
     for name, estimator in estimators.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 from ...oracles.registry import unknown
 from .. import problems
 from ..base import Problem
+from ..truth.loss_checks import examine_loss
 from .plan import Plan
 
 _Settings = tuple[str | None, str | None, float, int]
@@ -123,6 +124,7 @@ def fingerprint(plan: Plan, name: str, stage: str) -> str:
 def _fingerprint(problem: Problem, source: str) -> str:
     digest = hashlib.blake2b(source.encode(), digest_size=16)
     for instance in problem.instances:
+        examine_loss(instance.loss, problem.oracle, instance.scores)
         best = problem.oracle.argmax(instance.scores)
         digest.update(instance.name.encode())
         digest.update(instance.scores.numpy().tobytes())

@@ -13,6 +13,7 @@ from ...estimators.base import Loss
 from ...oracles import kernels
 from ...oracles.base import EnumerableOracle
 from .comoments import FORBIDDEN, CoMoments, Pile
+from .loss_checks import examine_loss, values
 
 MOST = 8192
 """The most structures of a chunk on the CPU; more do not fit the cache of one core."""
@@ -46,6 +47,7 @@ class Space:
         forbidden = (potentials == -math.inf).flatten()
         if bool((best * forbidden).any()) or not bool(oracle.free_parts(self.scores).any()):
             raise ValueError("`exact_truth` got scores that forbid every structure; expected at least one feasible structure")
+        examine_loss(loss, oracle, self.scores)
         finite = torch.where(forbidden, 0, potentials.flatten())
         self.pivot_score = finite @ best
         # Only parts that are read are summed: half of the square of a constituency tree.
@@ -73,14 +75,7 @@ class Space:
         return Chunk(flips, losses, torch.where(sizes >= FORBIDDEN, -math.inf, scores), (flips.sum(-1) + 5) * (sizes + 4))
 
     def _losses(self, structures: Tensor) -> Tensor:
-        with torch.no_grad():
-            losses = self.loss(structures).double()
-        if losses.shape != structures.shape[:1]:
-            raise ValueError(
-                f"`exact_truth` got a loss that gives shape {tuple(losses.shape)} for structures {tuple(structures.shape)}; "
-                f"expected {tuple(structures.shape[:1])}, one number for each"
-            )
-        return losses
+        return values(self.loss, structures, self.oracle.event_ndim)
 
     def sums(self, start: int, stop: int) -> CoMoments:
         """The sums over ranks ``start`` to ``stop`` (exclusive), at least one."""

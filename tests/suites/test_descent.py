@@ -18,6 +18,7 @@ from structgrad.suites.measures.draws import Draws
 from structgrad.suites.measures.regret import MOST, costs, steps_of, trained
 from structgrad.suites.measures.structure_table import StructureTable
 from structgrad.suites.measures.trajectory import ENTROPIES, flat_start, trajectory
+from structgrad.suites.problems.losses import Linear
 from tests.suites.planted import CONTEXT, Failing, Planted, Sleeping, Uphill, problem, take_no_time_to_sleep
 
 QUICK = dataclasses.replace(CONTEXT, effort=dataclasses.replace(CONTEXT.effort, rounds=10))
@@ -175,7 +176,7 @@ def test_one_that_raises_does_not_lose_the_others():
 
 def test_a_large_space_is_skipped():
     scores = torch.zeros(20, dtype=torch.float64)
-    large = Problem("large", "init", Subset(10), (Instance("item", scores, problem().instances[0].loss),), "test")
+    large = Problem("large", "init", Subset(10), (Instance("item", scores, Linear(torch.ones_like(scores))),), "test")
     (found,) = Descent().findings(large, {"ste": StraightThrough()}, QUICK)
     assert found.status == "skipped"
     assert "expected at most" in found.reason

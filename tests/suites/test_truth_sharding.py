@@ -108,8 +108,8 @@ def test_a_worker_that_dies_loses_only_what_it_was_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", [0, pytest.param(1, marks=pytest.mark.sweep)])
-def test_an_error_of_the_loss_is_raised_as_it_is(jobs: int) -> None:
-    with pytest.raises(ArithmeticError, match="no number for these"):
+def test_an_error_of_the_loss_is_named(jobs: int) -> None:
+    with pytest.raises(ValueError, match="the loss raised ArithmeticError: no number for these; expected a function"):
         sharded_truth(worse, ORACLE, SCORES, jobs=jobs, shards=16)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ....oracles.base import EnumerableOracle, MarginalOracle
 from ....oracles.masking import zero_ignored
 from ..enumeration import CAP, Truth, exact_truth, pulled_back
+from ..loss_checks import examine_loss
 from .expectations import UNIT_ROUNDOFF, Expected, expected_count, expected_linear, expected_point, expected_quadratic
 from .forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, form_of
 from .laws import Law, entropy_of, law_of
@@ -65,6 +66,7 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
         return None
     if law.log_partition == -math.inf:
         raise ValueError("`analytic_truth` got scores that forbid every structure; expected at least one feasible structure")
+    examine_loss(loss, oracle, theta)
     found = _expected(form, law, oracle, parameters)
     return None if found is None else _truth(found, law, oracle, theta, parameters)
 

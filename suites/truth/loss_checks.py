@@ -1,0 +1,115 @@
+"""Whether a loss can be measured with: a look at a few structures, before anything is computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...oracles.base import Oracle
+
+EXAMPLES = 8
+"""Structures that are looked at."""
+
+LARGEST = float(torch.finfo(torch.float64).max ** 0.25)
+"""The largest loss: metrics hold fourth powers of losses, which are finite below about 1e77."""
+
+SAME = 1e-6
+"""By what share of the largest loss two values of one structure may differ."""
+
+EXPECTED = "expected a function [..., *event] -> [...] of float64 structures, one finite number for each"
+
+
+def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: bool = False) -> None:
+    """Refuse what cannot be measured: the best structures of scores under noise are put to the loss, together, again and in another order.
+
+    Args:
+        loss: ``[..., *event] -> [...]``.
+        oracle: of the structures.
+        scores: ``[*event]``.
+        differentiated: whether its gradient is needed.
+
+    Raises:
+        ValueError: a loss that raises, gives something else than one finite number for each structure, or one above 10⁷⁷; whose values
+            change from call to call or with the other structures of a call; or that writes into its argument.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> examine_loss(lambda z: torch.rand(z.shape[:-1]), Categorical(), torch.zeros(3))
+        Traceback (most recent call last):
+        ValueError: the loss gave a structure another value in a second call; expected the same value in every call (it must not be random)
+    """
+    structures = examples(oracle, scores)
+    kept = structures.clone()
+    losses = values(loss, structures, oracle.event_ndim)
+    if not torch.equal(structures, kept):
+        raise ValueError("the loss writes into its argument; expected it to leave the structures as they are (clone them first)")
+    allowed = SAME * float(losses.abs().max())
+    if _apart(losses, values(loss, kept, oracle.event_ndim), allowed):
+        raise ValueError(
+            "the loss gave a structure another value in a second call; expected the same value in every call (it must not be random)"
+        )
+    turned = values(loss, kept.flip(0), oracle.event_ndim).flip(0)
+    alone = values(loss, kept[:1], oracle.event_ndim)
+    if _apart(losses, turned, allowed) or _apart(losses[:1], alone, allowed):
+        raise ValueError(
+            "the loss gave a structure another value beside other structures; expected a value that depends on the structure alone "
+            "(no batch normalisation, nothing that changes with every call)"
+        )
+    if differentiated:
+        _check_gradient(loss, kept)
+
+
+def examples(oracle: Oracle, scores: Tensor) -> Tensor:
+    """A few structures, float64 ``[s, *event]``: the best one first, then those of noisier and noisier scores."""
+    theta = scores.detach().double()
+    noise = torch.randn((EXAMPLES, *theta.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scales = torch.tensor([0.0, *(2.0**power for power in range(EXAMPLES - 1))], dtype=torch.float64)
+    return oracle.argmax(theta + (scales.reshape(-1, *[1] * theta.ndim) * noise).to(theta.device))
+
+
+def values(loss: Callable[[Tensor], Tensor], structures: Tensor, event_ndim: int) -> Tensor:
+    """The loss of every structure as float64, or ValueError with what is wrong with it."""
+    shape = tuple(structures.shape[: structures.ndim - event_ndim])
+    try:
+        with torch.no_grad():
+            losses = loss(structures)
+    except Exception as error:  # the loss is anybody's
+        text = " ".join(str(error).split())
+        raise ValueError(f"the loss raised {type(error).__name__}: {text}; {EXPECTED}, here of shape {tuple(structures.shape)}") from error
+    if not isinstance(losses, Tensor) or losses.is_complex():
+        got = f"a tensor of dtype {losses.dtype}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+        raise ValueError(f"the loss gave {got}; {EXPECTED}")
+    if tuple(losses.shape) != shape:
+        raise ValueError(f"the loss gave shape {tuple(losses.shape)} for structures {tuple(structures.shape)}; {EXPECTED}, {shape}")
+    return checked(losses.double())
+
+
+def checked(losses: Tensor) -> Tensor:
+    """The same losses, or ValueError with the first that is no finite number below 10⁷⁷."""
+    fits = losses.abs() <= LARGEST
+    if not bool(fits.all()):
+        worst = losses[~fits][0]
+        raise ValueError(f"the loss gave {float(worst):g}; expected finite numbers below {LARGEST:.0e}, for every structure")
+    return losses
+
+
+def _apart(first: Tensor, second: Tensor, allowed: float) -> bool:
+    return bool(((first - second).abs() > allowed).any())
+
+
+def _check_gradient(loss: Callable[[Tensor], Tensor], structures: Tensor) -> None:
+    """A gradient that is missing is the estimator's to refuse."""
+    with torch.enable_grad():
+        point = structures.clone().requires_grad_()
+        losses = loss(point)
+        if not losses.requires_grad:
+            return
+        (gradient,) = torch.autograd.grad(losses.sum(), point, allow_unused=True, materialize_grads=True)
+    if not bool(gradient.isfinite().all()):
+        worst = gradient[~gradient.isfinite()][0]
+        raise ValueError(
+            f"the gradient of the loss is {float(worst):g} at a structure; expected finite numbers (a norm has none at distance 0)"
+        )
