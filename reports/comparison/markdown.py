@@ -29,9 +29,9 @@ def gate_page(result: GateResult) -> str:
     """What fails and what is open; the outcome first."""
     mark = {"passed": "✅", "failed": "❌"}.get(result.outcome, "⚠️")
     parts = [f"## {mark} structgrad {headline(result)}", "", f"Numbers: {words.counted(result.comparisons)}.", ""]
-    for title, found in (("Fails", result.failures), ("Open", result.warnings)):
+    for title, found in (("Fails", words.findings(result, "fail")), ("Open", words.findings(result, "warn"))):
         if found:
-            parts += [f"### {title}", "", *(f"- {_text(words.sentence(item))}" for item in found[:MOST]), ""]
+            parts += [f"### {title}", "", *(f"- {_text(line)}" for line in found[:MOST]), ""]
         if len(found) > MOST:
             parts += [f"and {len(found) - MOST} more.", ""]
     return "\n".join(parts)

@@ -34,8 +34,8 @@ def comparison_lines(base: str, head: str, items: Sequence[Comparison], *, sort:
 
 def gate_lines(result: GateResult, *, most: int = MOST) -> Iterator[str]:
     """What fails, what is open, how many of every verdict, and the outcome as the last line."""
-    for title, found in (("fails", result.failures), ("open", result.warnings)):
-        yield from (f"{title}: {words.sentence(item)}" for item in found[:most])
+    for title, found in (("fails", words.findings(result, "fail")), ("open", words.findings(result, "warn"))):
+        yield from (f"{title}: {line}" for line in found[:most])
         if len(found) > most:
             yield f"{title}: and {len(found) - most} more (--json lists all)"
     yield f"numbers: {words.counted(result.comparisons)}"

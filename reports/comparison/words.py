@@ -6,11 +6,12 @@ import fnmatch
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from ...suites.base import Row
 from ...suites.comparison.claims import Claim
-from ...suites.comparison.groups import Group
+from ...suites.comparison.gating import GateResult, reaction
+from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.matching import Key
 from ...suites.comparison.timing import TimeComparison
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
@@ -102,6 +103,38 @@ def sentence(item: Comparison | Claim | TimeComparison) -> str:
 
 def _evidence(item: Comparison) -> str:
     return item.method if item.p_adjusted is None else f"{item.method}, adjusted p = {item.p_adjusted:.2g}"
+
+
+def findings(result: GateResult, level: Literal["fail", "warn"]) -> list[str]:
+    """One line for every metric that fails, or stays open, on any instance of a problem; the gravest and greatest first."""
+    broken = [claim for claim in result.claims if claim.broken] if level == "fail" else []
+    groups = ordered(grouped(result.comparisons, lambda verdict: reaction(verdict, result.settings) == level), "effect")
+    timings = [item for item in result.timings if reaction(item.verdict, result.settings) == level]
+    return [*_broken(broken, result.claims), *map(group_sentence, groups), *map(sentence, timings)]
+
+
+def _broken(broken: Sequence[Claim], checked: Sequence[Claim]) -> Iterable[str]:
+    """One line for every claim that is broken on any instance, with the instance where it is so most."""
+    instances = Counter(claim.key._replace(instance="") for claim in checked)
+    for key in dict.fromkeys(claim.key._replace(instance="") for claim in broken):
+        found = [claim for claim in broken if claim.key._replace(instance="") == key]
+        most = max(found, key=lambda claim: claim.effect)
+        share = f" on {len(found)} of {instances[key]} instances, most on {most.key.instance}" if instances[key] > 1 else ""
+        yield (
+            f"{SYMBOLS['broken']} broken claim: {place(key if share else most.key)}: claims to be unbiased, and is found biased{share}: "
+            + (most.evidence)
+        )
+
+
+def group_sentence(group: Group) -> str:
+    """One line on a metric over the instances of a problem, with the numbers of the instance that changed most."""
+    if group.instances == 1:
+        return sentence(group.most)
+    found = [change(group.change, group.scale), f"{group.sharing} of {group.instances} instances"]
+    details = "; ".join(part for part in (_evidence(group.most), group.reason) if part)
+    numbers = f"{values(group.most)}{f' ({details})' if details else ''}"
+    told = "; ".join([*filter(None, found), f"most on {group.most.key.instance}: {numbers}"])
+    return f"{SYMBOLS[group.verdict]} {group.verdict}: {quantity(group.key)} of {place(group.key)}: {told}"
 
 
 def counted(items: Iterable[Comparison]) -> str:

@@ -31,8 +31,12 @@ class Claim:
     @property
     def reason(self) -> str:
         """In one sentence."""
-        how = "exactly" if self.exact else f"adjusted p = {self.p_adjusted:.2g}"
-        return f"claims to be unbiased, and is found biased: {self.effect:.2%} of the gradient ({how})"
+        return f"claims to be unbiased, and is found biased: {self.evidence}"
+
+    @property
+    def evidence(self) -> str:
+        """How large the bias is, and how that is known."""
+        return f"{self.effect:.2%} of the gradient ({'exactly' if self.exact else f'adjusted p = {self.p_adjusted:.2g}'})"
 
 
 def claims(rows: Sequence[Row], settings: Settings) -> list[Claim]:

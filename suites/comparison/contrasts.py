@@ -47,7 +47,7 @@ class Estimate:
         if row.value is None:
             return None
         if len(row.batches) > 1 and all(map(math.isfinite, row.batches)):
-            return cls(row.value, _jackknife(np.array(row.batches)), len(row.batches) - 1, row.batches)
+            return cls.jackknifed(row.value, row.batches)
         if exact(row):
             return cls(row.value)
         if row.low is None or row.high is None or not math.isfinite(row.high - row.low):
@@ -55,6 +55,11 @@ class Estimate:
         batched = row.interval in ("jackknife", "profile")
         quantile = scipy.special.stdtrit(BATCHES - 1, (1 + LEVEL) / 2) if batched else scipy.special.ndtri((1 + LEVEL) / 2)
         return cls(row.value, (row.high - row.low) / 2 / float(quantile), BATCHES - 1 if batched else _NORMAL)
+
+    @classmethod
+    def jackknifed(cls, value: float, batches: tuple[float, ...]) -> Estimate:
+        """With the error that its batches say."""
+        return cls(value, _jackknife(np.array(batches)), len(batches) - 1, batches)
 
 
 def exact(row: Row) -> bool:

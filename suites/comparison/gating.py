@@ -12,7 +12,7 @@ from .claims import Claim, claims, decided, p_values
 from .matching import Machine, match
 from .settings import Settings
 from .timing import TimeComparison
-from .verdicts import Comparison, Draft, Verdict, draft, settle
+from .verdicts import Comparison, Verdict, drafts, settle
 
 Outcome = Literal["passed", "failed", "undecided", "nothing to compare"]
 
@@ -97,16 +97,9 @@ def gate(
         ('passed', 'failed', 'nothing to compare')
     """
     settings, rows = settings or Settings(), list(head)
-    drafts = [found for found in _drafts(list(base), rows, machines, settings) if found is not None]
+    found = drafts(match(list(base), rows, machines), settings, lambda pair, rule: rule.gated or not pair.key.metric)
     checked = claims(rows, settings)
     absolute = p_values(checked)
-    comparisons = settle(drafts, settings, absolute)
-    everything = holm({**{number: item.worse for number, item in enumerate(drafts) if item.worse is not None}, **absolute})
+    comparisons = settle(found, settings, absolute)
+    everything = holm({**{number: item.worse for number, item in enumerate(found) if item.worse is not None}, **absolute})
     return GateResult(comparisons, decided(checked, everything, settings), list(timings), settings)
-
-
-def _drafts(base: list[Row], head: list[Row], machines: tuple[Machine, Machine], settings: Settings) -> Iterable[Draft | None]:
-    for pair in match(base, head, machines):
-        rule = settings.rule(pair.key)
-        if rule.gated or not pair.key.metric:
-            yield draft(pair, rule, settings)

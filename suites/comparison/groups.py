@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,8 +25,7 @@ class Group:
         key: of the first instance, without its name.
         verdict: the gravest of any instance. ``sharing``: how many have it. ``instances``: of how many.
         change: geometric mean of the ratios, or mean of the differences, with a 95 % interval. ``scale``: which of the two.
-        most: the ratio or difference of the instance that changed most.
-        reason: of the first instance with the verdict.
+        most: the instance that changed most of those with the verdict.
     """
 
     key: Key
@@ -35,40 +34,42 @@ class Group:
     instances: int
     change: Interval
     scale: Literal["ratio", "difference"]
-    most: float | None
-    reason: str
+    most: Comparison
+
+    @property
+    def reason(self) -> str:
+        """Of the instance that changed most."""
+        return self.most.reason
 
 
-def grouped(comparisons: Iterable[Comparison]) -> list[Group]:
-    """Over the instances of every problem, in the order of the comparisons."""
+def grouped(comparisons: Iterable[Comparison], judged: Callable[[Verdict], bool] = lambda verdict: True) -> list[Group]:
+    """Over the instances of every problem, in the order of the comparisons; those without an instance that is judged are left out."""
     found: dict[Key, list[Comparison]] = defaultdict(list)
     for item in comparisons:
         found[item.key._replace(instance="")].append(item)
-    return [_group(key, items) for key, items in found.items()]
+    return [_group(key, items, some) for key, items in found.items() if (some := [item for item in items if judged(item.verdict)])]
 
 
-def _group(key: Key, items: Sequence[Comparison]) -> Group:
-    gravest = min(items, key=lambda item: list(MEANING).index(item.verdict))
-    sharing = sum(item.verdict == gravest.verdict for item in items)
+def _group(key: Key, items: Sequence[Comparison], judged: Sequence[Comparison]) -> Group:
+    verdict = min((item.verdict for item in judged), key=list(MEANING).index)
+    sharing = [item for item in judged if item.verdict == verdict]
     known = [item for item in items if item.change.value is not None]
     ratio = all(item.scale == "ratio" for item in known)
-    change, most = _mean(known, ratio=ratio)
-    return Group(key, gravest.verdict, sharing, len(items), change, "ratio" if ratio else "difference", most, gravest.reason)
+    change = _mean(known, ratio=ratio)
+    most = max(sharing, key=lambda item: 0.0 if item.change.value is None else abs(_additive(item, ratio=ratio)[0]))
+    return Group(key, verdict, len(sharing), len(items), change, "ratio" if ratio else "difference", most)
 
 
-def _mean(items: Sequence[Comparison], *, ratio: bool) -> tuple[Interval, float | None]:
+def _mean(items: Sequence[Comparison], *, ratio: bool) -> Interval:
     """The mean on the scale on which changes add up; half-widths of independent errors add up in squares."""
     if not items:
-        return Interval(None), None
+        return Interval(None)
     numbers = [_additive(item, ratio=ratio) for item in items]
     count = len(numbers)
     centre = math.fsum(value for value, _ in numbers) / count
     half = math.sqrt(math.fsum(half**2 for _, half in numbers)) / count
-    most = max((value for value, _ in numbers), key=abs)
-    if ratio:
-        bounds = [math.exp(min(bound, 700.0)) for bound in (centre, centre - half, centre + half)]
-        return Interval(*_bounded(*bounds, half=half)), math.exp(min(most, 700.0))
-    return Interval(*_bounded(centre, centre - half, centre + half, half=half)), most
+    bounds = [math.exp(min(bound, 700.0)) if ratio else bound for bound in (centre, centre - half, centre + half)]
+    return Interval(*_bounded(*bounds, half=half))
 
 
 def _bounded(value: float, low: float, high: float, *, half: float) -> tuple[float, float | None, float | None]:

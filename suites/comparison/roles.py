@@ -69,7 +69,7 @@ RULES: dict[str, Rule] = {
     "relative_variance": _GATED,
     "absolute_variance": _GATED,
     "relative_mse": _GATED,
-    # Targets: any change is suspicious. A gain that shrinks may make an error smaller, and is a change of the code all the same.
+    # Targets: any change is suspicious. A gain that shrinks makes errors smaller, which are therefore judged at the same gain, see `gains`.
     "gain": _SCALE,
     "truth_norm": Rule("stable", "exact", gated=True),
     # Counts: exact, or means of draws.

@@ -11,6 +11,7 @@ from ..base import Row
 from ..statistics.interval import Interval
 from ..statistics.multiplicity import holm
 from .contrasts import Contrast, Direction, Estimate, beyond, common_random_numbers, contrast, exact, log_beyond, log_ratio
+from .gains import AT_GAIN, at_gain, estimates_at, known_gain
 from .matching import Key, Machine, Pair, match
 from .roles import RTOL, Rule
 from .settings import Settings
@@ -21,6 +22,9 @@ Verdict = Literal[
 
 SMALLEST_SHARE = 1e-6
 """Numbers further apart are compared by their difference."""
+
+LARGEST_RATIO = 1000.0
+"""A change beyond it is told as a difference: what came from rounding has no ratio that means anything."""
 
 MEANING: dict[Verdict, str] = {
     "regressed": "worse by more than the smallest change that counts, and that is proven",
@@ -46,8 +50,8 @@ class Comparison:
         key, base, head: as in `Pair`.
         rule: by which it was compared.
         verdict: a key of `MEANING`. ``reason``: in one sentence, where it needs one.
-        change: ``head / base`` for positive numbers, else ``head − base``; with a 95 % interval where it is estimated.
-        scale: which of the two.
+        change: ``head / base`` for positive numbers less than a thousandfold apart, else ``head − base``; with a 95 % interval where it is
+            estimated. ``scale``: which of the two.
         method: ``exact``, ``paired`` or ``independent``; empty where nothing was compared.
         p_value: that it is worse (or, of what must stay, that it changed). ``p_adjusted``: over all comparisons.
     """
@@ -82,8 +86,7 @@ def compare(
         ['regressed']
     """
     settings = settings or Settings()
-    drafts = [draft(pair, settings.rule(pair.key), settings) for pair in match(list(base), list(head), machines)]
-    return settle([found for found in drafts if found is not None], settings)
+    return settle(drafts(match(list(base), list(head), machines), settings), settings)
 
 
 @dataclass(frozen=True)
@@ -93,21 +96,36 @@ class Draft:
     Attributes:
         comparison: with the verdict that it has unless a test says more: ``equivalent`` or ``inconclusive``, or a final one.
         worse, better: p-values; None where there is nothing to test.
+        at_gain: the same at the same gain, which holds where the gain is found to have changed.
     """
 
     comparison: Comparison
     worse: float | None = None
     better: float | None = None
+    at_gain: Draft | None = None
 
 
 def settle(drafts: Sequence[Draft], settings: Settings, others: Mapping[object, float] | None = None) -> list[Comparison]:
     """Verdicts of all tests together: Holm's correction over what can fail, and over what can improve.
+
+    Where a gain is found to have changed, the errors beside it are judged again, at the same gain. That adds no false alarm to unchanged
+    code: a gain that changed is one itself.
 
     Args:
         drafts: of all comparisons.
         settings: with the level.
         others: p-values of further tests that share the level, under keys of their own.
     """
+    first = _settled_together(drafts, settings, others)
+    changed = {estimates_at(found.key) for found in first if found.key.metric == "gain" and found.verdict == "changed"}
+    again = {number: item.at_gain for number, item in enumerate(drafts) if item.at_gain and estimates_at(item.comparison.key) in changed}
+    if not again:
+        return first
+    second = _settled_together([again.get(number, item) for number, item in enumerate(drafts)], settings, others)
+    return [second[number] if number in again else found for number, found in enumerate(first)]
+
+
+def _settled_together(drafts: Sequence[Draft], settings: Settings, others: Mapping[object, float] | None) -> list[Comparison]:
     failing = {number: item.worse for number, item in enumerate(drafts) if item.worse is not None}
     worse = holm({**failing, **(others or {})})
     better = holm({number: item.better for number, item in enumerate(drafts) if item.better is not None})
@@ -123,8 +141,17 @@ def _settled(item: Draft, worse: float | None, better: float | None, alpha: floa
     return found
 
 
-def draft(pair: Pair, rule: Rule, settings: Settings) -> Draft | None:
-    """What one pair says by itself; None for a sampled number that another metric speaks for."""
+def drafts(pairs: Iterable[Pair], settings: Settings, wanted: Callable[[Pair, Rule], bool] = lambda pair, rule: True) -> list[Draft]:
+    """What every pair that is wanted says, knowing how the gain of its estimates changed."""
+    listed = list(pairs)
+    gains = {estimates_at(pair.key): pair for pair in listed if pair.key.metric == "gain" and not pair.obstacle}
+    rules = [(pair, settings.rule(pair.key)) for pair in listed]
+    found = [_draft(pair, rule, gains.get(estimates_at(pair.key)), settings) for pair, rule in rules if wanted(pair, rule)]
+    return [item for item in found if item is not None]
+
+
+def _draft(pair: Pair, rule: Rule, gain: Pair | None, settings: Settings) -> Draft | None:
+    """None for a sampled number that another metric speaks for."""
     known = Comparison(pair.key, pair.base, pair.head, rule, "inconclusive")
     absent = _absent(pair)
     if absent is not None:
@@ -134,11 +161,38 @@ def draft(pair: Pair, rule: Rule, settings: Settings) -> Draft | None:
         return None
     if pair.obstacle:
         return Draft(replace(known, verdict="incomparable", reason=pair.obstacle))
-    if exact(base) and exact(head):
-        return Draft(_compared_exactly(known, float(base.value or 0), float(head.value or 0)))
-    if rule.scale == "exact":
+    if rule.scale == "exact" and not (exact(base) and exact(head)):
         return None
-    return _tested(known, settings.alpha)
+    found = _between(known, Estimate.of(base), Estimate.of(head), settings)
+    return found if gain is None or rule.role == "stable" or pair.key.metric not in AT_GAIN else _told_by_gain(found, known, gain, settings)
+
+
+def _between(known: Comparison, base: Estimate | None, head: Estimate | None, settings: Settings) -> Draft:
+    """Two numbers without another thought."""
+    if base is None or head is None:
+        return Draft(replace(known, reason="; ".join(filter(None, (known.reason, "the error of one of them is not known")))))
+    if known.base is not None and known.head is not None and exact(known.base) and exact(known.head):
+        return Draft(_compared_exactly(known, base.value, head.value))
+    return _tested(known, base, head, settings.alpha)
+
+
+def _told_by_gain(found: Draft, known: Comparison, gain: Pair, settings: Settings) -> Draft:
+    """An error that shrinks with the estimate: better only where it is so at the same gain too, and that alone where the gain changed."""
+    if known.base is None or known.head is None or gain.base is None or gain.head is None:
+        return found
+    sure = [known_gain(row) for row in (gain.base, gain.head)]
+    if not any(sure):
+        return found
+    values = [float(row.value or 0) for row in (gain.base, gain.head)]
+    told = replace(known, reason=f"at the same gain, which was {values[0]:.4g} and is {values[1]:.4g}")
+    if not all(sure):
+        same = Draft(replace(told, reason=f"the gain was {values[0]:.4g} and is {values[1]:.4g}: there is no length to compare at"))
+    else:
+        same = _between(told, at_gain(known.base, gain.base), at_gain(known.head, gain.head), settings)
+    if exact(gain.base) and exact(gain.head):
+        return found if math.isclose(*values, rel_tol=RTOL, abs_tol=settings.rule(gain.key).tolerance) else same
+    better = None if found.better is None or same.better is None else max(found.better, same.better)
+    return replace(found, better=better, at_gain=same)
 
 
 def _absent(pair: Pair) -> tuple[Verdict, str] | None:
@@ -173,10 +227,8 @@ def _undefined(base: Row, head: Row) -> tuple[Verdict, str] | None:
 
 def _compared_exactly(known: Comparison, base: float, head: float) -> Comparison:
     """Exact numbers: the same up to rounding, or better, or worse; bytes and the like have a margin."""
-    positive = base > 0 and head > 0
-    found = replace(
-        known, method="exact", scale="ratio" if positive else "difference", change=Interval(head / base if positive else head - base)
-    )
+    ratio = _is_ratio(base, head)
+    found = replace(known, method="exact", scale="ratio" if ratio else "difference", change=Interval(head / base if ratio else head - base))
     if math.isclose(base, head, rel_tol=RTOL, abs_tol=known.rule.tolerance):
         return replace(found, verdict="identical")
     if known.rule.needs and abs(head - base) <= known.rule.minimum_change * abs(base) + known.rule.floor:
@@ -186,22 +238,25 @@ def _compared_exactly(known: Comparison, base: float, head: float) -> Comparison
     return replace(found, verdict="regressed" if (head > base) == (known.rule.role == "lower") else "improved")
 
 
-def _tested(known: Comparison, alpha: float) -> Draft:
+def _is_ratio(base: float, head: float) -> bool:
+    """Whether a ratio tells how two numbers differ."""
+    return base > 0 and head > 0 and max(base, head) < LARGEST_RATIO * min(base, head)
+
+
+def _tested(known: Comparison, base: Estimate, head: Estimate, alpha: float) -> Draft:
     """Sampled numbers: one-sided tests against the margins."""
     if known.base is None or known.head is None:
         raise AssertionError("a pair without a side has no test")
-    base, head = Estimate.of(known.base), Estimate.of(known.head)
-    if base is None or head is None:
-        return Draft(replace(known, reason="the error of one of them is not known"))
     paired = common_random_numbers(known.base, known.head)
     ratio = known.rule.scale == "ratio" and _comparable_logarithms(base, head)
-    found = replace(known, scale="ratio" if ratio else "difference", method="paired" if paired else "independent")
+    told = ratio and _is_ratio(base.value, head.value)
+    found = replace(known, scale="ratio" if told else "difference", method="paired" if paired else "independent")
     if _same(base, head):
-        return Draft(replace(found, verdict="identical", change=Interval(1.0 if ratio else 0.0)))
+        return Draft(replace(found, verdict="identical", change=Interval(1.0 if told else 0.0)))
     sides = _Sides(base, head, known.rule, paired=paired, ratio=ratio)
     worse, better, harmless = sides.tests()
     verdict: Verdict = "equivalent" if harmless < alpha else "inconclusive"
-    return Draft(replace(found, verdict=verdict, change=sides.change()), worse, better)
+    return Draft(replace(found, verdict=verdict, change=sides.change(ratio=told)), worse, better)
 
 
 def _comparable_logarithms(base: Estimate, head: Estimate) -> bool:
@@ -238,11 +293,11 @@ class _Sides:
         worse: Direction = 1 if self.rule.role == "lower" else -1
         return (up, down, self._harmless(worse)) if worse == 1 else (down, up, self._harmless(worse))
 
-    def change(self) -> Interval:
+    def change(self, *, ratio: bool) -> Interval:
         """The ratio or the difference with its interval."""
-        found = self._contrast(log_ratio if self.ratio else lambda base, head: head - base)
+        found = self._contrast(log_ratio if ratio else lambda base, head: head - base)
         values = (found.estimate, *found.bounds())
-        value, low, high = (_exponential(number) if self.ratio else number for number in values)
+        value, low, high = (_exponential(number) if ratio else number for number in values)
         return Interval(value, low, high, "jackknife" if self.base.batches or self.head.batches else "t")
 
     def _change(self, sign: Direction) -> float:

@@ -66,8 +66,46 @@ def test_the_same_run_passes(base: str) -> None:
 
 def test_what_is_worse_fails_and_is_named(base: str, tmp_path: Path) -> None:
     output = call("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", base, code=1).stdout
-    assert "fails: ✗ regressed: relative_variance (bias) of imle[lambda=2.5] on item0, init: 0.25 → 0.5 (×2; exact)" in output
+    lines = [line for line in output.splitlines() if line.startswith("fails: ")]
+    assert lines == [
+        f"fails: ✗ regressed: relative_variance (bias) of imle[lambda=2.5] on toy, {stage}: ×2; 3 of 3 instances; "
+        "most on item0: 0.25 → 0.5 (exact)"
+        for stage in ("final", "init")
+    ]
     assert "gate failed: 6 of" in output
+
+
+def test_what_is_worse_on_one_instance_alone_is_named_by_it(base: str, tmp_path: Path) -> None:
+    alone = [replace(row, value=0.5) if row.instance == "item1" and row.metric == "relative_variance" else row for row in rows()]
+    head = [row for row in alone if row.estimator == "imle[lambda=2.5]" and row.stage == "init"]
+    output = call("gate", run(tmp_path / "head", head), "--baseline", base, code=1).stdout
+    assert (
+        "regressed: relative_variance (bias) of imle[lambda=2.5] on toy, init: ×1.26; 1 of 3 instances; most on item1: 0.25 → 0.5" in output
+    )
+    single = [run(tmp_path / name, [row for row in found if row.instance == "item1"]) for name, found in (("a", rows()), ("b", head))]
+    output = call("gate", single[1], "--baseline", single[0], code=1).stdout
+    assert "regressed: relative_variance (bias) of imle[lambda=2.5] on item1, init: 0.25 → 0.5 (×2; exact)" in output
+
+
+def test_what_was_rounding_before_is_told_by_its_difference(base: str, tmp_path: Path) -> None:
+    before = run(tmp_path / "before", rows(relative_variance={"value": 1.4e-16}))
+    output = call("gate", run(tmp_path / "head", rows(relative_variance={"value": 0.2})), "--baseline", before, code=1).stdout
+    assert "on toy, init: +0.2; 3 of 3 instances; most on item0: 1.4e-16 → 0.2 (exact)" in output
+    assert "×" not in output
+
+
+def test_an_estimate_that_was_made_smaller_is_told_by_its_gain_and_is_no_improvement(tmp_path: Path) -> None:
+    sizes = [
+        {"gain": gain, "relative_variance": 0.25 * gain**2, "relative_mse": (gain - 1) ** 2 + 0.34 * gain**2, "orthogonal_bias": 0.3 * gain}
+        for gain in (1.2, 0.6)
+    ]
+    folders = [
+        run(tmp_path / str(number), rows(**{metric: {"value": value} for metric, value in size.items()}))
+        for number, size in enumerate(sizes)
+    ]
+    output = call("gate", folders[1], "--baseline", folders[0], code=1).stdout
+    assert "≠ changed: gain (bias) of imle[lambda=2.5] on toy, init: ×0.5; 3 of 3 instances; most on item0: 1.2 → 0.6 (exact)" in output
+    assert re.search(r"numbers: 6 changed, \d+ identical\n", output)
 
 
 def test_nothing_in_common_is_5_with_one_sentence(base: str, tmp_path: Path) -> None:
@@ -100,7 +138,10 @@ def test_a_claim_that_is_broken_fails_whatever_the_baseline_says(tmp_path: Path)
     ]
     folder = run(tmp_path / "head", broken)
     output = call("gate", folder, "--baseline", folder, code=1).stdout
-    assert "broken claim: reinforce on item0, init: claims to be unbiased, and is found biased: 2.00% of the gradient (exactly)" in output
+    assert (
+        "fails: ! broken claim: reinforce on toy, init: claims to be unbiased, and is found biased on 3 of 3 instances, "
+        "most on item0: 2.00% of the gradient (exactly)\n"
+    ) in output
 
 
 @pytest.mark.parametrize(
@@ -151,7 +192,7 @@ def test_github_gets_annotations_and_a_summary(base: str, tmp_path: Path) -> Non
     summary = tmp_path / "summary.md"
     head = run(tmp_path / "head", rows(**WORSE))
     output = call("gate", head, "--baseline", base, "--github", code=1, GITHUB_STEP_SUMMARY=str(summary)).stdout
-    assert output.count("::error title=structgrad gate::") == 6
+    assert output.count("::error title=structgrad gate::") == 2
     page = summary.read_text()
     assert page.startswith("## ❌ structgrad gate failed")
     assert "- ✗ regressed: relative_variance" in page
