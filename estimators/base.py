@@ -197,7 +197,18 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         missing = [need.__name__ for need in self.needs if not isinstance(oracle, need)]
         if missing:
             return f"{self.name} needs {_listed(missing)}, which the oracle {oracle.name} does not offer"
-        return None if event_shape is None else self._limitation(oracle, event_shape)
+        if event_shape is None:
+            return None
+        return self._out_of_reach(oracle, event_shape) or self._limitation(oracle, event_shape)
+
+    def _out_of_reach(self, oracle: Oracle, event_shape: tuple[int, ...]) -> str | None:
+        """Why the sums over structures that it needs cannot be had of scores of this shape, in the words of the oracle."""
+        if isinstance(oracle, MarginalOracle) and any(issubclass(need, MarginalOracle) for need in self.needs):
+            try:
+                oracle._check_marginals(self.name, event_shape)
+            except ValueError as error:
+                return str(error)
+        return None
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
         """Why scores of this shape are out of reach, as one sentence that begins with the estimator's name; None where they are not."""

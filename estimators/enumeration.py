@@ -7,13 +7,32 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..oracles.base import EnumerableOracle, MarginalOracle
+from ..oracles.base import MAX_RANK, EnumerableOracle, MarginalOracle
+from ..oracles.magnitudes import counted, duration
 from ..oracles.masking import share_rows
 from .base import Loss, evaluate
+
+LIMIT = 2_000_000
+"""The most structures of which an estimator takes the losses one after the other, unless its option ``limit`` says otherwise."""
+
+TYPICAL_RATE = 2e4
+"""Structures a second of one row of scores, on one core, as measured with cheap losses; some structures take four times as long."""
 
 
 class ListedOracle(MarginalOracle, EnumerableOracle):
     """What a sum over all structures needs, as a type."""
+
+
+def too_many(name: str, oracle: EnumerableOracle, event_shape: tuple[int, ...], limit: int) -> str | None:
+    """Why an estimator that goes through all structures cannot serve scores of a shape; None where they are within its limit."""
+    total = oracle.count(event_shape)
+    if total <= min(limit, MAX_RANK):
+        return None
+    raises = f", raise limit= for so long a wait ({name}[limit={total}])" if total <= MAX_RANK else ""
+    return (
+        f"{name} enumerates at most limit={limit} structures, and the oracle {oracle.name} has {counted(total)} of the shape {event_shape}"
+        f", which take {duration(total, TYPICAL_RATE)} at a typical {TYPICAL_RATE:,.0f} a second{raises}"
+    )
 
 
 def chunks(oracle: EnumerableOracle, scores: Tensor, size: int) -> Iterator[Tensor]:

@@ -14,7 +14,7 @@ from ..oracles.derivatives import unsqueeze_event
 from ..oracles.masking import share_rows
 from ..oracles.options import Count
 from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
-from .enumeration import ListedOracle, chunks
+from .enumeration import LIMIT, ListedOracle, chunks, too_many
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class ExactMarginalisation(Estimator[ListedOracle]):
 
     Args:
         chunk: structures per loss call.
+        limit: the most structures that are enumerated; spaces with more are refused.
 
     Example:
         >>> from structgrad.oracles import Categorical
@@ -36,6 +37,7 @@ class ExactMarginalisation(Estimator[ListedOracle]):
     """
 
     chunk: Count = 128
+    limit: Count = LIMIT
 
     name: ClassVar[str] = "exact"
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle, EnumerableOracle)
@@ -45,6 +47,9 @@ class ExactMarginalisation(Estimator[ListedOracle]):
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, argmax=1, enumerations=1)
+
+    def _limitation(self, oracle: ListedOracle, event_shape: tuple[int, ...]) -> str | None:
+        return too_many(self.name, oracle, event_shape, self.limit)
 
     def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         theta = scores.detach()

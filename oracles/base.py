@@ -26,6 +26,7 @@ from torch import Tensor
 
 from . import active_set, kernels
 from .derivatives import LogPartition, Marginals, twin_covariance_product, twin_marginals, unsqueeze_event
+from .magnitudes import beyond_memory, counted
 from .masking import cut, log_sum_exp, share_rows, sparse_max, zero_ignored
 from .options import Configured
 from .random_streams import check_generator, random_uniform, standard_gumbel
@@ -232,6 +233,11 @@ class Oracle(Configured, abc.ABC):
             raise ValueError(f"`{call}` got event shape {event}; expected at least one part in every dimension")
         self._check_event(call, event)
 
+    def _check_memory(self, what: str, size: int, advice: str) -> None:
+        """Refuse a result that this machine cannot hold: to begin with it would end the process, or the machine's patience."""
+        if beyond := beyond_memory(size):
+            raise ValueError(f"{what} of {self.name}, which take {beyond}; {advice}")
+
     def _event(self, scores: Tensor) -> tuple[int, ...]:
         return tuple(scores.shape[scores.ndim - self.event_ndim :])
 
@@ -288,6 +294,15 @@ class MarginalOracle(Oracle):
 
     def _check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
         """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
+
+    @final
+    def sums_in_reach(self, event_shape: tuple[int, ...]) -> bool:
+        """Whether log-partition, marginals and samples of scores of such a shape can be had."""
+        try:
+            self._check_marginals("sums_in_reach", event_shape)
+        except ValueError:
+            return False
+        return True
 
     @final
     def log_partition(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
@@ -587,6 +602,10 @@ class EnumerableOracle(Oracle):
         last = total if stop is None else stop
         if not 0 <= start <= last <= total:
             raise ValueError(f"`enumerate` got start={start}, stop={stop}; expected 0 <= start <= stop <= {total}")
+        bytes_each = (dtype or torch.get_default_dtype()).itemsize * math.prod(event_shape)
+        self._check_memory(
+            f"`enumerate` got {counted(last - start)} structures", (last - start) * bytes_each, "take ranges, by start= and stop="
+        )
         ranks = torch.arange(start, last, dtype=torch.int64, device=device)
         return self._listed(ranks, tuple(event_shape)).to(dtype or torch.get_default_dtype())
 
@@ -604,8 +623,7 @@ class EnumerableOracle(Oracle):
         self._check_sizes(call, event_shape)
         total = self.count(event_shape)
         if total > MAX_RANK:
-            size = f"about 10**{math.log10(total):.0f}"
-            raise ValueError(f"`{call}` got a space of {size} structures; expected at most 2**62, choose smaller sizes")
+            raise ValueError(f"`{call}` got a space of {counted(total)} structures; expected at most 2**62, choose smaller sizes")
         return total
 
 
@@ -634,6 +652,7 @@ class KBestOracle(Oracle):
         total = self.count(self._event(scores))
         if not isinstance(k, int) or not 1 <= k <= total:
             raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
+        self._check_memory(f"`kbest` got k={k}", 8 * k * share_rows(valid, self.event_ndim).numel(), "choose a smaller k")
 
         def best(rows: Tensor) -> Tensor:
             rows = self._cleaned(self._potentials(rows))

@@ -13,6 +13,7 @@ from torch import Tensor
 from ...oracles.base import Oracle
 from ...oracles.capabilities import FactorisedOracle
 from ...oracles.derivatives import unsqueeze_event
+from ...oracles.magnitudes import beyond_memory, counted
 from ...oracles.options import Count
 from ...oracles.random_streams import random_uniform
 from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
@@ -152,6 +153,12 @@ class ARSM(Estimator[FactorisedOracle]):
 
     def evaluations(self) -> Evaluations:
         return Evaluations(perturbations=1, swap_losses=1)
+
+    def _limitation(self, oracle: FactorisedOracle, event_shape: tuple[int, ...]) -> str | None:
+        parts = event_shape[-1]
+        swapped = parts * (parts - 1) // 2 + 1
+        beyond = beyond_memory(8.0 * swapped * math.prod(event_shape))
+        return f"{self.name} takes the loss on {counted(swapped)} structures at a time, {beyond}" if beyond else None
 
     def surrogate(self, loss: Loss, oracle: FactorisedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         noise, log_probs = gumbels(oracle, scores, generator=generator), log_probabilities(oracle, scores.detach())

@@ -14,14 +14,17 @@ from ...oracles.base import EnumerableOracle, Oracle
 from ...oracles.capabilities import PolicyOracle
 from ...oracles.options import Count
 from ..base import Evaluations, Loss, evaluate
+from ..enumeration import too_many
 from .reinforce import StepScoreFunction, Walks
 
 MOST = 4096
-"""The largest number of structures that is enumerated."""
+"""The largest number of structures that is enumerated, unless the option ``limit`` says otherwise: each costs memory in every row."""
 
 
 class StepEnumerated(StepScoreFunction):
     """``b_t = E[w_t L | a_<t] / E[w_t | a_<t]``, exactly; a subclass says what the weight ``w_t`` of an action is."""
+
+    limit: int
 
     needs: ClassVar[tuple[type[Oracle], ...]] = (PolicyOracle, EnumerableOracle)
 
@@ -33,8 +36,7 @@ class StepEnumerated(StepScoreFunction):
         """[*batch, *event], at least 0, from ``log π(a|s)``."""
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        total = oracle.count(event_shape)
-        return None if total <= MOST else f"{self.name} enumerates at most {MOST} structures, and {oracle.name} has {total} of this shape"
+        return too_many(self.name, oracle, event_shape, self.limit)
 
     def _baselines(self, loss: Loss, walks: Walks, generator: torch.Generator) -> Tensor:
         oracle: Any = walks.oracle
@@ -80,10 +82,11 @@ class StepConditionalMean(StepEnumerated):
     variance where the actions of every state are equally likely and the policy is locally normalised; elsewhere it may have a larger one
     than with the mean of all losses: `StepOptimal` weighs the actions as the variance does.
 
-    Cost: that of REINFORCE, and the loss and the probability of every structure, at most 4096.
+    Cost: that of REINFORCE, and the loss and the probability of every structure, of which memory holds all at a time.
 
     Args:
         num_samples: N, at least 1.
+        limit: the most structures that are enumerated; spaces with more are refused.
 
     References:
         Sutton & Barto 2018, "Reinforcement learning: an introduction", section 13.4 (the value of the state as the baseline).
@@ -99,6 +102,7 @@ class StepConditionalMean(StepEnumerated):
     """
 
     num_samples: Count = 1
+    limit: Count = MOST
 
     name: ClassVar[str] = "step_conditional_mean"
     references: ClassVar[tuple[str, ...]] = ("sutton2018reinforcement",)
@@ -114,10 +118,11 @@ class StepOptimal(StepEnumerated):
     ``s_t = e_a − π(·|s)`` is the score of an action in the logits of its state. Under a locally normalised policy every decision has logits
     of its own, and no baseline of the prefix has a smaller variance; under a globally normalised one it is a heuristic. Unbiased.
 
-    Cost: that of REINFORCE, and the loss and the probability of every structure, at most 4096.
+    Cost: that of REINFORCE, and the loss and the probability of every structure, of which memory holds all at a time.
 
     Args:
         num_samples: N, at least 1.
+        limit: the most structures that are enumerated; spaces with more are refused.
 
     References:
         Greensmith, Bartlett & Baxter 2004, "Variance reduction techniques for gradient estimates in reinforcement learning", section 5.
@@ -133,6 +138,7 @@ class StepOptimal(StepEnumerated):
     """
 
     num_samples: Count = 1
+    limit: Count = MOST
 
     name: ClassVar[str] = "step_optimal"
     references: ClassVar[tuple[str, ...]] = ("greensmith2004variance",)

@@ -15,6 +15,7 @@ from ...oracles.derivatives import unsqueeze_event
 from ...oracles.masking import share_rows
 from ...oracles.options import Count
 from ..base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, evaluate, with_gradient
+from ..enumeration import too_many
 from .entmax import entmax
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
@@ -177,10 +178,7 @@ class SparsemaxMarginalisation(SparsemaxOverStructures[EnumerableOracle]):
         return Evaluations(listings=1, support_losses=1)
 
     def _limitation(self, oracle: EnumerableOracle, event_shape: tuple[int, ...]) -> str | None:
-        total = oracle.count(event_shape)
-        if total <= self.limit:
-            return None
-        return f"{self.name} enumerates at most limit={self.limit} structures, and the oracle {oracle.name} has more at shape {event_shape}"
+        return too_many(self.name, oracle, event_shape, self.limit)
 
     def _candidates(self, oracle: EnumerableOracle, scores: Tensor) -> Tensor:
         rows = share_rows(scores, oracle.event_ndim)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...oracles.base import EnumerableOracle, Oracle, SamplingOracle
 from ...oracles.options import Count
 from ..base import Evaluations, Loss
-from ..enumeration import expected_loss
+from ..enumeration import LIMIT, expected_loss, too_many
 from .baselines import Baseline
 
 
@@ -27,6 +27,7 @@ class ConditionalMeanBaseline(Baseline):
     Args:
         num_samples: N.
         chunk: structures per loss call.
+        limit: the most structures that are enumerated; spaces with more are refused.
 
     References:
         Greensmith, Bartlett & Baxter 2004, "Variance reduction techniques for gradient estimates in reinforcement learning", section 5.2.
@@ -43,6 +44,7 @@ class ConditionalMeanBaseline(Baseline):
 
     num_samples: Count = 1
     chunk: Count = 64
+    limit: Count = LIMIT
 
     name: ClassVar[str] = "reinforce_conditional_mean"
     references: ClassVar[tuple[str, ...]] = ("greensmith2004variance",)
@@ -50,6 +52,9 @@ class ConditionalMeanBaseline(Baseline):
 
     def evaluations(self) -> Evaluations:
         return replace(self.inner.evaluations(), marginals=0, enumerations=1)
+
+    def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
+        return too_many(self.name, oracle, event_shape, self.limit)
 
     def _baseline(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         return expected_loss(loss, oracle, scores, self.chunk)

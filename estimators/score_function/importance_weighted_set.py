@@ -12,7 +12,7 @@ from torch import Tensor
 from ...oracles.options import Count
 from ..base import Loss, carry, evaluate
 from ..enumeration import ListedOracle
-from .without_replacement import DrawnSet, SetEstimator, log_chance_above
+from .without_replacement import MOST_STRUCTURES, DrawnSet, SetEstimator, log_chance_above
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,13 @@ class ImportanceWeightedSet(SetEstimator):
     With ``normalised=True``, ``ĝ = Σ w_z/W_z (L(z) − B/W) ∇ log p(z)`` with ``W = Σ w`` and ``W_z = W − w_z + p(z)``: biased, and of less
     variance, because the weights of a small set vary much.
 
-    Cost: k loss values, and the log-probabilities of all structures, of which there may be 65 536 at most.
+    Cost: k loss values, and the log-probabilities of all structures, of which memory holds all at a time.
 
     Args:
         num_samples: k; all structures, where there are fewer.
         baseline: subtract B; it needs k of at least 2. Without, the estimate is ``Σ w_z L(z) ∇ log p(z)``, divided by W if normalised.
         normalised: the biased form; the declared `unbiased` is that of the other.
+        limit: the most structures that are listed; spaces with more are refused.
 
     References:
         Kool, van Hoof & Welling 2019, "Buy 4 REINFORCE samples, get a baseline for free", equations 9 (no baseline), 10 and 11
@@ -51,6 +52,7 @@ class ImportanceWeightedSet(SetEstimator):
     num_samples: Count = 4
     baseline: bool = True
     normalised: bool = False
+    limit: Count = MOST_STRUCTURES
 
     name: ClassVar[str] = "importance_weighted_set"
     references: ClassVar[tuple[str, ...]] = ("kool2019buy", "kool2019stochastic")

@@ -13,7 +13,7 @@ from ...oracles.masking import log_sum_exp
 from ...oracles.options import Count
 from ..base import Loss, carry, evaluate
 from ..enumeration import ListedOracle
-from .without_replacement import DrawnSet, SetEstimator, log_chance_above, shares
+from .without_replacement import MOST_STRUCTURES, DrawnSet, SetEstimator, log_chance_above, shares
 
 RECURSION = 8
 """The largest set whose 2^k subsets are gone through; beyond, the integral is cheaper."""
@@ -35,11 +35,12 @@ class UnorderedSet(SetEstimator):
     up to 8, and from a trapezoidal rule that is exact to rounding beyond; ratios are formed in the log domain and in float64, so that a set
     that holds all but a sliver of the mass loses nothing.
 
-    Cost: k loss values, and the log-probabilities of all structures, of which there may be 65 536 at most.
+    Cost: k loss values, and the log-probabilities of all structures, of which memory holds all at a time.
 
     Args:
         num_samples: k; all structures, where there are fewer.
         baseline: subtract ``b_z``; it needs k of at least 2.
+        limit: the most structures that are listed; spaces with more are refused.
 
     References:
         Kool, van Hoof & Welling 2020, "Estimating gradients for discrete random variables by sampling without replacement", section 3 and
@@ -59,6 +60,7 @@ class UnorderedSet(SetEstimator):
 
     num_samples: Count = 4
     baseline: bool = True
+    limit: Count = MOST_STRUCTURES
 
     name: ClassVar[str] = "unordered_set"
     references: ClassVar[tuple[str, ...]] = ("kool2020estimating",)

@@ -14,12 +14,13 @@ from ...oracles.base import EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.masking import log_sum_exp, share_rows
 from ...oracles.random_streams import standard_gumbel
 from ..base import Estimator, Evaluations, Loss, Objective
-from ..enumeration import ListedOracle
+from ..enumeration import ListedOracle, too_many
 
 CHUNK = 4096
 """Structures that race at a time. A constant: the random numbers follow it."""
 
 MOST_STRUCTURES = 2**16
+"""Structures that race, unless the option ``limit`` says otherwise: memory holds all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +42,12 @@ class DrawnSet:
     threshold: Tensor
 
 
-def limitation(name: str, oracle: ListedOracle, event_shape: tuple[int, ...]) -> str | None:
-    """Why structures of this shape cannot race, if they are too many."""
-    if oracle.count(event_shape) <= MOST_STRUCTURES:
-        return None
-    return f"{name} lists all structures, and the oracle {oracle.name} has more than {MOST_STRUCTURES} of the shape {event_shape}"
-
-
 class SetEstimator(Estimator[ListedOracle]):
     """A score function of k structures that are drawn without replacement; a subclass says how they are weighed."""
 
     num_samples: int
     baseline: bool
+    limit: int
 
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle, EnumerableOracle)
     objective: ClassVar[Objective] = "expected"
@@ -67,7 +62,7 @@ class SetEstimator(Estimator[ListedOracle]):
         return Evaluations(losses=self.num_samples, listings=1)
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        return limitation(self.name, oracle, event_shape)
+        return too_many(self.name, oracle, event_shape, self.limit)
 
     def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         return self.from_set(loss, oracle, scores, draw_set(oracle, scores, self.num_samples, generator=generator))

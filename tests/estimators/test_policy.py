@@ -596,12 +596,12 @@ def test_an_option_that_makes_no_sense(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("estimator", "leaves", "message"),
     [
-        (StepConditionalMean(), 10, "step_conditional_mean enumerates at most 4096 structures, and shift_reduce has 4862 of this shape; "),
         (
-            StepOptimal(),
+            StepConditionalMean(),
             10,
-            "step_optimal enumerates at most 4096 structures, and shift_reduce has 4862 of this shape; choose another pair",
+            "step_conditional_mean enumerates at most limit=4096 structures, and the oracle shift_reduce has 4,862 ",
         ),
+        (StepOptimal(), 10, "step_optimal enumerates at most limit=4096 structures, and the oracle shift_reduce has 4,862 of the shape "),
         (
             StepLearned(values=(0.0, 1.0)),
             3,

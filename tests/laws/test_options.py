@@ -31,7 +31,7 @@ PEERS = "an integer >= 2, the others are the baseline"
 VARIATES = "'none' or 'argmax' or 'leave_one_out'"
 
 EXPECTED: dict[str, dict[str, str]] = {
-    "exact": {"chunk": COUNT},
+    "exact": {"chunk": COUNT, "limit": COUNT},
     "reinforce": {"num_samples": COUNT},
     "reinforce_constant": {"value": FINITE, "num_samples": COUNT},
     "reinforce_running_mean": {"mean": FINITE, "decay": DECAY, "num_samples": COUNT},
@@ -39,14 +39,14 @@ EXPECTED: dict[str, dict[str, str]] = {
     "reinforce_sampled": {"num_samples": COUNT},
     "reinforce_optimal": {"pilots": COUNT, "per_part": FLAG, "num_samples": COUNT},
     "reinforce_learned": {"module": FUNCTION, "num_samples": COUNT, "regression_weight": AT_LEAST_0},
-    "reinforce_conditional_mean": {"num_samples": COUNT, "chunk": COUNT},
+    "reinforce_conditional_mean": {"num_samples": COUNT, "chunk": COUNT, "limit": COUNT},
     "reinforce_normalised": {"mean": FINITE, "variance": AT_LEAST_0, "decay": DECAY, "num_samples": COUNT},
     "reinforce_ppo": {"inner_steps": COUNT, "step_size": POSITIVE, "clip": CLIP, "value": FINITE, "num_samples": COUNT},
     "rloo": {"num_samples": PEERS},
     "vargrad": {"num_samples": "an integer >= 2, a variance is taken over them"},
     "sum_and_sample": {"k": COUNT, "candidates": COUNT, "centred": FLAG},
-    "unordered_set": {"num_samples": COUNT, "baseline": FLAG},
-    "importance_weighted_set": {"num_samples": COUNT, "baseline": FLAG, "normalised": FLAG},
+    "unordered_set": {"num_samples": COUNT, "baseline": FLAG, "limit": COUNT},
+    "importance_weighted_set": {"num_samples": COUNT, "baseline": FLAG, "normalised": FLAG, "limit": COUNT},
     "arm": {"num_pairs": COUNT},
     "disarm": {"num_pairs": COUNT},
     "rebar": {"eta": FINITE, "temperature": POSITIVE},
@@ -54,8 +54,8 @@ EXPECTED: dict[str, dict[str, str]] = {
     "step_reinforce": {"value": FINITE, "num_samples": COUNT},
     "step_greedy": {"num_samples": COUNT},
     "step_sampled": {"num_samples": COUNT},
-    "step_conditional_mean": {"num_samples": COUNT},
-    "step_optimal": {"num_samples": COUNT},
+    "step_conditional_mean": {"num_samples": COUNT, "limit": COUNT},
+    "step_optimal": {"num_samples": COUNT, "limit": COUNT},
     "step_learned": {
         "module": FUNCTION,
         "values": "a tuple, each a finite number",

@@ -57,8 +57,17 @@ def test_counts_are_exact_integers(oracle: Any, event: tuple[int, ...], count: i
 
 @pytest.mark.parametrize(("oracle", "event"), [(oracle, event) for oracle, event, _ in HUGE[1:]], ids=str)
 def test_a_space_beyond_int64_is_refused(oracle: Any, event: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"`enumerate` got a space of about 10\*\*\d+ structures; expected at most 2\*\*62"):
+    with pytest.raises(ValueError, match=r"`enumerate` got a space of \d\.\d\de\+\d+ structures; expected at most 2\*\*62"):
         oracle.enumerate(event, 0, 1)
+
+
+def test_a_range_beyond_memory_is_refused_at_once() -> None:
+    message = (
+        r"^`enumerate` got 1\.18e\+17 structures of subset, which take [\d,.]+ GiB of memory, and this machine has [\d,.]+ GiB; take ranges"
+    )
+    with pytest.raises(ValueError, match=message):
+        Subset(30).enumerate((60,))
+    assert len(Subset(30).enumerate((60,), 10**15, 10**15 + 5)) == 5
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from structgrad.oracles import Subset
 from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, cut_to_item, item_event, make_scores, natural_parameters, structures
 
 cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
@@ -90,3 +91,10 @@ def test_refuses_more_than_there_are(case: OracleCase) -> None:
     for k in (0, count + 1):
         with pytest.raises(ValueError, match=rf"`kbest` got k={k}; expected 1 <= k <= {count}, the number of structures"):
             case.oracle.kbest(make_scores(case, 1.0), k)
+
+
+def test_a_list_beyond_memory_is_refused_at_once() -> None:
+    with pytest.raises(
+        ValueError, match=r"^`kbest` got k=10000000000000 of subset, which take [\d,.]+ GiB of memory, .*; choose a smaller k$"
+    ):
+        Subset(30).kbest(torch.zeros(60), 10**13)
