@@ -22,7 +22,7 @@ from ..suites.running.plan import Machine, Plan
 from ..suites.running.work import Cell, Grid
 from . import answers, bibliography, html, results, tables, terminal
 from .plans import again
-from .plans.outline import lines, outline
+from .plans.outline import limits_lines, lines, outline
 from .results import PAGE
 from .terminal import Voice
 
@@ -96,7 +96,7 @@ class Launch:
 
     def announce(self) -> None:
         """What will be measured, before it is."""
-        for line in lines(outline(self.plan, self.work, self.machine, self.preset), self.plan, self.machine):
+        for line in (*lines(outline(self.plan, self.work, self.machine, self.preset), self.plan, self.machine), *limits_lines(self.work)):
             self.voice.say(line)
         self.voice.say(f"results go to {self.folder}")
         self.voice.told.append(("cells", len(self.work.cells)))

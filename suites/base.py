@@ -176,7 +176,7 @@ METRICS: dict[str, str] = {
     "sign_agreement": "share of the non-zero parts of estimates whose sign is that of g, over parts where g is not 0",
     "kurtosis": "E‖ĝ‖⁴ / (E‖ĝ‖²)²: 1 where all estimates are equally long, large where few carry the variance",
     "absolute_bias": "‖E ĝ − g‖, where g is too small to compare with",
-    "absolute_variance": "trace of the covariance of one estimate, where g is too small to compare with",
+    "absolute_variance": "trace of the covariance of one estimate, where g is not known, or too small to compare with",
     "zero_gradient_rate": "share of estimates that are exactly 0",
     "gradient_nonzeros": "mean number of non-zero parts of an estimate",
     "truth_norm": "‖g‖, norm of the exact gradient",

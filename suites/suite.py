@@ -17,7 +17,7 @@ import torch
 from ..estimators.base import Estimator
 from .base import Instance, Problem
 from .truth import Truth
-from .truth.analytic import known_truth
+from .truth.analytic import UnknownTruthError, known_truth, law_alone, unknown_because
 
 Reference = Literal["expected", "perturbed", "relaxed", "argmax"]
 """Whose gradient an estimate was compared with."""
@@ -118,10 +118,26 @@ class Context:
         """The exact gradient of an instance, computed once per process: by enumeration up to the cap, by the form of the loss beyond."""
         return _truth(problem.oracle, instance, self.device, self.effort.cap)
 
+    def law(self, problem: Problem, instance: Instance) -> Truth:
+        """The same for what does not ask for the gradient: where that is not known, the law of the structures alone."""
+        try:
+            return self.truth(problem, instance)
+        except UnknownTruthError:
+            return _law_alone(problem.oracle, instance, self.device)
+
+    def unknown(self, problem: Problem, instance: Instance) -> str | None:
+        """Why there is no `truth` of an instance, told without computing it; None where there is one."""
+        return unknown_because(instance.loss, problem.oracle, instance.scores, cap=self.effort.cap)
+
 
 @functools.lru_cache(maxsize=256)
 def _truth(oracle: Any, instance: Instance, device: str, cap: int) -> Truth:
     return known_truth(instance.loss, oracle, instance.scores.to(device), cap=cap)
+
+
+@functools.lru_cache(maxsize=256)
+def _law_alone(oracle: Any, instance: Instance, device: str) -> Truth:
+    return law_alone(oracle, instance.scores.to(device))
 
 
 class Suite(abc.ABC):
@@ -132,14 +148,23 @@ class Suite(abc.ABC):
         exclusive: whether it measures time or memory, and must be alone on the machine.
         together: whether the estimators of a problem are measured side by side in one cell; else each has a cell of its own.
         version: raised when a change moves the measured values.
+        partial: whether it measures some of its metrics where it has a `limitation`, and not nothing.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    partial: ClassVar[bool] = False
     exclusive: ClassVar[bool] = False
     together: ClassVar[bool] = False
     version: ClassVar[int] = 1
 
     @abc.abstractmethod
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Answer for every estimator of a problem; each of them serves all its instances."""
+        """Answer for every estimator of a problem; each of them serves all its instances.
+
+        An instance with a `limitation` gets a finding ``skipped`` with it.
+        """
+
+    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
+        """Why an instance is not measured, or in part only, as one sentence that is known before anything is measured; None where it is."""
+        return None

@@ -315,7 +315,7 @@ def run(  # noqa: PLR0913 - one parameter per option
         command = repeat.command(plan, out, preset=chosen, machine=machine, course=course)
         cells = launch.planned(plan, machine)
         if dry_run:
-            outline.show(outline.outline(plan, cells, machine, chosen), plan, machine, command if as_json else None)
+            outline.show(outline.outline(plan, cells, machine, chosen), cells, plan, machine, command if as_json else None)
             return
         work = launch.Launch(plan, cells, launch.prepare(plan, out, fresh=fresh), machine, chosen, command, course, voice, asked)
         try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...suites.measures import SUITES
 from ...suites.running.plan import Machine, Plan
 from ...suites.running.progress import CostModel
 from ...suites.running.scores import sample
@@ -20,6 +21,8 @@ WORKER_BYTES = 0.45 * 2**30
 
 COPIES = 40
 """Tensors of a launch that live at one time, as measured on the preset quick: samples, losses, gradients, in float64."""
+
+_SKIPS_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Outline:
 
 def outline(plan: Plan, work: Grid, machine: Machine, preset: str) -> Outline:
     """Lay the grid of a plan out; nothing is measured."""
-    instances = Counter(cell.suite for cell in work.cells for _ in range(cell.instances or 1))
+    instances = Counter(cell.suite for cell in work.cells for _ in range(cell.instances))
     return Outline(
         preset=preset,
         source=plan.file.path if plan.file else plan.data or "built-in regimes",
@@ -84,7 +87,25 @@ def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
 
 def structures_line(found: Outline) -> str:
     """How many structures the exact gradients have to look at, at most."""
-    return f"structures to enumerate: about {found.structures:.3g}, where nothing better is known"
+    return f"structures to enumerate: about {found.structures:.3g}"
+
+
+def skips_lines(work: Grid) -> Iterator[str]:
+    """Which pairs are skipped and which suites have limits, with the reasons."""
+    skips = dict.fromkeys((row.suite, row.estimator, row.problem, row.reason) for row in work.skips)
+    pairs = [f"skipped: {name} on {problem}: {reason}" for suite, name, problem, reason in skips if not suite]
+    yield from pairs[:_SKIPS_SHOWN]
+    if len(pairs) > _SKIPS_SHOWN:
+        yield f"skipped: and {len(pairs) - _SKIPS_SHOWN} more pairs, each a row of the report with its reason"
+    yield from limits_lines(work)
+
+
+def limits_lines(work: Grid) -> Iterator[str]:
+    """What suites do not measure, or in part only."""
+    for limit in work.limits:
+        which = f"{limit.limited} of {limit.instances} instances looked at"
+        left = "what needs no exact gradient is measured" if SUITES[limit.suite].partial else "skipped"
+        yield f"{limit.suite} on {limit.problem}, {limit.stage}: {which}: {left}: {limit.reason}"
 
 
 def instances_line(plan: Plan) -> str:
@@ -98,7 +119,7 @@ def processes(machine: Machine) -> str:
     return "1 worker" if machine.jobs == 1 else f"{machine.jobs} workers" if machine.jobs else "this process alone"
 
 
-def as_json(found: Outline, plan: Plan, repeat: str) -> dict[str, Any]:
+def as_json(found: Outline, work: Grid, plan: Plan, repeat: str) -> dict[str, Any]:
     """An outline for programs."""
     suites = {name: {"cells": cells, "instances": instances} for name, (cells, instances) in found.suites.items()}
     return {
@@ -107,17 +128,19 @@ def as_json(found: Outline, plan: Plan, repeat: str) -> dict[str, Any]:
         "seconds": round(found.seconds, 1),
         "bytes": round(found.bytes),
         "seed": plan.seed,
+        "skips": [{name: getattr(row, name) for name in ("suite", "problem", "stage", "estimator", "reason")} for row in work.skips],
+        "limits": [vars(limit) for limit in work.limits],
         "command": repeat,
     }
 
 
 def _structures(plan: Plan, cells: Sequence[Cell]) -> int:
-    """Those of a few instances of each problem and stage, times how many instances there are."""
+    """Those of a few instances of each problem and stage, times how many instances there are; larger spaces are not enumerated."""
     total = 0
-    for name, stage in dict.fromkeys(cell.scores for cell in cells):
+    for (name, stage), instances in {cell.scores: cell.instances for cell in cells}.items():
         found = sample(plan, name, stage)
         counts = [found.oracle.count(tuple(item.scores.shape)) for item in found.instances]
-        total += sum(counts) * plan.instances // len(counts)
+        total += sum(count for count in counts if count <= plan.effort.cap) * instances // len(counts)
     return total
 
 
@@ -128,10 +151,10 @@ def _bytes(plan: Plan, machine: Machine, cells: Sequence[Cell]) -> float:
     return max(machine.jobs, 1) * (WORKER_BYTES + 8.0 * COPIES * parts * plan.batch_size)
 
 
-def show(found: Outline, plan: Plan, machine: Machine, repeat: str | None) -> None:
+def show(found: Outline, work: Grid, plan: Plan, machine: Machine, repeat: str | None) -> None:
     """Print an outline: as JSON where the command that repeats it is given, else in lines."""
     if repeat is not None:
-        sys.stdout.write(json.dumps(as_json(found, plan, repeat), ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(as_json(found, work, plan, repeat), ensure_ascii=False) + "\n")
         return
-    for line in (*lines(found, plan, machine), structures_line(found)):
+    for line in (*lines(found, plan, machine), structures_line(found), *skips_lines(work)):
         console().print(line, markup=False, soft_wrap=True)

@@ -36,7 +36,7 @@ from ..statistics.reference_metrics import NoisyGradient, estimated_against, exa
 from ..statistics.scrambles import scramble_bias, scramble_metrics
 from ..statistics.seeds import BLOCK
 from ..suite import Context, Effort, Finding, Suite
-from ..truth import Target, Truth, exact_truth
+from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.geometry import geometry
 from ..truth.loss_checks import examine_loss
 from ..truth.perturbation import FEWEST
@@ -164,7 +164,10 @@ class _Task:
 
     @property
     def floor(self) -> float:
-        return VANISHING * math.sqrt(max(self.target.truth.loss_variance, 0.0))
+        """The norm up to which a gradient counts as none; one that is not known does."""
+        if self.target.truth.method == UNKNOWN:
+            return math.inf
+        return VANISHING * self.target.truth.loss_deviation
 
     @property
     def equivalence(self) -> float:
@@ -198,7 +201,7 @@ def _exact_summary(task: _Task) -> Summary | None:
 def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measurement:
     size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
     # Where the gradient all but vanishes, the rounding of the estimates and of the losses in them is what is left.
-    rounding = 1e-13 * size + 1e-14 * (abs(truth.value) + math.sqrt(truth.loss_variance))
+    rounding = 1e-13 * size + 1e-14 * (abs(truth.value) + truth.loss_deviation)
     allowed = EXACT_TOLERANCE * float(summary.gradient.norm()) + rounding
     verdict: Verdict = "unbiased-exact" if float(summary.error.norm()) <= allowed else "biased"
     against = {} if task.reference is None else exact_against(summary, task.reference)
@@ -235,11 +238,16 @@ def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"]]:
     sampled = sample_until(
         Moments.empty(task.target.truth.gradient, task.information),
         lambda moments, stop: extend_moments(moments, task.estimator, task.target, sampling, stop=stop),
-        lambda moments: estimated_metrics(moments, task.geometry, floor=task.floor),
+        lambda moments: _watched(estimated_metrics(moments, task.geometry, floor=task.floor), task),
         budget=Budget(task.effort.replicates, task.effort.most_replicates, task.effort.seconds),
         checkpoint=None if task.scratch is None else Checkpoint(task.scratch, task.identity),
     )
     return sampled.moments, sampled.status
+
+
+def _watched(metrics: dict[str, Interval], task: _Task) -> dict[str, Interval]:
+    """What replicates are added for: without a gradient, the variance is known well enough when it is known relative to itself."""
+    return metrics | {"relative_variance": metrics["absolute_variance"]} if task.floor == math.inf else metrics
 
 
 def _quadrature_measurement(task: _Task) -> Measurement:
@@ -265,26 +273,62 @@ class Bias(Suite):
     name: ClassVar[str] = "bias"
     summary: ClassVar[str] = "bias, variance and usefulness of single estimates, against the exact gradient and that of the own objective"
     version: ClassVar[int] = 2
+    partial: ClassVar[bool] = True
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         for instance in problem.instances:
-            truth = context.truth(problem, instance)
+            reason = self.limitation(problem, instance, context)
+            truth = context.truth(problem, instance) if reason is None else context.law(problem, instance)
             for name, estimator in estimators.items():
-                yield from _findings(name, estimator, (problem, instance), truth, context)
+                if reason is None:
+                    yield from _findings(name, estimator, (problem, instance), truth, context)
+                else:
+                    examine_loss(instance.loss, problem.oracle, instance.scores, differentiated=estimator.evaluations().loss_gradients > 0)
+                    yield Finding(name, "relative_bias", None, instance=instance.name, status="skipped", reason=reason)
+                    yield from _spread(name, estimator, (problem, instance), truth, context)
+
+    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
+        """No exact gradient to compare with: what is left is the variance of single estimates, and what they are like."""
+        return context.unknown(problem, instance)
 
 
-def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], truth: Truth, context: Context) -> Iterator[Finding]:
-    problem, instance = place
-    key = ("bias", problem.name, problem.stage, instance.name)
-    scores = instance.scores.to(context.device)
-    sampling = Sampling(
+def _sampling(problem: Problem, instance: Instance, context: Context) -> Sampling:
+    return Sampling(
         replicates=context.effort.replicates,
         seed=context.seed,
-        key=key,
+        key=("bias", problem.name, problem.stage, instance.name),
         batch_size=context.batch_size,
         tier=context.tier,
         dtype=context.dtype,
     )
+
+
+def _spread(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], law: Truth, context: Context) -> Iterator[Finding]:
+    """The metrics that need no exact gradient: those of the spread, and the bias for the own objective where that has a gradient."""
+    problem, instance = place
+    reference = _reference(estimator, problem, instance, context)
+    target = Target(problem.oracle, instance.loss, instance.scores.to(context.device, context.dtype), law)
+    task = _Task(estimator, target, _sampling(problem, instance, context), None, context.effort, None, context.scratch)
+    known: dict[str, Any] = {"instance": instance.name}
+    if estimator.deterministic:
+        unused = torch.Generator(target.scores.device)
+        estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
+        summary = single(estimate, law.gradient)
+        metrics, known["tier"] = exact_metrics(summary, floor=math.inf), "exact"
+        against = {} if reference is None else exact_against(summary, reference)
+    else:
+        moments, known["sampling"] = _moments(replace(task, estimator=warmed(estimator, target, task.sampling)))
+        metrics, known["tier"], known["replicates"] = estimated_metrics(moments, floor=math.inf), "mc", moments.total
+        against = {} if reference is None else estimated_against(moments, reference)
+    for metric in (*UNDIRECTED, "absolute_variance"):
+        yield _finding(name, metric, metrics[metric], **known)
+    for metric, interval in against.items():
+        yield _finding(name, metric, interval, reference=str(own_reference(estimator)), **known)
+
+
+def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance], truth: Truth, context: Context) -> Iterator[Finding]:
+    problem, instance = place
+    scores, sampling = instance.scores.to(context.device), _sampling(problem, instance, context)
     reference = _reference(estimator, problem, instance, context)
     found = measure(
         estimator,

@@ -21,7 +21,7 @@ from .draws import Draws, estimates
 from .equal_steps import Rays, equal_step, natural_direction, relative_decrease
 from .interleaving import described
 from .regret import costs, steps_of, trained
-from .structure_table import StructureTable
+from .structure_table import StructureTable, too_many
 from .trajectory import ENTROPIES, Stop, flat_start, trajectory
 from .wall_clock import REFERENCE
 
@@ -70,16 +70,20 @@ class Descent(Suite):
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """All three, instance by instance; where a space is too large for them, a finding that says so."""
         for instance in problem.instances:
-            scores = instance.scores.to(context.device)
-            examine_loss(instance.loss, problem.oracle, scores)
-            try:
-                table = StructureTable.of(problem.oracle, instance.loss, scores)
-            except ValueError as error:
+            reason = self.limitation(problem, instance, context)
+            if reason is not None:
                 yield from (
-                    Finding(name, "kl_decrease", None, instance=instance.name, status="skipped", reason=str(error)) for name in estimators
+                    Finding(name, "kl_decrease", None, instance=instance.name, status="skipped", reason=reason) for name in estimators
                 )
                 continue
+            scores = instance.scores.to(context.device)
+            examine_loss(instance.loss, problem.oracle, scores)
+            table = StructureTable.of(problem.oracle, instance.loss, scores)
             yield from _Place(problem, instance, table, context).findings(estimators)
+
+    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
+        """A space too large for a table."""
+        return too_many(problem.oracle, tuple(instance.scores.shape))
 
 
 @dataclass(frozen=True, eq=False)

@@ -166,7 +166,7 @@ class Sparsity(Suite):
         for instance in problem.instances:
             scores = instance.scores.to(context.device, context.dtype)
             draws = Draws(problem.oracle, instance.loss, scores, context, (self.name, problem.name, problem.stage, instance.name))
-            truth = context.truth(problem, instance)
+            truth = context.law(problem, instance)
             for name, estimator in estimators.items():
                 try:
                     yield from _found(name, estimator, draws, truth, instance)

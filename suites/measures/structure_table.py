@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Loss
+from ...oracles.magnitudes import counted
 from ..truth.loss_checks import values
 
 CAP = 20_000
@@ -17,6 +18,14 @@ CAP = 20_000
 
 CHUNK = 2**21
 """Entries of one block of log-probabilities."""
+
+
+def too_many(oracle: Any, event: tuple[int, ...]) -> str | None:
+    """Why there is no table of structures of a shape; None where there is one."""
+    count = oracle.count(event)
+    if count <= CAP:
+        return None
+    return f"`StructureTable` got a space of {counted(count)} structures; expected at most {counted(CAP)}, choose smaller sizes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +61,10 @@ class StructureTable:
             (tensor([0.8333], dtype=torch.float64), -0.5)
         """
         event, theta = tuple(scores.shape), scores.detach().double()
-        count = oracle.count(event)
-        if count > CAP:
-            raise ValueError(f"`StructureTable` got a space of {count:.3g} structures; expected at most {CAP}, choose smaller sizes")
-        structures = oracle.enumerate(event, 0, count, dtype=torch.float64, device=theta.device)
+        reason = too_many(oracle, event)
+        if reason is not None:
+            raise ValueError(reason)
+        structures = oracle.enumerate(event, 0, oracle.count(event), dtype=torch.float64, device=theta.device)
         forbidden = (theta == -math.inf).flatten()
         feasible = structures.flatten(1) @ forbidden.double() == 0
         structures = structures[feasible]

@@ -44,7 +44,10 @@ def instance_facts(oracle: Oracle, instance: Instance) -> InstanceFacts:
     """
     scores, loss = instance.scores, instance.loss
     log_count = math.log(oracle.count(tuple(scores.shape)))
-    entropy, least = _law(oracle, scores) if isinstance(oracle, MarginalOracle) else (None, None)
+    entropy: float | None = None
+    least: float | None = None
+    if isinstance(oracle, MarginalOracle) and oracle.sums_in_reach(tuple(scores.shape)):
+        entropy, least = _law(oracle, scores)
     share = entropy / log_count if entropy is not None and log_count > 0 else None
     return InstanceFacts(log_count, entropy, share, least, loss.vertex_degree, loss.extension, loss.offset)
 

@@ -47,8 +47,8 @@ class Items(abc.ABC):
         return np.random.default_rng(self.key(*names))
 
     def sampled(self, index: int, scores: Tensor) -> Tensor:
-        """One exact sample, always the same for an item."""
-        if not isinstance(self.oracle, SamplingOracle):
+        """One exact sample, always the same for an item; its best structure where the oracle does not sample, or not at this size."""
+        if not isinstance(self.oracle, SamplingOracle) or not self.oracle.sums_in_reach(tuple(scores.shape)):
             return self.oracle.argmax(scores)
         state = self.key("gold", self.item_name(index)).generate_state(1, np.uint64)[0]
         return self.oracle.sample(scores, generator=torch.Generator().manual_seed(int(state) >> 1))

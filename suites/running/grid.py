@@ -9,7 +9,7 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from ...estimators import AVAILABLE_ESTIMATORS, ESTIMATORS, make_estimator
@@ -19,10 +19,11 @@ from ...oracles.registry import unknown
 from ..base import SCHEMA_VERSION, Problem, Row, Skip, pairing
 from ..measures import SUITES
 from ..problems import REAL_PROBLEMS
+from ..suite import Context
 from .plan import Plan
 from .rows import oracle_name, skip_row
 from .scores import fingerprint, load_problem, matching, sample, stages_by_problem
-from .work import Cell, Grid
+from .work import Cell, Grid, Limit
 
 
 def grid(plan: Plan) -> Grid:
@@ -37,14 +38,31 @@ def grid(plan: Plan) -> Grid:
     names = estimator_names(plan.estimators)
     cells: list[Cell] = []
     skips: list[Row] = []
+    limits: list[Limit] = []
+    context = plan.context()
     for name, stages in stages_by_problem(plan).items():
         pairs = _pairs(plan, names, name, stages)
         fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
         for stage in stages:
             skips += [skip_row(plan, sample(plan, name, stage), estimator, skip.reason) for estimator, skip in pairs.items() if skip]
-            taking_part = [suite for suite in suites if stage in _portion(stages, plan.portion(suite).stages)]
-            cells += [cell for suite in taking_part for cell in _cells(plan, suite, (name, stage), fitting)]
-    return Grid(tuple(cells), tuple(skips))
+            for suite in suites:
+                if stage not in _portion(stages, plan.portion(suite).stages):
+                    continue
+                found = sample(plan, name, stage)
+                reasons = limitations(suite, found, context)
+                limits += [Limit(suite, name, stage, len(reasons), len(found.instances), reasons[0])] if reasons else []
+                if len(reasons) == len(found.instances) and not SUITES[suite].partial:
+                    skips += [replace(skip_row(plan, found, estimator, reasons[0]), suite=suite) for estimator in fitting]
+                else:
+                    cells += _cells(plan, suite, (name, stage), fitting)
+    return Grid(tuple(cells), tuple(skips), tuple(limits))
+
+
+def limitations(suite: str, problem: Problem, context: Context) -> list[str]:
+    """Why a suite does not measure instances of a problem, or in part only: one reason for each of those."""
+    measuring = SUITES[suite]()
+    found = (measuring.limitation(problem, instance, context) for instance in problem.instances)
+    return [reason for reason in found if reason is not None]
 
 
 def first_skip(estimator: Estimator[Any], problem: Problem) -> Skip | None:
@@ -66,15 +84,14 @@ def _cells(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[str
     """One for each estimator, or one for all of them."""
     together = [estimators] if estimators else []
     for chosen in together if SUITES[suite].together else [(name,) for name in estimators]:
-        instances = instances_of(plan, suite)
         content = _content(plan, suite, where, chosen)
-        yield Cell(suite, *where, chosen, instances, _hash(json.dumps(content, sort_keys=True).encode()))
+        yield Cell(suite, *where, chosen, instances_of(plan, suite, where), _hash(json.dumps(content, sort_keys=True).encode()))
 
 
-def instances_of(plan: Plan, suite: str) -> int | None:
-    """How many instances a suite measures per problem and stage."""
+def instances_of(plan: Plan, suite: str, where: tuple[str, str]) -> int:
+    """How many instances of a problem at a stage a suite measures."""
     if plan.file is not None:
-        return plan.file.instances
+        return len(sample(plan, *where).instances)
     most = plan.portion(suite).instances
     return plan.instances if most is None else min(plan.instances, most)
 
@@ -107,7 +124,7 @@ def _content(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[s
         "schema": SCHEMA_VERSION,
         "suite": [suite, SUITES[suite].version],
         "problem": where,
-        "instances": instances_of(plan, suite),
+        "instances": instances_of(plan, suite, where),
         "oracle": [oracle_name(problem.oracle), problem.oracle.version],
         "loss": [problem.instances[0].loss.name, plan.loss, plan.offset],
         "scores": fingerprint(plan, *where),

@@ -108,7 +108,7 @@ def _keys(cell: Cell) -> list[tuple[object, ...]]:
 
 
 def _size(cell: Cell) -> int:
-    return (cell.instances or 1) * len(cell.estimators)
+    return cell.instances * len(cell.estimators)
 
 
 def _growth(effort: Effort) -> float:
@@ -118,4 +118,4 @@ def _growth(effort: Effort) -> float:
 
 def time_limit(plan: Plan, cell: Cell) -> float:
     """Seconds after which a cell is taken to hang: far above what its budget allows."""
-    return 120.0 + 3.0 * plan.effort.seconds * (cell.instances or plan.instances) * len(cell.estimators)
+    return 120.0 + 3.0 * plan.effort.seconds * cell.instances * len(cell.estimators)

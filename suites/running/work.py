@@ -17,7 +17,7 @@ class Cell:
 
     Attributes:
         suite, problem, stage, estimators: names.
-        instances: how many of the problem; None for all of a user's file.
+        instances: how many of the problem.
         identity: a hash of everything that the numbers depend on, and of nothing else.
     """
 
@@ -25,7 +25,7 @@ class Cell:
     problem: str
     stage: str
     estimators: tuple[str, ...]
-    instances: int | None
+    instances: int
     identity: str
 
     @property
@@ -51,8 +51,21 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """What a suite does not measure, or in part only: so many of the instances of a problem that a plan looks at, and why the first."""
+
+    suite: str
+    problem: str
+    stage: str
+    limited: int
+    instances: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Grid:
-    """The cells of a plan, in the order of its table, and the pairs that cannot be measured, as rows."""
+    """The cells of a plan, in the order of its table, the pairs that cannot be measured, as rows, and the limits of its suites."""
 
     cells: tuple[Cell, ...]
     skips: tuple[Row, ...]
+    limits: tuple[Limit, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .enumeration import CAP, Target, Truth, exact_truth
+from .enumeration import CAP, UNKNOWN, Target, Truth, exact_truth
 from .sharding import sharded_truth
 
-__all__ = ["CAP", "Target", "Truth", "exact_truth", "sharded_truth"]
+__all__ = ["CAP", "UNKNOWN", "Target", "Truth", "exact_truth", "sharded_truth"]

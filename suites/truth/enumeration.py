@@ -23,6 +23,9 @@ from .space import Space
 CAP = 2_000_000
 """The largest space that is enumerated unless a caller asks for more."""
 
+UNKNOWN = "none"
+"""The method of a truth without a gradient."""
+
 
 @dataclass(frozen=True, eq=False)
 class Truth:
@@ -32,11 +35,11 @@ class Truth:
         gradient: ``∇ E L``, ``[*event]``.
         value: ``E L``. ``loss_variance``: ``Var L``.
         log_partition: A(θ). ``entropy``: in nats. ``marginals``: μ, ``[*event]``.
-        count: number of structures. ``support``: how many have positive probability.
+        count: number of structures. ``support``: how many have positive probability; nan where that is not known.
         kurtosis: of the score-function estimate with baseline ``E L``, by part, ``[*event]``; ``inf`` where it has no variance, and where
             it was not asked for.
         kurtosis_along: the same along the gradient. Where a kurtosis is large, few samples carry the variance and a t-test misleads.
-        method: how the gradient was found: ``enumeration``, or the closed form.
+        method: how the gradient was found: ``enumeration``, the closed form, or `UNKNOWN`, where it is not known and stands at 0.
         error: a bound on ‖computed − exact gradient‖, of the losses as the loss computes them; ``inf`` where none is known.
         chunk: structures at a time; the last digits depend on it. 0 where nothing was enumerated.
     """
@@ -48,12 +51,17 @@ class Truth:
     entropy: float
     marginals: Tensor
     count: int
-    support: int
+    support: float
     kurtosis: Tensor
     kurtosis_along: float
     method: str = "enumeration"
     error: float = math.inf
     chunk: int = 0
+
+    @property
+    def loss_deviation(self) -> float:
+        """The standard deviation of the loss; 0 where it is not known."""
+        return math.sqrt(self.loss_variance) if self.loss_variance > 0 else 0.0
 
 
 def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the work

@@ -66,15 +66,7 @@ def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:
 
 
 def _geometry(oracle: Any, scores: Tensor, truth: Truth) -> Geometry | None:
-    if not isinstance(oracle, MarginalOracle) or scores.numel() > LARGEST or not _within_reach(oracle, scores):
+    if not isinstance(oracle, MarginalOracle) or scores.numel() > LARGEST or not oracle.sums_in_reach(tuple(scores.shape)):
         return None
     flat = torch.where(scores == -math.inf, scores, 0)
     return Geometry.of(fisher_information(oracle, scores), fisher_information(oracle, flat), truth.gradient)
-
-
-def _within_reach(oracle: MarginalOracle, scores: Tensor) -> bool:
-    try:
-        oracle._check_marginals("geometry", tuple(scores.shape))
-    except ValueError:
-        return False
-    return True

@@ -55,7 +55,7 @@ def test_the_limit_is_an_option_that_the_message_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ENUMERATING if name != "sparsemax_marginalisation"])
 def test_a_limit_of_none_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"^`{name}` got limit=0; expected at least 1"):
+    with pytest.raises(ValueError, match=rf"^`{name}` got limit=0; expected an integer >= 1"):
         dataclasses.replace(make_estimator(name), limit=0)  # type: ignore[call-arg]
 
 

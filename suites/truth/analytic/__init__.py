@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .forms import CountForm, FormedLoss, LinearForm, LossForm, PointForm, QuadraticForm, form_of
-from .truths import analytic_truth, known_truth
+from .truths import UnknownTruthError, analytic_truth, known_truth, law_alone, unknown_because
 
 __all__ = [
     "CountForm",
@@ -12,7 +12,10 @@ __all__ = [
     "LossForm",
     "PointForm",
     "QuadraticForm",
+    "UnknownTruthError",
     "analytic_truth",
     "form_of",
     "known_truth",
+    "law_alone",
+    "unknown_because",
 ]

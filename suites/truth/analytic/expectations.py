@@ -44,11 +44,9 @@ def expected_quadratic(law: Law, form: QuadraticForm) -> Expected:
     return Expected(float(offset @ offset + change) + form.constant, gradient, math.nan, float(magnitude))
 
 
-def expected_count(law: Law, count: Count) -> Expected | None:
-    """``values[k]`` of a count k; None where it takes too much memory."""
+def expected_count(law: Law, count: Count) -> Expected:
+    """``values[k]`` of a count k."""
     found = law.expected_changes(count)
-    if found is None:
-        return None
     centre = float(count.values[found.law.argmax()])
     changes = count.values - centre
     mean = float(found.law @ changes)

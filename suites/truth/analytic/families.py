@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -13,6 +14,9 @@ from .derivations import Derivations
 
 LARGEST_ASSIGNMENT = 18
 """The largest n whose 2ⁿ sets of columns are gone through."""
+
+LARGEST_PASS = 2**27
+"""The most choices of a pass, which takes about 50 bytes for each."""
 
 FAMILIES: dict[type[Oracle], Callable[[Any, tuple[int, ...]], Derivations]] = {
     Categorical: lambda oracle, event: sequences.categorical(event),
@@ -37,6 +41,15 @@ def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None
         (12, None)
     """
     build = FAMILIES.get(type(oracle))
-    if build is None or (isinstance(oracle, Assignment) and event[0] > LARGEST_ASSIGNMENT):
+    if build is None or (isinstance(oracle, Assignment) and event[0] > LARGEST_ASSIGNMENT) or _choices(oracle, event) > LARGEST_PASS:
         return None
     return build(oracle, event)
+
+
+def _choices(oracle: Oracle, event: tuple[int, ...]) -> int:
+    """About how many choices a pass goes through."""
+    if isinstance(oracle, Subset):
+        return event[0] * oracle.k
+    if isinstance(oracle, Constituency | ProjectiveTree):
+        return event[0] ** 3 // 6
+    return math.prod(event)

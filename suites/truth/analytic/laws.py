@@ -52,8 +52,8 @@ class Law(Protocol):
     def moments(self, weights: Tensor) -> MomentGradient:
         """Of ``weights z``, weights [r, d]."""
 
-    def expected_changes(self, count: Count) -> CountExpectation | None:
-        """Of ``values[k]`` less its value at the most probable count; None where it takes too much memory."""
+    def expected_changes(self, count: Count) -> CountExpectation:
+        """Of ``values[k]`` less its value at the most probable count."""
 
 
 class DerivationLaw:
@@ -67,12 +67,9 @@ class DerivationLaw:
         """Of ``weights z``."""
         return MomentPass(self._law, weights)
 
-    def expected_changes(self, count: Count) -> CountExpectation | None:
+    def expected_changes(self, count: Count) -> CountExpectation:
         """Of ``values[k]`` less its value at the most probable count."""
-        size = len(count.values)
-        if self._law.derivations.nodes * size > LARGEST_TABLE:
-            return None
-        counts = CountPass(self._law, count.weights.flatten(), size)
+        counts = CountPass(self._law, count.weights.flatten(), len(count.values))
         changes = count.values - count.values[counts.root.argmax()]
         return CountExpectation(counts.root, counts.gradient(changes), float(counts.root @ changes.abs()))
 
@@ -93,11 +90,9 @@ class TreeLaw:
         """Of ``weights z``."""
         return TreeMoments(self._deviations, self._scores, weights.unflatten(1, self._scores.shape))
 
-    def expected_changes(self, count: Count) -> CountExpectation | None:
+    def expected_changes(self, count: Count) -> CountExpectation:
         """Of ``values[k]`` less its value at the most probable count."""
         size = len(count.values)
-        if not tree_counts.affordable(self._scores.shape[-1], size):
-            return None
         law = tree_counts.count_law(self._oracle, self._scores, count.weights, size)
         changes = count.values - count.values[law.argmax()]
         magnitude = float(law @ changes.abs())
@@ -111,6 +106,17 @@ def law_of(oracle: Oracle, parameters: Tensor) -> Law | None:
         return TreeLaw(oracle, parameters)
     derivations = derivations_of(oracle, tuple(parameters.shape))
     return None if derivations is None else DerivationLaw(derivations, parameters)
+
+
+def has_law(oracle: Oracle, event: tuple[int, ...]) -> bool:
+    """Whether `law_of` finds one for scores of a shape."""
+    return isinstance(oracle, SpanningTree) or derivations_of(oracle, event) is not None
+
+
+def holds_counts(oracle: Oracle, event: tuple[int, ...], size: int) -> bool:
+    """Whether the law of a count of so many values fits, for an oracle that has a law."""
+    derivations = derivations_of(oracle, event)
+    return tree_counts.affordable(event[-1], size) if derivations is None else derivations.nodes * size <= LARGEST_TABLE
 
 
 def entropy_of(law: Law, parameters: Tensor, best: Tensor) -> float:

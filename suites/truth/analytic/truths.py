@@ -9,13 +9,20 @@ import torch
 from torch import Tensor
 
 from ....oracles.base import EnumerableOracle, MarginalOracle
+from ....oracles.magnitudes import counted
 from ....oracles.masking import zero_ignored
-from ..enumeration import CAP, Truth, exact_truth, pulled_back
+from ..enumeration import CAP, UNKNOWN, Truth, exact_truth, pulled_back
 from ..loss_checks import examine_loss
+from ..refusal import TooManyStructuresError
 from .expectations import UNIT_ROUNDOFF, Expected, expected_count, expected_linear, expected_point, expected_quadratic
 from .forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, form_of
-from .laws import Law, entropy_of, law_of
-from .reductions import reduced
+from .laws import Law, entropy_of, has_law, holds_counts, law_of
+from .reductions import Count, reduced
+
+
+class UnknownTruthError(ValueError):
+    """An exact gradient that cannot be had: too many structures, and no closed form."""
+
 
 SAFETY = 4
 """By how much the bound exceeds the sum of first-order terms."""
@@ -53,37 +60,58 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
         >>> round(truth.value, 4), truth.method, truth.count == 80**79
         (79.0, 'analytic:linear', True)
     """
-    form = form_of(loss)
-    if form is None:
-        return None
     theta = scores.detach().double()
     if theta.ndim != oracle.event_ndim:
         raise ValueError(f"`analytic_truth` got scores of shape {tuple(scores.shape)}; expected one instance, [*event]")
-    read = oracle.read_mask(tuple(theta.shape), theta.device)
-    parameters = zero_ignored(oracle._potentials(theta), read)
-    law = law_of(oracle, parameters)
-    if law is None:
+    simple = _simplest(form_of(loss), oracle, theta)
+    if simple is None:
         return None
+    parameters = _parameters(oracle, theta)
+    law = law_of(oracle, parameters)
+    assert law is not None, "there is none of another form"
     if law.log_partition == -math.inf:
         raise ValueError("`analytic_truth` got scores that forbid every structure; expected at least one feasible structure")
     examine_loss(loss, oracle, theta)
-    found = _expected(form, law, oracle, parameters)
-    return None if found is None else _truth(found, law, oracle, theta, parameters)
+    return _truth(_expected(simple, law, parameters), law, oracle, theta, parameters)
 
 
-def _expected(form: LossForm, law: Law, oracle: MarginalOracle, parameters: Tensor) -> tuple[str, Expected] | None:
-    """By what form, and the expectation."""
-    simple = reduced(form, oracle, parameters) if isinstance(form, CountForm) else form
-    if simple is None:
+def unknown_because(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> str | None:
+    """Why `known_truth` has no answer, told without computing it; None where it has one."""
+    event = tuple(scores.shape)
+    count = oracle.count(event)
+    listed = isinstance(oracle, EnumerableOracle)
+    if (listed and count <= cap) or _simplest(form_of(loss), oracle, scores.detach().double()) is not None:
         return None
+    size = f"more than the {counted(cap)} that are enumerated" if listed else "which cannot be enumerated"
+    return f"no exact gradient of {counted(count)} structures is known: they are {size}, and there is no closed form; take {_hint(loss)}"
+
+
+def _simplest(form: LossForm | None, oracle: Any, theta: Tensor) -> Count | LossForm | None:
+    """The form of the loss at its simplest; None where its expectation over these structures has no closed form that fits."""
+    event = tuple(theta.shape)
+    if form is None or not isinstance(oracle, MarginalOracle) or not has_law(oracle, event):
+        return None
+    if not isinstance(form, CountForm):
+        return form
+    found = reduced(form, oracle, _parameters(oracle, theta))
+    return None if isinstance(found, Count) and not holds_counts(oracle, event, len(found.values)) else found
+
+
+def _parameters(oracle: Any, theta: Tensor) -> Tensor:
+    """Natural parameters with 0 at ignored entries."""
+    return zero_ignored(oracle._potentials(theta), oracle.read_mask(tuple(theta.shape), theta.device))
+
+
+def _expected(simple: Count | LossForm, law: Law, parameters: Tensor) -> tuple[str, Expected]:
+    """By what form, and the expectation."""
     if isinstance(simple, LinearForm):
         return "linear", expected_linear(law, simple)
     if isinstance(simple, QuadraticForm):
         return "quadratic", expected_quadratic(law, simple)
     if isinstance(simple, PointForm):
         return "point", expected_point(law, simple, parameters)
-    counted = expected_count(law, simple)
-    return None if counted is None else ("count", counted)
+    assert isinstance(simple, Count), "counts are reduced"
+    return "count", expected_count(law, simple)
 
 
 def _truth(found: tuple[str, Expected], law: Law, oracle: MarginalOracle, theta: Tensor, parameters: Tensor) -> Truth:
@@ -130,7 +158,8 @@ def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Tr
         cap: the largest space that is enumerated.
 
     Raises:
-        ValueError: a larger space, and no closed form; what `exact_truth` and `analytic_truth` refuse.
+        UnknownTruthError: a larger space, and no closed form.
+        ValueError: what `exact_truth` and `analytic_truth` refuse.
 
     Example:
         >>> from structgrad.oracles import Subset
@@ -145,10 +174,41 @@ def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Tr
     truth = analytic_truth(loss, oracle, scores) if isinstance(oracle, MarginalOracle) else None
     if truth is not None:
         return truth
+    if not isinstance(oracle, EnumerableOracle):
+        raise UnknownTruthError(f"`known_truth` got the oracle {oracle.name}: {unknown_because(loss, oracle, scores, cap=cap)}")
     try:
         return exact_truth(loss, oracle, scores, cap=cap)
-    except ValueError as error:
-        raise ValueError(f"{error}; or take {_hint(loss)}") from error
+    except TooManyStructuresError as error:
+        raise UnknownTruthError(f"{error}; or take {_hint(loss)}") from error
+
+
+def law_alone(oracle: Any, scores: Tensor) -> Truth:
+    """What is known without the loss, where the exact gradient is not: the law of the structures, as far as it has sums that are in reach.
+
+    The gradient is 0, and its error infinite.
+    """
+    theta = scores.detach().double()
+    count = oracle.count(tuple(theta.shape))
+    nothing = torch.full_like(theta, math.nan)
+    log_partition, entropy, marginals, support = math.nan, math.nan, nothing, float(count)
+    if isinstance(oracle, MarginalOracle) and oracle.sums_in_reach(tuple(theta.shape)):
+        log_partition, entropy, marginals = float(oracle.log_partition(theta)), float(oracle.entropy(theta)), oracle.marginals(theta)
+    parameters = _parameters(oracle, theta)
+    if bool((parameters == -math.inf).any()):
+        support = _support(oracle, parameters, count) if has_law(oracle, tuple(theta.shape)) else math.nan
+    return Truth(
+        gradient=torch.zeros_like(theta),
+        value=math.nan,
+        loss_variance=math.nan,
+        log_partition=log_partition,
+        entropy=entropy,
+        marginals=marginals,
+        count=count,
+        support=support,
+        kurtosis=torch.full_like(theta, math.inf),
+        kurtosis_along=math.inf,
+        method=UNKNOWN,
+    )
 
 
 def _hint(loss: Any) -> str:

@@ -151,7 +151,7 @@ def test_a_budget_gives_every_answer_its_share() -> None:
     share = seconds_within(plan, work, 2, estimate / 4)
     assert 0.05 <= share < plan.effort.seconds
     assert seconds_within(plan, work, 4, estimate / 4) >= share
-    answers = sum((cell.instances or 1) * len(cell.estimators) for cell in work)
+    answers = sum(cell.instances * len(cell.estimators) for cell in work)
     assert share <= 1.05 * max(estimate / 4 * 2 / answers, 0.05)
 
 
