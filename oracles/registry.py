@@ -13,6 +13,9 @@ from typing import Any
 from . import options
 from .plugins import file_module
 
+MANY = 12
+"""Names that a message lists."""
+
 _COMMA = re.compile(r",(?![^()]*\))")
 _PATTERN = re.compile(r"^(?P<name>[\w.:]+|[^\[\]]+\.py:\w+)(?:\[(?P<options>.*)\])?$")
 
@@ -108,15 +111,23 @@ def unknown(name: str, known: Any, kind: str) -> str:
 
 
 def hint(name: str, known: Any) -> str:
-    """The known names that are nearest to a misspelt one, or all of them."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
+    """The known names that are nearest to a misspelt one; or all of them, as far as one reads so many."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"expected one of {', '.join(names[:MANY])}" + (
+        f" and {len(names) - MANY} more, see `structgrad list`" if len(names) > MANY else ""
+    )
 
 
 def imported(name: str, kind: str) -> Any:
     """What ``module:attribute`` or ``file.py:attribute`` names; ValueError with one sentence where that cannot be had."""
     place, _, attribute = name.rpartition(":")
     try:
-        return getattr(file_module(place) if place.endswith(".py") else importlib.import_module(place), attribute)
+        module = file_module(place) if place.endswith(".py") else importlib.import_module(place)
+        if hasattr(module, attribute):
+            return getattr(module, attribute)
+        raise ValueError(f"{place} defines no {attribute!r}")
     except (Exception, SystemExit) as error:  # the module may be anybody's
         raise ValueError(f"got the {kind} {name!r}; could not import it: {error or type(error).__name__}") from error

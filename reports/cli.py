@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .commands import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, replay, report, run, status
+from .commands.outcome import BAD_INPUT, OK
 
 VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": catalogue.list_,
@@ -39,12 +41,47 @@ class _Verbs(TyperGroup):
         super().__init__(**{**settings, "commands": lines})
         self._listing = False
 
+    def main(self, args: Any = None, prog_name: Any = None, *, standalone_mode: bool = True, **settings: Any) -> Any:  # type: ignore[override]
+        """As that of every group, with one line for words that mean nothing, like all that is wrong with an input."""
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            code = super().main(args, prog_name, standalone_mode=False, **settings)
+        except _UsageError as error:
+            if not standalone_mode:
+                raise
+            _tell(error, words)
+            sys.exit(BAD_INPUT)
+        if not standalone_mode:
+            return code
+        sys.exit(code if isinstance(code, int) else OK)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self._listing = True
         super().format_help(ctx, formatter)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return self.commands.get(cmd_name) if self._listing or cmd_name not in VERBS else _built(cmd_name)
+
+
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for words that it does not understand: of click, or of its own copy of click."""
+
+
+def _tell(error: Any, words: list[str]) -> None:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    path = error.ctx.command_path if error.ctx is not None else "structgrad"
+    said = " ".join(error.format_message().split()).rstrip(".")
+    given = _given(getattr(getattr(error, "param", None), "opts", ()), words)
+    typer.echo(f"error: {f'got {given!r}: ' if given else ''}{said}; `{path} --help` shows what is expected", err=True)
+
+
+def _given(spellings: Sequence[str], words: list[str]) -> str:
+    """The last value of an option; empty where it has none."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    values = [word.partition("=")[2] if "=" in word else after for word, after in pairs if word.partition("=")[0] in spellings]
+    return values[-1] if values else ""
 
 
 def _said(verb: Callable[..., Any] | typer.Typer) -> str:

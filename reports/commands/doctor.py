@@ -34,6 +34,9 @@ def doctor(
                 raise ValueError("`doctor` got --json with --device; leave it out, the numbers are in device.json beside the report")
             _on_device(device, out, minutes, only)
         return
+    if only:
+        with sentences():
+            raise ValueError(f"`doctor` got --only {only} without --device; expected both, or neither")
     import json
 
     from ..upkeep.doctor import checks

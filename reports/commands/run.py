@@ -280,10 +280,9 @@ def run(  # noqa: PLR0913 - one parameter per option
         from .. import launch
         from ..plans import durations, options, outline, repeat
 
-        if quick and preset not in (None, "quick"):
-            raise ValueError(f"`run` got both --quick and --preset {preset}; give one of them")
+        options.check_together(given)
         chosen = options.preset_name(preset or DEFAULT)
-        settings = {"loss": loss} if loss else {}
+        settings = {"loss": loss} if loss is not None else {}
         scored = oracle or options.FILE_ORACLE
         own = options.score_file(file, scored, field, instances=instances, seed=seed, **settings) if file else None
         limits = {"replicates": replicates, "most_replicates": max_replicates, "seconds": durations.optional_seconds(seconds, "--seconds")}

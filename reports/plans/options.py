@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,11 @@ def score_source(data: Path | None, *, builtin: bool) -> str | None:
     if data is None:
         return None if builtin else default_data()
     if not any((data / f"{name}.npz").is_file() for name in REAL_PROBLEMS):
-        files = ", ".join(f"{name}.npz" for name in REAL_PROBLEMS)
-        raise ValueError(f"--data got {str(data)!r}, which holds none of {files}; expected their folder, or choose --builtin")
+        first = next(iter(REAL_PROBLEMS))
+        raise ValueError(
+            f"--data got {str(data)!r}, which holds none of the {len(REAL_PROBLEMS)} score files ({first}.npz and so on); "
+            "expected their folder, or choose --builtin"
+        )
     return str(data)
 
 
@@ -57,6 +61,24 @@ def problems_of_oracle(oracle: str | None) -> tuple[str, ...]:
             "to measure on built-in scores"
         )
     return (oracle,)
+
+
+def check_together(given: Mapping[str, Any]) -> None:
+    """ValueError with the first option that says nothing beside the others, for it would be ignored in silence."""
+
+    def flag(name: str) -> str:
+        return f"--{name.replace('_', '-')}"
+
+    for name in ("problem", "stage", "data", "builtin"):
+        if given["file"] and given[name]:
+            raise ValueError(f"`run` got both --file and {flag(name)}; give one of them, a score file is a problem of its own")
+    for name, other, wanted in (("field", "--file FILE", given["file"]), ("address", "--engine ray", given["engine"] == "ray")):
+        if given[name] and not wanted:
+            raise ValueError(f"`run` got {flag(name)} without {other}; expected both, or neither")
+    if given["quiet"] and given["verbose"]:
+        raise ValueError("`run` got both --quiet and --verbose; give one of them")
+    if given["quick"] and given["preset"] not in (None, "quick"):
+        raise ValueError(f"`run` got both --quick and --preset {given['preset']}; give one of them")
 
 
 def score_file(path: Path, oracle: str, fields: list[str], **settings: Any) -> ScoreFile:

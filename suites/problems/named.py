@@ -124,7 +124,7 @@ def from_file(file: ScoreFile, *, offset: float = 0.0) -> Problem:
 def _problem(items: Items, stage: str, instances: int, loss: str | None, offset: float) -> Problem:
     indices = items.chosen(instances)
     items.prepare(stage, indices)
-    chosen = tuple(_instance(items, stage, index, loss or items.default_loss, offset) for index in indices)
+    chosen = tuple(_instance(items, stage, index, items.default_loss if loss is None else loss, offset) for index in indices)
     return Problem(items.name, stage, items.oracle, chosen, items.source)
 
 

@@ -47,7 +47,7 @@ def sized_name(name: str) -> str:
 
 def _written(text: str, options: Mapping[str, Any]) -> str:
     """``name[option=value,...]``, as `parse` reads it."""
-    return f"{text}[{','.join(f'{key}={value}' for key, value in options.items())}]"
+    return f"{text}[{','.join(f'{key}={value}' for key, value in options.items())}]" if options else text
 
 
 def sized_regime(name: str) -> Regime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -93,10 +94,12 @@ class Plan:
                 f"the plan got replicates={self.effort.replicates}, most_replicates={self.effort.most_replicates}; "
                 f"expected at least {FEWEST_REPLICATES}, two per batch, and no more than the most"
             )
-        if self.effort.seconds <= 0:
+        if not self.effort.seconds > 0:
             raise ValueError(f"the plan got seconds={self.effort.seconds:g}; expected a positive number")
         if self.instances < 1 or self.batch_size < 1:
             raise ValueError(f"the plan got instances={self.instances}, batch_size={self.batch_size}; expected at least 1")
+        if self.seed < 0:
+            raise ValueError(f"the plan got seed={self.seed}; expected an integer >= 0")
         if self.threads < 1:
             raise ValueError(f"the plan got threads={self.threads}; expected at least 1")
         check_device(self.device)
@@ -128,7 +131,7 @@ class Machine:
             raise ValueError(
                 f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected jobs >= 0 and a positive number of seconds"
             )
-        if self.memory is not None and self.memory <= 0:
+        if self.memory is not None and not self.memory > 0:
             raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB")
         if self.address is not None and self.engine == "local":
             raise ValueError(f"the machine got the address {self.address!r} for the engine local, which has none; choose --engine ray")
@@ -137,6 +140,8 @@ class Machine:
 
 def check_device(name: str) -> None:
     """Raise ValueError where torch has no such device."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"the plan got device={name!r}; expected cpu, cuda, or cuda:1 and so on")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -141,7 +141,7 @@ def test_the_names_of_a_file_are_known_while_it_is_in_use(pair: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("no.py:X", "no.py: no such Python file"), ("{pair}:No", "has no attribute 'No'"), ("{pair}:Subset[k=9,x=1]", "unknown option 'x'")],
+    [("no.py:X", "no.py: no such Python file"), ("{pair}:No", "defines no 'No'"), ("{pair}:Subset[k=9,x=1]", "unknown option 'x'")],
 )
 def test_a_file_without_the_class(pair: Path, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):

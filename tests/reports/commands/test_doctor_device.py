@@ -32,7 +32,7 @@ def test_a_report_on_the_cpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--device", "nonsense"), "device='nonsense', which is not at hand"),
+        (("--device", "nonsense"), "device='nonsense'; expected cpu"),
         (("--device", "cpu", "--json"), "got --json with --device; leave it out"),
         (("--device", "cpu", "--only", "nonsense"), "only='nonsense', which no operation holds"),
     ],

@@ -268,7 +268,7 @@ def test_a_structure_with_its_size_is_a_problem(tmp_path: Path) -> None:
         ("subset[k=5]", "got the problem 'subset[k=5]'; expected the sizes of subset, such as subset[n=...]"),
         ("linear_chain", "--oracle got 'linear_chain' without --file; expected a size, such as 'subset[n=10,k=5]'"),
         ("subst[n=10,k=5]", "got the unknown structure 'subst'; did you mean subset?"),
-        ("subset[n=ten,k=5]", "got the problem 'subset[n=ten,k=5]' with n=ten; expected a whole number of at least 1"),
+        ("subset[n=ten,k=5]", "`subset[n=ten,k=5]` got n=ten; expected an integer >= 1"),
         ("linear_chain[n=4]", "expected the sizes of linear_chain, such as linear_chain[n=...,t=...]"),
     ],
 )

@@ -1,0 +1,393 @@
+"""Wrong input of every kind that was ever seen: one sentence with what was got, and what was expected or to do; nothing is written."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from structgrad.estimators import PerturbedFenchelYoung, crf_loss, entmax, make_estimator, make_noise
+from structgrad.estimators.noise import Gumbel
+from structgrad.oracles import Alignment, Categorical, LinearChain, ShiftReduce, SpanningTree, Subset, make_oracle
+from structgrad.suites.audit import audit
+from structgrad.suites.measures.bias import measure
+from structgrad.suites.measures.memory import training_memory
+from structgrad.suites.measures.wall_clock import measure_times
+from structgrad.suites.problems import load, make_loss
+from structgrad.suites.truth import exact_truth
+from tests.reports.calling import call
+
+NAN, INF = math.nan, math.inf
+SCORES, ROWS = torch.tensor([0.3, -0.2, 0.5, 0.0]), torch.zeros(2, 4)
+TWO = Subset(2)
+
+
+def loss(z: Any) -> Any:
+    return z @ SCORES.to(z)
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def gradient(name: str, loss: Any = loss, oracle: Any = TWO, scores: Any = SCORES, generator: Any = None, **more: Any) -> Any:
+    return make_estimator(name).gradient(loss, oracle, scores, generator=seeded() if generator is None else generator, **more)
+
+
+def without(generator: Any, name: str) -> Any:
+    return make_estimator(name).gradient(loss, TWO, SCORES, generator=generator)
+
+
+PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
+    # names and options
+    "a name that is none": (lambda: make_estimator("rlo"), "got the unknown estimator 'rlo'; did you mean rloo"),
+    "a name like no other": (lambda: make_estimator("qqqq"), "expected one of exact, .* and 59 more, see `structgrad list`"),
+    "an oracle as an estimator": (lambda: make_estimator("subset[k=2]"), "got the unknown estimator 'subset'"),
+    "an estimator as an oracle": (lambda: make_oracle("rloo"), "got the unknown oracle 'rloo'; "),
+    "brackets that do not close": (lambda: make_estimator("rloo["), "expected `name` or `name.option=value,...."),
+    "an option of nothing": (lambda: make_estimator("rloo[num_samples=]"), "expected `option=value`"),
+    "an option twice": (lambda: make_estimator("rloo[num_samples=2,num_samples=3]"), "twice in .*; expected it once"),
+    "half a sample": (lambda: make_estimator("rloo[num_samples=2.5]"), "got num_samples=2.5; expected an integer >= 2"),
+    "text for a number": (lambda: make_estimator("reinforce_constant[value=abc]"), "got value=abc; expected a finite number"),
+    "nan for a number": (lambda: make_estimator("reinforce_constant[value=nan]"), "got value=nan; expected a finite number"),
+    "no for false": (lambda: make_estimator("unordered_set[baseline=no]"), "got baseline=no; expected true or false"),
+    "a number for a flag": (lambda: make_estimator("identity[centre=0]"), "got centre=0; expected true or false"),
+    "a noise that is none": (lambda: make_noise("gumble"), "got the unknown noise 'gumble'; did you mean gumbel"),
+    "a noise in Python as text": (lambda: type(make_estimator("imle"))(noise="gumbel"), "got noise='gumbel'; expected a noise"),  # type: ignore[call-arg]
+    "a flag as text in Python": (lambda: type(make_estimator("unordered_set"))(baseline="false"), "expected true or false"),  # type: ignore[call-arg]
+    "a scale as text": (lambda: Gumbel("1"), "`gumbel` got scale='1'; expected a finite number > 0"),  # type: ignore[arg-type]
+    "a subset of none": (lambda: Subset(0), "`subset` got k=0; expected an integer >= 1"),
+    "a subset of text": (lambda: Subset("3"), "`subset` got k='3'; expected an integer >= 1"),  # type: ignore[arg-type]
+    "a subset without a size": (lambda: make_oracle("subset"), "lacks an option; expected subset"),
+    "a normalisation that is none": (lambda: ShiftReduce("both"), "expected 'global' or 'local'"),  # type: ignore[arg-type]
+    "a root by number": (lambda: SpanningTree(1), "got single_root=1; expected true or false"),  # type: ignore[arg-type]
+    "a module that is none": (lambda: make_estimator("no_such:Thing"), "could not import it: No module named 'no_such'"),
+    "an attribute that is none": (lambda: make_estimator("math:Thing"), "could not import it: math defines no 'Thing'"),
+    "something else in a module": (lambda: make_estimator("math:pi"), "a float; expected an estimator"),
+    # arguments of an estimate
+    "no generator": (lambda: without(None, "rloo"), "got None as generator; expected a torch.Generator"),
+    "no generator, where nothing is drawn": (lambda: without(None, "structured_attention"), "got None as generator"),
+    "a seed as generator": (lambda: without(0, "rloo"), "got 0 as generator; expected a torch.Generator"),
+    "a generator of numpy": (lambda: without(np.random.default_rng(), "rloo"), "got a Generator as generator; expected a torch.Generator"),
+    "an array as scores": (
+        lambda: gradient("rloo", scores=SCORES.numpy()),
+        "got a ndarray as scores; expected a floating-point torch.Tensor",
+    ),
+    "a list as scores": (lambda: gradient("rloo", scores=[0.1, 0.2]), "got a list as scores; expected a floating-point"),
+    "integer scores": (
+        lambda: gradient("rloo", scores=torch.arange(4)),
+        "a tensor of dtype torch.int64 as scores; expected a floating-point",
+    ),
+    "an array as scores of a layer": (
+        lambda: make_estimator("ste").structure(TWO, SCORES.numpy(), generator=seeded()),  # type: ignore[attr-defined]
+        "got a ndarray as scores",
+    ),
+    "swapped loss and oracle": (
+        lambda: gradient("rloo", TWO, loss),
+        "got a Subset as loss; expected .*; the order is loss, oracle, scores",
+    ),
+    "swapped oracle and scores": (
+        lambda: gradient("rloo", loss, SCORES, TWO),
+        "a tensor .* as oracle; expected .*; the order is loss, oracle",
+    ),
+    "a name as oracle": (lambda: gradient("rloo", oracle="subset"), "got 'subset' as oracle; expected an oracle, such as make_oracle"),
+    "a class as oracle": (lambda: gradient("rloo", oracle=Subset), "as oracle; expected an oracle, such as"),
+    "a number as loss": (lambda: gradient("rloo", 1.0), "got 1.0 as loss; expected a function"),
+    "losses as loss": (lambda: gradient("rloo", SCORES), "as loss; expected a function"),
+    "a loss that gives a float": (lambda: gradient("rloo", lambda z: 1.0), "the loss gave 1.0; expected a tensor"),
+    "a loss that gives an array": (lambda: gradient("rloo", lambda z: loss(z).numpy()), "the loss gave a ndarray; expected a tensor"),
+    "a loss that reduces": (lambda: gradient("rloo", lambda z: loss(z).mean()), "expected one value per structure"),
+    "a loss without gradient": (lambda: gradient("ste", lambda z: loss(z.detach())), "expected a differentiable loss, or choose"),
+    "a pair that does not fit": (lambda: gradient("gumbel_crf"), "needs .*, which the oracle subset does not offer; choose another pair"),
+    "nan scores": (lambda: gradient("rloo", scores=SCORES * NAN), "got scores with NaN or \\+inf; expected finite scores, or -inf"),
+    "infinite scores": (lambda: gradient("rloo", scores=SCORES + INF), "expected finite scores, or -inf for a forbidden part"),
+    "too few parts": (lambda: gradient("rloo", scores=torch.zeros(1)), "expected n >= k, choose a smaller k"),
+    "a baseline of no network": (lambda: type(make_estimator("reinforce_learned"))(module=3), "got module=3; expected a torch.nn.Module"),  # type: ignore[call-arg]
+    # operations
+    "argmax of an array": (lambda: TWO.argmax(SCORES.numpy()), "got scores of ndarray; expected .*, as torch.as_tensor"),  # type: ignore[arg-type]
+    "argmax of integers": (lambda: TWO.argmax(torch.arange(4)), "got scores of dtype torch.int64; expected .*, as scores.float"),
+    "argmax of nothing": (lambda: TWO.argmax(None), "got scores of NoneType; expected"),  # type: ignore[arg-type]
+    "argmax of a number": (lambda: TWO.argmax(torch.tensor(1.0)), "got scores of shape \\(\\); expected"),
+    "argmax of another event": (lambda: SpanningTree().argmax(torch.zeros(3, 4)), "got event shape \\(3, 4\\); expected"),
+    "no parts": (lambda: Categorical().argmax(torch.zeros(0)), "got event shape \\(0,\\); expected at least one part"),
+    "samples without generator": (lambda: TWO.sample(SCORES, generator=None), "`sample` got generator=None; expected a torch.Generator"),  # type: ignore[arg-type]
+    "samples by seed": (lambda: TWO.sample(SCORES, generator=3), "`sample` got generator=3; expected a torch.Generator"),  # type: ignore[arg-type]
+    "no samples": (lambda: TWO.sample(SCORES, 0, generator=seeded()), "got num_samples=0; expected at least 1"),
+    "half a sample of an oracle": (lambda: TWO.sample(SCORES, 2.5, generator=seeded()), "got num_samples=2.5; expected at least 1"),  # type: ignore[arg-type]
+    "relaxed samples without generator": (
+        lambda: LinearChain().relaxed_sample(torch.zeros(2, 3, 3), generator=None),  # type: ignore[arg-type]
+        "`relaxed_sample` got generator=None",
+    ),
+    "a temperature of 0": (
+        lambda: LinearChain().relaxed_sample(torch.zeros(2, 3, 3), 0.0, generator=seeded()),
+        "expected a positive number",
+    ),
+    "no best": (lambda: TWO.kbest(SCORES, 0), "`kbest` got k=0; expected 1 <= k <= 6"),
+    "half a best": (lambda: TWO.kbest(SCORES, 1.5), "`kbest` got k=1.5; expected 1 <= k <= 6"),  # type: ignore[arg-type]
+    "more than there are": (lambda: TWO.kbest(SCORES, 7), "`kbest` got k=7; expected 1 <= k <= 6"),
+    "log-probability of an array": (lambda: TWO.log_prob(np.ones(4), SCORES), "`log_prob` got a structure of type ndarray; expected"),  # type: ignore[arg-type]
+    "score of another shape": (
+        lambda: TWO.score(torch.ones(3), SCORES),
+        "got a structure of shape \\(3,\\) for scores of shape \\(4,\\); expected",
+    ),
+    "rank of an array": (lambda: TWO.rank(np.ones(4)), "`rank` got structures of ndarray; expected"),  # type: ignore[arg-type]
+    "an event shape that is a number": (lambda: TWO.enumerate(4), "`enumerate` got event_shape=4; expected a tuple"),  # type: ignore[arg-type]
+    "a range that is none": (lambda: TWO.enumerate((4,), 5, 9), "got start=5, stop=9; expected 0 <= start <= stop <= 6"),
+    "too large to list": (lambda: Subset(30).enumerate((60,)), "`enumerate` got .* GiB; take ranges, by start= and stop="),
+    "another smoothing": (lambda: LinearChain().relax(torch.zeros(2, 3, 3), "l3"), 'got omega=.l3.; expected "entropy" or "l2"'),  # type: ignore[arg-type]
+    "lengths of another shape": (
+        lambda: Categorical().argmax(ROWS, lengths=torch.tensor([1, 2, 3])),
+        "expected an integer tensor of shape",
+    ),
+    "lengths as a list": (lambda: Categorical().argmax(ROWS, lengths=[1, 2]), "got lengths: list; expected an integer tensor"),  # type: ignore[arg-type]
+    "lengths that are too long": (
+        lambda: Categorical().argmax(ROWS, lengths=torch.tensor([1, 9])),
+        "got lengths from 1 to 9; expected 1 to 4",
+    ),
+    "lengths of 0": (lambda: Categorical().argmax(ROWS, lengths=torch.tensor([0, 2])), "got lengths from 0 to 2; expected 1 to 4"),
+    "lengths that are no integers": (
+        lambda: Categorical().argmax(ROWS, lengths=torch.ones(2)),
+        "torch.float32 of shape .*; expected an integer",
+    ),
+    "sizes by another name": (lambda: Subset.event_shape(size=3), "got sizes size; expected length"),
+    "a size of 0": (lambda: Subset.event_shape(length=0), "got length=0; expected an integer >= 1"),
+    "a size of text": (lambda: LinearChain.event_shape(length=3, tags="x"), "got tags='x'; expected an integer >= 1"),  # type: ignore[arg-type]
+    "costs at no temperature": (lambda: Alignment.from_costs(torch.zeros(2, 2), 0.0), "got gamma=0.0; expected a number above 0"),
+    "entmax below 1": (lambda: entmax(SCORES, 0.5), "`entmax` got alpha=0.5; expected finite numbers of at least 1"),
+    "noise of an array": (lambda: Gumbel().perturb(TWO, SCORES.numpy(), generator=seeded()), "got a ndarray as scores"),  # type: ignore[arg-type]
+    "a supervised loss of an array": (lambda: crf_loss(TWO, SCORES.numpy(), SCORES), "got scores of ndarray; expected"),  # type: ignore[arg-type]
+    "a perturbed loss without generator": (
+        lambda: PerturbedFenchelYoung()(TWO, SCORES, TWO.argmax(SCORES), generator=None),  # type: ignore[arg-type]
+        "got None as generator",
+    ),
+    # measuring
+    "a name for an estimator": (
+        lambda: measure("rloo", TWO, loss, SCORES),
+        "`measure` got 'rloo' as estimator; expected an estimator, such as",
+    ),  # type: ignore[arg-type]
+    "a class for an estimator": (lambda: measure(Gumbel, TWO, loss, SCORES), "`measure` got .* as estimator; expected"),  # type: ignore[arg-type]
+    "another order": (lambda: measure(make_estimator("rloo"), loss, TWO, SCORES), "; the order is loss, oracle, scores|as loss; expected"),
+    "measuring an array": (
+        lambda: measure(make_estimator("rloo"), TWO, loss, SCORES.numpy()),
+        "`measure` got a ndarray as scores; expected",
+    ),  # type: ignore[arg-type]
+    "measuring a batch": (
+        lambda: measure(make_estimator("rloo"), TWO, loss, ROWS),
+        "got scores of shape \\(2, 4\\); expected one instance",
+    ),
+    "measuring what is forbidden": (
+        lambda: measure(make_estimator("rloo"), TWO, loss, SCORES - INF),
+        "expected at least one feasible structure",
+    ),
+    "measuring a random loss": (
+        lambda: measure(make_estimator("rloo"), TWO, lambda z: torch.rand(z.shape[:-1]), SCORES),
+        "must not be random",
+    ),
+    "measuring nan": (lambda: measure(make_estimator("rloo"), TWO, lambda z: loss(z) * NAN, SCORES), "the loss gave nan; expected finite"),
+    "timing a name": (lambda: measure_times({"a": "rloo"}, TWO, loss, ROWS), "`measure_times` got 'rloo' as estimator"),  # type: ignore[dict-item]
+    "memory of a name": (lambda: training_memory("rloo", TWO, loss, ROWS), "`training_memory` got 'rloo' as estimator"),  # type: ignore[arg-type]
+    "a truth too large": (
+        lambda: exact_truth(loss_of_60, Subset(30), torch.zeros(60)),
+        "; expected at most .*, because at .* take .* years",
+    ),
+    "auditing a number": (lambda: audit(3), "`audit` got a int; expected an estimator, or a function"),
+    "auditing at no level": (lambda: audit(make_estimator("rloo"), alpha=0.0), "`audit` got alpha=0.0; expected a number between 0 and 1"),
+    "auditing a claim twice": (
+        lambda: audit(make_estimator("rloo"), unbiased=False),
+        "which declares it itself; expected them for functions",
+    ),
+    "a problem that is none": (lambda: load("chains", "init", instances=1, data=None), "got the unknown problem 'chains'; did you mean"),
+    "a stage that is none": (
+        lambda: load("chain_regimes", "late", instances=1, data=None),
+        "got the unknown stage 'late'; expected one of",
+    ),
+    "no instances": (
+        lambda: load("chain_regimes", "init", instances=0, data=None),
+        "got instances=0 of chain_regimes; expected at least 1",
+    ),
+    "a loss that is none": (lambda: make_loss("quadrat", SCORES, TWO, seed=0), "got the unknown loss 'quadrat'; did you mean quadratic"),
+}
+
+
+def loss_of_60(z: torch.Tensor) -> torch.Tensor:
+    return z.sum(-1)
+
+
+@pytest.mark.parametrize("case", list(PYTHON))
+def test_python(case: str) -> None:
+    make, message = PYTHON[case]
+    with pytest.raises(ValueError, match=message) as caught:
+        make()
+    said = str(caught.value)
+    assert "\n" not in said
+    assert len(said) < 400, said
+    assert re.search("expected|did you mean|choose|could not import|must not be|declares it itself|take ranges", said), said
+
+
+# The command line.
+
+RUN = ("run", "bias", "-j", "0", "--dry-run")
+SMALL = (*RUN, "--builtin", "-p", "categorical_regimes", "--stage", "init", "--instances", "1", "-e", "rloo")
+FILE = (*RUN, "--oracle", "categorical", "--file")
+
+COMMANDS: dict[tuple[str, ...], str] = {
+    ("rum",): "No such command 'rum'. Did you mean 'run'",
+    ("run", "--nope"): "No such option: --nope",
+    ("run", "bais"): "got the unknown suite 'bais'; did you mean bias",
+    ("report",): "Missing argument 'RUN'; `structgrad report --help` shows",
+    ("audit",): "Missing argument 'ESTIMATOR'",
+    ("gate", "x"): "Missing option '--baseline'",
+    (*SMALL, "--instances", "0"): "got '0': Invalid value for '--instances'",
+    (*SMALL, "--instances=two"): "got 'two': Invalid value for '--instances'",
+    (*SMALL, "--replicates", "0"): "got replicates=0, .*; expected at least 64",
+    (*SMALL, "--max-replicates", "10"): "most_replicates=10; expected at least 64",
+    (*SMALL, "--seed", "-1"): "got seed=-1; expected an integer >= 0",
+    (*SMALL, "--seed", "x"): "got 'x': Invalid value for '--seed'",
+    (*SMALL, "--offset", "nan"): "the loss gave nan; expected finite numbers",
+    (*SMALL, "--offset", "inf"): "the loss gave inf; expected finite numbers",
+    (*SMALL, "--offset", "1e200"): "the loss gave 1e.200; expected finite numbers",
+    (*SMALL, "--loss", "qudratic"): "got the unknown loss 'qudratic'; did you mean quadratic",
+    (*SMALL, "--loss", ""): "got the unknown loss ''; expected one of",
+    (*SMALL, "--loss", "downstream"): "which needs frames and a classifier; expected one of",
+    (*SMALL, "--dtype", "float16"): "got the unknown dtype 'float16'; did you mean",
+    (*SMALL, "--device", "gpu"): "got device='gpu'; expected cpu, cuda",
+    (*SMALL, "--device", ""): "got device=''; expected cpu",
+    (*SMALL, "--tier", "exakt"): "got the unknown tier 'exakt'; did you mean exact",
+    (*SMALL, "--batch-size", "0"): "batch_size=0; expected at least 1",
+    (*SMALL, "-j", "-1"): "got '-1': Invalid value for '--jobs'",
+    (*SMALL, "--threads", "0"): "got '0': Invalid value for '--threads'",
+    (*SMALL, "--timeout", "soon"): "--timeout got 'soon'; expected a positive duration",
+    (*SMALL, "--seconds", "nan"): "--seconds got 'nan'; expected a positive duration",
+    (*SMALL, "--budget", "-1m"): "--budget got '-1m'; expected a positive duration",
+    (*SMALL, "--memory-limit", "-1"): "memory=-1; expected a positive number of GiB",
+    (*SMALL, "--memory-limit", "nan"): "memory=nan; expected a positive number of GiB",
+    (*SMALL, "--engine", "spark"): "got the unknown engine 'spark'; expected one of local, ray",
+    (*SMALL, "--address", "auto"): "got --address without --engine ray; expected both",
+    (*SMALL, "--preset", "fast"): "got the unknown preset 'fast'; expected one of quick",
+    (*SMALL, "--quick", "--preset", "standard"): "got both --quick and --preset standard; give one",
+    (*SMALL, "-q", "-v"): "got both --quiet and --verbose; give one",
+    (*SMALL, "--field", "gold=x"): "got --field without --file FILE; expected both",
+    (*SMALL, "-e", ""): "got the unknown estimator ''; expected one of .* see `structgrad list`",
+    (*SMALL, "-e", "rloo["): "expected `name` or `name",
+    (*SMALL, "-e", "rloo[num_samples]"): "expected `option=value`",
+    (*SMALL, "-e", "rloo[num_samples=0]"): "got num_samples=0; expected an integer >= 2",
+    (*SMALL, "-e", "rloo[num_samples=2.5]"): "got num_samples=2.5; expected an integer >= 2",
+    (*SMALL, "-e", "unordered_set[baseline=no]"): "got baseline=no; expected true or false",
+    (*SMALL, "-e", "imle[noise=x]"): "got the unknown noise 'x'; expected one of gumbel",
+    (*SMALL, "-e", "imle[lambda=0]"): "`imle` got lambda=0; expected a finite number > 0",
+    (*SMALL, "-e", "./none.py:X"): "could not import it: ./none.py: no such Python file",
+    (*SMALL, "-e", "own.py:X"): "could not import it: own.py defines no 'X'",
+    (*SMALL, "-e", "broken.py:X"): "broken.py cannot be imported: SyntaxError",
+    (*SMALL, "-e", "math:pi"): "a float; expected an estimator",
+    (*SMALL, "--plugin", "none.py"): "none.py: no such Python file",
+    (*SMALL, "--plugin", "own.py"): "own.py defines no estimator and no oracle .*; expected at least one",
+    (*SMALL, "-p", "nope"): "got the unknown problem 'nope'; expected one of",
+    (*SMALL, "-p", "subset[n=5]"): "oracle 'subset' lacks an option; expected subset",
+    (*SMALL, "-p", "subset[n=5,k=9]"): "with 0 structures; expected at least 2",
+    (*SMALL, "-p", "subset[n=x,k=2]"): "got n=x; expected an integer >= 1",
+    (*SMALL, "-p", "linear_chain[n=3]"): "expected the sizes of linear_chain, such as",
+    (*SMALL, "-p", "foo[n=3]"): "got the unknown structure 'foo'; expected one of",
+    (*SMALL, "--stage", "late"): "got the unknown stage 'late'; expected one of",
+    (*RUN, "--oracle", "subset"): "got 'subset' without --file; expected a size",
+    (*RUN, "--data", "nowhere"): "--data got 'nowhere', which holds none of .*; expected their folder",
+    (*RUN, "--data", "empty", "--builtin"): "got both --data and --builtin; give one",
+    (*RUN, "--config", "none.toml"): "none.toml: No such file",
+    (*RUN, "--config", "preset.toml"): "got the unknown preset '3'; expected one of",
+    (*RUN, "--config", "unknown.toml"): "got the unknown key 'nonsense'; did you mean",
+    (*RUN, "--config", "cut.toml"): "cut.toml is no TOML file",
+    (*FILE, "none.npz"): "none.npz: no such file; expected the path",
+    (*FILE, "table.csv"): "got a file of kind '.csv'; expected .npz or .safetensors",
+    (*FILE, "damaged.npz"): "not an .npz archive, or cut off; save it again",
+    (*FILE, "empty"): "expected .npz or .safetensors",
+    (*FILE, "nan.npz"): "holds nan at index .*; expected finite scores",
+    (*FILE, "words.npz"): "has dtype <U1; expected floating-point numbers",
+    (*FILE, "flat.npz"): "has shape .5,.; expected .items, .event. with 1 event",
+    (*FILE, "pickle.npz"): "is an object array, a pickle, .*; pad the items",
+    (*FILE, "none_inside.npz"): "has shape .0, 5.; expected",
+    (*FILE, "right.npz", "--instances", "7"): "got instances=7; expected 1 to 2",
+    (*FILE, "right.npz", "--builtin"): "got both --file and --builtin; give one",
+    (*FILE, "right.npz", "--stage", "init"): "got both --file and --stage; give one",
+    (*FILE, "right.npz", "-p", "chain_regimes"): "got both --file and --problem; give one",
+    (*FILE, "right.npz", "--field", "gold"): "--field got 'gold'; expected key=value",
+    (*FILE, "right.npz", "--field", "gould=x"): "--field got the key 'gould'; did you mean gold",
+    (*FILE, "right.npz", "--field", "meaning=bad"): "got the unknown meaning 'bad'; expected one of score, cost",
+    (*FILE, "right.npz", "--field", "temperature=0"): "got temperature=0.0; expected a finite number above 0",
+    (*FILE, "right.npz", "--field", "temperature=warm"): "--field got temperature=warm; expected a number",
+    (*FILE, "right.npz", "--field", "root=diagonal"): "it applies to spanning_tree and projective_tree only, leave it out",
+    (*FILE, "right.npz", "--field", "transition=scores"): "expected it only with unary scores",
+    (*FILE, "right.npz", "--field", "lengths=n"): "key 'n' .*; expected 2 integers from 1 to 5",
+    (*FILE, "right.npz", "--field", "lengths=f"): "key 'f' .*; expected 2 integers from 1 to 5",
+    (*FILE, "right.npz", "--field", "gold=gold"): "that is no structure of Categorical.*; expected 0/1",
+    (*RUN, "--file", "right.npz"): "has shape .2, 5.; expected .items, .event. with 3 event",
+    (*RUN, "--file", "right.npz", "--oracle", "subset[k=7]"): "expected n >= k, choose a smaller k",
+    (*RUN, "--file", "right.npz", "--oracle", "nope"): "got the unknown oracle 'nope'; expected one of",
+    ("report", "nowhere"): "found no table nowhere; expected the folder of a finished run",
+    ("report", "empty"): "found no table empty/results.parquet; expected",
+    ("report", "damaged.parquet"): "damaged.parquet is no Parquet file, or damaged; expected",
+    ("report", "empty", "--format", "htm"): "got the format 'htm'; did you mean html",
+    ("compare", "nowhere", "empty"): "found neither a run nor a baseline 'nowhere'",
+    ("gate", "empty", "-b", "nowhere"): "found no table|found neither",
+    ("baseline", "show", "x"): "there is no baseline 'x'",
+    ("baseline", "save", "x", "nowhere"): "found neither a run nor a baseline 'nowhere'",
+    ("export", "nowhere"): "found no table nowhere; expected",
+    ("status", "nowhere"): "found no run in nowhere; expected the folder of a run",
+    ("describe", "nothing"): "got the unknown name 'nothing'; `structgrad list` shows what there is",
+    ("describe", "rloo[x=1]"): "got the unknown option 'x'; expected one of num_samples",
+    ("describe", "own.py:X"): "could not import it: own.py defines no 'X'",
+    ("list", "nope"): "`list` got 'nope'; ",
+    ("list", "estimators", "zzz"): "got the pattern 'zzz', which matches nothing; expected one of",
+    ("audit", "nothing"): "got the unknown estimator 'nothing'",
+    ("audit", "rloo", "--alpha", "2"): "got alpha=2.0; expected a number between 0 and 1",
+    ("audit", "rloo", "--mean-of", "zz"): "got the unknown estimator 'zz'",
+    ("audit", "own.py:x"): "got a int; expected an estimator, or a function",
+    ("audit", "rloo[num_samples=x]"): "got num_samples=x; expected an integer >= 2",
+    ("doctor", "--device", "zz"): "got device='zz'; expected cpu, cuda",
+    ("doctor", "--only", "zz"): "got --only zz without --device; expected both",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where every file is wrong in some way, but one."""
+    monkeypatch.chdir(tmp_path)
+    row = np.zeros((2, 5))
+    arrays = {"nan": row * NAN, "words": np.array([["a", "b"]]), "flat": row[0], "none_inside": row[:0]}
+    for name, array in arrays.items():
+        np.savez(f"{name}.npz", scores=array)
+    np.savez("right.npz", scores=row, n=np.array([9, 1]), f=np.array([1.5, 2.0]), gold=np.ones((2, 5)))
+    np.savez("pickle.npz", scores=np.array([1, None], dtype=object))
+    texts = {"preset.toml": "preset = 3", "unknown.toml": "nonsense = 3", "cut.toml": "a = [", "own.py": "x = 1", "broken.py": "x = ("}
+    for name, text in {**texts, "damaged.npz": "", "damaged.parquet": "no", "table.csv": "a,b"}.items():
+        Path(name).write_text(text)
+    Path("empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", list(COMMANDS), ids=" ".join)
+def test_command_line(folder: Path, words: tuple[str, ...]) -> None:
+    before = contents(folder)
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert len(result.stderr) < 500
+    assert re.search(COMMANDS[words], result.stderr), result.stderr
+    assert contents(folder) == before
+
+
+def contents(folder: Path) -> dict[str, int]:
+    """Every file with the time of its last change, but for what Python compiles."""
+    found = {os.path.join(root, name) for root, _, names in os.walk(folder) if "__pycache__" not in root for name in names}
+    return {path: os.stat(path).st_mtime_ns for path in found}
+
+
+def test_the_table_is_large() -> None:
+    assert len(PYTHON) + len(COMMANDS) > 200
