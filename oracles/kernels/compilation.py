@@ -1,7 +1,7 @@
 """How kernels are compiled: on first use, to a cache on disk, without the interpreter's lock, division as NumPy does it.
 
 What the compiler may do to the arithmetic is chosen per function. Infinities keep their meaning everywhere. Of processes that want the same
-function, one compiles it, and the others wait and load it.
+function, one compiles it, and the others wait and load it; all compute the same bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from llvmlite.binding import Linkage  # type: ignore[import-untyped]
 from numba import njit
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
@@ -24,11 +27,41 @@ except ImportError:  # Windows: every process compiles for itself
     fcntl = None  # type: ignore[assignment]
 
 
+class _Library(JITCodeLibrary):  # type: ignore[misc]
+    """The machine code of a function, which calls its own copies of what it calls, and no other function's.
+
+    Numba leaves it to the linker which of equal copies is called. But the compiler fuses and reorders the arithmetic of every copy apart:
+    the last bits of a result would depend on what the process has compiled or loaded before.
+    """
+
+    def _finalize_final_module(self) -> None:
+        functions = [function for function in self._final_module.functions if not function.is_declaration]
+        self._copies = [function.name for function in functions if function.linkage == Linkage.linkonce_odr]
+        self._link_copies(self._final_module, Linkage.internal)
+        super()._finalize_final_module()
+
+    def _get_module_for_linking(self) -> Any:
+        module = super()._get_module_for_linking()
+        self._link_copies(module, Linkage.linkonce_odr)
+        return module
+
+    def _link_copies(self, module: Any, linkage: Linkage) -> None:
+        for name in self._copies:
+            module.get_function(name).linkage = linkage
+
+
+class _Compiler(Compiler):  # type: ignore[misc]
+    def _compile_bytecode(self) -> Any:
+        self.state.library = _Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        self.state.library.enable_object_caching()
+        return super()._compile_bytecode()
+
+
 def _njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator that compiles a function, in one process at a time."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        kernel = njit(function, cache=True, nogil=True, error_model="numpy", **options)
+        kernel = njit(function, cache=True, nogil=True, error_model="numpy", pipeline_class=_Compiler, **options)
         if isinstance(kernel, Dispatcher):  # and not the function itself, where numba is switched off
             vars(kernel)["compile"] = partial(_in_turn, kernel, kernel.compile)
         return kernel

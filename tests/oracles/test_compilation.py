@@ -1,4 +1,4 @@
-"""Which of several processes compiles a kernel."""
+"""Which of several processes compiles a kernel, and that it does not matter to what the kernel computes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from structgrad.oracles.kernels import compilation
@@ -29,6 +30,33 @@ def fourfold(value):
     return twice(twice(value))
 """
 
+COPIES = """
+from structgrad.oracles.kernels.compilation import compiled, inner
+
+FACTOR = 1.0
+
+@inner
+def scaled(values, times):  # too long to be inlined
+    total = 0.0
+    for k in range(times):
+        for i in range(1, len(values) - 1):
+            values[i] = (values[i - 1] + values[i] * values[i + 1]) % 3.0
+            total += FACTOR * values[i]
+        for i in range(len(values) - 2, 0, -1):
+            values[i] = (values[i + 1] + values[i] * values[i - 1]) % 5.0
+            total -= FACTOR * values[i]
+    return total
+
+@compiled
+def first(values):
+    return scaled(values, len(values)) + scaled(values, len(values) - 3)
+
+@compiled
+def second(values):
+    return scaled(values, len(values)) + scaled(values, len(values) - 3)
+"""
+"""Copies of `scaled` differ as much as one could wish, when the factor is another one while the second kernel is compiled."""
+
 
 def test_of_processes_that_want_a_kernel_one_compiles_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fresh_kernel.py").write_text(KERNEL)
@@ -40,6 +68,26 @@ def test_of_processes_that_want_a_kernel_one_compiles_it(tmp_path: Path, monkeyp
 
 def _misses(kernel: Any) -> int:
     return sum(kernel.stats.cache_misses.values())
+
+
+def test_a_kernel_calls_its_own_copies_whatever_else_the_process_compiled_or_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of one function are compiled apart, and round apart."""
+    (tmp_path / "copied_kernel.py").write_text(COPIES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("copied_kernel")
+
+    def call(*names: str) -> list[float]:
+        return _result(_in_a_child(lambda: [getattr(module, name)(np.arange(9.0)) for name in names]))
+
+    (one,) = call("first")
+    for file in Path(module.scaled.stats.cache_path).glob("copied_kernel.scaled*"):
+        file.unlink()
+    module.FACTOR = 2.0
+    assert call("second", "first") == [2 * one, one]  # compiled, then loaded
+    assert call("first", "second") == [one, 2 * one]  # both loaded
+    assert one != 0
 
 
 def test_the_turn_of_a_process_ends_with_it(tmp_path: Path) -> None:
