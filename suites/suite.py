@@ -101,7 +101,7 @@ class Context:
     Attributes:
         seed: everything random is keyed by it and by stable names, never by estimator, worker or order.
         dtype: in which estimators run; truth and moments are float64.
-        batch_size: rows per launch; no number depends on it.
+        batch_size: rows per launch; no estimate depends on it, and sums over estimates but in rounding.
         tier: ``auto`` is exact where it can be, ``mc`` forces replicates.
         scratch: a folder of the cell's own for what it may go on from after a kill; None where nothing is kept.
     """

@@ -30,8 +30,8 @@ class Sampling:
     Args:
         replicates: N; of the first look, where an effort asks for more of them.
         seed: the root seed. ``key``: stable names of the stream, such as problem, stage and instance.
-        batch_size: rows per launch, rounded up to whole blocks of 128, at least; a GPU gets as many as fill it. The numbers do not depend
-            on it.
+        batch_size: rows per launch, rounded up to whole blocks of 128, at least; a GPU gets as many as fill it. No estimate
+            depends on it, and sums over estimates but in rounding.
         tier: ``auto`` is exact where the estimator can be replayed, Monte Carlo elsewhere; ``mc`` forces replicates, ``sobol`` quadrature.
         dtype: in which the estimator runs; truth and moments are float64.
     """

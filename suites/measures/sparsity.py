@@ -160,6 +160,7 @@ class Sparsity(Suite):
 
     name: ClassVar[str] = "sparsity"
     summary: ClassVar[str] = "support of the forward distribution, non-zeros of structure and gradient, gradients that vanish"
+    version: ClassVar[int] = 2
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Counts of every estimator on every instance."""

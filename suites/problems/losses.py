@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...oracles.base import Oracle
 from ...oracles.registry import unknown
+from ...oracles.row_products import row_products
 from ..truth.analytic.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm
 
 
@@ -80,7 +81,7 @@ class Linear(StructureLoss):
         return self.weights.ndim
 
     def __call__(self, structure: Tensor) -> Tensor:
-        return self._rows(structure) @ self.weights.to(structure).flatten()
+        return _inner(self._rows(structure), self.weights.to(structure).flatten())
 
     @property
     def form(self) -> LossForm:
@@ -109,7 +110,7 @@ class SquaredDistance(StructureLoss):
 
     def __call__(self, structure: Tensor) -> Tensor:
         squared = (structure - self.target.to(structure)).square()
-        return self._rows(squared) @ _weights(self.parts, self.target).to(structure)
+        return _inner(self._rows(squared), _weights(self.parts, self.target).to(structure))
 
     @property
     def form(self) -> LossForm:
@@ -143,7 +144,7 @@ class LinearSquaredDistance(StructureLoss):
 
     def __call__(self, structure: Tensor) -> Tensor:
         counted, target = _weights(self.parts, self.target).to(structure), self.target.to(structure).flatten()
-        return self._rows(structure) @ (counted * (1 - 2 * target)) + counted @ target.square()
+        return _inner(self._rows(structure), counted * (1 - 2 * target)) + _inner(target.square(), counted)
 
     @property
     def form(self) -> LossForm | None:
@@ -174,9 +175,8 @@ class LowRankQuadratic(StructureLoss):
         return self.target.ndim
 
     def __call__(self, structure: Tensor) -> Tensor:
-        matrix = self.matrix.to(structure).flatten(1)
-        offset = matrix @ self.target.to(structure).flatten()
-        return (self._rows(structure) @ matrix.mT - offset).square().sum(-1)
+        offset = self._rows(structure - self.target.to(structure))
+        return row_products(offset, self.matrix.to(structure).flatten(1)).square().sum(-1)
 
     @property
     def form(self) -> LossForm:
@@ -203,7 +203,7 @@ class Hamming(StructureLoss):
 
     def __call__(self, structure: Tensor) -> Tensor:
         gold = self.gold.to(structure).flatten()
-        return gold.sum() - self._rows(structure) @ gold
+        return gold.sum() - _inner(self._rows(structure), gold)
 
     def twin(self) -> StructureLoss:
         """``Σ gold (1 − z)²``."""
@@ -237,7 +237,7 @@ class ExactMatch(StructureLoss):
     def __call__(self, structure: Tensor) -> Tensor:
         counted = _weights(self.parts, self.gold)
         right = 1 - (self._rows(structure) - self.gold.to(structure).flatten()).abs()
-        return 1 - torch.where(counted, right, 1).prod(-1)
+        return 1 - _product(torch.where(counted, right, 1))
 
     @property
     def form(self) -> LossForm:
@@ -267,7 +267,7 @@ class F1(StructureLoss):
     def __call__(self, structure: Tensor) -> Tensor:
         gold = self.gold.to(structure).flatten()
         counted = _weights(self.parts, self.gold).to(structure)
-        common, size = (self._rows(structure) @ torch.stack([gold, counted], -1)).unbind(-1)
+        common, size = row_products(self._rows(structure), torch.stack([gold, counted])).unbind(-1)
         return 1 - 2 * common / (size + gold.sum())
 
     @property
@@ -348,7 +348,7 @@ class MLP(StructureLoss):
     def logits(self, structure: Tensor) -> Tensor:
         """The scores of the classes: ``[..., *event] -> [..., c]``."""
         first, bias, second = (tensor.to(structure) for tensor in (self.first, self.bias, self.second))
-        return (self._rows(structure) @ first.flatten(1).mT + bias).tanh() @ second.mT
+        return row_products((row_products(self._rows(structure), first.flatten(1)) + bias).tanh(), second)
 
     def __call__(self, structure: Tensor) -> Tensor:
         return _cross_entropy(self.logits(structure), self.label)
@@ -381,7 +381,7 @@ class Downstream(StructureLoss):
     def logits(self, structure: Tensor) -> Tensor:
         """The scores of the classes: ``[..., n] -> [..., classes]``."""
         weight, bias, frames = (tensor.to(structure) for tensor in (self.weight, self.bias, self.frames))
-        return structure @ (frames @ weight.mT / self.k) + bias
+        return row_products(structure, weight @ frames.mT / self.k) + bias
 
     def __call__(self, structure: Tensor) -> Tensor:
         return _cross_entropy(self.logits(structure), self.label)
@@ -501,6 +501,19 @@ _MAKERS: dict[str, Callable[[_Tie], StructureLoss]] = {
 def _weights(parts: Tensor | None, event: Tensor) -> Tensor:
     """1 for every entry that counts, flat: [d]."""
     return (torch.ones_like(event, dtype=torch.bool) if parts is None else parts).flatten()
+
+
+def _inner(rows: Tensor, weights: Tensor) -> Tensor:
+    """``⟨weights, row⟩`` of every row: ``[..., d] -> [...]``."""
+    return row_products(rows, weights.unsqueeze(0)).squeeze(-1)
+
+
+def _product(factors: Tensor) -> Tensor:
+    """``[..., d] -> [...]``, halves by halves: torch's own derivative is rounded otherwise for all rows where any of them holds a 0."""
+    while (size := factors.shape[-1]) > 1:
+        first, second = factors[..., : size // 2], factors[..., (size + 1) // 2 :]
+        factors = torch.cat([first * second, factors[..., size // 2 : (size + 1) // 2]], -1)
+    return factors.squeeze(-1)
 
 
 def _cross_entropy(logits: Tensor, label: int) -> Tensor:

@@ -8,10 +8,14 @@ from torch import Tensor
 
 from structgrad.estimators import Loss, RunningMeanBaseline, make_estimator
 from structgrad.oracles import SeedBlocks
+from structgrad.suites.problems.losses import LOSSES as MEASURED
+from structgrad.suites.problems.losses import make_loss
+from structgrad.suites.statistics.seeds import BLOCK, seed_blocks, seed_sequence
 from tests.estimator_cases import CASES, DETERMINISTIC, LOSSES, STANDS_STILL, STOCHASTIC, numbers, oracles, pairs, pairs_of, undecided
-from tests.helpers import OracleCase, make_scores, seeded
+from tests.helpers import OracleCase, make_scores, seeded, structures
 
 SEEDS = (3, 1, 4, 1, 5, 9)
+REAL_LOSSES = [name for name, loss in MEASURED.items() if loss.differentiable and name != "downstream"]
 
 
 def with_targets(case: OracleCase, targets: Tensor) -> Loss:
@@ -32,6 +36,21 @@ def test_every_row_has_data_of_its_own(name: str, case: OracleCase, regime: floa
     ]
     torch.testing.assert_close(batched, torch.cat(single), rtol=1e-11, atol=1e-12)
     assert regime == "masked" or batched.abs().sum() > 0 or name in STANDS_STILL
+
+
+@pytest.mark.parametrize("kind", REAL_LOSSES)
+@pairs
+def test_replicates_come_out_the_same_to_the_last_bit_in_launches_of_any_blocks(name: str, case: OracleCase, kind: str) -> None:
+    """With the losses that are measured, whose products must not round a row by how many there are."""
+    loss = make_loss(kind, structures(case)[0].double(), case.oracle, seed=0)
+    scores, rows = undecided(name, numbers(*case.event)), 2 * BLOCK + 5
+    estimator = make_estimator(name).warmed_up(loss, case.oracle, scores, generator=seeded())
+
+    def launch(first: int, last: int) -> Tensor:
+        blocks = seed_blocks(seed_sequence(0, name), first, last - first)
+        return estimator.gradient(loss, case.oracle, scores.expand(last - first, *case.event), generator=blocks)
+
+    assert torch.equal(torch.cat([launch(0, BLOCK), launch(BLOCK, rows)]), launch(0, rows))
 
 
 @pairs

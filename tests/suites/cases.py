@@ -11,6 +11,7 @@ from structgrad.estimators import Reinforce
 from structgrad.estimators.base import Loss, with_gradient
 from structgrad.oracles import Categorical, LinearChain, Subset
 from structgrad.oracles.base import SamplingOracle
+from structgrad.suites.problems.losses import LowRankQuadratic
 from structgrad.suites.truth import Target, exact_truth
 
 ORACLES = {"categorical": (Categorical(), (6,)), "subset": (Subset(2), (6,)), "linear_chain": (LinearChain(), (3, 3, 3))}
@@ -23,10 +24,9 @@ def scores_of(name: str, scale: float = 1.0, seed: int = 0) -> Tensor:
 
 def quadratic(name: str, offset: float = 0.0) -> Loss:
     event = ORACLES[name][1]
-    size = int(torch.tensor(event).prod())
-    matrix = torch.randn(4, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    # Not by a matrix product: on some processors it rounds a row by how many there are.
-    return lambda z: (z.flatten(-len(event)).unsqueeze(-2) * matrix.to(z.dtype)).sum(-1).square().sum(-1) + offset
+    matrix = torch.randn(4, *event, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    loss = LowRankQuadratic(matrix, torch.zeros(event, dtype=torch.float64))
+    return lambda z: loss(z) + offset
 
 
 def target_of(name: str, scale: float = 1.0, offset: float = 0.0) -> Target:

@@ -111,6 +111,13 @@ CASES = (
 each = pytest.mark.parametrize("case", CASES, ids=str)
 
 
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "rows by parts": torch.Tensor.contiguous,
+    "parts by rows": lambda z: z.movedim(0, -1).contiguous().movedim(-1, 0),
+    "every other row": lambda z: torch.stack([z, z], 1)[:, 0],
+}
+
+
 def points(event: tuple[int, ...], *leading: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(9).uniform(0.1, 1, (*leading, *event)))
 
@@ -141,6 +148,27 @@ def test_batched_equals_loop(case: Case, leading: tuple[int, ...]) -> None:
     assert values.shape == leading
     rows = torch.stack([case.loss(row) for row in z.reshape(-1, *case.event)])
     torch.testing.assert_close(values, rows.reshape(leading))
+
+
+@each
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_row_comes_out_the_same_to_the_last_bit_whatever_it_shares_a_call_with(case: Case, dtype: torch.dtype, layout: str) -> None:
+    """Values and gradients: a product of matrices rounds a row by how many there are, on one processor or another."""
+    z = points(case.event, 1030).to(dtype)
+    z[2::3] = z[2::3].round()
+    values, gradients = with_gradients(case.loss, z)
+    for rows in (1, 2, 3, 5, 7, 16, 63, 64, 65, 127, 513, 1024):
+        for part in (slice(rows), slice(len(z) - rows, len(z))):
+            found, slopes = with_gradients(case.loss, LAYOUTS[layout](z[part]))
+            assert torch.equal(found, values[part])
+            assert torch.equal(slopes, gradients[part])
+
+
+def with_gradients(loss: StructureLoss, z: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = z.detach().requires_grad_()
+    values = loss(leaf)
+    return values.detach(), torch.autograd.grad(values.sum(), leaf)[0] if loss.differentiable else values.detach()
 
 
 @each
@@ -281,7 +309,8 @@ def test_ignored_entries_carry_no_weight(name: str) -> None:
 def test_gold_has_loss_zero_and_no_structure_less(name: str) -> None:
     loss = make_loss(name, GOLD, LinearChain(), seed=0)
     values = loss(vertices(LinearChain(), EVENT))
-    assert float(loss(GOLD)) == pytest.approx(0, abs=1e-15)
+    golds = loss(GOLD.expand(64, *EVENT))
+    assert bool((golds == 0).all()) or (name == "f1_multilinear" and float(golds.abs().max()) < 1e-15)
     assert int((values < 1e-12).sum()) == 1
     assert float(values.min()) > -1e-12
 

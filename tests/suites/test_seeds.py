@@ -11,6 +11,7 @@ import torch
 from structgrad.estimators import Gumbel, LeaveOneOut, Normal, PerturbAndMAP, Reinforce, Simple
 from structgrad.oracles import kernels
 from structgrad.oracles.random_streams import random_uniform
+from structgrad.suites.problems.losses import LOSSES, make_loss
 from structgrad.suites.statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
 from tests.suites.cases import target_of
 
@@ -22,10 +23,11 @@ GOLDEN_UNIFORMS = [0.49437611626003775, 0.15109732331248882]
 KEY = seed_sequence(0, "suite", "problem", "instance", "replicates")
 
 
-def estimates(estimator: Any, first: int, rows: int) -> torch.Tensor:
+def estimates(estimator: Any, first: int, rows: int, loss: str = "quadratic") -> torch.Tensor:
     target = target_of("linear_chain")
-    scores = target.scores.expand(rows, *target.scores.shape)
-    return estimator.gradient(target.loss, target.oracle, scores, generator=seed_blocks(KEY, first, rows))
+    gold, scores = target.oracle.argmax(target.scores), target.scores.expand(rows, *target.scores.shape)
+    tied = make_loss(loss, gold, target.oracle, seed=0)
+    return estimator.gradient(tied, target.oracle, scores, generator=seed_blocks(KEY, first, rows))
 
 
 def test_a_name_is_a_stream_of_its_own():
@@ -60,15 +62,16 @@ def test_a_short_last_block_has_a_seed():
 
 
 @pytest.mark.parametrize("estimator", [Reinforce(), LeaveOneOut(3), PerturbAndMAP(noise=Normal()), Simple()], ids=lambda e: e.name)
-def test_replicates_depend_on_nothing_that_shares_their_launch(estimator: Any) -> None:
+@pytest.mark.parametrize("loss", [name for name in LOSSES if name not in ("downstream", "black_box")])
+def test_replicates_depend_on_nothing_that_shares_their_launch(estimator: Any, loss: str) -> None:
     """Bitwise: one launch, and several of other sizes in another order."""
     rows = 5 * BLOCK - 7
-    whole = estimates(estimator, 0, rows)
-    pieces = {first: estimates(estimator, first, min(size, rows - first)) for first, size in ((384, 256), (0, 128), (128, 256))}
+    whole = estimates(estimator, 0, rows, loss)
+    pieces = {first: estimates(estimator, first, min(size, rows - first), loss) for first, size in ((384, 256), (0, 128), (128, 256))}
     assert torch.equal(torch.cat([pieces[first] for first in sorted(pieces)]), whole)
-    single = torch.cat([estimates(estimator, block * BLOCK, 1) for block in range(5)])
-    # A product with one row rounds in another order.
-    torch.testing.assert_close(single, whole[::BLOCK], rtol=1e-12, atol=1e-12)
+    for few in (1, 2, 7, 64):
+        starts = torch.cat([estimates(estimator, block * BLOCK, few, loss) for block in range(4)])
+        assert torch.equal(starts, whole[: 4 * BLOCK].unflatten(0, (4, BLOCK))[:, :few].flatten(0, 1))
 
 
 def test_the_twin_draws_the_same_replicates() -> None:

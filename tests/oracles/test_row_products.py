@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from structgrad.oracles import row_products as module
+from structgrad.oracles.row_products import row_products
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 4, 3), (0, 3)], ids=str)
+def test_it_is_the_product(shape: tuple[int, ...]) -> None:
+    rows, matrix = drawn(*shape), drawn(4, 3, seed=1)
+    torch.testing.assert_close(row_products(rows, matrix), rows @ matrix.mT)
+
+
+def test_pieces_are_as_large_as_the_cache_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, matrix = drawn(100, 3), drawn(4, 3, seed=1)
+    whole = row_products(rows, matrix)
+    for numbers in (1, 12, 100):
+        monkeypatch.setattr(module, "NUMBERS", numbers)
+        assert torch.equal(row_products(rows, matrix), whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("number", [1, 2, 5, 16])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 33, 100, 255, 1000])
+def test_a_row_comes_out_the_same_to_the_last_bit_whatever_the_others(size: int, number: int, dtype: torch.dtype) -> None:
+    matrix, most = drawn(number, size, seed=1, dtype=dtype), 600
+    rows, directions = drawn(most, size, dtype=dtype), drawn(most, number, seed=2, dtype=dtype)
+
+    def computed(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        leaf = rows[part].clone().requires_grad_()
+        products = row_products(leaf, matrix)
+        return products.detach(), torch.autograd.grad(products, leaf, directions[part])[0]
+
+    values, gradients = computed(slice(most))
+    for few in (1, 2, 3, 5, 16, 63, 64, 65, 513):
+        for part in (slice(few), slice(most - few, most)):
+            found, slopes = computed(part)
+            assert torch.equal(found, values[part])
+            assert torch.equal(slopes, gradients[part])
