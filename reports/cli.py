@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .commands import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, replay, report, run, status
-from .commands.outcome import BAD_INPUT, OK
+from .commands.outcome import BAD_INPUT, OK, fail
 
 VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": catalogue.list_,
@@ -55,6 +56,11 @@ class _Verbs(TyperGroup):
             return code
         sys.exit(code if isinstance(code, int) else OK)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _check_text([*args, os.getcwd()])
+        found: list[str] = super().parse_args(ctx, args)
+        return found
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self._listing = True
         super().format_help(ctx, formatter)
@@ -82,6 +88,15 @@ def _given(spellings: Sequence[str], words: list[str]) -> str:
     pairs = zip(words, [*words[1:], ""], strict=True)
     values = [word.partition("=")[2] if "=" in word else after for word, after in pairs if word.partition("=")[0] in spellings]
     return values[-1] if values else ""
+
+
+def _check_text(words: Iterable[str]) -> None:
+    """Names of files may be any bytes; those that are no text cannot be written to tables, pages and commands."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            fail(f"got the path {word.encode(errors='surrogateescape')!r}, whose name is not UTF-8; rename it, or link to it by another")
 
 
 def _said(verb: Callable[..., Any] | typer.Typer) -> str:

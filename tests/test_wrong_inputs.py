@@ -322,8 +322,8 @@ COMMANDS: dict[tuple[str, ...], str] = {
     (*FILE, "right.npz", "--field", "temperature=warm"): "--field got temperature=warm; expected a number",
     (*FILE, "right.npz", "--field", "root=diagonal"): "it applies to spanning_tree and projective_tree only, leave it out",
     (*FILE, "right.npz", "--field", "transition=scores"): "expected it only with unary scores",
-    (*FILE, "right.npz", "--field", "lengths=n"): "key 'n' .*; expected 2 integers from 1 to 5",
-    (*FILE, "right.npz", "--field", "lengths=f"): "key 'f' .*; expected 2 integers from 1 to 5",
+    (*FILE, "right.npz", "--field", "lengths=many"): "key 'many' .*; expected 2 integers from 1 to 5",
+    (*FILE, "right.npz", "--field", "lengths=half"): "key 'half' .*; expected 2 integers from 1 to 5",
     (*FILE, "right.npz", "--field", "gold=gold"): "that is no structure of Categorical.*; expected 0/1",
     (*RUN, "--file", "right.npz"): "has shape .2, 5.; expected .items, .event. with 3 event",
     (*RUN, "--file", "right.npz", "--oracle", "subset[k=7]"): "expected n >= k, choose a smaller k",
@@ -357,11 +357,11 @@ COMMANDS: dict[tuple[str, ...], str] = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where every file is wrong in some way, but one."""
     monkeypatch.chdir(tmp_path)
-    row = np.zeros((2, 5))
-    arrays = {"nan": row * NAN, "words": np.array([["a", "b"]]), "flat": row[0], "none_inside": row[:0]}
+    row = np.random.default_rng(0).standard_normal((2, 5))
+    arrays = {"nan": np.where(row == row[0, 0], NAN, row), "words": np.array([["a", "b"]]), "flat": row[0], "none_inside": row[:0]}
     for name, array in arrays.items():
         np.savez(f"{name}.npz", scores=array)
-    np.savez("right.npz", scores=row, n=np.array([9, 1]), f=np.array([1.5, 2.0]), gold=np.ones((2, 5)))
+    np.savez("right.npz", scores=row, many=np.array([9, 1]), half=np.array([1.5, 2.0]), gold=np.ones((2, 5)))
     np.savez("pickle.npz", scores=np.array([1, None], dtype=object))
     texts = {"preset.toml": "preset = 3", "unknown.toml": "nonsense = 3", "cut.toml": "a = [", "own.py": "x = 1", "broken.py": "x = ("}
     for name, text in {**texts, "damaged.npz": "", "damaged.parquet": "no", "table.csv": "a,b"}.items():

@@ -27,7 +27,7 @@ except ImportError:  # Windows: every process compiles for itself
     fcntl = None  # type: ignore[assignment]
 
 
-class _Library(JITCodeLibrary):  # type: ignore[misc]
+class _Library(JITCodeLibrary):
     """The machine code of a function, which calls its own copies of what it calls, and no other function's.
 
     Numba leaves it to the linker which of equal copies is called. But the compiler fuses and reorders the arithmetic of every copy apart:
@@ -50,7 +50,7 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
             module.get_function(name).linkage = linkage
 
 
-class _Compiler(Compiler):  # type: ignore[misc]
+class _Compiler(Compiler):
     def _compile_bytecode(self) -> Any:
         self.state.library = _Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
         self.state.library.enable_object_caching()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -21,9 +22,10 @@ def fail(message: object, code: int = BAD_INPUT) -> NoReturn:
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Bad input ends with one sentence and exit code 2, an interruption with code 130."""
+    """Bad input ends with one sentence and exit code 2, an interruption with code 130; warnings of this package are sentences too."""
     try:
-        yield
+        with _warnings():
+            yield
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -31,3 +33,21 @@ def sentences() -> Iterator[None]:
         fail(f"{error.filename}: {error.strerror}" if error.strerror and error.filename else error)
     except ValueError as error:
         fail(error)
+
+
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """What this package warns of goes to standard error as a sentence, without the line of code that said it."""
+    ordinary = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if category.__module__.partition(".")[0] == __package__.partition(".")[0]:
+            typer.echo(f"warning: {message}", err=True)
+        else:
+            ordinary(message, category, *place, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = ordinary

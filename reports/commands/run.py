@@ -133,8 +133,8 @@ def run(  # noqa: PLR0913 - one parameter per option
     field: Annotated[
         list[str],
         typer.Option(
-            help="Which array is what (scores, transition, start, end, gold, lengths), and how numbers are meant "
-            "(meaning=cost, temperature, transition_axes, root, spans). Repeatable.",
+            help="Which array is what (scores, transition, start, end, gold; lengths: how many words, tokens, ... an item has, the rest is "
+            "padding), and how numbers are meant (meaning=cost, temperature, transition_axes, root, spans). Repeatable.",
             metavar="KEY=VALUE",
             rich_help_panel=_FILE,
             show_default=False,

@@ -11,7 +11,7 @@ from ...oracles import registry
 from ...suites.measures import SUITES
 from ...suites.problems import default_data, is_sized
 from ...suites.problems.named import REAL_PROBLEMS, available
-from ...suites.problems.score_files import Convention, ScoreFile
+from ...suites.problems.score_files import ARRAYS, Convention, ScoreFile
 from ...suites.running.grid import grid
 from ...suites.running.plan import Plan
 from ...suites.running.presets import PRESETS
@@ -20,7 +20,7 @@ from ...suites.running.scores import matching
 from ...suites.suite import EFFORTS, Effort
 
 CONVENTION = tuple(field.name for field in dataclasses.fields(Convention))
-KEYS = ("scores", "transition", "start", "end", "gold", "lengths")
+KEYS = ARRAYS
 """What ``--field`` may say of a score file."""
 
 FILE_ORACLE = "linear_chain"

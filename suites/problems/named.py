@@ -156,7 +156,8 @@ class _FileItems(FoundItems):
         return str(index)
 
     def lengths(self) -> np.ndarray:
-        return self.tables.lengths
+        lengths = self.tables.lengths
+        return lengths if lengths.ndim == 1 else np.asarray(lengths.sum(-1))
 
     def scores(self, stage: str, index: int) -> Tensor:
         return self.tables.scores(index)

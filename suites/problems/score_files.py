@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import zipfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,8 +17,12 @@ from torch import Tensor
 from ...oracles import Categorical, LinearChain, make_oracle
 from ...oracles.base import Oracle
 from ...oracles.registry import unknown
+from .padding import counted_by, is_called_lengths, is_called_mask, item_event, padded_items, warn_once
 
 Arrays = dict[str, np.ndarray]
+
+ARRAYS = ("scores", "transition", "start", "end", "gold", "lengths")
+"""The options of a `ScoreFile` that name an array."""
 
 _CORRUPT = (OSError, EOFError, ValueError, KeyError, MemoryError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
@@ -68,6 +73,19 @@ class Convention:
                     f"`Convention` got {flag}={getattr(self, flag)!r} for the oracle {oracle.name}; "
                     f"it applies to {' and '.join(names)} only, leave it out"
                 )
+
+    @property
+    def _larger(self) -> int:
+        """By how much a score tensor is larger than what is stored, in every dimension."""
+        return (self.root == "diagonal") - (self.spans == "exclusive")
+
+    def event(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """The event shape of scores that are stored in a shape."""
+        return tuple(size + self._larger for size in stored)
+
+    def stored(self, event: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that scores of an event shape are stored in."""
+        return tuple(size - self._larger for size in event)
 
 
 def read_arrays(path: str | Path) -> Arrays:
@@ -181,22 +199,22 @@ def as_scores(array: np.ndarray, oracle: Oracle, convention: Convention, *, key:
     return scores
 
 
-def _reoriented(scores: Tensor, convention: Convention) -> Tensor:
-    """The last two axes as this package lays them out."""
+def _reoriented(scores: Tensor, convention: Convention, absent: float = -math.inf) -> Tensor:
+    """The last two axes as this package lays them out; ``absent`` stands where nothing is stored."""
     if convention.transition_axes == "next_previous":
         scores = scores.mT.contiguous()
     if convention.root == "diagonal":
-        scores = _with_root(scores)
+        scores = _with_root(scores, absent)
     if convention.spans == "exclusive":
         scores = scores[..., :-1, 1:].contiguous()
     return scores
 
 
-def _with_root(scores: Tensor) -> Tensor:
+def _with_root(scores: Tensor, absent: float) -> Tensor:
     """[*batch, n, n] with the root scores on the diagonal -> [*batch, n + 1, n + 1] with the root first."""
-    arcs = torch.nn.functional.pad(scores, (1, 0, 1, 0), value=-math.inf)
+    arcs = torch.nn.functional.pad(scores, (1, 0, 1, 0), value=absent)
     arcs[..., 0, 1:] = scores.diagonal(dim1=-2, dim2=-1)
-    arcs.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
+    arcs.diagonal(dim1=-2, dim2=-1).fill_(absent)
     return arcs
 
 
@@ -209,9 +227,11 @@ class ScoreFile:
         oracle: name with options, ``subset[k=3]``.
         scores: key of ``[items, *event]``; for a linear chain also of unary scores ``[items, n, t]``.
         transition, start, end: keys of ``[t, t]``, ``[t]`` and ``[t]`` that go with unary scores; 0 when None.
-        gold: key of the gold structures: ``[items, *event]`` of 0/1, tag indices ``[items, n]``, or classes ``[items]``. When None, gold is
-            one exact sample of each item (its best structure, where the oracle does not sample).
-        lengths: key of ``[items]``, how much of the first event axis an item uses; all of it when None.
+        gold: key of the gold structures: ``[items, *event]`` of 0/1, laid out and padded as the scores are, tag indices ``[items, n]``, or
+            classes ``[items]``. When None, gold is one exact sample of each item (its best structure, where the oracle does not sample).
+        lengths: key of ``[items]`` integers, how much of an item is no padding: positions of a chain, words of a dependency tree (the root
+            is none), tokens of a constituency tree or a derivation, rows of a permutation, categories, else parts; of alignments
+            ``[items, 2]``, rows and columns. An item is cut to its own size. All items are whole when None.
         loss: a key of `LOSSES` other than ``downstream``.
         convention: how the numbers are meant.
         instances: how many items, spread evenly by length; all when None.
@@ -240,7 +260,7 @@ class ScoreTables:
 
     Attributes:
         oracle: whose scores they are.
-        lengths: int64 [items].
+        lengths: int64 ``[items]``, or ``[items, 2]`` where an item has two.
 
     Raises:
         ValueError: an unknown key, an array whose shape, numbers or length do not fit, or a flag that does not apply.
@@ -258,16 +278,33 @@ class ScoreTables:
                 f"key {file.scores!r} has shape {array.shape}; expected [items, *event] with {self._dims - 1} event dimension(s)"
             )
         self._check_potentials(unary, array.shape[-1])
-        self.lengths = self._read_lengths(array.shape)
+        self._event = (*array.shape[1:], array.shape[-1]) if unary else file.convention.event(array.shape[1:])
+        self._check_event(array.shape)
+        self.lengths = self._read_lengths(len(array))
         self._check_gold(len(array))
+        if file.lengths is None and array.dtype.kind in "fiu":
+            self._warn_of_padding(array, unary=unary)
 
     def scores(self, index: int) -> Tensor:
-        """The float64 scores of an item, [*event]."""
-        file = self.file
-        values, key = self._array(file.scores)[index, : self.lengths[index]], f"{file.scores}[{index}]"
+        """The float64 scores of an item, [*event].
+
+        Raises:
+            ValueError: numbers that are no scores, or an item that forbids every structure.
+        """
+        scores = self._scores(index)
+        if bool((scores == -math.inf).any()) and not bool(self.oracle.score(self.oracle.argmax(scores), scores) > -math.inf):
+            raise ValueError(
+                f"key '{self.file.scores}[{index}]' forbids every structure of {self.oracle}; expected an item with a structure of parts "
+                "above -inf, leave this one out or mend its scores"
+            )
+        return scores
+
+    def _scores(self, index: int) -> Tensor:
+        file, key = self.file, f"{self.file.scores}[{index}]"
+        size = self._size(index)
         if self._dims > self.oracle.event_ndim:
-            return as_scores(values, self.oracle, file.convention, key=key)
-        unary = as_values(values, file.convention, key=key)
+            return as_scores(_corner(self._array(file.scores)[index], file.convention.stored(size)), self.oracle, file.convention, key=key)
+        unary = as_values(self._array(file.scores)[index, : size[0]], file.convention, key=key)
         transition, start, end = (None if name is None else self._values(name) for name in (file.transition, file.start, file.end))
         if transition is not None and file.convention.transition_axes == "next_previous":
             transition = transition.mT
@@ -278,7 +315,7 @@ class ScoreTables:
         if self.file.gold is None:
             return None
         stored = np.asarray(self._array(self.file.gold)[index])
-        event = tuple(self.scores(index).shape)
+        event = self._size(index)
         structure = self._structure(torch.from_numpy(stored), event)
         # A 0/1 tensor z is a structure exactly if no structure agrees with it in more entries than itself.
         if structure is None or not torch.equal(self.oracle.argmax(2 * structure - 1), structure):
@@ -291,8 +328,7 @@ class ScoreTables:
     def _structure(self, stored: Tensor, event: tuple[int, ...]) -> Tensor | None:
         """What an entry of the gold array means; None where it means nothing."""
         if stored.ndim == len(event):
-            cut = stored[: event[0]].double()
-            return cut if tuple(cut.shape) == event else None
+            return self._laid_out(stored.double(), event)
         chain, categorical = (
             isinstance(self.oracle, LinearChain) and stored.ndim == 1,
             isinstance(self.oracle, Categorical) and stored.ndim == 0,
@@ -305,6 +341,14 @@ class ScoreTables:
             return LinearChain.structure(indices.long(), event[-1], torch.float64)
         return torch.nn.functional.one_hot(indices.long(), event[-1]).double()
 
+    def _laid_out(self, stored: Tensor, event: tuple[int, ...]) -> Tensor | None:
+        """A structure as scores are laid out, cut to its item: as they are stored, or where the size says so as this package has it."""
+        convention = self.file.convention
+        own = convention.event(event) != event and tuple(stored.shape) == self._event
+        cut = _corner(stored, event if own else convention.stored(event))
+        laid_out = cut if own else _reoriented(cut, convention, 0.0)
+        return laid_out if tuple(laid_out.shape) == event else None
+
     def _check_gold(self, items: int) -> None:
         if self.file.gold is None:
             return
@@ -313,9 +357,15 @@ class ScoreTables:
             raise ValueError(f"key {self.file.gold!r} has shape {gold.shape} and dtype {gold.dtype}; expected {items} entries of numbers")
 
     def _array(self, key: str) -> np.ndarray:
-        if key not in self.arrays:
-            raise ValueError(unknown(key, self.arrays, "key"))
-        return self.arrays[key]
+        if key in self.arrays:
+            return self.arrays[key]
+        option = next(name for name in ARRAYS if getattr(self.file, name) == key)
+        there = ", ".join(f"{name!r} {array.shape}" for name, array in self.arrays.items()) or "none"
+        (name,) = difflib.get_close_matches(key, self.arrays, n=1) or ["NAME"]
+        raise ValueError(
+            f"found no array {key!r} for {option}, the file has {there}; name one by --field {option}={name} "
+            f"(`ScoreFile({option}=...)` in Python)"
+        )
 
     def _values(self, key: str) -> Tensor:
         return as_values(self._array(key), self.file.convention, key=key)
@@ -329,12 +379,53 @@ class ScoreTables:
             if key is not None and self._array(key).shape != shape:
                 raise ValueError(f"key {key!r} has shape {self._array(key).shape}; expected {shape}")
 
-    def _read_lengths(self, shape: tuple[int, ...]) -> np.ndarray:
+    def _check_event(self, shape: tuple[int, ...]) -> None:
+        try:
+            self.oracle._check_event("ScoreFile", self._event)
+        except ValueError as error:
+            raise ValueError(f"key {self.file.scores!r} has shape {shape}: {error}") from error
+
+    def _size(self, index: int) -> tuple[int, ...]:
+        """The event shape of an item."""
+        return self._event if self.file.lengths is None else item_event(self.oracle, self._event, self.lengths[index])
+
+    def _read_lengths(self, items: int) -> np.ndarray:
+        limits = self.oracle._length_limits(self._event)
+        one = () if len(limits) == 1 else (len(limits),)
         if self.file.lengths is None:
-            return np.full(shape[0], shape[1], dtype=np.int64)
-        if self.oracle.event_ndim != 1 and not isinstance(self.oracle, LinearChain):
-            raise ValueError(f"`ScoreFile` got lengths for the oracle {self.oracle.name}; expected items of one size, leave `lengths` out")
+            return np.full((items, *one), limits if one else limits[0], dtype=np.int64)
         lengths = self._array(self.file.lengths)
-        if lengths.shape != shape[:1] or lengths.dtype.kind not in "iu" or not bool(((lengths >= 1) & (lengths <= shape[1])).all()):
-            raise ValueError(f"key {self.file.lengths!r} has shape {lengths.shape}; expected {shape[0]} integers from 1 to {shape[1]}")
+        if lengths.shape != (items, *one) or lengths.dtype.kind not in "iu" or not bool(((lengths >= 1) & (lengths <= limits)).all()):
+            wanted = f"{items} integers" if not one else f"{items} rows of {len(limits)} integers"
+            allowed = " and ".join(f"1 to {limit}" for limit in limits)
+            values = f" and values from {lengths.min()} to {lengths.max()}" if lengths.dtype.kind in "iu" and lengths.size else ""
+            raise ValueError(
+                f"key {self.file.lengths!r} has shape {lengths.shape}, dtype {lengths.dtype}{values}; expected {wanted} from {allowed}, "
+                f"how many {counted_by(self.oracle)} each item has"
+            )
         return lengths.astype(np.int64)
+
+    def _warn_of_padding(self, array: np.ndarray, *, unary: bool) -> None:
+        """Say so, once, where items seem to be padded and no field names their lengths."""
+        named = {getattr(self.file, option) for option in ARRAYS}
+        others = {key: other for key, other in self.arrays.items() if key not in named}
+        limits = self.oracle._length_limits(self._event)
+        lengths = [key for key, other in others.items() if is_called_lengths(key, other, self.lengths.shape, limits)]
+        masks = [key for key, other in others.items() if is_called_mask(key, other, len(array))]
+        values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+        scores = values.unsqueeze(-1).expand(-1, *self._event) if unary else _reoriented(values, self.file.convention)
+        padded = padded_items(self.oracle, scores)
+        signs = [f"{len(padded)} of {len(array)} items, such as {item}, end in parts of one value" for item in padded[:1]]
+        signs += [f"the array {key!r} is named by no field" for key in [*lengths, *masks][:1]]
+        name = lengths[0] if lengths else "NAME"
+        if signs:
+            warn_once(
+                f"{self.file.path}: {' and '.join(signs)}: what may be padding is measured as if it were scores; if it is padding, name an "
+                f"array of integers, how many {counted_by(self.oracle)} each item has, by --field lengths={name} "
+                "(`ScoreFile(lengths=...)` in Python)"
+            )
+
+
+def _corner(values: Any, size: tuple[int, ...]) -> Any:
+    """The first entries along every axis."""
+    return values[tuple(slice(length) for length in size)]

@@ -12,12 +12,14 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from ...problems.padding import PaddingWarning
 from ..cells import Failure, execute, healthy, load
 from ..plan import Machine, Plan
 from ..store import log_path, scratch_path
@@ -136,6 +138,7 @@ def _work(pipe: Connection, duty: _Duty) -> None:
     """Measure cells until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    warnings.simplefilter("ignore", PaddingWarning)  # the parent has said it
     load()
     if duty.memory is not None:
         _limit_memory(duty.memory)

@@ -1,0 +1,114 @@
+"""``structgrad run --file``: what is said of files before anything is measured."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from structgrad.suites.problems import padding
+from tests.reports.calling import FEW, call, refused, without_page
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_page(monkeypatch)
+
+
+def saved(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def ragged(path: Path) -> Path:
+    """Trees of 6, 4 and 3 words, padded with 0."""
+    values, words = np.zeros((3, 7, 7)), np.array([6, 4, 3])
+    for item, count in enumerate(words):
+        values[item, : count + 1, : count + 1] = np.random.default_rng(item).normal(size=(count + 1, count + 1))
+    return saved(path, scores=values, words=words)
+
+
+@pytest.mark.filterwarnings("default::structgrad.suites.problems.padding.PaddingWarning")
+def test_padding_is_warned_of_in_one_line(tmp_path: Path) -> None:
+    padding.warn_once.cache_clear()
+    words = ["run", "bias", "-e", "reinforce", "--dry-run", "--file", ragged(tmp_path / "trees.npz"), "--oracle", "spanning_tree"]
+    result = call(*words)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"warning: {tmp_path}/trees.npz: 2 of 3 items, such as 1, end in parts of one value: ")
+    assert "--field lengths=NAME" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert call(*words, "--field", "lengths=words").stderr == ""
+
+
+def test_items_of_several_sizes_are_measured(tmp_path: Path) -> None:
+    words = ["run", "bias", "-e", "reinforce", *FEW, "-j", "0", "--file", ragged(tmp_path / "trees.npz"), "--oracle", "spanning_tree"]
+    result = call(*words, "--field", "lengths=words", "--out", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    from structgrad.reports import results
+
+    frame, _ = results.read(tmp_path / "out")
+    counts = frame[frame["metric"] == "truth_norm"].set_index("instance")["log_count"].to_dict()
+    assert {name: round(np.exp(count)) for name, count in counts.items()} == {str(item): n ** (n - 1) for item, n in enumerate((6, 4, 3))}
+
+
+def test_a_dry_run_counts_all_items_of_a_file(tmp_path: Path) -> None:
+    words = ["run", "bias", "-e", "reinforce", "-e", "rloo", "--dry-run", "--json", "--file", ragged(tmp_path / "trees.npz")]
+    found = json.loads(call(*words, "--oracle", "spanning_tree", "--field", "lengths=words").stdout)
+    assert found["suites"] == {"bias": {"cells": 2, "instances": 6}}
+    assert found["structures"] == 6**5 + 4**3 + 3**2
+
+
+def test_a_file_without_the_array_names_the_option_and_what_there_is(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.npz", arcs=np.zeros((2, 4, 4)), words=np.array([3, 3]))
+    assert refused("run", "--file", path, "--oracle", "spanning_tree") == (
+        f"error: {path}: found no array 'scores' for scores, the file has 'arcs' (2, 4, 4), 'words' (2,); "
+        "name one by --field scores=NAME (`ScoreFile(scores=...)` in Python)\n"
+    )
+
+
+def test_scores_that_forbid_everything_are_bad_input(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(3, 5))
+    values[1] = -np.inf
+    path = saved(tmp_path / "a.npz", scores=values)
+    assert refused("run", "--file", path, "--oracle", "subset[k=2]", "--out", tmp_path / "out").startswith(
+        f"error: {path}: key 'scores[1]' forbids every structure of Subset(k=2); expected an item with a structure"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
+@pytest.mark.parametrize("option", ["--file", "--out", "--data", "--plugin", "--config"])
+def test_a_path_that_is_not_text_is_refused(option: str) -> None:
+    said = refused("run", "bias", option, "bad\udcff.npz")
+    assert said == "error: got the path b'bad\\xff.npz', whose name is not UTF-8; rename it, or link to it by another\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
+def test_a_folder_whose_name_is_not_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "d\udcff"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert "whose name is not UTF-8" in refused("run", "bias")
+
+
+def test_what_is_skipped_is_foretold_with_its_reason(tmp_path: Path) -> None:
+    path = saved(tmp_path / "large.npz", scores=np.random.default_rng(0).normal(size=(2, 31, 31)))
+    words = ["run", "bias", "unbiasedness", "-e", "exact", "-e", "reinforce", "--file", path, "--oracle", "spanning_tree", "--loss", "mlp"]
+    result = call(*words, "--dry-run")
+    assert result.exit_code == 0
+    assert "1 cells, 2 pairs skipped" in result.stdout
+    assert "structures to enumerate: about 0\n" in result.stdout
+    assert "skipped: exact on large: exact enumerates at most limit=" in result.stdout
+    assert (
+        "unbiasedness on large, file: 2 of 2 instances looked at: skipped: no exact gradient of 6.86e+42 structures is known"
+        in result.stdout
+    )
+    assert "bias on large, file: 2 of 2 instances looked at: what needs no exact gradient is measured: no exact" in result.stdout
+    found = json.loads(call(*words, "--dry-run", "--json").stdout)
+    assert [(row["suite"], row["estimator"]) for row in found["skips"]] == [("", "exact"), ("unbiasedness", "reinforce")]
+    assert [limit["suite"] for limit in found["limits"]] == ["bias", "unbiasedness"]
+    measured = call(*words, *FEW, "-j", "0", "--out", tmp_path / "out")
+    assert measured.exit_code == 0, measured.output

@@ -1,0 +1,236 @@
+"""Items of several sizes in one file: with lengths, each is what it is in a file of its own; without, what looks like padding is told."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from structgrad.oracles import LinearChain, make_oracle
+from structgrad.suites.problems import from_file, padding
+from structgrad.suites.problems.padding import PaddingWarning, item_event, padded_items
+from structgrad.suites.problems.score_files import Convention, ScoreFile, ScoreTables
+from tests.helpers import seeded
+
+
+@dataclass(frozen=True)
+class Case:
+    """An oracle, the shape that a file stores, lengths of its items, and the shapes that the items have there."""
+
+    structure: str
+    stored: tuple[int, ...]
+    lengths: tuple[Any, ...]
+    items: tuple[tuple[int, ...], ...]
+    convention: Convention = Convention()
+
+    def __str__(self) -> str:
+        return f"{self.structure}-{self.convention.root}-{self.convention.spans}-{self.convention.transition_axes}"
+
+
+CASES = [
+    Case("categorical", (6,), (6, 2), ((6,), (2,))),
+    Case("subset[k=2]", (6,), (6, 3), ((6,), (3,))),
+    Case("categories", (5, 3), (5, 2), ((5, 3), (2, 3))),
+    Case("linear_chain", (5, 3, 3), (5, 2), ((5, 3, 3), (2, 3, 3))),
+    Case("linear_chain", (5, 3, 3), (5, 2), ((5, 3, 3), (2, 3, 3)), Convention(transition_axes="next_previous")),
+    Case("spanning_tree", (6, 6), (5, 2), ((6, 6), (3, 3))),
+    Case("spanning_tree", (6, 6), (6, 2), ((6, 6), (2, 2)), Convention(root="diagonal")),
+    Case("projective_tree", (6, 6), (5, 2), ((6, 6), (3, 3))),
+    Case("projective_tree", (6, 6), (6, 2), ((6, 6), (2, 2)), Convention(root="diagonal", meaning="cost")),
+    Case("constituency", (6, 6), (6, 3), ((6, 6), (3, 3))),
+    Case("constituency", (6, 6), (5, 3), ((6, 6), (4, 4)), Convention(spans="exclusive")),
+    Case("shift_reduce", (6, 6, 2), (5, 3), ((6, 6, 2), (4, 4, 2))),
+    Case("alignment", (6, 5), ((6, 5), (2, 4)), ((6, 5), (2, 4))),
+    Case("assignment", (5, 5), (5, 2), ((5, 5), (2, 2))),
+]
+ragged = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def alone(folder: Path, case: Case, item: int, values: np.ndarray, **more: Any) -> ScoreTables:
+    """A file that holds one item, of its own size."""
+    cut = (slice(0, 1), *map(slice, case.items[item]))
+    path = folder / f"alone{item}.npz"
+    np.savez(path, scores=values[item : item + 1][cut], **{name: array[item : item + 1][cut] for name, array in more.items()})
+    return ScoreTables(ScoreFile(str(path), case.structure, convention=case.convention, gold="gold" if more else None))
+
+
+def together(folder: Path, case: Case, values: np.ndarray, **more: Any) -> ScoreFile:
+    path = folder / "together.npz"
+    np.savez(path, scores=values, words=np.array(case.lengths), **more)
+    return ScoreFile(str(path), case.structure, convention=case.convention, lengths="words", gold="gold" if more else None)
+
+
+def padded(case: Case, seed: int = 0, filling: float = np.nan) -> np.ndarray:
+    """Scores of two items; the padding holds what no score may be."""
+    values = np.full((2, *case.stored), filling)
+    for item, shape in enumerate(case.items):
+        values[(item, *map(slice, shape))] = np.random.default_rng(seed + item).normal(size=shape)
+    return values
+
+
+@ragged
+def test_an_item_is_what_it_is_in_a_file_of_its_own(case: Case, tmp_path: Path) -> None:
+    values = padded(case)
+    tables = ScoreTables(together(tmp_path, case, values))
+    for item in range(2):
+        expected = alone(tmp_path, case, item, values).scores(0)
+        assert torch.equal(tables.scores(item), expected)
+        assert expected.isfinite().any()
+
+
+def stored_as(case: Case, structure: torch.Tensor) -> np.ndarray:
+    """A structure as the file stores it: the way back, written out."""
+    array = structure.numpy()
+    if case.convention.transition_axes == "next_previous":
+        return array.swapaxes(-1, -2)
+    if case.convention.root == "diagonal":
+        words = array[1:, 1:].copy()
+        np.fill_diagonal(words, array[0, 1:])
+        return words
+    if case.convention.spans == "exclusive":
+        return np.pad(array, ((0, 1), (1, 0)))
+    return array
+
+
+@ragged
+@pytest.mark.parametrize("rubbish", [0.0, 7.0])
+def test_gold_is_cut_and_laid_out_as_the_scores_are(case: Case, rubbish: float, tmp_path: Path) -> None:
+    values, oracle = padded(case), make_oracle(case.structure)
+    gold = np.full_like(values, rubbish)
+    drawn = []
+    for item, shape in enumerate(case.items):
+        scores = alone(tmp_path, case, item, values).scores(0)
+        drawn.append(oracle.sample(scores, generator=seeded(item)))
+        gold[(item, *map(slice, shape))] = stored_as(case, drawn[-1])
+    tables = ScoreTables(together(tmp_path, case, values, gold=gold))
+    for item, structure in enumerate(drawn):
+        assert torch.equal(tables.gold(item), structure)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.convention.event((9,)) != (9,)], ids=str)
+def test_gold_may_have_the_size_of_this_package(case: Case, tmp_path: Path) -> None:
+    values, oracle = padded(case), make_oracle(case.structure)
+    full = alone(tmp_path, case, 0, values).scores(0)
+    gold = np.zeros((2, *full.shape))
+    drawn = []
+    for item in range(2):
+        scores = alone(tmp_path, case, item, values).scores(0)
+        drawn.append(oracle.sample(scores, generator=seeded(item)))
+        gold[(item, *map(slice, scores.shape))] = drawn[-1]
+    tables = ScoreTables(together(tmp_path, case, values, gold=gold))
+    assert all(torch.equal(tables.gold(item), structure) for item, structure in enumerate(drawn))  # type: ignore[arg-type]
+
+
+@ragged
+def test_instances_of_a_problem_have_their_own_sizes(case: Case, tmp_path: Path) -> None:
+    problem = from_file(together(tmp_path, case, padded(case)))
+    sizes = {item.name: tuple(item.scores.shape) for item in problem.instances}
+    oracle = problem.oracle
+    event = case.convention.event(case.stored)
+    assert sizes == {str(item): item_event(oracle, event, np.array(length)) for item, length in enumerate(case.lengths)}
+    assert len(set(sizes.values())) == 2
+
+
+@ragged
+def test_lengths_that_do_not_fit_are_refused(case: Case, tmp_path: Path) -> None:
+    file = together(tmp_path, case, padded(case))
+    for wrong in (np.array(case.lengths) + 1, np.array(case.lengths) * 0, np.array(case.lengths) * 1.0, np.ones((2, 3), dtype=int)):
+        np.savez(file.path, scores=padded(case), words=wrong)
+        with pytest.raises(
+            ValueError, match=r"^key 'words' has shape .*; expected 2 .*integers from 1 to \d.*, how many .* each item has$"
+        ):
+            ScoreTables(file)
+
+
+# What looks like padding.
+
+
+def warned(file: ScoreFile) -> list[str]:
+    padding.warn_once.cache_clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ScoreTables(file)
+        ScoreTables(file)
+    return [str(warning.message) for warning in caught if issubclass(warning.category, PaddingWarning)]
+
+
+@ragged
+@pytest.mark.parametrize("filling", [0.0, -1e9, -np.inf, np.nan])
+def test_constant_ends_are_told_once(case: Case, filling: float, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, scores=padded(case, filling=filling))
+    (said,) = warned(ScoreFile(str(path), case.structure, convention=case.convention))
+    assert said.startswith(
+        f"{path}: 1 of 2 items, such as 1, end in parts of one value: what may be padding is measured as if it were scores;"
+    )
+    assert "--field lengths=NAME (`ScoreFile(lengths=...)` in Python)" in said
+    assert warned(together(tmp_path, case, padded(case, filling=filling))) == []
+
+
+@ragged
+def test_scores_without_padding_are_none_of_it(case: Case, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    for values in (np.random.default_rng(0).normal(size=(2, *case.stored)), np.zeros((2, *case.stored))):
+        np.savez(path, scores=values)
+        assert warned(ScoreFile(str(path), case.structure, convention=case.convention)) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"lengths": np.array([5, 3])}, "the array 'lengths' is named by no field: .* by --field lengths=lengths "),
+        ({"N": np.array([4, 4])}, "the array 'N' is named by no field: .* by --field lengths=N "),
+        ({"mask": np.array([[1, 1, 0], [1, 1, 1]]) == 1}, "the array 'mask' is named by no field: .* by --field lengths=NAME "),
+        ({"lengths": np.array([5, 5])}, None),
+        ({"lengths": np.array([5, 3, 2])}, None),
+        ({"heads": np.array([5, 3])}, None),
+        ({"mask": np.array([[1, 0, 1], [1, 1, 1]])}, None),
+    ],
+)
+def test_an_array_that_is_called_lengths_is_named(more: dict[str, np.ndarray], said: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, scores=np.random.default_rng(0).normal(size=(2, 6, 6)), **more)
+    found = warned(ScoreFile(str(path), "spanning_tree"))
+    assert len(found) == (said is not None)
+    if said is not None:
+        assert re.search(said, found[0])
+
+
+def test_unary_scores_of_chains_are_looked_at(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(2, 5, 3))
+    values[1, 3:] = 0
+    np.savez(tmp_path / "a.npz", unary=values)
+    (said,) = warned(ScoreFile(str(tmp_path / "a.npz"), scores="unary"))
+    assert "1 of 2 items, such as 1, end in parts of one value" in said
+
+
+def test_one_last_part_says_nothing() -> None:
+    assert padded_items(make_oracle("subset[k=1]"), torch.tensor([[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]])) == [1]
+    assert padded_items(LinearChain(), torch.zeros(2, 1, 3, 3)) == []
+
+
+# Items without a structure.
+
+
+@pytest.mark.parametrize("oracle", ["categorical", "spanning_tree", "linear_chain", "shift_reduce[normalization=local]", "subset[k=3]"])
+def test_an_item_that_forbids_everything_is_named(oracle: str, tmp_path: Path) -> None:
+    shapes = {"categorical": (4,), "spanning_tree": (4, 4), "linear_chain": (3, 2, 2), "subset[k=3]": (4,)}
+    values = np.zeros((3, *shapes.get(oracle, (4, 4, 2))))
+    values[2] = -np.inf
+    np.savez(tmp_path / "a.npz", scores=values)
+    with pytest.raises(
+        ValueError, match=r"^\S*a\.npz: key 'scores\[2\]' forbids every structure of .*; expected an item with a structure of "
+    ):
+        from_file(ScoreFile(str(tmp_path / "a.npz"), oracle))
+
+
+def test_a_subset_of_too_few_allowed_parts_forbids_everything(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", scores=np.array([[0.0, 0.0, 0.0, -np.inf], [0.0, -np.inf, 0.0, -np.inf]]))
+    with pytest.raises(ValueError, match=r"^\S*a\.npz: key 'scores\[1\]' forbids every structure of Subset\(k=3\)"):
+        from_file(ScoreFile(str(tmp_path / "a.npz"), "subset[k=3]"))
