@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
 from ..oracles.options import Configured
+from ..oracles.transforms import operation, transforming, uncompiled
 
 Loss = Callable[[Tensor], Tensor]
 """``[..., *batch, *event] -> [..., *batch]``: one value per structure. It may hold parameters, and data per batch row.
@@ -88,6 +89,21 @@ def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return method(self, *args, **named)
 
     return checked
+
+
+def _untransformed(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The method, which raises ValueError under a transform: its gradient is no derivative of its value, and only autograd carries it."""
+
+    @functools.wraps(method)
+    def called(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
+        if transforming():
+            raise ValueError(
+                f"`{self.name}` got its surrogate called under a transform of torch.func; expected plain tensors: the batch may have "
+                "any dimensions, and autograd has the gradient; transform the structure of a pathwise estimator instead"
+            )
+        return method(self, *args, **named)
+
+    return called
 
 
 ASKED: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -178,6 +194,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         """
 
     @final
+    @uncompiled
     def gradient(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """One estimate per batch row, shaped like the scores; ``scores.expand(n, ...)`` gives n independent replicates."""
         check_call(self.name, loss=loss, oracle=oracle, scores=scores, generator=generator)
@@ -215,11 +232,14 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         return None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Whatever a subclass lets people call first asks whether the pair is possible."""
+        """Whatever a subclass lets people call first asks whether the pair is possible, and is one operation."""
         super().__init_subclass__(**options)
-        for method in ("surrogate", "structure", "warmed_up"):
-            if method in vars(cls):
-                setattr(cls, method, _refusing(vars(cls)[method]))
+        if "structure" in vars(cls):
+            cls.structure = operation()(_refusing(vars(cls)["structure"]))  # type: ignore[attr-defined]
+        if "surrogate" in vars(cls):
+            cls.surrogate = uncompiled(_untransformed(_refusing(vars(cls)["surrogate"])))  # type: ignore[method-assign]
+        if "warmed_up" in vars(cls):
+            cls.warmed_up = _refusing(vars(cls)["warmed_up"])  # type: ignore[assignment, method-assign]
 
 
 class PathwiseEstimator(Estimator[O]):

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, inner
 from ..oracles.options import Configured, Count
+from ..oracles.transforms import operation
 from .base import expand_samples
 from .noise import AnyNoise, Gumbel
 
@@ -57,6 +58,7 @@ def fenchel_young(conjugate: Tensor, regulariser: Tensor | float, target_score: 
     return torch.where(feasible & allowed, value, torch.where(feasible, math.inf, 0.0).to(value))
 
 
+@operation()
 def structured_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The structured perceptron loss ``max_z ⟨θ, z⟩ − ⟨θ, y⟩``, of gradient ``argmax θ − y``.
 
@@ -87,6 +89,7 @@ def structured_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, len
     return fenchel_young(conjugate, 0.0, oracle.score(target, scores, lengths=lengths))
 
 
+@operation()
 def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The negative log-likelihood ``−log p(y) = A(θ) − ⟨θ, y⟩`` of the Gibbs law, of gradient ``μ(θ) − y``.
 
@@ -125,6 +128,7 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
     return fenchel_young(conjugate, 0.0, oracle.score(target, scores, lengths=lengths))
 
 
+@operation()
 def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The SparseMAP loss ``max_μ (⟨θ, μ⟩ − ½‖μ‖²) + ½‖y‖² − ⟨θ, y⟩``, of gradient ``μ − y`` with the projection μ of θ.
 
@@ -267,6 +271,7 @@ class PerturbedFenchelYoung(Configured):
     num_samples: Count = 10
     noise: AnyNoise = Gumbel()
 
+    @operation()
     def __call__(
         self, oracle: Oracle, scores: Tensor, target: Tensor, *, generator: torch.Generator, lengths: Tensor | None = None
     ) -> Tensor:

@@ -11,7 +11,8 @@ Contracts that every operation keeps:
 * ``lengths`` (optional, int ``[*batch]``) says how much of the first event axis an item uses: what lies beyond is never read, and is 0 in
   every result;
 * rows that `Tensor.expand` made (stride 0) are computed once and shared;
-* ties go to the lowest index; randomness comes from an explicit `torch.Generator` alone.
+* ties go to the lowest index; randomness comes from an explicit `torch.Generator` alone;
+* `torch.func` and `torch.compile` see one step (see `structgrad.oracles.transforms`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from .masking import cut, log_sum_exp, share_rows, sparse_max, zero_ignored
 from .options import Configured
 from .random_streams import check_generator, random_uniform, standard_gumbel
 from .sparse_solution import Projection, SparseSolution
+from .transforms import operation, transforming, uncompiled
 
 Maximum = Callable[[Tensor, int], Tensor]
 """A maximum along a dimension, or what smooths it."""
@@ -86,12 +88,14 @@ class Oracle(Configured, abc.ABC):
         return torch.ones(event_shape, dtype=torch.bool, device=device)
 
     @final
+    @operation()
     def argmax(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """The highest-scoring structure (MAP), ties to the lowest index: ``[*batch, *event]`` of 0/1, dtype of the scores."""
         valid, inside = self._prepared("argmax", scores, lengths)
         return self._cut(self._rowwise(lambda rows: self._best(self._potentials(rows)), valid), inside)
 
     @final
+    @operation()
     def score(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``⟨η, z⟩``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
@@ -102,6 +106,7 @@ class Oracle(Configured, abc.ABC):
         return self._score("score", z, self._potentials(at_least_single(valid)), inside).to(scores.dtype)
 
     @final
+    @operation()
     def pad(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Scores whose padding holds one free completion: every structure of an item goes on there in one way only, of score 0.
 
@@ -114,10 +119,14 @@ class Oracle(Configured, abc.ABC):
     def forbids_nothing(self, scores: Tensor) -> bool:
         """Whether no entry is ``-inf`` for certain. Values are looked at on the CPU alone: elsewhere it would synchronise."""
         return (
-            scores.device.type == "cpu" and scores.numel() > 0 and kernels.least(share_rows(scores.detach(), self.event_ndim)) > -math.inf
+            not transforming()
+            and scores.device.type == "cpu"
+            and scores.numel() > 0
+            and kernels.least(share_rows(scores.detach(), self.event_ndim)) > -math.inf
         )
 
     @final
+    @operation()
     def free_parts(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch, *event]``: parts that are read and not forbidden. Only these carry noise and gradient."""
         free = (scores > -math.inf) & self.read_mask(self._event(scores), scores.device)
@@ -305,6 +314,7 @@ class MarginalOracle(Oracle):
         return True
 
     @final
+    @operation()
     def log_partition(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``A = log Σ_z exp⟨η, z⟩``: ``[*batch]``; ``-inf`` where no structure is feasible.
 
@@ -313,6 +323,7 @@ class MarginalOracle(Oracle):
         return self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]).to(scores.dtype)
 
     @final
+    @operation()
     def marginals(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian; 0 for an infeasible item.
 
@@ -322,11 +333,13 @@ class MarginalOracle(Oracle):
         return self._cut(self._marginals_of(valid)[0], inside).to(scores.dtype)
 
     @final
+    @operation()
     def feasible(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch]``: whether any structure has a score above ``-inf``."""
         return self._log_partition_of(self._parameters("feasible", scores, lengths)[0].detach()) > -math.inf
 
     @final
+    @operation()
     def log_prob(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``log p(z) = ⟨η, z⟩ − A``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
@@ -338,6 +351,7 @@ class MarginalOracle(Oracle):
         return torch.where(log_partition > -math.inf, total - log_partition, -math.inf).to(scores.dtype)
 
     @final
+    @operation()
     def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
         single = self._parameters("entropy", scores, lengths)[0]
@@ -346,6 +360,7 @@ class MarginalOracle(Oracle):
         return torch.where(log_partition > -math.inf, log_partition - expected, 0).to(scores.dtype)
 
     @final
+    @operation()
     def kl(self, scores: Tensor, other: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``KL(p_θ ‖ p_η)`` in nats, of the law of ``scores`` from that of ``other``: ``[*batch]``, differentiable in both.
 
@@ -441,6 +456,7 @@ class SamplingOracle(MarginalOracle):
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         """How many uniforms one sample takes."""
 
+    @operation(leading="num_samples")
     def sample(
         self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator, lengths: Tensor | None = None
     ) -> Tensor:
@@ -507,11 +523,14 @@ class ProjectionOracle(Oracle):
         return active_set.solve(argmax, rows)
 
     @final
+    @uncompiled
     def project(self, scores: Tensor, *, lengths: Tensor | None = None) -> SparseSolution:
         """``argmin_{μ ∈ conv Z} ½‖μ − θ‖²``: the sparse mean with its atoms and weights, differentiable, with a certified gap.
 
         Forbidden parts (``-inf``) are 0 in every atom. An infeasible item gives mean 0, weights 0 and gap ``inf``. Computed in float64.
         """
+        if transforming():
+            return self._project_transformed(scores, lengths)
         self._check_tensor("project", scores)
         inside = None if lengths is None else self._prepared("project", scores, lengths)[1]
         valid = self._checked("project", scores) if inside is None else torch.where(inside, scores, -math.inf)
@@ -522,6 +541,28 @@ class ProjectionOracle(Oracle):
         sizes = None if lengths is None else self._row_lengths(lengths, tuple(batch), self._event(scores))
         projection = self._project_rows(rows, sizes)
         return SparseSolution(projection, valid, tuple(shared.shape[: len(batch)]), self.event_ndim)
+
+    def _project_transformed(self, scores: Tensor, lengths: Tensor | None) -> SparseSolution:
+        """The solution under a transform, whose gradients are those of two operations: each of them solves anew."""
+        mean, gap = self._projected(scores, lengths)
+        batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
+
+        def decompose() -> tuple[Tensor, Tensor]:
+            atoms, weights = self._decomposed(scores, lengths)
+            return atoms.reshape(-1, *atoms.shape[len(batch) :]), weights.reshape(-1, *weights.shape[len(batch) :])
+
+        projection = Projection(gap=gap.reshape(-1), decompose=decompose, mean=mean.reshape(-1, *self._event(scores)))
+        return SparseSolution(projection, scores.detach(), batch, self.event_ndim)
+
+    @operation()
+    def _projected(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        solution = self.project(scores, lengths=lengths)
+        return solution.mean, solution.gap
+
+    @operation()
+    def _decomposed(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        solution = self.project(scores, lengths=lengths)
+        return solution.atoms, solution.weights
 
     def _project_rows(self, rows: Tensor, lengths: Tensor | None) -> Projection:
         kernel = self._kernel("project", rows)
@@ -567,6 +608,7 @@ class EnumerableOracle(Oracle):
         raise ValueError(f"`rank` is not offered by the oracle {self.name}; implement `_rank`, the inverse of its `_unrank`")
 
     @final
+    @operation()
     def rank(self, z: Tensor) -> Tensor:
         """The place of structures in the order of `enumerate`: int64 ``[*batch]`` from ``[*batch, *event]``.
 
@@ -642,6 +684,7 @@ class KBestOracle(Oracle):
         """Distinct structures [k, b, *event] of float64 rows without -inf, best first; k is at most their number."""
 
     @final
+    @operation(leading="k")
     def kbest(self, scores: Tensor, k: int, *, lengths: Tensor | None = None) -> Tensor:
         """The ``k`` highest-scoring structures, best first: ``[k, *batch, *event]``; the zero tensor where fewer are feasible.
 
@@ -684,6 +727,7 @@ class RelaxedOracle(MarginalOracle):
         return self._value(rows, log_sum_exp)
 
     @final
+    @operation()
     def relax(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
         """The gradient of the smoothed recursion: ``[*batch, *event]`` in [0, 1], differentiable; 0 for an infeasible item.
 
@@ -705,6 +749,7 @@ class RelaxedOracle(MarginalOracle):
         return self._cut(expected.to(scores.dtype), inside)
 
     @final
+    @operation()
     def relaxed_value(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
         """The smoothed recursion itself, a convex function of the scores whose gradient is `relax`: ``[*batch]``.
 
@@ -727,6 +772,7 @@ class RelaxedOracle(MarginalOracle):
         return omega == "entropy"
 
     @final
+    @operation()
     def relaxed_sample(
         self, scores: Tensor, temperature: float = 1.0, *, hard: bool = False, generator: torch.Generator, lengths: Tensor | None = None
     ) -> Tensor:

@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, at_least_single
 from .capabilities import PolicyOracle
 from .masking import log_sum_exp, share_rows
+from .transforms import operation
 
 SHIFT, REDUCE = 0, 1
 """The actions, by their place in the last event dimension."""
@@ -101,6 +102,7 @@ class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle)
         reduces = _by_steps(structure.reshape(-1, size, size, 2), 0)[:, :, REDUCE].sum(-1)
         return reduces.long().reshape(*structure.shape[:-3], 2 * size - 3)
 
+    @operation()
     def step_log_probs(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Log-probability of each action at its state: ``[*batch, n + 1, n + 1, 2]``, ``-inf`` where impossible; differentiable.
 

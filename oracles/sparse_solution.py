@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .atom_lists import MovableAtoms
+from .transforms import uncompiled
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class SparseSolution:
     event_ndim: int
 
     @cached_property
+    @uncompiled
     def mean(self) -> Tensor:
         """``[*batch, *event]``, in the marginal polytope; dtype of the scores."""
         known, lists = self.projection.mean, self.projection.lists
@@ -70,22 +72,26 @@ class SparseSolution:
         return self._attached(self._shaped(known).expand(self.scores.shape), adjoint).to(self.scores.dtype)
 
     @property
+    @uncompiled
     def atoms(self) -> Tensor:
         """``[*batch, m, *event]``: structures; slots of weight 0 fill the batch up to a common m."""
         atoms = self._flat_atoms.to(self.scores.dtype)
         return atoms.expand(*self._batch, *atoms.shape[-2:]).reshape(*self._batch, atoms.shape[-2], *self._event)
 
     @property
+    @uncompiled
     def weights(self) -> Tensor:
         """``[*batch, m]``: probabilities of the atoms."""
         return self._weights.expand(*self._batch, self._weights.shape[-1]).to(self.scores.dtype)
 
     @property
+    @uncompiled
     def support(self) -> Tensor:
         """``[*batch]`` int64: how many structures have positive weight."""
         return (self._plain_weights > 0).sum(-1).expand(self._batch)
 
     @property
+    @uncompiled
     def gap(self) -> Tensor:
         """``[*batch]``: a certificate, ``½‖mean − θ‖²`` is at most this much above its minimum; ``inf`` for an infeasible item."""
         return self._shaped(self.projection.gap, event=False).expand(self._batch).to(self.scores.dtype)

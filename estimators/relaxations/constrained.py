@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...oracles.masking import share_rows
+from ...oracles.transforms import operation
 from .entmax import checked_rows
 
 Solver = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -24,6 +25,7 @@ TOUCHING = 1e-12
 """A part this close to its bound is held by it."""
 
 
+@operation(scores=1, upper=1)
 def csparsemax(scores: Tensor, upper: float | Tensor) -> Tensor:
     """Constrained sparsemax along the last dimension: ``argmin ½‖p − θ‖²`` over the simplex, subject to ``p ≤ u``.
 
@@ -47,6 +49,7 @@ def csparsemax(scores: Tensor, upper: float | Tensor) -> Tensor:
     return _constrained("csparsemax", scores, upper, _clipped, lambda p: (p > 0).to(p.dtype))
 
 
+@operation(scores=1, upper=1)
 def csoftmax(scores: Tensor, upper: float | Tensor) -> Tensor:
     """Constrained softmax along the last dimension: ``argmax ⟨p, θ⟩ + H(p)`` over the simplex, subject to ``p ≤ u``.
 

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from ...oracles import simplex
 from ...oracles.masking import share_rows
+from ...oracles.transforms import operation
 
 HALVINGS = 60
 """Of a bracket no longer than log n: what is left is below the rounding of float64."""
 
 
+@operation(scores=1, alpha=0)
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5) -> Tensor:
     """α-entmax along the last dimension: ``argmax_p ⟨p, θ⟩ + H_α(p)`` over the simplex, H_α the Tsallis entropy.
 

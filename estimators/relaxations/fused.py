@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from ...oracles.masking import share_rows
+from ...oracles.transforms import operation
 from ..base import with_backward
 from .entmax import checked_rows, entmax
 
 
+@operation(scores=1)
 def fusedmax(scores: Tensor, strength: float = 1.0) -> Tensor:
     """Fusedmax along the last dimension: ``argmax_p ⟨p, θ⟩ − ½‖p‖² − λ Σ_i |p_(i+1) − p_i|`` over the simplex.
 
@@ -46,6 +48,7 @@ def fusedmax(scores: Tensor, strength: float = 1.0) -> Tensor:
     return entmax(rows, 2.0).to(scores.dtype)
 
 
+@operation(scores=1)
 def oscarmax(scores: Tensor, strength: float = 1.0, *, magnitudes: bool = True) -> Tensor:
     """Oscarmax along the last dimension: sparsemax of ``argmin_u ½‖u − θ‖² + λ Σ_(i<j) max(|u_i|, |u_j|)``.
 

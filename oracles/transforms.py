@@ -1,0 +1,273 @@
+"""Operations as wholes under `torch.func` and `torch.compile`.
+
+Kernels read the numbers of a tensor, which a tensor under a transform does not show and a graph does not hold. So an operation is one step
+for both. `torch.compile` leaves it out of its graphs: one break per operation. For `torch.func` it is one function that takes any batch: a
+mapped dimension is one more dimension of the batch, and the derivatives, of every order and in both modes, are those that autograd finds on
+plain tensors, and operations in turn. Where neither is active nothing changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch._C._functorch import maybe_current_level
+from torch._compile import _disable_dynamo
+from torch.compiler import is_compiling
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Function = Callable[..., tuple[Tensor, ...]]
+"""Of plain tensors that begin with the batch."""
+
+
+def transforming() -> bool:
+    """Whether a transform of `torch.func` is active, under which numbers cannot be looked at."""
+    return maybe_current_level() is not None
+
+
+def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function of tensors one operation; of a method of an oracle, or of an estimator, the oracle says how long the event is.
+
+    Args:
+        leading: the argument that, where it is given, puts a dimension before the batch of the result.
+        event_ndims: how many dimensions of each tensor, by the argument's name, are not the batch.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(method)
+
+        @functools.wraps(method)
+        def called(*args: P.args, **named: P.kwargs) -> R:
+            if is_compiling():
+                return left_out(*args, **named)
+            if not transforming():
+                return method(*args, **named)
+            given = signature.bind(*args, **named).arguments
+            result: R = _transformed(method, given, given.get(leading or "") is not None, event_ndims)
+            return result
+
+        left_out = _left_out(called)
+        return called
+
+    return decorate
+
+
+def uncompiled(method: Callable[P, R]) -> Callable[P, R]:
+    """Leave a function out of the graphs of `torch.compile`, as a whole."""
+
+    @functools.wraps(method)
+    def called(*args: P.args, **named: P.kwargs) -> R:
+        return left_out(*args, **named) if is_compiling() else method(*args, **named)
+
+    left_out = _left_out(called)
+    return called
+
+
+def _left_out(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, run without the compiler."""
+    # `torch.compiler.disable` would import the compiler here and now.
+    disabled: Callable[P, R] = _disable_dynamo(function)
+    return disabled
+
+
+def _transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: bool, event_ndims: Mapping[str, int]) -> Any:
+    """The result of a call whose tensors may be those of a transform."""
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    fixed = {name: value for name, value in given.items() if name not in tensors}
+    tensors = _aligned(tensors, given.get("oracle", given.get("self")), event_ndims)
+
+    def run(*values: Tensor) -> tuple[Tensor, ...]:
+        result = method(**fixed, **dict(zip(tensors, values, strict=True)))
+        return result if isinstance(result, tuple) else (result,)
+
+    name, generator = method.__qualname__.removesuffix(".__call__").rpartition(".")[2], fixed.get("generator")
+    if generator is None or getattr(given.get("self"), "deterministic", False):
+        results = apply(_Operation(name, run, int(leads)), *tensors.values())
+    else:
+        results = apply(_Operation(name, _Replayed(run, generator), int(leads), random=True), *tensors.values())
+    return results if len(results) > 1 else results[0]
+
+
+def _aligned(tensors: Mapping[str, Tensor], oracle: Any, event_ndims: Mapping[str, int]) -> dict[str, Tensor]:
+    """With batches of as many dimensions each, so that one more before them is the same one for all; lengths are those of every item.
+
+    What does not fit is left to the checks of the method.
+    """
+    scores = tensors.get("scores")
+    ranks = {name: event_ndims.get(name, getattr(oracle, "event_ndim", 0)) for name in tensors}
+    if scores is not None and "lengths" in tensors and scores.ndim >= oracle.event_ndim:
+        ranks["lengths"] = len(oracle._length_limits(oracle._event(scores))) > 1
+    batch_ndims = {name: value.ndim - ranks[name] for name, value in tensors.items()}
+    most = max(batch_ndims.values(), default=0)
+    aligned = {name: value.reshape((*[1] * (most - batch_ndims[name]), *value.shape)) for name, value in tensors.items()}
+    if batch_ndims.get("lengths") == 0 and scores is not None:
+        aligned["lengths"] = tensors["lengths"].expand((*aligned["scores"].shape[:most], *tensors["lengths"].shape))
+    return aligned
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """What `_Whole` computes.
+
+    Attributes:
+        name: for messages.
+        run: the function of plain tensors.
+        leading: how many dimensions come before the batch in its results.
+        random: whether numbers are drawn.
+        primals: of a derivative, how many of its tensors are those of the function that it is the derivative of.
+    """
+
+    name: str
+    run: Function
+    leading: int = 0
+    random: bool = False
+    primals: int = 0
+
+
+class _Replayed:
+    """A function that draws the same numbers whenever it is called again, as its derivatives do."""
+
+    def __init__(self, run: Function, generator: torch.Generator) -> None:
+        self.run, self.generator = run, generator
+        self.state: tuple[Tensor, dict[str, Any]] | None = None
+
+    def __call__(self, *values: Tensor) -> tuple[Tensor, ...]:
+        if self.state is None:
+            self.state = self._current()
+            return self.run(*values)
+        with self._rewound(self.state):
+            return self.run(*values)
+
+    def _current(self) -> tuple[Tensor, dict[str, Any]]:
+        # The state of a `RowGenerator` is in its attributes.
+        return self.generator.get_state(), dict(getattr(self.generator, "__dict__", {}))
+
+    @contextmanager
+    def _rewound(self, state: tuple[Tensor, dict[str, Any]]) -> Iterator[None]:
+        now = self._current()
+        self._set(state)
+        try:
+            yield
+        finally:
+            self._set(now)
+
+    def _set(self, state: tuple[Tensor, dict[str, Any]]) -> None:
+        self.generator.set_state(state[0])
+        for name, value in state[1].items():
+            setattr(self.generator, name, value)
+
+
+def apply(operation: _Operation, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The results of an operation under whatever transforms are active."""
+    results: tuple[Tensor, ...] = _Whole.apply(operation, *tensors)  # type: ignore[no-untyped-call]
+    return results
+
+
+class _Whole(torch.autograd.Function):
+    """An operation as one function, whose derivatives are operations too."""
+
+    @staticmethod
+    def forward(operation: _Operation, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return operation.run(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.operation = inputs[0]
+        ctx.floating = [result.is_floating_point() for result in output]
+        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_forward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = [place for place, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
+        given = [grad for grad, floating in zip(grads, ctx.floating, strict=True) if floating]
+        found = dict(
+            zip(wanted, apply(_pulled_back(ctx.operation, len(ctx.saved_tensors), wanted), *ctx.saved_tensors, *given), strict=True)
+        )
+        return None, *(found.get(place) for place in range(len(ctx.saved_tensors)))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        moved = {place: tangent for place, tangent in enumerate(tangents[1:]) if tangent is not None}
+        found = iter(apply(_pushed_forward(ctx.operation, len(ctx.saved_tensors), [*moved]), *ctx.saved_tensors, *moved.values()))
+        return tuple(next(found) if floating else None for floating in ctx.floating)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], operation: _Operation, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+        dims, size = in_dims[1:], info.batch_size
+        if operation.random and operation.primals and all(dim is None for dim in dims[: operation.primals]):
+            # Many directions at one point, where another batch would draw other numbers.
+            single = (
+                [value if dim is None else value.select(dim, i) for value, dim in zip(tensors, dims, strict=True)] for i in range(size)
+            )
+            results = tuple(torch.stack(each) for each in zip(*(apply(operation, *values) for values in single), strict=True))
+            return results, (0,) * len(results)
+        if operation.random and info.randomness != "different":
+            raise ValueError(
+                f'`{operation.name}` got randomness="{info.randomness}" from torch.func.vmap; expected "different", '
+                "with which every mapped row draws numbers of its own, as the rows of a batch do"
+            )
+        front = (
+            value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+            for value, dim in zip(tensors, dims, strict=True)
+        )
+        results = apply(operation, *front)
+        return results, (operation.leading,) * len(results)
+
+
+def _pulled_back(operation: _Operation, count: int, wanted: Sequence[int]) -> _Operation:
+    """From the ``count`` tensors and the gradients of the floating results to the gradients of the wanted tensors."""
+
+    def run(*values: Tensor) -> tuple[Tensor, ...]:
+        with _differentiating(operation, values[:count], wanted) as (leaves, results, higher):
+            pairs = [(result, grad) for result, grad in zip(results, values[count:], strict=True) if result.requires_grad]
+            return _gradients(pairs, leaves, higher)
+
+    return _Operation(operation.name, run, random=operation.random, primals=operation.primals or count)
+
+
+def _pushed_forward(operation: _Operation, count: int, wanted: Sequence[int]) -> _Operation:
+    """From the ``count`` tensors and directions of the wanted ones to the directions of the floating results."""
+
+    def run(*values: Tensor) -> tuple[Tensor, ...]:
+        with _differentiating(operation, values[:count], wanted) as (leaves, results, higher):
+            # A gradient is linear in what it is pulled back from, so that its own gradient there is the push forward.
+            weights = [torch.zeros_like(result, requires_grad=True) for result in results]
+            pulled = _gradients([pair for pair in zip(results, weights, strict=True) if pair[0].requires_grad], leaves, True)
+            pairs = [(gradient, along) for gradient, along in zip(pulled, values[count:], strict=True) if gradient.requires_grad]
+            return _gradients(pairs, weights, higher)
+
+    return _Operation(operation.name, run, operation.leading, operation.random, operation.primals or count)
+
+
+@contextmanager
+def _differentiating(
+    operation: _Operation, values: Sequence[Tensor], wanted: Sequence[int]
+) -> Iterator[tuple[list[Tensor], list[Tensor], bool]]:
+    """The wanted values as leaves, the floating results for them, and whether what is computed of these is differentiated in turn."""
+    higher = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Views of their own: other values may depend on these, and only the partial derivatives are wanted.
+        leaves = {place: _leaf(values[place], higher) for place in wanted}
+        results = operation.run(*(leaves.get(place, value) for place, value in enumerate(values)))
+        yield [*leaves.values()], [result for result in results if result.is_floating_point()], higher
+
+
+def _leaf(value: Tensor, higher: bool) -> Tensor:
+    return value.view_as(value) if higher and value.requires_grad else value.detach().requires_grad_()
+
+
+def _gradients(pairs: Sequence[tuple[Tensor, Tensor]], leaves: Sequence[Tensor], higher: bool) -> tuple[Tensor, ...]:
+    """Gradients in the leaves of ``Σ ⟨result, weight⟩``."""
+    if not pairs:
+        return tuple(torch.zeros_like(leaf) for leaf in leaves)
+    results, weights = zip(*pairs, strict=True)
+    return torch.autograd.grad(results, leaves, weights, create_graph=higher, allow_unused=True, materialize_grads=True)
