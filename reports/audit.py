@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 HEADLINES = {
     "right": ("RIGHT", "bold green", "no law is violated"),
     "wrong": ("WRONG", "bold red", "a violation is proven"),
+    "misdeclared": ("MISDECLARED", "bold red", "what it says of itself is wrong, and no fault is found in its estimates"),
     "crashed": ("CRASHED", "bold red", "it raised an exception, and nothing else speaks against it"),
     "undecided": ("UNDECIDED", "bold yellow", "no law is violated, and some could not be decided"),
 }
@@ -43,8 +44,10 @@ def _headline(found: Audit) -> Iterator[Text]:
     word, style, meaning = HEADLINES[found.verdict]
     yield Text.assemble((word, style), f"  {found.subject}: {meaning}")
     yield Text(f"declared: {_declared(found.declared)}", style="dim")
-    for cause in found.causes[:CAUSES_SHOWN]:
-        yield Text(f"likely cause: {cause}", style="bold")
+    told = {"likely cause": found.causes, "seen": found.seen, "to change": found.remedies}
+    for word, lines in told.items():
+        for line in lines[:CAUSES_SHOWN]:
+            yield Text(f"{word}: {line}", style="bold")
 
 
 def _declared(declared: dict[str, Any]) -> str:
@@ -131,7 +134,8 @@ def _small_print(found: Audit) -> str:
 
 def as_record(found: Audit, *, strict: bool = False) -> dict[str, Any]:
     """For a program: strict JSON values, what is infinite as text."""
-    record = {"verdict": found.verdict, "exit_code": found.exit_code(strict=strict), "causes": list(found.causes)}
+    record: dict[str, Any] = {"verdict": found.verdict, "exit_code": found.exit_code(strict=strict)}
+    record |= {"causes": list(found.causes), "remedies": list(found.remedies)}
     plain: dict[str, Any] = _plain(record | dataclasses.asdict(found))
     return plain
 

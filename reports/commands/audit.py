@@ -58,7 +58,8 @@ def audit(  # noqa: PLR0913 - one parameter per option
     ESTIMATOR is an estimator, a class of them, or a function of loss, oracle, scores and generator that returns estimates shaped like
     the scores.
 
-    Exit codes: 0 no violation, 1 a violation is proven, 2 bad input, 3 the estimator raised, 4 undecided under --strict.
+    Exit codes: 0 no violation, 1 a violation is proven (of the estimates, or of what is declared alone), 2 bad input, 3 it raised,
+    4 undecided under --strict.
     """
     with sentences():
         from ...suites.audit import audit as examine

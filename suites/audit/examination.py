@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from .comparison import compare
 from .confirmation import settled
+from .diagnosis import Point, explain
 from .laws.batching import batch_checks
 from .laws.behaviour import behaviour_checks
 from .laws.declarations import declaration_checks, observed, parameter_check
@@ -25,8 +27,9 @@ from .laws.shapes import finite_checks, shape_checks
 from .laws.two_samples import perturbed_checks, same_mean_checks
 from .means import AuditEffort
 from .places import Structure, structures_for
-from .result import Audit, Check, Comparison
-from .subject import Subject, subject_of
+from .remedies import to_change
+from .result import SPOILING, Audit, Check, Comparison
+from .subject import Subject, subject_of, varied
 
 QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}
 """What ``quick`` changes."""
@@ -98,6 +101,7 @@ class _Work:
     losses: float | None = None
     checks: list[Check] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
+    points: dict[str, list[Point]] = field(default_factory=lambda: {"objective": [], "mean_of": []})
 
     def result(self) -> Audit:
         """Run the laws, structure by structure, and settle the tests."""
@@ -109,11 +113,12 @@ class _Work:
             self.start_of_means = time.monotonic()
             for structure in self.structures:
                 self._means(structure)
+            if not self.subject.estimator.unbiased and self.reference is None:
+                self.checks.append(Check("objective", "", "skipped", NO_CLAIM))
+            checks, tests = settled(self.checks, self.effort.alpha)
+            checks, seen = self._explained(checks)
         finally:
             torch.set_rng_state(world)
-        if not self.subject.estimator.unbiased and self.reference is None:
-            self.checks.append(Check("objective", "", "skipped", NO_CLAIM))
-        checks, tests = settled(self.checks, self.effort.alpha)
         return Audit(
             subject=self.subject.title,
             declared=self.subject.declared,
@@ -124,7 +129,43 @@ class _Work:
             losses=self.losses,
             seed=self.effort.seed,
             seconds=time.monotonic() - self.start,
+            seen=tuple(seen),
         )
+
+    def _explained(self, checks: list[Check]) -> tuple[list[Check], list[str]]:
+        """The causes of wrong means, and what was seen where there is none; nothing where another law already spoils them."""
+        violated, seen = {check.law for check in checks if check.status == "violated"}, []
+        for law, points in self.points.items():
+            if law not in violated or not points or violated & set(SPOILING):
+                continue
+            found = explain([self._with_losses(point, self.losses) for point in points], functools.partial(self._changed, law))
+            checks = [replace(check, cause=found.cause) if (check.law, check.status) == (law, "violated") else check for check in checks]
+            meant = "" if found.parallel or law == "mean_of" else self._if_meant()
+            seen += [found.seen + meant] if found.seen else []
+        return checks, seen
+
+    def _if_meant(self) -> str:
+        """What to declare where the bias is no mistake."""
+        if self.subject.is_function:
+            return "; if a bias is meant: --biased"
+        return f"; if a bias is meant, {to_change(self.subject.estimator, 'unbiased', 'unbiased: ClassVar[bool] = False')}"
+
+    @staticmethod
+    def _with_losses(point: Point, losses: float | None) -> Point:
+        return replace(point, setting=replace(point.setting, losses=losses))
+
+    def _changed(self, law: str, option: str) -> list[Point]:
+        """What the law finds on the first structure with another value of an option; nothing where there is none that it takes."""
+        structure, effort = self.structures[0], replace(self.effort, first=4096, most=16_384, seconds=1.5)
+        work = replace(self, effort=effort, structures=[structure], checks=[], comparisons=[], points={name: [] for name in self.points})
+        try:
+            work.subject = replace(self.subject, estimator=varied(self._fresh(), option))
+            losses = observed(work._fresh(), structure).loss_evaluations
+            for _ in work._claims(structure) if law == "objective" else work._same_mean(structure):
+                pass
+        except Exception:  # another value may be out of its range, or dear
+            return []
+        return [self._with_losses(point, losses) for point in work.points[law]]
 
     def _fresh(self) -> Estimator[Any]:
         """The estimator as it was handed in: a law may have changed what the last one saw. What cannot be copied is shared."""
@@ -165,25 +206,37 @@ class _Work:
         if time.monotonic() - self.start_of_means > self.seconds:
             self.checks.append(Check("objective", structure.name, "undecided", "no time was left for it"))
             return
-        self._keep("objective", structure, lambda: self._objective(structure))
-        reference = self.reference
-        if reference is not None and reference.incompatibility(structure.oracle, structure.event) is None:
-            how = (self.effort, self.losses, "mean_of")
-            self._keep("mean_of", structure, lambda: same_mean_checks(self.subject, self._fresh, reference, structure, how))
+        self._keep("objective", structure, lambda: self._claims(structure))
+        self._keep("mean_of", structure, lambda: self._same_mean(structure))
         self._keep("comparison", structure, lambda: self._compare(structure))
 
-    def _objective(self, structure: Structure) -> Iterable[Check]:
-        estimator = self.subject.estimator
+    def _claims(self, structure: Structure) -> Iterable[Check]:
+        estimator, points = self.subject.estimator, self.points["objective"]
         if not estimator.unbiased or estimator.objective == "argmax":
             return []
         if estimator.objective == "expected":
-            return expected_checks(self.subject, self._fresh, structure, self.effort, self.losses)
+            return expected_checks(self.subject, self._random, structure, self.effort, points)
         if estimator.objective == "perturbed":
-            return perturbed_checks(self.subject, self._fresh, structure, self.effort, self.losses)
-        return relaxed_checks(self.subject, self._fresh, structure, self.losses)
+            return perturbed_checks(self.subject, self._random, structure, self.effort, points)
+        return relaxed_checks(self.subject, self._random, structure, points)
+
+    def _same_mean(self, structure: Structure) -> Iterable[Check]:
+        reference = self.reference
+        if reference is None or reference.incompatibility(structure.oracle, structure.event) is not None:
+            return []
+        return same_mean_checks(self.subject, self._random, reference, structure, (self.effort, self.points["mean_of"], "mean_of"))
+
+    def _random(self) -> Estimator[Any]:
+        """The estimator, whose mean is not taken for a single estimate where it is only said to be deterministic."""
+        estimator = self._fresh()
+        if estimator is not self.subject.estimator and any(
+            check.law == "deterministic" and check.status == "violated" for check in self.checks
+        ):
+            object.__setattr__(estimator, "deterministic", False)
+        return estimator
 
     def _compare(self, structure: Structure) -> Iterator[Check]:
-        self.comparisons.append(compare(self.subject, self._fresh, structure, self.effort, self.losses))
+        self.comparisons.append(compare(self.subject, self._random, structure, self.effort, self.losses))
         yield from ()
 
     def _keep(self, law: str, structure: Structure, checks: Callable[[], Iterable[Check]]) -> None:

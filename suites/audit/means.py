@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,6 @@ from ..statistics.moments import Moments
 from ..suite import Effort
 from ..truth import Target
 from ..truth.replay import replay, slots_of
-from .diagnosis import Gain
 from .laws.behaviour import world_state
 
 REPLAY_CAP = 20_000
@@ -86,39 +84,18 @@ def sampler(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Ca
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """What is known of a mean, with the metrics against the target.
-
-    Attributes:
-        value: [d]. ``wanted``: [d]. ``noise``: standard error of the mean; 0 where it is exact.
-        metrics: against the target.
-    """
+    """What is known of a mean ``[d]``, with the metrics against the target."""
 
     value: Tensor
-    wanted: Tensor
-    noise: float
     metrics: dict[str, Interval]
 
     @classmethod
     def of_summary(cls, summary: Summary) -> Mean:
         """An exact one."""
-        return cls(summary.error + summary.gradient, summary.gradient, 0.0, exact_metrics(summary, None))
+        return cls(summary.error + summary.gradient, exact_metrics(summary, None))
 
     @classmethod
     def of_moments(cls, moments: Moments) -> Mean:
         """An estimated one."""
         summary = summarise(moments)
-        noise = math.sqrt(float(summary.trace) / moments.total)
-        return cls(summary.error + moments.gradient, moments.gradient, noise, estimated_metrics(moments))
-
-    @property
-    def gain(self) -> Gain:
-        """``⟨m, g⟩ / ‖g‖²``."""
-        interval = self.metrics["gain"]
-        return Gain(interval.value or 0.0, interval.half_width or 0.0)
-
-    @property
-    def is_parallel(self) -> bool:
-        """Whether the mean differs from the target by its length alone, as far as is known."""
-        orthogonal = self.metrics["orthogonal_bias"]
-        bound = orthogonal.low if orthogonal.low is not None else orthogonal.value
-        return bound is not None and bound <= 1e-7
+        return cls(summary.error + moments.gradient, estimated_metrics(moments))

@@ -9,10 +9,13 @@ from typing import Any, Literal
 Status = Literal["holds", "violated", "undecided", "crashed", "skipped"]
 """Of one check. ``violated`` is proven: exactly, or by a test at the error rate of the audit."""
 
-Verdict = Literal["right", "wrong", "crashed", "undecided"]
+Verdict = Literal["right", "wrong", "misdeclared", "crashed", "undecided"]
 
-EXIT_CODES: dict[Verdict, int] = {"right": 0, "wrong": 1, "crashed": 3, "undecided": 0}
+EXIT_CODES: dict[Verdict, int] = {"right": 0, "wrong": 1, "misdeclared": 1, "crashed": 3, "undecided": 0}
 """Of ``structgrad audit``; ``--strict`` makes ``undecided`` 4."""
+
+DECLARATIONS = ("evaluations", "needs", "hull", "deterministic")
+"""Laws of what an estimator says of itself; its estimates may be right all the same."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Check:
     Attributes:
         law: its name. ``where``: the structure and the scores; empty where a law is about all.
         status: what came out. ``detail``: one sentence with the numbers.
-        cause: what most likely explains a violation; empty where nothing fits.
+        cause: what most likely explains a violation; empty where nothing fits. ``remedy``: the line to change, of a declaration.
         tier: ``exact`` has no error rate; ``test`` shares that of the audit.
         p_value: of a test, before the correction for their number.
     """
@@ -34,6 +37,7 @@ class Check:
     cause: str = ""
     tier: Literal["exact", "test"] = "exact"
     p_value: float | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Audit:
         alpha: the chance, for an estimator without a fault, of any false violation. ``tests``: how many tests share it.
         losses: evaluations of the loss that one estimate was seen to take; a gradient counts as two more.
         seed, seconds: of the audit.
+        seen: what is known of wrong means that no cause explains.
     """
 
     subject: str
@@ -83,13 +88,17 @@ class Audit:
     losses: float | None
     seed: int
     seconds: float
+    seen: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """``wrong`` where any law is violated, ``crashed`` where the estimator raised, ``undecided`` where a test could not tell."""
+        """``wrong`` where any law is violated, ``misdeclared`` where only those of its declarations are.
+
+        ``crashed`` where the estimator raised, ``undecided`` where a test could not tell.
+        """
         statuses = {check.status for check in self.checks}
         if "violated" in statuses:
-            return "wrong"
+            return "misdeclared" if all(check.law in DECLARATIONS for check in self.violations) else "wrong"
         if "crashed" in statuses:
             return "crashed"
         return "undecided" if "undecided" in statuses else "right"
@@ -107,8 +116,13 @@ class Audit:
         laws = {cause: min(_place(law) for law, other in found if other == cause) for cause in causes}
         return tuple(sorted(dict.fromkeys(causes), key=lambda cause: (laws[cause], -causes.count(cause))))
 
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """The lines to change of all wrong declarations, each once."""
+        return tuple(dict.fromkeys(check.remedy for check in self.violations if check.remedy))
+
     def exit_code(self, *, strict: bool = False) -> int:
-        """0 right (or undecided), 1 wrong, 3 it raised; with ``strict``, 4 undecided."""
+        """0 right (or undecided), 1 wrong or misdeclared, 3 it raised; with ``strict``, 4 undecided."""
         return 4 if strict and self.verdict == "undecided" else EXIT_CODES[self.verdict]
 
     def raise_if_wrong(self) -> None:
@@ -118,12 +132,12 @@ class Audit:
             raise AssertionError(f"{self.subject} is {self.verdict}:\n" + "\n".join(sentence(check) for check in bad))
 
 
-_SPOILING = ("global_random", "inputs", "state", "deterministic", "rows", "batch", "jacobian")
+SPOILING = ("global_random", "inputs", "state", "rows", "batch", "jacobian")
 """Laws whose violation makes others fail too, in this order."""
 
 
 def _place(law: str) -> int:
-    return _SPOILING.index(law) if law in _SPOILING else len(_SPOILING)
+    return SPOILING.index(law) if law in SPOILING else len(SPOILING)
 
 
 def sentence(check: Check) -> str:
@@ -134,7 +148,8 @@ def sentence(check: Check) -> str:
         'seeds [categorical]: two calls with one seed differ; likely cause: an unseeded draw'
     """
     place = f" [{check.where}]" if check.where else ""
-    return f"{check.law}{place}: {check.detail}" + (f"; likely cause: {check.cause}" if check.cause else "")
+    more = f"; likely cause: {check.cause}" if check.cause else f"; to change: {check.remedy}" if check.remedy else ""
+    return f"{check.law}{place}: {check.detail}{more}"
 
 
 def worst(checks: Iterable[Check]) -> Status:

@@ -32,6 +32,22 @@ OPERATIONS: tuple[tuple[type[Oracle], str, str], ...] = (
 """Capability, operation, and the field of `Evaluations` that counts it."""
 
 
+def _calls(kind: str) -> str:
+    return f"rows given to {', '.join(f'`{name}`' for _, name, counts in OPERATIONS if counts == kind)}"
+
+
+COUNTED: dict[str, str] = {
+    "losses": "structures that the loss is shown",
+    "loss_gradients": "structures in which the loss is differentiated",
+    **{kind: _calls(kind) for kind in ("argmax", "marginals")},
+    "samples": "structures that `sample` draws",
+    "projections": _calls("projections"),
+    "kbest": "structures that `kbest` lists",
+    "relaxations": _calls("relaxations"),
+}
+"""What is counted, by the field of `Evaluations`; the others are passes of a size that depends on the structure, or noise."""
+
+
 @dataclass
 class Ledger:
     """What was asked, per batch row.

@@ -143,3 +143,24 @@ def _numbers(value: Any, prefix: str = "") -> list[tuple[str, float]]:
         elif dataclasses.is_dataclass(item):
             found += _numbers(item, f"{prefix}{name}.")
     return found
+
+
+def varied(estimator: Any, option: str) -> Any:
+    """The same with another value of a numeric option, such as ``num_samples`` or ``noise.scale``: one more, or a fifth less.
+
+    Raises:
+        ValueError: there is no such field that another value can be given for.
+
+    Example:
+        >>> from structgrad.estimators import ImplicitMLE, LeaveOneOut
+        >>> varied(LeaveOneOut(4), "num_samples").num_samples, varied(ImplicitMLE(2.5), "lambda").lambda_
+        (5, 2.0)
+    """
+    name, _, rest = option.partition(".")
+    known = [field.name for field in dataclasses.fields(estimator) if field.init] if dataclasses.is_dataclass(estimator) else []
+    field = next((one for one in (name, f"{name}_") if one in known), None)
+    if field is None:
+        raise ValueError(f"`varied` got the option {option!r}; expected a field of {type(estimator).__name__}")
+    value = getattr(estimator, field)
+    other = varied(value, rest) if rest else value + 1 if isinstance(value, int) else 0.8 * value
+    return dataclasses.replace(estimator, **{field: other})

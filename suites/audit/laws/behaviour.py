@@ -13,11 +13,18 @@ import torch
 from torch import Tensor
 
 from ....estimators.base import Estimator
-from ..places import USUAL, AuditLoss, Structure, random_scores, seeded
+from ..places import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
+from ..remedies import to_change
 from ..result import Check
 
 ROWS = 6
 _DEPTH = 6
+
+_SAME = (False, True, True, False, True, True, True, False, True, True)
+"""Which calls repeat the first one. What is wrong in every second, third, fourth or fifth call is seen among them."""
+
+_STALE_ROWS, _STALE_CALLS, _STALE_LEAST = 64, 5, 8
+"""Rows and seeds of calls that must not repeat each other, and rows of another call that must differ for that to mean something."""
 
 
 def behaviour_checks(fresh: Callable[[], Estimator[Any]], structure: Structure) -> Iterator[Check]:
@@ -32,10 +39,10 @@ def behaviour_checks(fresh: Callable[[], Estimator[Any]], structure: Structure) 
     first = call(scores, 1)
     yield _check("global_random", structure, world_state() == world, "torch's, numpy's and Python's global generators are left alone")
     quiet, changed = world_state() == world, _difference(before, snapshot(estimator))
-    call(others, 2)
-    again = call(scores, 1)
+    estimates = [call(scores, 1) if same else call(others, 2) for same in _SAME]
+    odd = [number for number, (same, one) in enumerate(zip(_SAME, estimates, strict=True), start=2) if same and not torch.equal(first, one)]
     if quiet:
-        yield _state(structure, changed, torch.equal(first, again))
+        yield _state(structure, changed, odd, stale=not estimator.deterministic and _stale(fresh(), structure))
     yield _check("inputs", structure, torch.equal(handed, scores) and scores.grad is None, "scores are not modified")
     yield from _seeds(fresh(), structure, (loss, scores))
 
@@ -50,28 +57,49 @@ def _seeds(estimator: Estimator[Any], structure: Structure, where: tuple[AuditLo
     untouched = torch.equal(before, stream.get_state())
     second = estimator.gradient(loss, structure.oracle, scores, generator=seeded(2, "behaviour"))
     fine = untouched and torch.equal(first, second)
-    text = "two seeds give one estimate, and the generator is not touched" if fine else "it declares to be deterministic, and draws"
-    yield _check("deterministic", structure, fine, text)
+    if fine:
+        yield Check("deterministic", structure.name, "holds", "two seeds give one estimate, and the generator is not touched")
+    else:
+        remedy = to_change(estimator, "deterministic", "deterministic: ClassVar[bool] = False")
+        yield Check("deterministic", structure.name, "violated", "it declares to be deterministic, and draws", remedy=remedy)
 
 
-def _state(structure: Structure, changed: str, repeats: bool) -> Check:
+def _state(structure: Structure, changed: str, odd: list[int], *, stale: bool) -> Check:
     if changed:
         detail = f"a call changed {changed}"
         cause = "state that a call updates in place; return a new estimator instead, as `updated` of reinforce_running_mean does"
         return Check("state", structure.name, "violated", detail, cause)
-    if repeats:
-        return Check("state", structure.name, "holds", "the same call gives the same numbers, whatever came between")
-    detail = "the same call with the same seed gives other numbers after another call"
-    return Check("state", structure.name, "violated", detail, "state that is kept between calls, outside of the estimator")
+    if odd:
+        calls = f"call{'s' if len(odd) > 1 else ''} {', '.join(map(str, odd))} of {len(_SAME) + 1}"
+        detail = f"{calls} gave other numbers than the first, with its seed and its scores"
+        return Check("state", structure.name, "violated", detail, "state that is kept between calls, outside of the estimator")
+    if stale:
+        detail = f"{_STALE_CALLS} seeds gave one estimate, that of the first of them"
+        return Check("state", structure.name, "violated", detail, "noise that is kept from an earlier call, outside of the estimator")
+    return Check("state", structure.name, "holds", "the same call gives the same numbers, whatever came between")
+
+
+def _stale(estimator: Estimator[Any], structure: Structure) -> bool:
+    """Whether the seed of a call decides nothing, and that of the first call of its shape does."""
+    scores, loss = random_scores(structure, FLAT, _STALE_ROWS, "stale"), AuditLoss(structure)
+
+    def call(rows: int, seed: int) -> Tensor:
+        return estimator.gradient(loss, structure.oracle, scores[:rows], generator=seeded(seed, "stale"))
+
+    first = call(_STALE_ROWS, 0)
+    if any(not torch.equal(first, call(_STALE_ROWS, seed)) for seed in range(1, _STALE_CALLS)):
+        return False
+    other = call(_STALE_ROWS - 1, _STALE_CALLS)
+    differ = ~torch.isclose(first[:-1], other, rtol=1e-6, atol=1e-9).flatten(1).all(-1)
+    return int(differ.sum()) >= _STALE_LEAST
 
 
 def _check(law: str, structure: Structure, holds: bool, text: str) -> Check:
     broken = {
         "global_random": "a global generator was used: results depend on what else runs",
         "inputs": "the scores that were handed in were modified",
-        "deterministic": text,
     }
-    causes = {"global_random": "a draw without generator=", "inputs": "an operation in place", "deterministic": ""}
+    causes = {"global_random": "a draw without generator=", "inputs": "an operation in place"}
     return Check(law, structure.name, "holds", text) if holds else Check(law, structure.name, "violated", broken[law], causes[law])
 
 

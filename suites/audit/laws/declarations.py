@@ -11,14 +11,13 @@ from torch import Tensor
 from ....estimators.base import Estimator
 from ....oracles.base import Oracle
 from ..places import FLAT, AuditLoss, Structure, all_structures, random_scores, seeded
+from ..remedies import to_change
 from ..result import Check
-from ..spies import Ledger, spying_loss, spying_oracle
+from ..spies import COUNTED, Ledger, spying_loss, spying_oracle
 
 ROWS = 4
 _PASSES = ("enumerations", "listings", "support_losses", "completions", "swap_losses")
 """Passes of a size that depends on the structure: where one is declared, only the gradients of the loss are counted."""
-
-_COUNTED = ("losses", "loss_gradients", "argmax", "marginals", "samples", "projections", "kbest", "relaxations")
 
 
 def observed(estimator: Estimator[Any], structure: Structure) -> Ledger:
@@ -40,13 +39,16 @@ def declaration_checks(fresh: Callable[[], Estimator[Any]], structure: Structure
     ]
     if undeclared:
         detail = f"it uses {', '.join(sorted(undeclared))}, which it does not name in `needs`: it would fail deep inside without"
-        yield Check("needs", structure.name, "violated", detail)
+        needed = ", ".join(dict.fromkeys([*(need.__name__ for need in estimator.needs if need is not Oracle), *sorted(undeclared)]))
+        remedy = to_change(estimator, "needs", f"needs: ClassVar[tuple[type[Oracle], ...]] = ({needed}{'' if ',' in needed else ','})")
+        yield Check("needs", structure.name, "violated", detail, remedy=remedy)
     else:
         yield Check("needs", structure.name, "holds", "it uses what it names")
     inside = any(off_structures(point, structure) for point in ledger.points)
     if inside and not estimator.inside_hull:
         detail = "the loss is evaluated where no structure is, and inside_hull is declared False"
-        yield Check("hull", structure.name, "violated", detail)
+        remedy = to_change(estimator, "inside_hull", "inside_hull: ClassVar[bool] = True")
+        yield Check("hull", structure.name, "violated", detail, remedy=remedy)
     else:
         yield Check("hull", structure.name, "holds", "the loss is evaluated where it is declared to be")
 
@@ -54,14 +56,27 @@ def declaration_checks(fresh: Callable[[], Estimator[Any]], structure: Structure
 def _evaluations(estimator: Estimator[Any], structure: Structure, ledger: Ledger) -> Check:
     declared, count = estimator.evaluations(), structure.oracle.count(structure.event)
     passes = any(getattr(declared, name) for name in _PASSES)
-    wanted = {name: getattr(declared, name) for name in (("loss_gradients",) if passes else _COUNTED)}
+    wanted = {name: getattr(declared, name) for name in (("loss_gradients",) if passes else COUNTED)}
     wanted |= {"kbest": min(wanted["kbest"], count)} if "kbest" in wanted else {}
     wrong = [
-        f"{name} {ledger.counts[name]:g} (declared {value})" for name, value in wanted.items() if abs(ledger.counts[name] - value) > 1e-9
+        (name, f"{name} {ledger.counts[name]:g} (declared {value})")
+        for name, value in wanted.items()
+        if abs(ledger.counts[name] - value) > 1e-9
     ]
     if wrong:
-        return Check("evaluations", structure.name, "violated", "one estimate took " + ", ".join(wrong), "`evaluations()` is out of date")
+        detail = "one estimate took " + ", ".join(detail for _, detail in wrong)
+        remedy = _remedy(estimator, {name: ledger.counts[name] for name in wanted}, [name for name, _ in wrong])
+        return Check("evaluations", structure.name, "violated", detail, remedy=remedy)
     return Check("evaluations", structure.name, "holds", "one estimate takes what it declares")
+
+
+def _remedy(estimator: Estimator[Any], counted: dict[str, float], wrong: list[str]) -> str:
+    """The line to change, and what counts as each cost that is wrong in it."""
+    costs = {**vars(estimator.evaluations()), **counted}
+    code = ", ".join(f"{name}={value:g}" for name, value in costs.items() if value)
+    meaning = "; ".join(f"{name}: {COUNTED[name]}" for name in wrong)
+    change = to_change(estimator, "evaluations", f"return Evaluations({code})")
+    return f"{change}, with these options; what counts, per row of the batch: {meaning}"
 
 
 def off_structures(points: Tensor, structure: Structure) -> bool:
@@ -89,7 +104,5 @@ def parameter_check(fresh: Callable[[], Estimator[Any]], structure: Structure) -
     got = 0.0 if found is None else float(found)
     if abs(got - wanted) <= 1e-5 * abs(wanted) + 1e-6 + 10 * doubt:
         return Check("parameters", structure.name, "holds", "a parameter of the loss gets the gradient of the surrogate's value")
-    cause = (
-        "the value is detached from the loss: a decoder would not learn" if got == 0 else "the estimate of the scores leaks into the loss"
-    )
+    cause = "the value is detached from the loss: a decoder would not learn" if got == 0 else ""
     return Check("parameters", structure.name, "violated", f"a parameter of the loss gets {got:.4g}; the derivative is {wanted:.4g}", cause)

@@ -14,7 +14,7 @@ from ....estimators.base import Estimator
 from ....estimators.exact import ExactMarginalisation
 from ....oracles.base import MarginalOracle
 from ..confirmation import confirmed
-from ..diagnosis import SIGN, diagonal_estimate, parallel
+from ..diagnosis import diagonal_estimate, parallel
 from ..means import AuditEffort
 from ..places import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..result import Check
@@ -38,7 +38,7 @@ def sign_check(fresh: Callable[[], Estimator[Any]], structure: Structure, effort
     p_value = confirmed(test, effort.alpha)
     mean, error = kept[-1]
     detail = f"gain {mean:.3g} ± {2 * error:.2g} over random scores, linear loss"
-    return Check("sign", structure.name, "holds", detail, SIGN, "test", p_value)
+    return Check("sign", structure.name, "holds", detail, "", "test", p_value)
 
 
 def _gains(estimator: Estimator[Any], structure: Structure, stream: tuple[int, str, int]) -> Tensor:

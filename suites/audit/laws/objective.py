@@ -15,7 +15,7 @@ from ...statistics.looks import sequential_test
 from ...statistics.metrics import Summary
 from ...statistics.moments import Moments
 from ...truth import Target
-from ..diagnosis import SIGN, cause_of_gain, cause_of_mean
+from ..diagnosis import Point, Setting
 from ..means import TOLERANCE, AuditEffort, Mean, exact_mean, sampler, scaled
 from ..places import FLAT, PEAKED, USUAL, AuditLoss, Structure, masked_scores, random_scores, target
 from ..result import Check, Status
@@ -32,53 +32,47 @@ REGIMES: dict[str, Callable[[Structure], Tensor]] = {
 
 
 def expected_checks(
-    subject: Subject, fresh: Callable[[], Estimator[Any]], structure: Structure, effort: AuditEffort, losses: float | None
+    subject: Subject,
+    fresh: Callable[[], Estimator[Any]],
+    structure: Structure,
+    effort: AuditEffort,
+    points: list[Point],
 ) -> Iterator[Check]:
-    """The law ``objective`` for the expected loss."""
+    """The law ``objective`` for the expected loss; the means that it finds are added to ``points``."""
+    setting = Setting(subject.numbers())
     for regime, scores in REGIMES.items():
         aim = scaled(target(structure, AuditLoss(structure), scores(structure)), subject.estimator.scale)
         sampling = effort.sampling(structure.name, regime)
         summary = exact_mean(fresh(), aim, sampling)
         where = f"{structure.name}, {regime}"
+        known: dict[str, Any] = {"where": where, "event": structure.event, "setting": setting, "marginals": aim.truth.marginals.flatten()}
         if summary is not None:
-            yield _exact(subject, where, (summary, aim), losses)
+            points.append(Point(found=(summary.error + summary.gradient).unsqueeze(0), wanted=summary.gradient, **known))
+            yield _exact(where, summary, aim)
         elif regime == "flat":
-            yield _tested(subject, sampler(fresh(), aim, sampling), (where, aim, effort), losses)
+            check, moments = _tested(sampler(fresh(), aim, sampling), where, aim, effort)
+            points.append(Point(found=moments.mean + moments.gradient, wanted=moments.gradient, tolerance=None, **known))
+            yield check
 
 
-def _exact(subject: Subject, where: str, found: tuple[Summary, Target], losses: float | None) -> Check:
-    summary, aim = found
+def _exact(where: str, summary: Summary, aim: Target) -> Check:
     mean = Mean.of_summary(summary)
     error, norm = float(summary.error.norm()), float(summary.gradient.norm())
     size = math.sqrt(float(mean.value.square().sum()) + float(summary.trace))
     rounding = 1e-13 * size + 1e-14 * (abs(aim.truth.value) + math.sqrt(aim.truth.loss_variance))
     if error <= TOLERANCE * norm + rounding:
         return Check("objective", where, "holds", "the exact mean over all samples is the gradient")
-    return Check("objective", where, "violated", described(mean), cause(subject, mean, aim, losses))
+    return Check("objective", where, "violated", described(mean))
 
 
-def _tested(subject: Subject, draw: Callable[[str, int], Moments], place: tuple[str, Target, AuditEffort], losses: float | None) -> Check:
-    where, aim, effort = place
+def _tested(draw: Callable[[str, int], Moments], where: str, aim: Target, effort: AuditEffort) -> tuple[Check, Moments]:
     outcome = sequential_test(draw, aim.truth, effort.effort)
     mean = Mean.of_moments(outcome.moments)
     status: Status = "holds" if outcome.bound is not None and outcome.bound <= effort.effort.equivalence else "undecided"
     detail = described(mean)
     if status == "undecided" and outcome.bound is not None:
         detail += f"; no error is proven, and the bias is below {outcome.bound:.0%} of the gradient"
-    return Check("objective", where, status, detail, cause(subject, mean, aim, losses), "test", outcome.p_value)
-
-
-def cause(subject: Subject, mean: Mean, aim: Target, losses: float | None) -> str:
-    """What a wrong mean most likely comes from."""
-    if mean.is_parallel:
-        return cause_of_gain(mean.gain, subject.numbers(), losses)
-    event = aim.truth.gradient.shape
-    known = cause_of_mean(mean.value.reshape(event), mean.wanted.reshape(event), aim.truth.marginals, mean.noise)
-    if known:
-        return known
-    cosine = mean.metrics["cosine"]
-    high = cosine.high if cosine.high is not None else cosine.value
-    return SIGN if high is not None and high < 0 else ""
+    return Check("objective", where, status, detail, "", "test", outcome.p_value), outcome.moments
 
 
 def described(mean: Mean) -> str:

@@ -73,12 +73,7 @@ def finite_checks(fresh: Callable[[], Estimator[Any]], structure: Structure) -> 
     found = {name: _estimate(estimator, structure, scores) for name, scores in finite.items()}
     bad = [name for name, estimate in found.items() if not bool(estimate.isfinite().all())]
     if bad:
-        cause = (
-            "−inf · 0, or the logarithm of a probability that is 0"
-            if all("inf" in name for name in bad)
-            else "an exponential that overflows"
-        )
-        yield Check("finite", structure.name, "violated", f"NaN or infinite estimates at {', '.join(bad)}", cause)
+        yield Check("finite", structure.name, "violated", f"NaN or infinite estimates at {', '.join(bad)}")
     else:
         yield Check("finite", structure.name, "holds", "finite at " + ", ".join(finite))
     yield _forbidden(structure, masked, found["-inf masks"])
@@ -95,8 +90,8 @@ def _forbidden(structure: Structure, masked: Tensor, estimate: Tensor) -> Check:
     moved = (masked == -math.inf) & (estimate != 0) | ~read & (estimate != 0)
     if bool(moved.any()):
         size = float(estimate[moved].abs().max())
-        cause = "a gradient for what cannot be chosen: multiply by the parts that are free (`Oracle.free_parts`)"
-        return Check("forbidden", structure.name, "violated", f"forbidden or ignored parts get a gradient, up to {size:.3g}", cause)
+        detail = f"forbidden or ignored parts get a gradient, up to {size:.3g}; `Oracle.free_parts` tells which may have one"
+        return Check("forbidden", structure.name, "violated", detail)
     return Check("forbidden", structure.name, "holds", "parts that cannot be chosen get 0")
 
 

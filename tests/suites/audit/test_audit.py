@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from structgrad.estimators import ESTIMATORS, Reinforce, make_estimator
+from structgrad.estimators.base import Evaluations
 from structgrad.suites.audit import STRUCTURES, Audit, audit
 from structgrad.suites.audit.laws.behaviour import snapshot
+from structgrad.suites.audit.result import DECLARATIONS
+from structgrad.suites.audit.spies import COUNTED, OPERATIONS
 from tests.suites.audit import broken_laws as broken
 from tests.suites.audit import published_mistakes as mistakes
 
@@ -42,7 +48,7 @@ def test_a_broken_law_is_found(kind: type) -> None:
     law, detail = BROKEN[kind]
     found = quick(kind)
     violated = {check.law: check.detail for check in found.violations}
-    assert found.verdict == "wrong"
+    assert found.verdict == ("misdeclared" if law in DECLARATIONS else "wrong")
     assert detail in violated[law]
 
 
@@ -185,3 +191,16 @@ def test_bad_input_gets_one_sentence(what: Any, options: dict[str, Any], message
     with pytest.raises(ValueError, match=r"audit|estimator") as error:
         audit(what, **options)
     assert message in str(error.value)
+
+
+def test_the_page_says_what_every_cost_counts() -> None:
+    page = (Path(__file__).parents[3] / "docs/add-an-estimator.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    fields = [field.name for field in dataclasses.fields(Evaluations)]
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row[1])) == sorted(fields)
+    counted = {kind: [name for _, name, counts in OPERATIONS if counts == kind] for kind in ("marginals", "relaxations")}
+    for kind, operations in counted.items():
+        (row,) = [row for row in rows if f"`{kind}`" in row[1]]
+        assert set(re.findall(r"`(\w+)`", row[2])) == set(operations)
+        assert all(f"`{name}`" in COUNTED[kind] for name in operations)
+    assert set(COUNTED) < set(fields)

@@ -1,47 +1,131 @@
-"""A factor is named by what it is made of, and only where it is known well enough."""
+"""Causes compete by what they predict of all places: one is named that is not rejected and clearly beats all others."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
 import pytest
+import torch
+from torch import Tensor
 
-from structgrad.suites.audit.diagnosis import LENGTH, SIGN, Gain, cause_of_gain
+from structgrad.suites.audit.diagnosis import NO_NORMALISER, SIGN, Explanation, Point, Setting, explain
 
+GRADIENTS = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+MARGINALS = torch.rand(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
-@pytest.mark.parametrize(
-    ("gain", "numbers", "words"),
-    [
-        (0.75, {"num_samples": 4}, "(N − 1)/N with N = 4"),
-        (4 / 3, {"num_samples": 4}, "N/(N − 1) with N = 4"),
-        (4.0, {"num_samples": 4}, "summed, not averaged"),
-        (0.25, {"num_samples": 4}, "mean over the samples is taken twice"),
-        (0.95, {"decay": 0.95, "num_samples": 1}, "1 − (1 − decay)/N with decay = 0.95, N = 1"),
-        (0.05 * 19, {"decay": 0.9, "num_samples": 2}, "1 − (1 − decay)/N with decay = 0.9, N = 2"),
-        (0.3, {"sigma": 0.3}, "gain 0.3 = sigma: the estimate is not divided by sigma"),
-        (1 / 0.3, {"sigma": 0.3}, "1/sigma with sigma = 0.3"),
-        (0.09, {"sigma": 0.3}, "sigma² with sigma = 0.3"),
-        (1 / 0.09, {"noise.scale": 0.3}, "1/noise.scale² with noise.scale = 0.3"),
-        (2.0, {}, "counted twice"),
-    ],
-)
-def test_exact_factors(gain: float, numbers: dict[str, float], words: str) -> None:
-    assert words in cause_of_gain(Gain(gain), numbers, None)
+Field = Callable[[Tensor, Setting], Tensor]
 
 
-def test_the_number_of_losses_stands_for_n() -> None:
-    assert "N = 3" in cause_of_gain(Gain(2 / 3), {}, 3.0)
-    assert cause_of_gain(Gain(0.61), {}, 3.0) == LENGTH
+def points(field: Field, noise: float = 0.0, **numbers: float) -> list[Point]:
+    """Five places where the mean is a function of the gradient, exactly or in 32 batches with noise of their mean."""
+    setting, draws = Setting(numbers), torch.Generator().manual_seed(3)
+    found = []
+    for row, (gradient, marginals) in enumerate(zip(GRADIENTS, MARGINALS, strict=True)):
+        mean = field(gradient, setting).unsqueeze(0)
+        if noise:
+            mean = mean + noise * 32**0.5 * torch.randn(32, 4, generator=draws, dtype=torch.float64)
+        found.append(Point(f"place {row}", (4,), mean, gradient, setting, marginals, None if noise else 1e-6))
+    return found
 
 
-def test_signs() -> None:
-    assert cause_of_gain(Gain(-1.0), {}, None) == SIGN
-    assert (
-        cause_of_gain(Gain(-0.5), {"sigma": 0.5}, None) == f"{SIGN} And beside it, gain 0.5 = sigma: the estimate is not divided by sigma"
-    )
+def explained(field: Field, noise: float = 0.0, **numbers: float) -> Explanation:
+    def ask(option: str) -> Sequence[Point]:
+        value = numbers[option]
+        return points(field, noise, **{**numbers, option: value + 1 if value == int(value) else 0.8 * value})
+
+    return explain(points(field, noise, **numbers), ask)
 
 
-def test_an_interval_names_a_factor_only_where_it_is_narrow() -> None:
-    numbers = {"sigma": 0.5}
-    assert "sigma" in cause_of_gain(Gain(0.51, 0.02), numbers, None)
-    assert cause_of_gain(Gain(0.51, 0.005), numbers, None) == LENGTH
-    assert cause_of_gain(Gain(0.5, 0.3), numbers, None) == ""
-    assert cause_of_gain(Gain(-0.5, 0.3), numbers, None) == SIGN
+def times(factor: Callable[..., float]) -> Field:
+    return lambda gradient, setting: factor(**setting.numbers) * gradient
+
+
+FACTORS: list[tuple[Callable[..., float], dict[str, float], str]] = [
+    (lambda num_samples: (num_samples - 1) / num_samples, {"num_samples": 4}, "gain 0.75 = (N − 1)/N with N = 4"),
+    (lambda num_samples: (num_samples - 1) / num_samples, {"num_samples": 2}, "gain 0.5 = (N − 1)/N with N = 2"),
+    (lambda num_samples: num_samples / (num_samples - 1), {"num_samples": 4}, "N/(N − 1) with N = 4"),
+    (lambda num_samples: num_samples, {"num_samples": 4}, "summed, not averaged"),
+    (lambda num_samples: 1 / num_samples, {"num_samples": 2}, "mean over the samples is taken twice"),
+    (lambda decay, num_samples: decay, {"decay": 0.95, "num_samples": 1}, "gain 0.95 = decay: the estimate is multiplied by decay"),
+    (lambda decay, num_samples: 1 - (1 - decay) / num_samples, {"decay": 0.95, "num_samples": 1}, "1 − (1 − decay)/N with decay = 0.95"),
+    (
+        lambda decay, num_samples: 1 - (1 - decay) / num_samples,
+        {"decay": 0.9, "num_samples": 2},
+        "1 − (1 − decay)/N with decay = 0.9, N = 2",
+    ),
+    (lambda sigma: sigma, {"sigma": 0.3}, "gain 0.3 = sigma: the estimate is multiplied by sigma, or not divided by it"),
+    (lambda sigma: 1 / sigma, {"sigma": 0.3}, "1/sigma with sigma = 0.3"),
+    (lambda sigma: sigma**2, {"sigma": 0.3}, "sigma² with sigma = 0.3"),
+    (lambda **numbers: 1 / numbers["noise.scale"] ** 2, {"noise.scale": 0.3}, "1/noise.scale² with noise.scale = 0.3"),
+    (lambda sigma, num_samples: sigma, {"sigma": 0.5, "num_samples": 2}, "gain 0.5 = sigma"),
+    (lambda **numbers: 0.5, {"sigma": 0.5, "num_samples": 2}, ""),
+    (lambda **numbers: 2.0, {}, ""),
+    (lambda **numbers: 0.61, {"num_samples": 3}, ""),
+    (lambda **numbers: -0.5, {"sigma": 0.5}, ""),
+]
+"""A factor as a function of options, their values, and the cause."""
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.002])
+@pytest.mark.parametrize("case", range(len(FACTORS)))
+def test_a_factor_is_named_by_what_it_follows(case: int, noise: float) -> None:
+    factor, numbers, words = FACTORS[case]
+    found = explained(times(factor), noise, **numbers)
+    assert words in found.cause
+    assert bool(found.cause) == bool(words)
+    if not words:
+        assert f"gain {factor(**numbers):.2g}" in found.seen or noise
+        assert found.parallel
+        assert "on every part at all 5 places" in found.seen
+
+
+def test_without_another_value_a_factor_is_no_cause() -> None:
+    for numbers, factor in (({"num_samples": 4.0}, 0.75), ({"sigma": 0.3}, 0.3)):
+        found = explain(points(times(lambda factor=factor, **numbers: factor), **numbers))
+        assert (found.cause, found.parallel) == ("", True)
+        assert f"gain {factor:.4g}" in found.seen
+
+
+def changed(part: int, factor: float) -> Field:
+    scale = torch.ones(4, dtype=torch.float64)
+    scale[part] = factor
+    return lambda gradient, setting: scale * gradient
+
+
+FIELDS: list[tuple[Field, str, str]] = [
+    (times(lambda **numbers: -1.0), SIGN, ""),
+    (changed(0, -1.0), "part (0) has the other sign, and all others are right", ""),
+    (changed(3, 0.0), "part (3) gets no gradient, and all others are right", ""),
+    (changed(2, 0.5), "", "1 of 4 parts are, (2)"),
+    (lambda gradient, setting: gradient[[1, 0, 2, 3]], "", "2 of 4 parts are, (0), (1)"),
+    (lambda gradient, setting: gradient.flip(0), "", "the mean is wrong at all 5 places"),
+    (lambda gradient, setting: gradient + 0.3 * MARGINALS[row_of(gradient)], NO_NORMALISER, ""),
+]
+
+
+def row_of(gradient: Tensor) -> int:
+    return int((gradient == GRADIENTS).all(-1).nonzero())
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.002])
+@pytest.mark.parametrize("case", range(len(FIELDS)))
+def test_a_field_is_named_where_a_cause_predicts_it(case: int, noise: float) -> None:
+    field, cause, seen = FIELDS[case]
+    found = explained(field, noise, num_samples=2, sigma=0.5)
+    assert found.cause == cause
+    assert seen in found.seen
+    assert bool(found.seen) == bool(seen)
+
+
+def test_what_noise_leaves_open_is_not_named() -> None:
+    """A mean that is known to a fifth of itself fits many factors."""
+    assert explained(times(lambda num_samples: (num_samples - 1) / num_samples), noise=0.4, num_samples=4).cause == ""
+
+
+def test_a_place_that_does_not_fit_rejects_a_cause() -> None:
+    wrong = points(times(lambda **numbers: 0.75), num_samples=4)
+    odd = [*wrong[:-1], replace(wrong[-1], found=0.7 * GRADIENTS[-1:])]
+    found = explain(odd, lambda option: points(times(lambda **numbers: 0.8), num_samples=5))
+    assert found.cause == ""
+    assert "the mean is wrong at all 5 places, gain 0.7 to 0.75; every part is" in found.seen
