@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 ROOMS = ("oracles", "estimators", "suites", "reports")
+PACKAGE = "reports/package/__init__.py"
+"""The module of the package itself."""
 
 
 @cache
@@ -16,7 +18,7 @@ def modules(root: Path) -> dict[str, Path]:
     found = {}
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
+            parts = () if path == root / PACKAGE else path.relative_to(root).with_suffix("").parts
             found[".".join(("structgrad", *parts)).removesuffix(".__init__")] = path
     return found
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from mutants.imports import ROOMS, imported, importers, modules, users
+from mutants.imports import PACKAGE, ROOMS, imported, importers, modules, users
 from mutants.places import Mutation
 
 FOUND, MISSED, NOTHING, BROKEN = "found", "missed", "nothing ran", "error"
@@ -56,10 +56,11 @@ class Copy:
                 known.cache_clear()
         self._synchronise()
         (self.path / "structgrad").mkdir(parents=True, exist_ok=True)
-        for room in ROOMS:
-            link = self.path / "structgrad" / room
+        # Without its own `__init__.py`, the folder would stand back behind the installed package, wherever that lies on the path.
+        for name, source in {**{room: room for room in ROOMS}, "__init__.py": PACKAGE}.items():
+            link = self.path / "structgrad" / name
             if not link.is_symlink():
-                link.symlink_to(self.tree / room)
+                link.symlink_to(self.tree / source)
         self._check()
 
     def _synchronise(self) -> None:
