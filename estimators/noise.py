@@ -36,7 +36,7 @@ class Noise(Configured, abc.ABC):
 
     def draw(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """ε alone: float64 ``[*batch, *event]``, 0 in ignored entries."""
-        check_call(self.name, oracle=oracle, scores=scores, generator=generator)
+        check_call("Noise.draw", oracle=oracle, scores=scores, generator=generator)
         batch_dims = scores.ndim - oracle.event_ndim
         batch, event = tuple(scores.shape[:batch_dims]), tuple(scores.shape[batch_dims:])
         drawn = self._quantile(inner_uniform(batch, event, generator=generator, device=scores.device))

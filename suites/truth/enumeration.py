@@ -17,6 +17,7 @@ from torch import Tensor
 from ...estimators.base import Loss
 from ...oracles.base import EnumerableOracle, Oracle
 from .comoments import ROUNDOFF, CoMoments
+from .loss_checks import checked
 from .refusal import check_cap
 from .space import Space
 
@@ -101,6 +102,7 @@ def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the w
 
 def truth_of(space: Space, sums: CoMoments, powers: Tensor | None) -> Truth:
     """The truth from the sums over all structures; kurtosis is ``inf`` without powers."""
+    checked((sums.loss + sums.rest).cpu().reshape(1))
     gradient, error = pulled_back(space.oracle, space.scores, space.covariance(sums), float(sums.covariance_error().norm()))
     kurtosis = torch.full_like(sums.flips, math.inf) if powers is None else _kurtosis(powers[:, :-1])
     return Truth(

@@ -44,5 +44,5 @@ def test_an_oracle_without_it_says_so() -> None:
 
 
 def test_refuses_a_space_that_is_too_large() -> None:
-    with pytest.raises(ValueError, match=r"`rank` got a space of about 10\*\*70 structures; expected at most 2\*\*62"):
+    with pytest.raises(ValueError, match=r"`rank` got a space of [\d.e+]+ structures; expected at most 2\*\*62"):
         LinearChain().rank(torch.zeros(100, 5, 5))

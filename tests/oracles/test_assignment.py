@@ -66,7 +66,7 @@ def test_ranks_reach_the_largest_size_that_has_them() -> None:
     structure = ORACLE.enumerate((20, 20), start=last, stop=last + 1)
     assert torch.equal(structure[0], torch.eye(20).flip(0))
     assert ORACLE.rank(structure).tolist() == [last]
-    with pytest.raises(ValueError, match=r"`enumerate` got a space of about 10\*\*20 structures; expected at most 2\*\*62"):
+    with pytest.raises(ValueError, match=r"`enumerate` got a space of [\d.e+]+ structures; expected at most 2\*\*62"):
         ORACLE.enumerate((21, 21), start=0, stop=1)
 
 

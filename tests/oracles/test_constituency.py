@@ -416,7 +416,7 @@ def test_messages() -> None:
         ORACLE.argmax(torch.zeros(3, 4))
     with pytest.raises(ValueError, match=r"`enumerate` got event shape \(3,\); expected \(n, n\)"):
         ORACLE.enumerate((3,))
-    with pytest.raises(ValueError, match=r"`enumerate` got a space of about 10\*\*21 structures; expected at most 2\*\*62"):
+    with pytest.raises(ValueError, match=r"`enumerate` got a space of [\d.e+]+ structures; expected at most 2\*\*62"):
         ORACLE.enumerate((40, 40), 0, 1)
     assert ORACLE.event_shape(length=7) == (7, 7)
     with pytest.raises(ValueError, match=r"`constituency.event_shape` got sizes nothing; expected length"):

@@ -82,7 +82,7 @@ def test_ranks_of_a_large_space(single_root: bool) -> None:
         assert oracle.rank(trees).tolist() == list(range(start, start + 5))
         assert bool((trees.sum(-2)[:, 1:] == 1).all())
         assert not single_root or bool((trees[:, 0].sum(-1) == 1).all())
-    with pytest.raises(ValueError, match=r"`enumerate` got a space of about 10\*\*\d+ structures; expected at most 2\*\*62"):
+    with pytest.raises(ValueError, match=r"`enumerate` got a space of [\d.e+]+ structures; expected at most 2\*\*62"):
         oracle.enumerate((41, 41), 0, 1)
 
 

@@ -117,7 +117,7 @@ def test_ranks_of_a_large_space() -> None:
     assert actions[0] == [0] * 35 + [1] * 34
     assert actions[-1] == [0] + [0, 1] * 34
     assert actions == sorted(actions)
-    with pytest.raises(ValueError, match=r"`rank` got a space of about 10\*\*19 structures; expected at most 2\*\*62"):
+    with pytest.raises(ValueError, match=r"`rank` got a space of [\d.e+]+ structures; expected at most 2\*\*62"):
         GLOBAL.rank(torch.zeros(38, 38, 2))
 
 

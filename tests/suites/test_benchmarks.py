@@ -58,7 +58,7 @@ def test_parameters_do_not_follow_the_measured_commit() -> None:
 
 
 def test_every_operation_of_every_capability_is_measured() -> None:
-    about_sizes = {"event_shape", "count", "read_mask", "pad", "forbids_nothing", "free_parts", "feasible", "steps"}
+    about_sizes = {"event_shape", "count", "read_mask", "pad", "forbids_nothing", "free_parts", "feasible", "steps", "sums_in_reach"}
     kinds = [kind for module in (base, capabilities) for _, kind in inspect.getmembers(module, inspect.isclass)]
     offered = {name for kind in kinds if issubclass(kind, base.Oracle) for name, _ in inspect.getmembers(kind, callable)}
     methods = {name for name in offered if not name.startswith("_")} - about_sizes

@@ -67,7 +67,7 @@ def test_the_fisher_information_is_the_curvature_of_the_divergence(name):
 
 
 def test_a_large_space_is_refused():
-    with pytest.raises(ValueError, match=rf"`StructureTable` got a space of .* structures; expected at most {CAP}, choose smaller sizes"):
+    with pytest.raises(ValueError, match=rf"`StructureTable` got a space of .* structures; expected at most {CAP:,}, choose smaller sizes"):
         StructureTable.of(Subset(10), lambda z: z.sum(-1), torch.zeros(20))
 
 

@@ -658,10 +658,10 @@ def test_a_part_of_a_file_can_be_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scores": "scors"}, r"^\S*mine\.npz: got the unknown key 'scors'; did you mean scores"),
+        ({"scores": "scors"}, r"^\S*mine\.npz: found no array 'scors' for scores, the file has 'scores'"),
         ({"loss": "quadratik"}, r"^\S*mine\.npz: got the unknown loss 'quadratik'; did you mean quadratic"),
         ({"loss": "downstream"}, r"^\S*mine\.npz: `make_loss` got 'downstream', which needs frames and a classifier"),
-        ({"oracle": "subset[k=9]", "scores": "flat"}, r"^\S*mine\.npz: key 'flat\[0\]' has shape \(3,\): .*expected n >= k"),
+        ({"oracle": "subset[k=9]", "scores": "flat"}, r"^\S*mine\.npz: key 'flat' has shape \(6, 3\): .*expected n >= k"),
         ({"scores": "hole"}, r"^\S*mine\.npz: key 'hole\[2\]' holds nan at index \(1, 1\)"),
     ],
 )

@@ -177,7 +177,7 @@ def test_rows_come_back_from_a_cell_file_as_they_were(tmp_path):
         ({"loss": "quadratik"}, r"unknown loss 'quadratik'; did you mean quadratic"),
         ({"dtype": "float16x"}, r"unknown dtype 'float16x'; did you mean"),
         ({"tier": "exactly"}, r"unknown tier 'exactly'; did you mean exact"),
-        ({"device": "warp"}, r"device='warp', which is not at hand"),
+        ({"device": "warp"}, r"device='warp'; expected cpu, cuda"),
         ({"instances": 0}, r"instances=0, batch_size=4096; expected at least 1"),
         ({"effort": dataclasses.replace(SMALL.effort, replicates=3)}, r"replicates=3, most_replicates=256; expected at least 64"),
         ({"effort": dataclasses.replace(SMALL.effort, most_replicates=128)}, r"replicates=256, most_replicates=128; expected at least 64"),

@@ -140,7 +140,7 @@ def test_an_oracle_with_other_sizes_is_refused():
 
 def test_samples_that_an_estimator_refuses():
     assert with_samples(Reinforce(), 8).num_samples == 8
-    with pytest.raises(UnfitError, match="expected at least 2"):
+    with pytest.raises(UnfitError, match="expected an integer >= 2"):
         with_samples(LeaveOneOut(), 1)
 
 
