@@ -93,11 +93,12 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
     arrays = (torch.arange(count), rows.contiguous(), counted.contiguous(), mean, gap, support)
     kernels.launch(project, arrays, kernel.options, MAP_CALLS * kernel.operations)
     columns = zip(*(found[item] for item in sorted(found)), strict=True)
-    parts, sizes, weights = (np.concatenate(column) for column in columns)
+    # In memory of torch, like all results.
+    parts, sizes, weights = (torch.cat([torch.from_numpy(piece) for piece in column]) for column in columns)
     kept = event if inside is None else inside.shape[1:]
     if kept != event:
-        parts = np.ravel_multi_index(np.unravel_index(parts, event), kept).astype(np.int32)
-    lists = AtomLists(parts, sizes, torch.from_numpy(weights), support, kept)
+        parts = torch.tensor(np.ravel_multi_index(np.unravel_index(parts.numpy(), event), kept), dtype=torch.int32)
+    lists = AtomLists(parts.numpy(), sizes.numpy(), weights, support, kept)
     return Projection(gap=gap, decompose=lists.decompose, mean=mean.unflatten(1, event)[(slice(None), *map(slice, kept))], lists=lists)
 
 

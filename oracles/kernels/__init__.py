@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -56,6 +57,25 @@ def disabled() -> Iterator[None]:
         yield
     finally:
         _enabled.reset(token)
+
+
+_shown: ContextVar[bool] = ContextVar("structgrad_kernels_shown", default=False)
+
+
+@contextmanager
+def shown_to_torch() -> Iterator[None]:
+    """Let torch's own record of its memory show what kernels on the CPU take, in this context: results, and the workspace of every call.
+
+    Each call runs in one thread. Python traces its memory meanwhile, which slows it.
+    """
+    traced, token = tracemalloc.is_tracing(), _shown.set(True)
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+        if not traced:
+            tracemalloc.stop()
 
 
 class Kernel(NamedTuple):
@@ -135,7 +155,7 @@ def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...],
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Zeros for a kernel's results. From `HUGE` on, NumPy allocates them: it asks for huge pages, which takes a quarter of the time."""
-    if math.prod(shape) * dtype.itemsize < HUGE or not dtype.is_floating_point:
+    if math.prod(shape) * dtype.itemsize < HUGE or not dtype.is_floating_point or _shown.get():
         result = torch.empty(shape, dtype=dtype)
         result.numpy().fill(0)
         return result
@@ -165,6 +185,9 @@ def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], option
     Rows are independent of each other, so that the result does not depend on how they are split.
     """
     arrays = [_array(tensor) for tensor in tensors]
+    if _shown.get():
+        _call_and_show(function, arrays, options)
+        return
     rows = arrays[0].shape[0]
     threads = min(torch.get_num_threads(), rows, rows * operations // GRAIN) if rows > 1 else 1
     if threads <= 1:
@@ -176,6 +199,17 @@ def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], option
     function(*(array[slices[0]] for array in arrays), *options)
     for other in others:
         other.result()
+
+
+def _call_and_show(function: _Function, arrays: list[np.ndarray], options: tuple[Any, ...]) -> None:
+    """Call a kernel, then take as much from torch, for a moment, as it took at most: numba asks Python for its memory, which traces it."""
+    # The interpreter keeps released tuples to use them again: as long as there are some, the call takes none from memory.
+    spare = [tuple([None] * size) for size in range(20) for _ in range(16)]
+    del spare
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    function(*arrays, *options)
+    torch.empty(tracemalloc.get_traced_memory()[1] - before, dtype=torch.uint8)
 
 
 def _array(tensor: Tensor | np.ndarray) -> np.ndarray:

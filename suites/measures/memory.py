@@ -1,9 +1,11 @@
-"""Peak memory of a training step, as torch's allocators count it."""
+"""Peak memory of a training step, as torch's allocators count it, with what kernels take."""
 
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -12,17 +14,19 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from ...estimators.base import Estimator, Loss, check_call
+from ...oracles import SeedBlocks, kernels
 from ..base import Problem
 from ..statistics import seeds
 from ..suite import Context, Finding, Suite
-from .timing import forward_pass, single_thread, time_once, timing_batch
+from .timing import forward_pass, single_thread, timing_batch
 
 
 def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu") -> int:
     """The most bytes that a call took from torch and held at one time, not counting what was held before.
 
-    Only torch's allocations count: no interpreter, no imported library, so that small tensors are visible, unlike in a process's resident
-    set. On CUDA the caching allocator's own counter is read; on the CPU the profiler's record of every allocation and release is summed.
+    Tensors count and what kernels take: no interpreter, no imported library, so that small tensors are visible, unlike in the resident set
+    of a process. On CUDA the caching allocator's own counter is read; on the CPU the profiler's record of every allocation and release is
+    summed. Nothing is collected as garbage meanwhile: what hangs in cycles is held until the call ends.
 
     Args:
         call: takes no arguments, and releases nothing that was held before.
@@ -36,7 +40,20 @@ def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu
         8000
     """
     place = torch.device(device)
-    return _cuda_peak(call, place) if place.type == "cuda" else _cpu_peak(call)
+    with _no_collections():
+        return _cuda_peak(call, place) if place.type == "cuda" else _cpu_peak(call)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """A collection in the middle of a call would release what was held before, sooner in one run and later in another."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _cuda_peak(call: Callable[[], object], device: torch.device) -> int:
@@ -49,40 +66,56 @@ def _cuda_peak(call: Callable[[], object], device: torch.device) -> int:
 
 
 def _cpu_peak(call: Callable[[], object]) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded, kernels.shown_to_torch():
         call()
     results = None if recorded.profiler is None else recorded.profiler.kineto_results
     if results is None:
         raise RuntimeError("`peak_memory` got no record from torch's profiler; expected a build of torch with the profiler (Kineto)")
     changes = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
-    return max(accumulate(size for _, size in sorted(changes, key=lambda change: change[0])), default=0)
+    return int(max(accumulate((size for _, size in sorted(changes, key=lambda change: change[0])), initial=0)))
 
 
 def training_memory(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> dict[str, float]:
     """Peak bytes of one training step on a batch of scores, and how they grow with the batch.
 
     Args:
-        estimator: in training, as `time_once` runs it; on two rows before, because what is kept for later calls does not count.
+        estimator: in training. Every step is taken once before, because what is kept for later calls does not count.
         oracle: what it runs on.
         loss: ``[..., *batch, *event] -> [..., *batch]``.
         scores: ``[rows, *event]``, an even number of rows.
 
     Returns:
-        ``forward_memory``, ``peak_memory`` (forward and backward), and ``memory_per_row``, what a row of the second half adds.
+        ``forward_memory``, ``peak_memory`` (forward and backward), and ``memory_per_row``: what every row adds when the first half of the
+        rows is there twice, with the same noise, so that both halves take the same.
     """
     check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
-    device, half = scores.device, len(scores) // 2
-    time_once(estimator, oracle, loss, scores[:2])
-    forward = peak_memory(lambda: _forward(estimator, oracle, loss, scores), device=device)
-    small, large = (
-        peak_memory(functools.partial(time_once, estimator, oracle, loss, rows), device=device) for rows in (scores[:half], scores)
-    )
-    return {"forward_memory": float(forward), "peak_memory": float(large), "memory_per_row": (large - small) / half}
+    rows = len(scores) // 2
+
+    def peak(batch: Tensor, backward: bool, repeats: int = 0) -> int:
+        def generator() -> torch.Generator:
+            return SeedBlocks(tuple(range(rows)) * repeats, 1, batch.device) if repeats else torch.Generator(batch.device).manual_seed(0)
+
+        step = functools.partial(_step, estimator, oracle, loss, batch)
+        with _no_collections():
+            step(generator(), backward)
+            return peak_memory(functools.partial(step, generator(), backward), device=batch.device)
+
+    half = scores[:rows]
+    added = peak(torch.cat([half, half]), True, repeats=2) - peak(half, True, repeats=1)
+    return {
+        "forward_memory": float(peak(scores, False)),
+        "peak_memory": float(peak(scores, True)),
+        "memory_per_row": added / rows,
+    }
 
 
-def _forward(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> Tensor:
+def _step(  # noqa: PLR0913, PLR0917
+    estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, generator: torch.Generator, backward: bool
+) -> None:
     leaf = scores.detach().clone().requires_grad_()
-    return forward_pass(estimator, oracle, loss, leaf, torch.Generator(scores.device).manual_seed(0)).sum()
+    value = forward_pass(estimator, oracle, loss, leaf, generator).sum()
+    if backward:
+        torch.autograd.grad(value, leaf, allow_unused=True)
 
 
 class Memory(Suite):
@@ -93,6 +126,7 @@ class Memory(Suite):
 
     name: ClassVar[str] = "memory"
     summary: ClassVar[str] = "peak bytes of a training step, and what one more row adds"
+    version: ClassVar[int] = 2
     exclusive: ClassVar[bool] = True
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:

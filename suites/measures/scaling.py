@@ -73,6 +73,7 @@ class Scaling(Suite):
 
     name: ClassVar[str] = "scaling"
     summary: ClassVar[str] = "time and memory against length, batch and samples, variance against samples, with fitted exponents"
+    version: ClassVar[int] = 2
     exclusive: ClassVar[bool] = True
     together: ClassVar[bool] = True
 

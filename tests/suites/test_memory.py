@@ -1,14 +1,25 @@
 from __future__ import annotations
 
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from structgrad.estimators import Reinforce
-from structgrad.oracles import Subset
+from structgrad.estimators import ESTIMATORS, Reinforce, make_estimator
+from structgrad.oracles import Constituency, Subset, kernels
 from structgrad.suites.measures import memory
 from structgrad.suites.measures.memory import Memory, peak_memory, training_memory
+from structgrad.suites.problems.losses import make_loss
+from tests.estimator_cases import a_case_for, numbers
+from tests.helpers import structures
 from tests.suites.planted import CONTEXT, Hungry, problem
 
 KILOBYTES = 1000
@@ -33,6 +44,50 @@ def test_memory_held_at_once_adds_up() -> None:
 def test_memory_of_before_does_not_count() -> None:
     held = torch.empty(1000 * KILOBYTES, dtype=torch.uint8)
     assert peak_memory(lambda: held.zero_()) == 0
+
+
+@contextmanager
+def eager_collector() -> Iterator[None]:
+    """Garbage is collected at every turn."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def test_what_hangs_in_a_cycle_is_held_until_the_call_ends() -> None:
+    """And not until the interpreter likes to collect it."""
+
+    def call() -> None:
+        cycle: list[object] = [torch.empty(1000 * KILOBYTES, dtype=torch.uint8)]
+        cycle.append(cycle)
+        del cycle
+        with eager_collector():
+            [[] for _ in range(1000)]
+            torch.empty(600 * KILOBYTES, dtype=torch.uint8)
+
+    assert peak_memory(call) == 1600 * KILOBYTES
+
+
+def test_what_kernels_take_counts() -> None:
+    """Their workspace while they run, and results of any size."""
+
+    def kernel(rows: np.ndarray) -> None:
+        rows += np.ones(100 * KILOBYTES).sum()
+
+    rows, large = torch.zeros(8, dtype=torch.float64), (kernels.HUGE // 8 + 1,)
+    workspace = peak_memory(lambda: kernels.launch(kernel, (rows,), (), 1))
+    assert 800 * KILOBYTES <= workspace <= 802 * KILOBYTES
+    assert peak_memory(lambda: kernels.zeros(large, torch.float64)) == 8 * large[0]
+    assert rows.tolist() == [100 * KILOBYTES] * 8
+
+
+def test_the_workspace_of_a_compiled_kernel_counts() -> None:
+    scores = torch.zeros(1, 100, 100, dtype=torch.float64)
+    Constituency().log_partition(scores)
+    assert peak_memory(lambda: Constituency().log_partition(scores)) >= 8 * 100**2
 
 
 def test_the_backward_pass_counts() -> None:
@@ -79,3 +134,48 @@ def test_the_suite_repeats_to_the_byte() -> None:
     assert first == second
     assert [finding.metric for finding in first] == ["forward_memory", "peak_memory", "memory_per_row"] * 2
     assert all(finding.value is not None and finding.value > 0 for finding in first)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_takes_the_same_whenever_garbage_is_collected(name: str) -> None:
+    case, estimator = a_case_for(name), make_estimator(name)
+    loss = make_loss("mlp" if estimator.evaluations().loss_gradients else "black_box", structures(case)[0].double(), case.oracle, seed=0)
+    scores = numbers(16, *case.event)
+    first = training_memory(estimator, case.oracle, loss, scores)
+    with eager_collector():
+        second = training_memory(estimator, case.oracle, loss, scores)
+    assert first == second
+    assert first["memory_per_row"] >= 0
+    assert 0 < first["forward_memory"] <= first["peak_memory"]
+
+
+PROGRAM = """
+import json
+from structgrad.estimators import ESTIMATORS, make_estimator
+from structgrad.suites.measures.memory import Memory
+from structgrad.suites.problems.named import load
+from structgrad.suites.suite import Context
+found = []
+for name in ("shift_reduce_regimes", "categorical_regimes", "constituency_regimes", "subset_regimes"):
+    problem = load(name, "h=0.95", instances=1, data=None)
+    made = {each: make_estimator(each) for each in ESTIMATORS}
+    event = tuple(problem.instances[0].scores.shape)
+    fitting = {each: it for each, it in made.items() if it.incompatibility(problem.oracle, event) is None}
+    found += [(name, each.estimator, each.metric, each.value) for each in Memory().findings(problem, fitting, Context())]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.sweep
+def test_every_process_finds_the_same() -> None:
+    """The small form is above: the same process at another time."""
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
+    first, second = (
+        json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2]).stdout)
+        for _ in range(2)
+    )
+    assert len(first) > 3 * 4 * 40
+    assert [each[:3] for each in first] == [each[:3] for each in second]
+    for one, other in zip(first, second, strict=True):
+        assert one[3] >= 0, one
+        assert other[3] == pytest.approx(one[3], rel=0.02), one
