@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from ...oracles.base import Oracle, SamplingOracle
 from ...oracles.options import Count, NonNegative
 from ...oracles.random_streams import random_uniform
+from ...oracles.row_products import row_products
 from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
 
 HIDDEN = 16
 FIT_SAMPLES, FIT_STEPS, FIT_RATE = 64, 100, 0.05
+FIT_GAIN = 1e-9
+"""By which share of the error a step must be better than all before it: less is rounding."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class LearnedBaseline(Estimator[SamplingOracle]):
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
+    version: ClassVar[int] = 2
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)
@@ -123,16 +127,26 @@ class SmallNetwork(nn.Module):
         """The predicted loss."""
         event_ndim = self.parts.ndim
         known = torch.where(self.parts & scores.isfinite(), scores.double(), 0).flatten(scores.ndim - event_ndim)
-        hidden = (known @ self.hidden[:, 1:].mT + self.hidden[:, 0]).tanh()
-        return self.location + self.spread * (hidden @ self.out[1:] + self.out[0])
+        hidden = (row_products(known, self.hidden[:, 1:]) + self.hidden[:, 0]).tanh()
+        return self.location + self.spread * (row_products(hidden, self.out[1:].unsqueeze(0)).squeeze(-1) + self.out[0])
 
     def fit(self, scores: Tensor, losses: Tensor) -> None:
-        """Least squares on losses ``[N, *batch]``, by a few steps of Adam that start from their mean."""
+        """Least squares on losses ``[N, *batch]``, by a few steps of Adam that start from their mean; the best step is kept.
+
+        At a minimum, such as the mean is at scores that are all alike, Adam blows rounding up into steps.
+        """
         self.location.copy_(losses.mean())
         self.spread.copy_(losses.std(correction=0).clamp(min=1e-12))
         optimiser = torch.optim.Adam(self.parameters(), lr=FIT_RATE)
+        least, best = math.inf, list[Tensor](self.parameters())
         with torch.enable_grad():
             for _ in range(FIT_STEPS):
                 optimiser.zero_grad()
-                ((self(scores) - losses) / self.spread).square().mean().backward()
+                error = ((self(scores) - losses) / self.spread).square().mean()
+                if float(error.detach()) < (1 - FIT_GAIN) * least:
+                    least, best = float(error.detach()), [parameter.detach().clone() for parameter in self.parameters()]
+                error.backward()
                 optimiser.step()
+        with torch.no_grad():
+            for parameter, kept in zip(self.parameters(), best, strict=True):
+                parameter.copy_(kept)

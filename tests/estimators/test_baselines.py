@@ -29,6 +29,7 @@ from structgrad.estimators import (
     half_variance,
 )
 from structgrad.estimators.base import with_gradient
+from structgrad.estimators.score_function.learned import FIT_SAMPLES
 from structgrad.estimators.score_function.reinforce import scores_of
 from structgrad.oracles import Categorical, SamplingOracle, SeedBlocks
 from structgrad.suites.measures.bias import Sampling, measure
@@ -235,6 +236,19 @@ def test_warming_up_predicts_the_expected_loss(case: OracleCase) -> None:
     ours = warmed.gradient(loss, case.oracle, scores, generator=seeded(1))
     theirs = pickle.loads(pickle.dumps(warmed)).gradient(loss, case.oracle, scores, generator=seeded(1))
     assert torch.equal(ours, theirs)
+
+
+def test_a_fitted_network_does_not_blow_up_rounding() -> None:
+    """At one score tensor it can learn the mean of the losses alone."""
+
+    def fitted(loss: Loss) -> float:
+        module = LearnedBaseline().warmed_up(loss, Categorical(), SCORES, generator=seeded()).module
+        assert module is not None
+        return float(module(SCORES).detach())
+
+    samples = Categorical().sample(SCORES, FIT_SAMPLES, generator=seeded())
+    assert fitted(table_loss) == pytest.approx(float(table_loss(samples).mean()), rel=1e-12)
+    assert fitted(lambda z: table_loss(z) * (1 + 1e-15)) == pytest.approx(fitted(table_loss), rel=1e-12)
 
 
 def test_a_warm_baseline_is_unbiased_and_of_less_variance() -> None:
