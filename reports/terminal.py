@@ -23,6 +23,9 @@ MARKS = {"unbiased-exact": ("=", "green"), "equivalent": ("≈", "cyan"), "unres
 LEGEND = "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! biased although it declares otherwise"
 """What the marks beside a bias say."""
 
+COMPILING = "compiling kernels (once per machine)"
+"""What a process is at when it measures nothing for a while, the first time."""
+
 _PIPED_WIDTH = 240
 _QUIET_SECONDS = 10.0
 
@@ -76,6 +79,22 @@ class Voice:
             self.console().print(f"\n{found['title']}", style="bold", markup=False, soft_wrap=True)
             self.console().print(shown)
 
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Say once, on standard error, that this process compiles kernels, when it begins to."""
+        from ..oracles.kernels import notices
+
+        said = False
+
+        def tell(begins: bool) -> None:
+            nonlocal said
+            if begins and not (said or self.quiet):
+                console(error=True).print(f"{COMPILING} ...", style="dim", markup=False, soft_wrap=True)
+            said = said or begins
+
+        with notices.listening(tell):
+            yield
+
     def outcome(self, record: dict[str, Any]) -> None:
         """One line for a program."""
         self.told.append(("outcome", record))
@@ -124,7 +143,8 @@ def display(snapshot: Snapshot) -> Group:
     bar.add_row(ProgressBar(total=max(snapshot.total, 1), completed=snapshot.finished, width=40), Text(_overall(snapshot)))
     workers = Table.grid(padding=(0, 2))
     for busy in snapshot.busy:
-        workers.add_row(Text(busy.worker, style="dim"), Text(duration(busy.seconds), justify="right"), Text(busy.label))
+        doing = f"{busy.label}: {COMPILING}" if busy.compiling else busy.label
+        workers.add_row(Text(busy.worker, style="dim"), Text(duration(busy.seconds), justify="right"), Text(doing))
     return Group(bar, workers)
 
 
@@ -133,6 +153,7 @@ def _overall(snapshot: Snapshot) -> str:
         f"{snapshot.finished}/{snapshot.total} cells",
         *([f"{snapshot.failed} failed"] if snapshot.failed else []),
         *([f"about {duration(snapshot.left)} left"] if snapshot.left and snapshot.finished < snapshot.total else []),
+        *([COMPILING] if any(busy.compiling for busy in snapshot.busy) else []),
     ]
     return ", ".join(parts)
 
@@ -151,13 +172,18 @@ def duration(seconds: float) -> str:
 
 
 def plain_progress(*, quiet: float = _QUIET_SECONDS, named: bool = False) -> Progress:
-    """A line at the start, at the end, and in between at most once in a while; or one for every cell that is finished."""
-    last = -float("inf")
+    """A line at the start, at the end, and in between at most once in a while; or one for every cell that is finished.
+
+    Where a compilation begins there is one too.
+    """
+    last, compiled = -float("inf"), False
 
     def report(snapshot: Snapshot) -> None:
-        nonlocal last
+        nonlocal last, compiled
         ending = snapshot.finished == snapshot.total and snapshot.label != ""
-        if ending or (time.monotonic() - last >= quiet and (snapshot.label != "" or not named)):
+        begins = not compiled and any(busy.compiling for busy in snapshot.busy)
+        compiled = compiled or begins
+        if ending or begins or (time.monotonic() - last >= quiet and (snapshot.label != "" or not named)):
             last = time.monotonic()
             sys.stderr.write(f"{_overall(snapshot)} {snapshot.label}".rstrip() + "\n")
             sys.stderr.flush()

@@ -16,10 +16,13 @@ from typing import Any
 
 from llvmlite.binding import Linkage  # type: ignore[import-untyped]
 from numba import njit
+from numba.core import event
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+
+from . import notices
 
 try:
     import fcntl
@@ -83,13 +86,35 @@ def _turn(folder: Path, name: str) -> Iterator[None]:
     """
     file = _lock_file(folder, os.getpid())
     byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
-    if file is None or not _lock(file, fcntl.LOCK_EX, byte):
+    if file is None or not (_lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB, byte) or _waited(file, byte)):
         yield
         return
     try:
         yield
     finally:
         _lock(file, fcntl.LOCK_UN, byte)
+
+
+def _waited(file: int, byte: int) -> bool:
+    """The lock after whoever compiles the function, who is waited for; whether there is such a lock at all."""
+    notices.begin()
+    try:
+        return _lock(file, fcntl.LOCK_EX, byte)
+    finally:
+        notices.end()
+
+
+class _Compiling(event.Listener):
+    """Tells of what is compiled here; what the cache holds is loaded without a word."""
+
+    def on_start(self, _: event.Event) -> None:
+        notices.begin()
+
+    def on_end(self, _: event.Event) -> None:
+        notices.end()
+
+
+event.register("numba:compile", _Compiling())
 
 
 def _lock(file: int, how: int, byte: int) -> bool:

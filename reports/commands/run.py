@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -226,6 +227,15 @@ def run(  # noqa: PLR0913 - one parameter per option
         float | None,
         typer.Option(help="GiB that a worker may take.", metavar="GIB", rich_help_panel=_MACHINE, show_default="none"),
     ] = None,
+    longest_cell: Annotated[
+        str | None,
+        typer.Option(
+            help="A plan of which one cell is estimated to take longer is refused: 2h, 3d.",
+            metavar="DURATION",
+            rich_help_panel=_MACHINE,
+            show_default="1h, and no limit with the preset thorough",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda, cuda:1, ...", metavar="NAME", rich_help_panel=_MACHINE)] = "cpu",
     timing: Annotated[
         bool, typer.Option("--timing/--no-timing", help="Whether suites that need the machine alone take part.", rich_help_panel=_WHAT)
@@ -264,7 +274,7 @@ def run(  # noqa: PLR0913 - one parameter per option
     Exit codes: 0 all well, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
     """
     given = locals()
-    with sentences():
+    with sentences(), ExitStack() as stack:
         from ..plans import again
         from ..terminal import Voice
 
@@ -276,7 +286,7 @@ def run(  # noqa: PLR0913 - one parameter per option
 
         from ...suites.running.course import Course
         from ...suites.running.plan import CORES, Machine
-        from ...suites.running.presets import DEFAULT, plan_of
+        from ...suites.running.presets import DEFAULT, PRESETS, plan_of
         from .. import launch
         from ..plans import durations, options, outline, repeat
 
@@ -308,13 +318,18 @@ def run(  # noqa: PLR0913 - one parameter per option
         )
         workers = max(CORES // threads, 1) if jobs is None else jobs
         machine = Machine(workers, durations.optional_seconds(timeout, "--timeout"), memory_limit, engine, address)
-        course = Course(rerun, durations.optional_seconds(budget, "--budget"), fail_fast)
+        longest = durations.optional_seconds(longest_cell, "--longest-cell")
+        course = Course(rerun, durations.optional_seconds(budget, "--budget"), fail_fast, longest)
         launch.pin_threads(threads)
+        stack.enter_context(voice.compiling())
         plan = plan if seconds else options.within_budget(plan, workers, course.budget)
         command = repeat.command(plan, out, preset=chosen, machine=machine, course=course)
         cells = launch.planned(plan, machine)
+        found = outline.outline(plan, cells, machine, chosen)
         if dry_run:
-            outline.show(outline.outline(plan, cells, machine, chosen), cells, plan, machine, command if as_json else None)
+            outline.show(found, cells, plan, machine, command if as_json else None)
+        outline.check_affordable(found, plan, machine, course.longest or PRESETS[chosen].longest)
+        if dry_run:
             return
         work = launch.Launch(plan, cells, launch.prepare(plan, out, fresh=fresh), machine, chosen, command, course, voice, asked)
         try:

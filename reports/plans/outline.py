@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...oracles.magnitudes import beyond_memory
 from ...suites.measures import SUITES
+from ...suites.running.compiling import SECONDS, uncompiled
 from ...suites.running.plan import Machine, Plan
 from ...suites.running.progress import CostModel
 from ...suites.running.scores import sample
 from ...suites.running.work import Cell, Grid
 from ..terminal import console, duration
+from .durations import written
 
 WORKER_BYTES = 0.45 * 2**30
 """What a worker takes after its imports and its first compiled kernels, as measured."""
@@ -23,6 +27,9 @@ COPIES = 40
 """Tensors of a launch that live at one time, as measured on the preset quick: samples, losses, gradients, in float64."""
 
 _SKIPS_SHOWN = 20
+
+_NOTED = 5.0
+"""Seconds of compilation that are worth a word."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,9 @@ class Outline:
         problems, stages, estimators: names.
         suites: cells and instances of each suite.
         cells, skipped: how many cells, how many pairs that do not fit.
-        structures: to be enumerated at most. ``seconds, bytes``: of the whole run, estimated. ``workers``: processes.
+        structures: to be enumerated at most. ``seconds, bytes``: of the whole run from the command to its end, estimated.
+        compiling: of the seconds, those in which kernels are compiled that this machine has not compiled yet.
+        longest: the label of the cell that takes longest, and its seconds. ``workers``: processes.
     """
 
     preset: str
@@ -48,11 +57,15 @@ class Outline:
     structures: int
     seconds: float
     bytes: float
+    compiling: float
+    longest: tuple[str, float]
     workers: int
 
 
 def outline(plan: Plan, work: Grid, machine: Machine, preset: str) -> Outline:
     """Lay the grid of a plan out; nothing is measured."""
+    costs, compiling = CostModel(plan), SECONDS * uncompiled(_structures_of(plan, work.cells))
+    longest = max(work.cells, key=costs.seconds, default=None)
     instances = Counter(cell.suite for cell in work.cells for _ in range(cell.instances))
     return Outline(
         preset=preset,
@@ -64,7 +77,9 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str) -> Outline:
         cells=len(work.cells),
         skipped=len(work.skips),
         structures=_structures(plan, work.cells),
-        seconds=CostModel(plan).left(work.cells, machine.jobs),
+        seconds=costs.whole(work.cells, machine.jobs) + compiling,
+        compiling=compiling,
+        longest=("", 0.0) if longest is None else (longest.label, costs.seconds(longest)),
         bytes=_bytes(plan, machine, work.cells),
         workers=max(machine.jobs, 1),
     )
@@ -74,15 +89,36 @@ def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
     """An outline for people."""
     limit = f"{plan.effort.replicates} to {plan.effort.most_replicates} replicates within {plan.effort.seconds:g} s"
     quick = ": a first look, not for conclusions; --preset standard measures in earnest" if found.preset == "quick" else ""
+    compiling = f", {duration(found.compiling)} of it to compile kernels, once per machine" if found.compiling >= _NOTED else ""
     return [
         f"preset {found.preset}{quick}",
         f"{len(found.problems)} problems: {', '.join(found.problems)}; stages: {', '.join(found.stages)}; scores from {found.source}",
         f"{len(found.estimators)} estimators: {', '.join(found.estimators)}",
         f"{instances_line(plan)} each, {limit}, seed {plan.seed}, {plan.dtype} on {plan.device}",
         *(f"{name}: {count} cells, {instances} instances" for name, (count, instances) in found.suites.items()),
-        f"{found.cells} cells, {found.skipped} pairs skipped; about {duration(found.seconds)} with {processes(machine)}, "
+        f"{found.cells} cells, {found.skipped} pairs skipped; about {duration(found.seconds)} with {processes(machine)}{compiling}, "
         f"about {found.bytes / 2**30:.1f} GiB of memory",
     ]
+
+
+def check_affordable(found: Outline, plan: Plan, machine: Machine, most: float) -> None:
+    """Refuse a plan that this machine cannot hold, or of which one cell takes too long; what a cluster has is its own matter.
+
+    Raises:
+        ValueError: with the figure, and what to do.
+    """
+    beyond = beyond_memory(found.bytes) if machine.engine == "local" else ""
+    if beyond:
+        raise ValueError(
+            f"the plan takes about {beyond}; choose fewer rows by --batch-size (it is {plan.batch_size}, and numbers do not depend on it), "
+            f"fewer --jobs (they are {machine.jobs}), or smaller problems"
+        )
+    label, seconds = found.longest
+    if seconds > most:
+        raise ValueError(
+            f"the plan has a cell, {label}, that takes about {duration(seconds)}, longer than {duration(most)}; choose smaller problems, "
+            f"fewer instances or other estimators, or ask for it by --longest-cell {written(math.ceil(seconds / 3600) * 3600.0)}"
+        )
 
 
 def structures_line(found: Outline) -> str:
@@ -126,6 +162,8 @@ def as_json(found: Outline, work: Grid, plan: Plan, repeat: str) -> dict[str, An
         **vars(found),
         "suites": suites,
         "seconds": round(found.seconds, 1),
+        "compiling": round(found.compiling, 1),
+        "longest": {"cell": found.longest[0], "seconds": round(found.longest[1], 1)},
         "bytes": round(found.bytes),
         "seed": plan.seed,
         "skips": [{name: getattr(row, name) for name in ("suite", "problem", "stage", "estimator", "reason")} for row in work.skips],
@@ -142,6 +180,12 @@ def _structures(plan: Plan, cells: Sequence[Cell]) -> int:
         counts = [found.oracle.count(tuple(item.scores.shape)) for item in found.instances]
         total += sum(count for count in counts if count <= plan.effort.cap) * instances // len(counts)
     return total
+
+
+def _structures_of(plan: Plan, cells: Sequence[Cell]) -> set[str]:
+    """The modules of kernels of the structures of a plan."""
+    found = {sample(plan, *scores).oracle.kernel for scores in dict.fromkeys(cell.scores for cell in cells)}
+    return {name for name in found if name is not None}
 
 
 def _bytes(plan: Plan, machine: Machine, cells: Sequence[Cell]) -> float:

@@ -18,7 +18,7 @@ _FLAGS = {"estimators": "-e", "problems": "-p", "stages": "--stage", "plugins": 
 _PLAIN = ("loss", "offset", "instances", "seed", "tier", "dtype", "device", "batch_size", "threads")
 _EFFORT = {"replicates": "--replicates", "most_replicates": "--max-replicates", "seconds": "--seconds"}
 _MACHINE = {"jobs": "--jobs", "timeout": "--timeout", "engine": "--engine", "address": "--address", "memory": "--memory-limit"}
-_COURSE = {"budget": "--budget"}
+_COURSE = {"budget": "--budget", "longest": "--longest-cell"}
 
 
 def command(plan: Plan, out: Path | None = None, *, preset: str, machine: Machine | None = None, course: Course | None = None) -> str:

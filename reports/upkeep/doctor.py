@@ -190,10 +190,10 @@ def _can_write(folder: Path) -> bool:
 
 
 def _kernels() -> Iterator[Check]:
-    from ...oracles import kernels
+    from ...suites.running.compiling import cache_folders
 
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(kernels.__file__).resolve().parent / "__pycache__")
-    warm = len(list(folder.rglob("*.nbi"))) if folder.is_dir() else 0
+    folder, *others = cache_folders()
+    warm = sum(len(list(place.rglob("*.nbi"))) for place in (folder, *others) if place.is_dir())
     writable = _can_write(folder if folder.is_dir() else folder.parent)
     if not writable:
         advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a folder that can be written"

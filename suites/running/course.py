@@ -21,12 +21,14 @@ class Course:
             those that ``failed``, again; None measures what is not finished.
         budget: seconds after which no further cell is started.
         fail_fast: whether the first cell that fails ends the run.
+        longest: seconds; a plan with a cell that is estimated to take longer is refused on the command line; None is the preset's limit.
         started: when the seconds began to count.
     """
 
     rerun: str | None = None
     budget: float | None = None
     fail_fast: bool = False
+    longest: float | None = None
     started: float = field(default_factory=time.monotonic, compare=False)
 
     def checked(self) -> Course:

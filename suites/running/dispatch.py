@@ -70,7 +70,7 @@ class Dispatcher:
 
     def busy(self) -> tuple[Busy, ...]:
         """What every worker does."""
-        return tuple(Busy(hired.worker.name, _doing(hired), hired.age()) for hired in self.hired)
+        return tuple(Busy(hired.worker.name, _doing(hired), hired.age(), hired.worker.compiling) for hired in self.hired)
 
     def close(self) -> None:
         """End all workers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,7 @@ class Preset:
     Attributes:
         summary: one line.
         suites, estimators, stages, instances, portions: as in `Plan`.
+        longest: seconds; a plan with a cell that is estimated to take longer is refused.
         everything: whether problems beyond one per structure take part: categories, policies, and real ones at their stages of training.
     """
 
@@ -54,6 +56,7 @@ class Preset:
     instances: int
     portions: Mapping[str, Portion] = field(default_factory=dict)
     everything: bool = False
+    longest: float = 3600.0
 
 
 PRESETS: dict[str, Preset] = {
@@ -87,6 +90,7 @@ PRESETS: dict[str, Preset] = {
         60,  # the smallest real set has no more
         {"wall_clock": Portion(stages=1), "memory": Portion(stages=1), "scaling": Portion(stages=1)},
         everything=True,
+        longest=math.inf,
     ),
 }
 """By name; how much work goes into one answer is in `EFFORTS`."""

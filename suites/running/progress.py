@@ -8,29 +8,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..suite import Effort
     from .plan import Plan
     from .work import Cell
 
-SECONDS: dict[str, float] = {
-    "bias": 0.15,
-    "unbiasedness": 0.3,
-    "wall_clock": 0.1,
-    "memory": 0.05,
-    "sparsity": 0.03,
-    "scaling": 5.0,
-    "descent": 2.0,
-}
-"""Per estimator and instance with the effort `quick`, measured roughly: an estimate before anything is finished."""
+FIRST = 1.0
+"""Seconds of the first cell on a problem at a stage: kernels and tables are loaded, and the exact gradients are found."""
+
+MAIN, WORKER, PAGE, ANSWER = 3.5, 2.7, 1.5, 0.004
+"""Seconds to import and plan, to start workers, which start side by side, and to write a page, of which some for every answer."""
 
 
 @dataclass(frozen=True)
 class Busy:
-    """A worker and its cell."""
+    """A worker and its cell, and whether it is compiling kernels for it, or waiting for them."""
 
     worker: str
     label: str
     seconds: float
+    compiling: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,11 +55,14 @@ class CostModel:
     """Seconds of a cell: the mean of finished cells of its suite, problem and estimators, else of fewer of these, else a rough guess."""
 
     def __init__(self, plan: Plan) -> None:
-        self.guess = {suite: seconds * _growth(plan.effort) for suite, seconds in SECONDS.items()}
+        self.plan, self.touched = plan, set[object]()
+        self._guesses: dict[str, float] = {}
+        self._firsts: dict[object, float] = {}
         self.known: dict[tuple[object, ...], tuple[float, int]] = defaultdict(lambda: (0.0, 0))
 
     def add(self, cell: Cell, seconds: float) -> None:
         """Learn from a finished cell."""
+        self.touched.add(cell.scores)
         for key in _keys(cell):
             total, count = self.known[key]
             self.known[key] = total + seconds / _size(cell), count + 1
@@ -75,17 +73,36 @@ class CostModel:
             if key in self.known:
                 total, count = self.known[key]
                 return total / count * _size(cell)
-        return self.guess.get(cell.suite, 1.0) * _size(cell)
+        if cell.identity not in self._guesses:
+            from .estimates import guess
+
+            self._guesses[cell.identity] = guess(self.plan, cell)
+        return self._guesses[cell.identity]
+
+    def _first(self, cell: Cell) -> float:
+        """What the first cell of a problem at a stage takes more than others."""
+        if cell.scores not in self._firsts:
+            from .estimates import truth_seconds
+
+            self._firsts[cell.scores] = FIRST + truth_seconds(self.plan, cell)
+        return self._firsts[cell.scores]
 
     def left(self, cells: Iterable[Cell], jobs: int) -> float:
         """Seconds for cells that are still to be measured, by so many workers, exclusive ones by one."""
-        shared = alone = 0.0
+        shared = alone = longest = 0.0
+        new = dict[object, float]()
         for cell in cells:
             if cell.exclusive:
                 alone += self.seconds(cell)
             else:
-                shared += self.seconds(cell)
-        return shared / max(jobs, 1) + alone
+                shared, longest = shared + self.seconds(cell), max(longest, self.seconds(cell))
+                if cell.scores not in self.touched:
+                    new[cell.scores] = self._first(cell)
+        return max((shared + sum(new.values())) / max(jobs, 1), longest) + alone
+
+    def whole(self, cells: Sequence[Cell], jobs: int) -> float:
+        """Seconds of a run of these cells from the command to its end; what is still to be compiled is not among them."""
+        return MAIN + WORKER * (jobs > 0) + self.left(cells, jobs) + PAGE + ANSWER * sum(map(_size, cells))
 
 
 LEAST_SECONDS = 0.05
@@ -111,11 +128,8 @@ def _size(cell: Cell) -> int:
     return cell.instances * len(cell.estimators)
 
 
-def _growth(effort: Effort) -> float:
-    """How much longer than `quick` an answer takes: a few doublings where replicates adapt."""
-    return min(effort.most_replicates / 4096, 4.0)
-
-
 def time_limit(plan: Plan, cell: Cell) -> float:
     """Seconds after which a cell is taken to hang: far above what its budget allows."""
-    return 120.0 + 3.0 * plan.effort.seconds * cell.instances * len(cell.estimators)
+    from .estimates import enumeration_seconds
+
+    return 120.0 + 3.0 * (plan.effort.seconds * _size(cell) + enumeration_seconds(plan, cell))

@@ -349,6 +349,17 @@ def test_plain_progress_is_quiet_between_start_and_end(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "0/5 cells, 1 failed, about 1 min 15 s left\n5/5 cells, 1 failed cell\n"
 
 
+def test_compiling_is_said_when_it_begins_and_where_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    idle, compiling = Busy("worker 1", "bias a", 3.2), Busy("worker 1", "bias a", 4.2, compiling=True)
+    told = terminal.plain_progress(quiet=3600)
+    for busy in (idle, compiling, compiling, idle, compiling):
+        told(Snapshot(0, 2, busy=(busy,)))
+    assert capsys.readouterr().err == "0/2 cells\n0/2 cells, compiling kernels (once per machine)\n"
+    console = Console(width=100, file=io.StringIO())
+    console.print(terminal.display(Snapshot(0, 2, busy=(compiling,))))
+    assert console.file.getvalue().splitlines()[1].split(maxsplit=4)[4].rstrip() == "bias a: compiling kernels (once per machine)"
+
+
 def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     busy = (Busy("worker 1", "bias a [cell]", 3.2), Busy("worker 2", "idle", 0.0))
     snapshot = Snapshot(1, 2, 0, "a [cell]", 61.0, busy)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from structgrad.estimators import Reinforce
 from structgrad.estimators.base import with_gradient
+from structgrad.oracles.kernels import notices
 
 
 class Failing(Reinforce):
@@ -60,6 +61,22 @@ class Killed(Reinforce):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().surrogate(loss, oracle, scores, generator=generator)
 
+
+class Compiling(Reinforce):
+    """Says that it compiles until somebody has noticed, which a file shows."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        notices.begin()
+        for _ in range(1200):
+            if os.path.exists(os.environ[NOTICED]):
+                break
+            time.sleep(0.05)
+        notices.end()
+        return super().surrogate(loss, oracle, scores, generator=generator)
+
+
+NOTICED = "STRUCTGRAD_TEST_NOTICED"
+"""The environment variable with the name of that file."""
 
 HOLD = "STRUCTGRAD_TEST_HOLD"
 """The environment variable of processes that are to be held."""

@@ -176,4 +176,4 @@ def test_costs_are_learnt_from_the_nearest_cells():
     assert model.seconds(cells["categorical_regimes", "arsm"]) == 8.0
     assert model.seconds(cells["categorical_regimes", "ste"]) == 8.0
     assert model.seconds(cells["chain_regimes", "ste"]) == 2.0
-    assert model.left([cells["chain_regimes", "ste"], cells["categorical_regimes", "arsm"]], 2) == 5.0
+    assert model.left([cells["chain_regimes", "ste"], cells["categorical_regimes", "arsm"]], 2) == 8.0  # one cell is not shared

@@ -48,6 +48,11 @@ class Worker(abc.ABC):
 
     name: str
 
+    @property
+    def compiling(self) -> bool:
+        """Whether it is compiling kernels, or waiting for another process that does, as far as that is known."""
+        return False
+
     @abc.abstractmethod
     def give(self, cell: Cell) -> None:
         """A cell to measure; the worker is ready and has none."""

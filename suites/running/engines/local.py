@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -15,10 +16,12 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from ....oracles.kernels import notices
 from ...problems.padding import PaddingWarning
 from ..cells import Failure, execute, healthy, load
 from ..plan import Machine, Plan
@@ -67,12 +70,17 @@ class LocalWorker(Worker):
         context = multiprocessing.get_context("spawn")
         self.name, self.directory, self.cell = name, duty.directory, None
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, duty), name=name, daemon=True)
-        with _main_module_kept_out():
+        self._compiling = context.RawValue("b", 0)
+        self.process = context.Process(target=_work, args=(theirs, duty, self._compiling), name=name, daemon=True)
+        with _main_module_kept_out(), _interrupts_held():
             self.process.start()
         theirs.close()
 
     cell: Cell | None
+
+    @property
+    def compiling(self) -> bool:
+        return bool(self._compiling.value)
 
     def give(self, cell: Cell) -> None:
         self.cell = cell
@@ -131,18 +139,37 @@ def _main_module_kept_out() -> Iterator[None]:
         names.update(hidden)
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C reaches the whole group: a process inherits that it waits, and hears nothing of it while it imports; the parent does."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # whose start would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # In the worker.
 
 
-def _work(pipe: Connection, duty: _Duty) -> None:
+def _work(pipe: Connection, duty: _Duty, compiling: Any) -> None:
     """Measure cells until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; what was held back meanwhile is dropped
     threading.Thread(target=_die_with_parent, daemon=True).start()
     warnings.simplefilter("ignore", PaddingWarning)  # the parent has said it
     load()
     if duty.memory is not None:
         _limit_memory(duty.memory)
     pipe.send(Ready())
+    with notices.listening(functools.partial(setattr, compiling, "value")):
+        _serve(pipe, duty)
+
+
+def _serve(pipe: Connection, duty: _Duty) -> None:
     while True:
         try:
             cell: Cell = pipe.recv()

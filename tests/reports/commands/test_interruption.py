@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,69 @@ def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path) -> Non
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
     check_that_it_goes_on(tmp_path, told, *HELD)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[str]:
+    """The commands of the children that were spawned."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    lines = []
+    for child in children:
+        with suppress(OSError):
+            lines.append(Path(f"/proc/{child}/cmdline").read_text())
+    return [line for line in lines if "spawn_main" in line]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are found in /proc")
+@pytest.mark.parametrize("moment", [0.0, 0.3, 1.0])
+def test_an_interruption_while_workers_start_is_one_sentence(tmp_path: Path, moment: float) -> None:
+    """The workers, which import for seconds before they could say what to do about it, hear Ctrl-C too."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, *words(tmp_path, "rloo", "ste"), "-j", "2"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not workers_of(process):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    time.sleep(moment)
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert "Traceback" not in told
+    assert "KeyboardInterrupt" not in told
+    if process.returncode != 0:  # where the machine was so fast that all was measured before
+        assert process.returncode == 130, told
+        assert told.splitlines()[-1].startswith("error: interrupted; ")
+
+
+HELD_BACK = """
+import multiprocessing, signal
+from multiprocessing import resource_tracker
+
+def child(pipe):
+    pipe.send(signal.pthread_sigmask(signal.SIG_BLOCK, set()))
+
+if __name__ == "__main__":
+    from structgrad.suites.running.engines.local import _interrupts_held
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    with _interrupts_held():
+        process = context.Process(target=child, args=(theirs,))
+        process.start()
+    assert ours.recv() == {signal.SIGINT}
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == set()
+    process.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no masks of signals here")
+def test_the_very_first_process_inherits_that_interrupts_wait(tmp_path: Path) -> None:
+    (tmp_path / "held_back.py").write_text(HELD_BACK)
+    subprocess.run([sys.executable, tmp_path / "held_back.py"], check=True, timeout=120, start_new_session=True)
 
 
 @pytest.fixture

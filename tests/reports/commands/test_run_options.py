@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -11,15 +12,16 @@ import pytest
 import torch
 
 from structgrad.oracles import plugins
-from structgrad.reports import results
+from structgrad.oracles.kernels import notices
+from structgrad.reports import launch, results, terminal
 from structgrad.reports.plans import config, durations
-from structgrad.suites.running import runner, store
+from structgrad.suites.running import compiling, runner, store
 from structgrad.suites.running.course import Course
 from structgrad.suites.running.grid import grid
 from structgrad.suites.running.plan import Plan
 from structgrad.suites.running.presets import plan_of
 from structgrad.suites.running.progress import CostModel, seconds_within
-from tests.reports.calling import FEW, SMALL, call, refused, without_page
+from tests.reports.calling import FEW, SMALL, call, refused, told, without_page
 from tests.suites.running_cases import HERE
 from tests.suites.running_cases import SMALL as PLAN
 
@@ -343,7 +345,7 @@ def test_quiet_and_loud(tmp_path: Path) -> None:
     assert len(quiet.stdout.splitlines()) == 4
     assert quiet.stderr == ""
     loud = call(*words, "-v", "--fresh")
-    assert [line.rpartition(" ")[2] for line in loud.stderr.splitlines()] == ["rloo", "ste"]
+    assert [line.rpartition(" ")[2] for line in told(loud).splitlines()] == ["rloo", "ste"]
 
 
 def test_a_dry_run_estimates_time_and_memory() -> None:
@@ -355,6 +357,64 @@ def test_a_dry_run_estimates_time_and_memory() -> None:
     assert "with 2 workers, about 1." in shown
     assert "GiB of memory" in shown
     assert "structures to enumerate: about" in shown
+
+
+def test_a_dry_run_counts_what_is_still_to_be_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["-p", "subset_regimes", "--builtin"]
+    monkeypatch.setattr("structgrad.reports.plans.outline.uncompiled", lambda structures: 100 * (structures == {"subset"}))
+    cold = dry(*words)
+    monkeypatch.setattr("structgrad.reports.plans.outline.uncompiled", lambda structures: 0)
+    warm = dry(*words)
+    assert cold["seconds"] == pytest.approx(warm["seconds"] + cold["compiling"])
+    assert cold["compiling"] == pytest.approx(100 * compiling.SECONDS)
+    assert "of it to compile kernels" not in call("run", "--dry-run", *words).stdout
+    monkeypatch.setattr("structgrad.reports.plans.outline.uncompiled", lambda structures: 200)
+    assert "1 min 50 s of it to compile kernels, once per machine, about" in call("run", "--dry-run", *words).stdout
+
+
+def test_compiling_while_planning_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ordinary = launch.planned
+
+    def compiling_twice(*given: Any) -> Any:
+        for _ in range(2):
+            notices.begin()
+            notices.end()
+        return ordinary(*given)
+
+    monkeypatch.setattr(launch, "planned", compiling_twice)
+    result = call("run", "--dry-run", "--json", *SMALL[1:])
+    assert result.stderr == f"{terminal.COMPILING} ...\n"
+    json.loads(result.stdout)
+
+
+def test_a_plan_beyond_memory_is_refused_with_the_figure(tmp_path: Path) -> None:
+    for words in (["--dry-run"], ["-o", tmp_path / "out"]):
+        said = call(*SMALL, "--batch-size", 10**12, *words)
+        assert said.exit_code == 2
+        assert re.search(
+            r"error: the plan takes about [\d,]+\.\d GiB of memory, and this machine has [\d.]+ GiB; choose fewer rows by --batch-size ",
+            said.stderr,
+        )
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_plan_with_a_cell_that_takes_too_long_is_refused_unless_asked_for() -> None:
+    words = ["run", "bias", "-p", "subset[n=30,k=15]", "-e", "exact[limit=200000000]", "--builtin", "--dry-run"]
+    result = call(*words)
+    assert result.exit_code == 2
+    said = re.search(
+        r"error: the plan has a cell, bias subset\[n=30,k=15] h=0\.95 exact\[limit=200000000], that takes about (\d+) h .*, longer than "
+        r"1 h 0 min; choose .*, or ask for it by --longest-cell (\d+)h",
+        result.stderr,
+    )
+    assert said
+    assert int(said[2]) == int(said[1]) + 1
+    assert call(*words, "--longest-cell", f"{said[2]}h").exit_code == 0
+    asked = dry(*words[1:-1], "--longest-cell", "20h")
+    assert "--longest-cell 72000.0" in asked["command"]
+    assert asked["longest"]["cell"].startswith("bias subset[n=30,k=15]")
+    assert asked["seconds"] > asked["longest"]["seconds"]
+    assert "--longest-cell got 'soon'" in refused(*words, "--longest-cell", "soon")
 
 
 def test_a_budget_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""Who is told that kernels are being compiled, here or by another process that this one waits for; nothing of the compiler is loaded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Listener = Callable[[bool], None]
+"""Called with True when the process begins to compile or to wait, and with False when it ends."""
+
+_listeners: list[Listener] = []
+_lock, _depth = threading.Lock(), 0
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Tell a listener of what is compiled meanwhile."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def begin() -> None:
+    """A function is being compiled, or waited for; it may compile others."""
+    _step(1)
+
+
+def end() -> None:
+    """It is there."""
+    _step(-1)
+
+
+def _step(change: int) -> None:
+    global _depth  # of the process
+    with _lock:
+        before, _depth = _depth > 0, _depth + change
+        if before != (_depth > 0):
+            for listener in _listeners:
+                listener(_depth > 0)

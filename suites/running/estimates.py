@@ -1,0 +1,81 @@
+"""What cells take, estimated from their sizes before anything is measured."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...estimators import make_estimator
+from ...estimators.base import Estimator
+from ...estimators.enumeration import TYPICAL_RATE
+from ...oracles.base import MAX_RANK
+from ..base import Instance
+from ..suite import Effort
+from ..truth.refusal import TYPICAL_RATE as TRUTH_RATE
+from .plan import Plan
+from .scores import sample
+from .work import Cell
+
+SECONDS: dict[str, float] = {
+    "bias": 0.035,
+    "unbiasedness": 0.1,
+    "wall_clock": 0.09,
+    "memory": 0.03,
+    "sparsity": 0.007,
+    "scaling": 5.0,
+    "descent": 2.0,
+}
+"""Per estimator and instance of `PARTS` parts with the effort `quick`, measured roughly: an estimate before anything is finished."""
+
+PARTS = 100
+"""Scores up to which an answer takes the same; the time grows with the rest."""
+
+BATCH_RATE = 1e7
+"""Structures times rows a second of an estimator that goes through all structures for many rows at once."""
+
+
+def guess(plan: Plan, cell: Cell) -> float:
+    """Seconds of a cell of which nothing is known but its size; passes over all structures are as long as the space is large."""
+    parts = sum(item.scores.numel() for item in _items(plan, cell)) / len(_items(plan, cell))
+    each = SECONDS.get(cell.suite, 1.0) * _growth(plan.effort) * max(parts / PARTS, 1.0)
+    return each * cell.instances * len(cell.estimators) + enumeration_seconds(plan, cell)
+
+
+def enumeration_seconds(plan: Plan, cell: Cell) -> float:
+    """Of a cell, the seconds in which its estimators go through all structures."""
+    each = 0.0
+    for name in cell.estimators:
+        estimator: Estimator[Any] = make_estimator(name)
+        took, rows = estimator.evaluations(), 1 if estimator.deterministic else plan.effort.replicates
+        each += (took.enumerations + took.listings) * (1 / TYPICAL_RATE + rows / BATCH_RATE)
+    if each == 0:
+        return 0.0
+    counts = [min(count, MAX_RANK) for count in map(_count(plan, cell), _items(plan, cell))]
+    return each * cell.instances * sum(counts) / len(counts)
+
+
+def truth_seconds(plan: Plan, cell: Cell) -> float:
+    """Of the exact gradients of a cell's problem, as far as they are enumerated."""
+    counts = [count for count in map(_count(plan, cell), _items(plan, cell)) if count <= plan.effort.cap]
+    return 2 * sum(counts) / len(_items(plan, cell)) * cell.instances / TRUTH_RATE
+
+
+def _items(plan: Plan, cell: Cell) -> Sequence[Instance]:
+    return sample(plan, *cell.scores).instances
+
+
+def _count(plan: Plan, cell: Cell) -> Callable[[Instance], int]:
+    oracle = sample(plan, *cell.scores).oracle
+    return lambda item: counted_structures(oracle, tuple(item.scores.shape))
+
+
+@functools.lru_cache(maxsize=4096)
+def counted_structures(oracle: Any, event: tuple[int, ...]) -> int:
+    """How many structures an oracle has of a shape; counted once."""
+    return int(oracle.count(event))
+
+
+def _growth(effort: Effort) -> float:
+    """How much longer than `quick` an answer takes: a few doublings where replicates adapt."""
+    return min(effort.most_replicates / 4096, 4.0)

@@ -1,0 +1,130 @@
+"""What is not compiled yet is known before a run, and what is being compiled while it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from structgrad.oracles import kernels
+from structgrad.oracles.kernels import compilation, notices
+from structgrad.suites.running import compiling
+from structgrad.suites.running.plan import Machine, Plan
+from structgrad.suites.running.progress import Snapshot
+from structgrad.suites.running.runner import run
+from tests.suites.broken_estimators import NOTICED
+from tests.suites.running_cases import FEW, broken
+
+SOURCE = Path(str(kernels.__file__)).parent / "subset.py"
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache without anything."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_an_empty_cache_lacks_the_functions_of_a_structure_and_of_what_it_calls(empty: Path) -> None:
+    several = {name: compiling.uncompiled([name]) for name in ("subset", "spanning_tree", "linear_chain")}
+    assert all(number > SOURCE.read_text().count("\n@") for number in several.values())
+    assert max(several.values()) < compiling.uncompiled(several) < sum(several.values())
+    assert compiling.uncompiled([]) < min(several.values())
+    assert {"lane_elimination", "escapes", "tree_unranking"} <= {path.stem for path in compiling._needed(("spanning_tree",))}
+
+
+def test_what_the_cache_holds_is_not_counted_unless_its_source_is_newer(empty: Path) -> None:
+    before = compiling.uncompiled(["subset"])
+    name = compiling._functions(SOURCE)[0]
+    index = empty / "kernels_1234" / f"subset.{name}-10.py311.nbi"
+    index.parent.mkdir()
+    index.touch()
+    assert compiling.uncompiled(["subset"]) == before - 1
+    os.utime(index, (1.0, 1.0))
+    assert compiling.uncompiled(["subset"]) == before
+
+
+def test_every_compiled_function_is_known() -> None:
+    """The names that the text of a module shows are those that its import makes."""
+    for name in ("subset", "spanning_tree", "lane_elimination"):
+        module: Any = importlib.import_module(f"structgrad.oracles.kernels.{name}")
+        own = {key for key, value in vars(module).items() if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__}
+        assert own == set(compiling._functions(Path(str(module.__file__))))
+
+
+TINY = """
+from structgrad.oracles.kernels.compilation import compiled
+
+@compiled
+def double(x):
+    return 2 * x
+"""
+
+
+def imported(path: Path, name: str) -> Any:
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_compiling_is_told_of_and_loading_is_not(tmp_path: Path) -> None:
+    path, heard = tmp_path / "tiny.py", list[bool]()
+    path.write_text(TINY)
+    with notices.listening(heard.append):
+        assert imported(path, "tiny").double(3) == 6
+        assert heard == [True, False]
+        assert imported(path, "tiny").double(4) == 8
+        assert heard == [True, False]
+    imported(path, "tiny").double(2.5)
+    assert heard == [True, False]
+
+
+def test_waiting_for_another_process_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if compilation.fcntl is None:
+        pytest.skip("no locks here")
+    path, heard, asked = tmp_path / "tiny.py", list[bool](), list[int]()
+    path.write_text(TINY)
+
+    def busy_once(file: int, how: int, byte: int) -> bool:
+        asked.append(how)
+        return not how & compilation.fcntl.LOCK_NB
+
+    monkeypatch.setattr(compilation, "_lock", busy_once)
+    module = imported(path, "tiny_waiting")
+    with notices.listening(heard.append), compilation._turn(tmp_path, "tiny"):
+        assert heard == [True, False]
+    assert [bool(how & compilation.fcntl.LOCK_NB) for how in asked] == [True, False, False]
+    assert module.double(1) == 2
+
+
+def test_what_compiles_others_is_told_of_once() -> None:
+    heard: list[bool] = []
+    with notices.listening(heard.append):
+        notices.begin()
+        notices.begin()
+        notices.end()
+        assert heard == [True]
+        notices.end()
+    assert heard == [True, False]
+
+
+def test_a_worker_that_compiles_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noticed = tmp_path / "noticed"
+    monkeypatch.setenv(NOTICED, str(noticed))
+    seen: list[bool] = []
+
+    def progress(snapshot: Snapshot) -> None:
+        seen.extend(busy.compiling for busy in snapshot.busy)
+        if any(seen):
+            noticed.touch()
+
+    plan = Plan(("sparsity",), ("categorical_regimes",), ("init",), broken("Compiling"), instances=1, effort=FEW)
+    rows = run(plan, tmp_path / "out", machine=Machine(jobs=1), progress=progress)
+    assert {row.status for row in rows} == {"ok"}
+    assert any(seen)
