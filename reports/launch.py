@@ -96,7 +96,10 @@ class Launch:
 
     def announce(self) -> None:
         """What will be measured, before it is."""
-        for line in (*lines(outline(self.plan, self.work, self.machine, self.preset), self.plan, self.machine), *limits_lines(self.work)):
+        for line in (
+            *lines(outline(self.plan, self.work, self.machine, self.preset, sum(self.voice.compiled)), self.plan, self.machine),
+            *limits_lines(self.work),
+        ):
             self.voice.say(line)
         self.voice.say(f"results go to {self.folder}")
         self.voice.told.append(("cells", len(self.work.cells)))

@@ -49,12 +49,14 @@ class Voice:
 
     Attributes:
         told: what was said so far, or kept for a louder voice.
+        compiled: CPU seconds in which this process has compiled kernels, while it listened for that.
     """
 
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
     told: Told = field(default_factory=list, compare=False)
+    compiled: list[float] = field(default_factory=list, compare=False)
 
     def console(self) -> Console:
         """Where lines go."""
@@ -81,16 +83,18 @@ class Voice:
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Say once, on standard error, that this process compiles kernels, when it begins to."""
+        """Say once, on standard error, that this process compiles kernels, when it begins to, and count how long."""
         from ..oracles.kernels import notices
 
-        said = False
+        said, since = False, 0.0
 
         def tell(begins: bool) -> None:
-            nonlocal said
+            nonlocal said, since
             if begins and not (said or self.quiet):
                 console(error=True).print(f"{COMPILING} ...", style="dim", markup=False, soft_wrap=True)
-            said = said or begins
+            if not begins:
+                self.compiled.append(time.process_time() - since)
+            said, since = said or begins, time.process_time()
 
         with notices.listening(tell):
             yield

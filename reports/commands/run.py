@@ -325,7 +325,7 @@ def run(  # noqa: PLR0913 - one parameter per option
         plan = plan if seconds else options.within_budget(plan, workers, course.budget)
         command = repeat.command(plan, out, preset=chosen, machine=machine, course=course)
         cells = launch.planned(plan, machine)
-        found = outline.outline(plan, cells, machine, chosen)
+        found = outline.outline(plan, cells, machine, chosen, sum(voice.compiled))
         if dry_run:
             outline.show(found, cells, plan, machine, command if as_json else None)
         outline.check_affordable(found, plan, machine, course.longest or PRESETS[chosen].longest)

@@ -42,7 +42,7 @@ class Outline:
         suites: cells and instances of each suite.
         cells, skipped: how many cells, how many pairs that do not fit.
         structures: to be enumerated at most. ``seconds, bytes``: of the whole run from the command to its end, estimated.
-        compiling: of the seconds, those in which kernels are compiled that this machine has not compiled yet.
+        compiling: of the seconds, those in which kernels are compiled that this machine had not compiled before.
         longest: the label of the cell that takes longest, and its seconds. ``workers``: processes.
     """
 
@@ -62,9 +62,9 @@ class Outline:
     workers: int
 
 
-def outline(plan: Plan, work: Grid, machine: Machine, preset: str) -> Outline:
-    """Lay the grid of a plan out; nothing is measured."""
-    costs, compiling = CostModel(plan), SECONDS * uncompiled(_structures_of(plan, work.cells))
+def outline(plan: Plan, work: Grid, machine: Machine, preset: str, compiled: float = 0.0) -> Outline:
+    """Lay the grid of a plan out; nothing is measured. ``compiled`` are the seconds that compilation has taken already."""
+    costs, compiling = CostModel(plan), compiled + SECONDS * uncompiled(_structures_of(plan, work.cells))
     longest = max(work.cells, key=costs.seconds, default=None)
     instances = Counter(cell.suite for cell in work.cells for _ in range(cell.instances))
     return Outline(

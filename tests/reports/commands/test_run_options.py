@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -378,13 +379,18 @@ def test_compiling_while_planning_is_said_once(monkeypatch: pytest.MonkeyPatch) 
     def compiling_twice(*given: Any) -> Any:
         for _ in range(2):
             notices.begin()
+            until = time.process_time() + 0.1
+            while time.process_time() < until:
+                pass
             notices.end()
         return ordinary(*given)
+
+    monkeypatch.setattr("structgrad.reports.plans.outline.uncompiled", lambda structures: 0)
 
     monkeypatch.setattr(launch, "planned", compiling_twice)
     result = call("run", "--dry-run", "--json", *SMALL[1:])
     assert result.stderr == f"{terminal.COMPILING} ...\n"
-    json.loads(result.stdout)
+    assert 0.2 <= json.loads(result.stdout)["compiling"] < 10
 
 
 def test_a_plan_beyond_memory_is_refused_with_the_figure(tmp_path: Path) -> None:
