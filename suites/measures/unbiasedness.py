@@ -91,7 +91,9 @@ class _Examination:
 
         effort = self.context.effort
         outcome = sequential_test(draw, target.truth, effort)
-        capital = self._capital(estimator, target, sampling) if effort.strict and type(estimator) in RANGED else None
+        # The ranges that bets need take every structure.
+        ranged = effort.strict and type(estimator) in RANGED and target.truth.count <= effort.cap
+        capital = self._capital(estimator, target, sampling) if ranged else None
         # Capital of 1/α² is as rare under the hypothesis as a rejection and its confirmation.
         if capital is not None and capital >= effort.alpha**-2:
             verdict = decide(Evidence(rejected=True, bound=outcome.bound), equivalence=effort.equivalence)

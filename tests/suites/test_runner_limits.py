@@ -54,6 +54,14 @@ def test_other_structures(oracle: str, loss: str, tmp_path: Path) -> None:
     assert any(row.metric == "absolute_variance" and row.value is not None for row in rows)
 
 
+def test_the_strict_mode_bets_on_nothing_that_it_would_have_to_enumerate(tmp_path: Path) -> None:
+    large = plan(tmp_path, "subset[k=40]", "linear", ("reinforce",), ("unbiasedness",))
+    rows = run(dataclasses.replace(large, effort=dataclasses.replace(large.effort, strict=True)), tmp_path / "out", machine=HERE)
+    assert {row.status for row in rows} == {"ok"}
+    assert "bias_p_value" in {row.metric for row in rows}
+    assert "bias_e_value" not in {row.metric for row in rows}
+
+
 def test_times_are_taken_of_what_has_no_exact_gradient(tmp_path: Path) -> None:
     large = plan(tmp_path, "spanning_tree", "mlp", ("exact", "reinforce"), ("wall_clock",))
     rows = run(dataclasses.replace(large, batch_size=128), tmp_path / "out", machine=HERE)
