@@ -381,7 +381,7 @@ class ScoreTables:
 
     def _check_event(self, shape: tuple[int, ...]) -> None:
         try:
-            self.oracle._check_event("ScoreFile", self._event)
+            self.oracle._check_sizes("ScoreFile", self._event)
         except ValueError as error:
             raise ValueError(f"key {self.file.scores!r} has shape {shape}: {error}") from error
 

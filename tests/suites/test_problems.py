@@ -658,7 +658,10 @@ def test_a_part_of_a_file_can_be_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scores": "scors"}, r"^\S*mine\.npz: found no array 'scors' for scores, the file has 'scores'"),
+        (
+            {"scores": "scors"},
+            r"^\S*mine\.npz: found no array 'scors' for scores, the file has 'scores' .*; name one by --field scores=scores ",
+        ),
         ({"loss": "quadratik"}, r"^\S*mine\.npz: got the unknown loss 'quadratik'; did you mean quadratic"),
         ({"loss": "downstream"}, r"^\S*mine\.npz: `make_loss` got 'downstream', which needs frames and a classifier"),
         ({"oracle": "subset[k=9]", "scores": "flat"}, r"^\S*mine\.npz: key 'flat' has shape \(6, 3\): .*expected n >= k"),

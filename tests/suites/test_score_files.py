@@ -427,6 +427,14 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, A
         ScoreTables(chain_file(saved(tmp_path, **CHAIN, **wrong), **options))
 
 
+def test_spans_of_no_token_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, scores=np.zeros((2, 1, 1)))
+    with pytest.raises(
+        ValueError, match=r"key 'scores' has shape \(2, 1, 1\): `ScoreFile` got event shape \(0, 0\); expected at least one part"
+    ):
+        ScoreTables(ScoreFile(str(path), "constituency", convention=Convention(spans="exclusive")))
+
+
 def test_bad_numbers_are_found_at_their_place_in_the_file(tmp_path: Path) -> None:
     unary = UNARY.copy()
     unary[1, 2, 1] = np.nan
