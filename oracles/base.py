@@ -32,7 +32,7 @@ from .masking import cut, log_sum_exp, share_rows, sparse_max, zero_ignored
 from .options import Configured
 from .random_streams import check_generator, random_uniform, standard_gumbel
 from .sparse_solution import Projection, SparseSolution
-from .transforms import operation, transforming, uncompiled
+from .transforms import operation, refuse_duals, transforming, uncompiled
 
 Maximum = Callable[[Tensor, int], Tensor]
 """A maximum along a dimension, or what smooths it."""
@@ -531,6 +531,7 @@ class ProjectionOracle(Oracle):
         """
         if transforming():
             return self._project_transformed(scores, lengths)
+        refuse_duals("project", scores)
         self._check_tensor("project", scores)
         inside = None if lengths is None else self._prepared("project", scores, lengths)[1]
         valid = self._checked("project", scores) if inside is None else torch.where(inside, scores, -math.inf)
@@ -742,8 +743,8 @@ class RelaxedOracle(MarginalOracle):
             return self.marginals(scores, lengths=lengths)
         valid, inside = self._prepared("relax", scores, lengths)
         differentiable = torch.is_grad_enabled() and valid.requires_grad
-        with torch.enable_grad():
-            theta = valid if differentiable else valid.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            theta = valid if differentiable else valid.detach().clone().requires_grad_()
             value = self._sparse_value(theta)
             (expected,) = torch.autograd.grad(value.sum(), theta, create_graph=differentiable)
         return self._cut(expected.to(scores.dtype), inside)

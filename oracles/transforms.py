@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import maybe_current_level
 from torch._compile import _disable_dynamo
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 P = ParamSpec("P")
@@ -31,6 +32,16 @@ Function = Callable[..., tuple[Tensor, ...]]
 def transforming() -> bool:
     """Whether a transform of `torch.func` is active, under which numbers cannot be looked at."""
     return maybe_current_level() is not None
+
+
+def refuse_duals(call: str, *values: Any) -> None:
+    """ValueError for dual numbers outside `torch.func`, whose directions kernels would lose without a word."""
+    if forward_ad._current_level < 0 or transforming():
+        return
+    if any(isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None for value in values):
+        raise ValueError(
+            f"`{call}` got a dual number of torch.autograd.forward_ad or torch.func.linearize; expected a plain tensor: use torch.func.jvp"
+        )
 
 
 def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -49,6 +60,7 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
             if is_compiling():
                 return left_out(*args, **named)
             if not transforming():
+                refuse_duals(method.__name__, *args, *named.values())
                 return method(*args, **named)
             given = signature.bind(*args, **named).arguments
             result: R = _transformed(method, given, given.get(leading or "") is not None, event_ndims)
@@ -176,7 +188,8 @@ class _Whole(torch.autograd.Function):
 
     @staticmethod
     def forward(operation: _Operation, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return operation.run(*tensors)
+        # A tangent needs memory of its own for every entry.
+        return tuple(result.contiguous() for result in operation.run(*tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -254,7 +267,7 @@ def _differentiating(
 ) -> Iterator[tuple[list[Tensor], list[Tensor], bool]]:
     """The wanted values as leaves, the floating results for them, and whether what is computed of these is differentiated in turn."""
     higher = torch.is_grad_enabled()
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         # Views of their own: other values may depend on these, and only the partial derivatives are wanted.
         leaves = {place: _leaf(values[place], higher) for place in wanted}
         results = operation.run(*(leaves.get(place, value) for place, value in enumerate(values)))
@@ -262,7 +275,9 @@ def _differentiating(
 
 
 def _leaf(value: Tensor, higher: bool) -> Tensor:
-    return value.view_as(value) if higher and value.requires_grad else value.detach().requires_grad_()
+    if higher and value.requires_grad:
+        return value.view_as(value)
+    return (value.clone() if value.is_inference() else value.detach()).requires_grad_()
 
 
 def _gradients(pairs: Sequence[tuple[Tensor, Tensor]], leaves: Sequence[Tensor], higher: bool) -> tuple[Tensor, ...]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, func
-from torch.autograd.functional import hessian, jacobian
+from torch.autograd import forward_ad
+from torch.autograd.functional import hessian, jacobian, jvp
 
 from structgrad.oracles import Categorical, LinearChain, SeedBlocks, kernels
 from structgrad.oracles.base import RelaxedOracle
@@ -143,6 +144,38 @@ def test_under_a_transform_nothing_is_known_to_be_allowed(case: OracleCase) -> N
     known = []
     func.vmap(lambda row: known.append(case.oracle.forbids_nothing(row)) or row)(make_scores(case, 1.0, rows=2))  # type: ignore[func-returns-value]
     assert known == [False]
+
+
+@cases
+def test_directions_are_pushed_forward(case: OracleCase) -> None:
+    scores, along = make_scores(case, 1.0, rows=3), make_scores(case, 1.0, rows=3, seed=1)
+    for operation in operations_of(case.oracle, DIFFERENTIABLE):
+        compute = partial(OPERATIONS[operation], case.oracle)
+        _, expected = jvp(compute, scores, along)
+        assert_same(func.jvp(compute, (scores,), (along,))[1], expected, operation)
+        shared = lambda row, compute=compute: compute(row.expand(2, *case.event))  # noqa: E731
+        assert_same(func.jvp(shared, (scores[0],), (along[0],))[1], jvp(shared, scores[0], along[0])[1], operation)
+
+
+@cases
+def test_derivatives_are_found_in_inference_mode(case: OracleCase) -> None:
+    scores = make_scores(case, 1.0, rows=3)
+    for operation in operations_of(case.oracle, DIFFERENTIABLE):
+        value = curved(case, operation)
+        expected = func.vmap(func.grad(value))(scores)
+        with torch.inference_mode():
+            assert_same(func.vmap(func.grad(value))(scores), expected, operation)
+
+
+@cases
+def test_dual_numbers_outside_of_torch_func_are_refused(case: OracleCase) -> None:
+    scores = make_scores(case, 1.0, rows=2)
+    for operation in operations_of(case.oracle, DIFFERENTIABLE):
+        compute = partial(OPERATIONS[operation], case.oracle)
+        with forward_ad.dual_level(), pytest.raises(ValueError, match=r"got a dual number of torch\.autograd\.forward_ad"):
+            compute(forward_ad.make_dual(scores, scores))
+        with pytest.raises(ValueError, match=r"or torch\.func\.linearize; expected a plain tensor: use torch\.func\.jvp"):
+            func.linearize(compute, scores)
 
 
 @cases
