@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...estimators.base import Loss
 from ...oracles.magnitudes import counted
-from ..truth.loss_checks import values
+from ..truth.loss_checks import checked, values
 
 CAP = 20_000
 """The largest space that is tabled: steps are many, and each takes the whole table."""
@@ -68,7 +68,7 @@ class StructureTable:
         forbidden = (theta == -math.inf).flatten()
         feasible = structures.flatten(1) @ forbidden.double() == 0
         structures = structures[feasible]
-        losses = values(loss, structures, oracle.event_ndim)
+        losses = checked(values(loss, structures, oracle.event_ndim))
         return cls(oracle, structures.flatten(1), losses, theta.flatten(), oracle.free_parts(theta).flatten(), event)
 
     @property

@@ -102,7 +102,8 @@ def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the w
 
 def truth_of(space: Space, sums: CoMoments, powers: Tensor | None) -> Truth:
     """The truth from the sums over all structures; kurtosis is ``inf`` without powers."""
-    checked((sums.loss + sums.rest).cpu().reshape(1))
+    # Not chunk by chunk: that would wait for the device.
+    checked(torch.stack([sums.loss + sums.rest, (sums.square / sums.weight).abs().sqrt()]))
     gradient, error = pulled_back(space.oracle, space.scores, space.covariance(sums), float(sums.covariance_error().norm()))
     kurtosis = torch.full_like(sums.flips, math.inf) if powers is None else _kurtosis(powers[:, :-1])
     return Truth(

@@ -43,7 +43,7 @@ def examine_loss(loss: Any, oracle: Oracle, scores: Tensor, *, differentiated: b
     """
     structures = examples(oracle, scores)
     kept = structures.clone()
-    losses = values(loss, structures, oracle.event_ndim)
+    losses = checked(values(loss, structures, oracle.event_ndim))
     if not torch.equal(structures, kept):
         raise ValueError("the loss writes into its argument; expected it to leave the structures as they are (clone them first)")
     allowed = SAME * float(losses.abs().max())
@@ -71,7 +71,7 @@ def examples(oracle: Oracle, scores: Tensor) -> Tensor:
 
 
 def values(loss: Callable[[Tensor], Tensor], structures: Tensor, event_ndim: int) -> Tensor:
-    """The loss of every structure as float64, or ValueError with what is wrong with it."""
+    """The loss of every structure as float64, or ValueError where there is not one number for each; the numbers are not looked at."""
     shape = tuple(structures.shape[: structures.ndim - event_ndim])
     try:
         with torch.no_grad():
@@ -84,13 +84,11 @@ def values(loss: Callable[[Tensor], Tensor], structures: Tensor, event_ndim: int
         raise ValueError(f"the loss gave {got}; {EXPECTED}")
     if tuple(losses.shape) != shape:
         raise ValueError(f"the loss gave shape {tuple(losses.shape)} for structures {tuple(structures.shape)}; {EXPECTED}, {shape}")
-    return checked(losses.double())
+    return losses.double()
 
 
 def checked(losses: Tensor) -> Tensor:
     """The same losses, or ValueError with the first that is no finite number below 10⁷⁷."""
-    if losses.device.type != "cpu":
-        return losses  # a look would wait for the device; what comes of them is looked at
     fits = losses.abs() <= LARGEST
     if not bool(fits.all()):
         worst = losses[~fits][0]
