@@ -57,7 +57,7 @@ def test_an_operation_is_one_break_of_the_graph(call: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("call", CALLS)
 def test_compiled_code_gives_the_numbers_and_gradients_of_what_it_was_made_of(call: str, backend: str) -> None:
     function, leaf = CALLS[call][0], numbers(3, 4, 2, 2).requires_grad_()
@@ -95,6 +95,7 @@ def test_every_operation_of_every_oracle_is_compiled(case: OracleCase, operation
         assert_compiled(case, operation)
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 def test_every_oracle_is_compiled(case: OracleCase) -> None:
