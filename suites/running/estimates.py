@@ -23,8 +23,8 @@ SECONDS: dict[str, float] = {
     "wall_clock": 0.09,
     "memory": 0.03,
     "sparsity": 0.007,
-    "scaling": 5.0,
-    "descent": 2.0,
+    "scaling": 0.2,
+    "descent": 0.1,
 }
 """Per estimator and instance of `PARTS` parts with the effort `quick`, measured roughly: an estimate before anything is finished."""
 
