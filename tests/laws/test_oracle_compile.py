@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from structgrad.estimators import csoftmax, entmax, make_estimator
 from structgrad.estimators.supervised import SUPERVISED_LOSSES
@@ -52,8 +53,10 @@ def _forgotten() -> Iterator[None]:
 def test_an_operation_is_one_break_of_the_graph(call: str) -> None:
     function, operations = CALLS[call]
     explained = torch._dynamo.explain(function)(numbers(3, 4, 2, 2))
-    assert explained.graph_break_count == operations
-    assert explained.graph_count == operations + 1
+    # Versions before the pinned one split the graph once more between two operations of one line.
+    more = int(call == "attention" and TorchVersion(torch.__version__) < (2, 13))
+    assert operations <= explained.graph_break_count <= operations + more
+    assert explained.graph_count == explained.graph_break_count + 1
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -157,7 +157,14 @@ def test_directions_are_pushed_forward(case: OracleCase) -> None:
         assert_same(func.jvp(shared, (scores[0],), (along[0],))[1], jvp(shared, scores[0], along[0])[1], operation)
 
 
+def _lost_in_inference_mode() -> bool:
+    """Whether torch's own derivatives are 0 there, as they were in 2.8."""
+    with torch.inference_mode():
+        return float(func.grad(torch.square)(torch.tensor(1.0))) == 0
+
+
 @cases
+@pytest.mark.skipif(_lost_in_inference_mode(), reason="this torch has no derivatives in inference mode")
 def test_derivatives_are_found_in_inference_mode(case: OracleCase) -> None:
     scores = make_scores(case, 1.0, rows=3)
     for operation in operations_of(case.oracle, DIFFERENTIABLE):
