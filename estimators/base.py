@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
 from ..oracles.options import Configured
+from ..oracles.random_streams import A_GENERATOR
 from ..oracles.transforms import operation, transforming, uncompiled
 
 Loss = Callable[[Tensor], Tensor]
@@ -114,10 +115,7 @@ ASKED: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda scores: isinstance(scores, Tensor) and scores.is_floating_point(),
         "a floating-point torch.Tensor [*batch, *event]",
     ),
-    "generator": (
-        lambda generator: isinstance(generator, torch.Generator),
-        "a torch.Generator, such as torch.Generator().manual_seed(0)",
-    ),
+    "generator": (lambda generator: isinstance(generator, torch.Generator), A_GENERATOR),
 }
 """What the arguments of an estimate are asked to be: whether they are, and how that is said."""
 

@@ -127,22 +127,6 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
-class Text(Kind):
-    """Any text."""
-
-    def read(self, text: str, readers: Readers) -> Any:
-        return _unquoted(text)
-
-    def check(self, value: Any) -> Any:
-        if not isinstance(value, str):
-            raise RefusedError
-        return value
-
-    def __str__(self) -> str:
-        return "a text"
-
-
-@dataclass(frozen=True)
 class Several(Kind):
     """A tuple of values of one kind; in text ``(1,2)``."""
 
@@ -169,7 +153,7 @@ class Instance(Kind):
     expected: str = ""
 
     def read(self, text: str, readers: Readers) -> Any:
-        reader = next((reader for known, reader in readers.items() if issubclass(self.type, known)), None)
+        reader = next((reader for known, reader in {str: _unquoted, **readers}.items() if issubclass(self.type, known)), None)
         if reader is None:
             raise RefusedError
         return self.check(reader(text))
@@ -181,22 +165,6 @@ class Instance(Kind):
 
     def __str__(self) -> str:
         return self.expected or f"an object of {self.type.__name__}"
-
-
-@dataclass(frozen=True)
-class Function(Kind):
-    """Something to call; no text means one."""
-
-    def read(self, text: str, readers: Readers) -> Any:
-        raise RefusedError
-
-    def check(self, value: Any) -> Any:
-        if not callable(value):
-            raise RefusedError
-        return value
-
-    def __str__(self) -> str:
-        return "a torch.nn.Module or a function, which Python alone can give"
 
 
 @dataclass(frozen=True)
@@ -267,14 +235,15 @@ def _either(args: tuple[Any, ...]) -> Kind:
     return Either(tuple(map(kind_of, args)))
 
 
+_FUNCTION = Instance(Callable, "a torch.nn.Module or a function, which Python alone can give")
 _PLAIN: dict[Any, Kind] = {
     bool: Choice((True, False)),
     int: Number(int),
     float: Number(float),
-    str: Text(),
+    str: Instance(str, "a text"),
     None: Choice((None,)),
     types.NoneType: Choice((None,)),
-    Callable: Function(),
+    Callable: _FUNCTION,
     Any: Anything(),
     object: Anything(),
 }
@@ -284,7 +253,7 @@ _GENERIC: dict[Any, Callable[[tuple[Any, ...]], Kind]] = {
     Union: _either,
     types.UnionType: _either,
     tuple: lambda args: Several(kind_of(args[0])) if args[1:] == (...,) else Anything(),
-    Callable: lambda args: Function(),
+    Callable: lambda args: _FUNCTION,
 }
 
 

@@ -68,10 +68,14 @@ class SeedBlocks(RowGenerator):
         return drawn
 
 
+A_GENERATOR = "a torch.Generator, such as torch.Generator().manual_seed(0)"
+"""What is expected where numbers are drawn."""
+
+
 def check_generator(call: str, generator: object) -> None:
     """ValueError for what is no generator: torch would take None for its global one, and two calls would differ without a word."""
     if not isinstance(generator, torch.Generator):
-        raise ValueError(f"`{call}` got generator={generator!r}; expected a torch.Generator, such as torch.Generator().manual_seed(0)")
+        raise ValueError(f"`{call}` got generator={generator!r}; expected {A_GENERATOR}")
 
 
 def random_uniform(batch: tuple[int, ...], shape: tuple[int, ...], *, generator: torch.Generator, device: torch.device) -> Tensor:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from scipy.stats import chi2
 from torch import Tensor
@@ -25,6 +26,7 @@ from structgrad.oracles import (
     ShiftReduce,
     SpanningTree,
     Subset,
+    kernels,
 )
 
 
@@ -381,3 +383,16 @@ def chi_square_p_value(counts: Tensor, probabilities: Tensor) -> float:
 
 def seeded(seed: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
+
+
+def launched_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each kernel gets that is launched from now on."""
+    sizes: list[int] = []
+    original = kernels.launch
+
+    def counted(function: Any, tensors: tuple[Tensor, ...], *rest: Any) -> None:
+        sizes.append(len(tensors[0]))
+        original(function, tensors, *rest)
+
+    monkeypatch.setattr(kernels, "launch", counted)
+    return sizes

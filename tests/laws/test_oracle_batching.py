@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import kernels
-from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, enumerate_truth, make_scores, seeded, structure_indices
+from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, enumerate_truth, launched_rows, make_scores, seeded, structure_indices
 
 OPERATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "argmax": lambda oracle, scores: oracle.argmax(scores),
@@ -117,14 +117,7 @@ def test_expanded_rows_are_computed_once(case: OracleCase, method: str, monkeypa
 
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 def test_kernels_get_expanded_rows_once(case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    original = kernels.launch
-
-    def counted(function: Any, tensors: tuple[Tensor, ...], *rest: Any) -> None:
-        sizes.append(len(tensors[0]))
-        original(function, tensors, *rest)
-
-    monkeypatch.setattr(kernels, "launch", counted)
+    sizes = launched_rows(monkeypatch)
     every_operation(case.oracle, make_scores(case, 1.0, rows=2).unsqueeze(1).expand(2, 500, *case.event))
     if case.oracle.kernel is not None:
         assert sizes

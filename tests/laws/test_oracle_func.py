@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,9 @@ from torch import Tensor, func
 from torch.autograd import forward_ad
 from torch.autograd.functional import hessian, jacobian, jvp
 
-from structgrad.oracles import Categorical, LinearChain, SeedBlocks, kernels
+from structgrad.oracles import Categorical, LinearChain, SeedBlocks
 from structgrad.oracles.base import RelaxedOracle
-from tests.helpers import GENERIC_CASES, OracleCase, enumerate_truth, make_scores, seeded
+from tests.helpers import GENERIC_CASES, OracleCase, enumerate_truth, launched_rows, make_scores, seeded
 from tests.laws.test_oracle_shapes import lengths_of
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_same, operations_of
 
@@ -110,14 +109,7 @@ def test_the_hessian_of_the_log_partition_is_the_covariance(case: OracleCase) ->
 
 @cases
 def test_a_jacobian_takes_one_call_of_a_kernel_for_all_directions(case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    original = kernels.launch
-
-    def counted(function: Any, tensors: tuple[Tensor, ...], *rest: Any) -> None:
-        sizes.append(len(tensors[0]))
-        original(function, tensors, *rest)
-
-    monkeypatch.setattr(kernels, "launch", counted)
+    sizes = launched_rows(monkeypatch)
     scores = make_scores(case, 1.0, rows=3)
     func.vmap(func.grad(case.oracle.log_partition))(scores)
     assert set(sizes) <= {3}
