@@ -139,21 +139,21 @@ def _wide(size: int, warps: int) -> int:
 
 
 @triton.jit
-def _ask(best: tl.constexpr, scores, structure, space, sizes, options: tl.constexpr, many: tl.constexpr):
+def _ask(best: tl.constexpr, scores, structure, space, sizes, constants: tl.constexpr, many: tl.constexpr):
     """MAP; a tuple of constants cannot be unpacked in a call."""
     if many == 0:
         best(scores, structure, space, *sizes)
     elif many == 1:
-        best(scores, structure, space, *sizes, options[0])
+        best(scores, structure, space, *sizes, constants[0])
     elif many == 2:
-        best(scores, structure, space, *sizes, options[0], options[1])
+        best(scores, structure, space, *sizes, constants[0], constants[1])
     elif many == 3:
-        best(scores, structure, space, *sizes, options[0], options[1], options[2])
+        best(scores, structure, space, *sizes, constants[0], constants[1], constants[2])
     elif many == 4:
-        best(scores, structure, space, *sizes, options[0], options[1], options[2], options[3])
+        best(scores, structure, space, *sizes, constants[0], constants[1], constants[2], constants[3])
     else:
         tl.static_assert(many == 5, "more constants than `_ask` passes on")
-        best(scores, structure, space, *sizes, options[0], options[1], options[2], options[3], options[4])
+        best(scores, structure, space, *sizes, constants[0], constants[1], constants[2], constants[3], constants[4])
 
 
 @triton.jit
@@ -195,7 +195,7 @@ def _optimum(factor, weights, correlations, active, rows, lane, capacity: tl.con
 @triton.jit
 def _project(  # noqa: PLR0915 (one program)
     row, inside, mean, gap, weights, counts, slot, part, bits, factor, residual, structure, means, space, size, room, sizes,
-    best: tl.constexpr, options: tl.constexpr, many: tl.constexpr, everything: tl.constexpr, capacity: tl.constexpr, cells: tl.constexpr,
+    best: tl.constexpr, constants: tl.constexpr, many: tl.constexpr, everything: tl.constexpr, capacity: tl.constexpr, cells: tl.constexpr,
     wide: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
@@ -231,7 +231,7 @@ def _project(  # noqa: PLR0915 (one program)
         correlations = refresh(row, current, active, means, residual, part, bits, places, size, lane, cells)
         newest = tl.full((), -1, tl.int32)
         if settled > 0:
-            _ask(best, residual, structure, space, sizes, options, many)
+            _ask(best, residual, structure, space, sizes, constants, many)
             places, used, forbidden = _meet(row, inside, structure, means, slot, part, bits, places, size, everything, words, wide)
             gain, magnitude, common = compare(structure, active, means, residual, part, bits, places, size, lane, cells)
             # The best structure alone comes first. A problem without one gets one that uses a forbidden part, or no part at all.

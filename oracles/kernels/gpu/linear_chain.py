@@ -51,10 +51,6 @@ def workspace(event: tuple[int, ...]) -> int:
 
 
 project = launcher(lambda event: Map(best, workspace(event), torch.int32, event[:2], (lanes(event[1]), lanes(event[1]) == event[1])))
-"""SparseMAP by the active set of `active_set`."""
-
-
-project = launcher(lambda event: Map(best, workspace(event), torch.int32, event[:2], (lanes(event[1]), lanes(event[1]) == event[1])))
 """SparseMAP: see `active_set`."""
 
 
