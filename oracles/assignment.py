@@ -153,12 +153,12 @@ def _layers(size: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     with torch.inference_mode(False):
         sets = torch.arange(2**size, device=device)
         holds = (sets.unsqueeze(-1) >> torch.arange(size, device=device) & 1).bool()
-        sizes = holds.sum(-1)
+        # By size, in their own order: indices are sorted rather than asked for, which would wait for a device.
+        by_size = holds.sum(-1).argsort(stable=True).split([math.comb(size, i) for i in range(size + 1)])
         places = torch.zeros_like(sets)
         layers = []
-        for i in range(1, size + 1):
-            inside = sizes == i
-            columns = holds[inside].nonzero()[:, 1].reshape(-1, i)
-            layers.append((places[sets[inside].unsqueeze(-1) - (1 << columns)], columns))
+        for i, inside in enumerate(by_size[1:], 1):
+            columns = (~holds[inside]).to(torch.int8).argsort(stable=True)[:, :i]
+            layers.append((places[inside.unsqueeze(-1) - (1 << columns)], columns))
             places[inside] = torch.arange(len(columns), device=device)
     return layers

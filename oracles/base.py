@@ -194,8 +194,8 @@ class Oracle(Configured, abc.ABC):
             got = f"{lengths.dtype} of shape {tuple(lengths.shape)}" if isinstance(lengths, Tensor) else type(lengths).__name__
             each = "one length" if len(limits) == 1 else f"{len(limits)} lengths"
             raise ValueError(f"`{call}` got lengths: {got}; expected an integer tensor of shape {(*batch, *one)}, {each} per item")
-        most = torch.tensor(limits if one else limits[0], device=lengths.device)
-        if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= most)).all()):
+        # Values are looked at on the CPU alone, and the limits brought to no other device: either would make the host wait.
+        if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= torch.tensor(limits if one else limits[0]))).all()):
             allowed = " and ".join(f"1 to {limit}" for limit in limits)
             raise ValueError(f"`{call}` got lengths from {int(lengths.min())} to {int(lengths.max())}; expected {allowed}")
 

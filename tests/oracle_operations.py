@@ -27,6 +27,11 @@ def _mixture(oracle: Any, scores: Tensor, **named: Any) -> Tensor:
     return weighted.sum(-1 - oracle.event_ndim)
 
 
+def _seeded(named: dict[str, Any]) -> dict[str, Any]:
+    """With a generator of their own, always the same, where there is none."""
+    return {"generator": seeded()} | named
+
+
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "argmax": lambda oracle, scores, **named: oracle.argmax(scores, **named),
     "score": lambda oracle, scores, **named: oracle.score(oracle.argmax(scores.detach(), **named), scores, **named),
@@ -37,8 +42,8 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "log_prob": lambda oracle, scores, **named: oracle.log_prob(oracle.argmax(scores.detach(), **named), scores, **named),
     "entropy": lambda oracle, scores, **named: oracle.entropy(scores, **named),
     "kl": lambda oracle, scores, **named: oracle.kl(scores, scores / 2, **named),
-    "sample": lambda oracle, scores, **named: oracle.sample(scores, generator=seeded(), **named),
-    "samples": lambda oracle, scores, **named: oracle.sample(scores, 3, generator=seeded(), **named).sum(0),
+    "sample": lambda oracle, scores, **named: oracle.sample(scores, **_seeded(named)),
+    "samples": lambda oracle, scores, **named: oracle.sample(scores, 3, **_seeded(named)).sum(0),
     "project": lambda oracle, scores, **named: oracle.project(scores, **named).mean,
     "project_weights": lambda oracle, scores, **named: oracle.project(scores, **named).weights.square().sum(-1),
     "project_atoms": _mixture,
@@ -47,7 +52,7 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "kbest": _kbest,
     "relax": lambda oracle, scores, **named: oracle.relax(scores, "l2", **named),
     "relaxed_value": lambda oracle, scores, **named: oracle.relaxed_value(scores, "l2", **named),
-    "relaxed_sample": lambda oracle, scores, **named: oracle.relaxed_sample(scores, generator=seeded(), **named),
+    "relaxed_sample": lambda oracle, scores, **named: oracle.relaxed_sample(scores, **_seeded(named)),
     "step_log_probs": lambda oracle, scores, **named: oracle.step_log_probs(scores, **named).exp(),
 }
 """What begins like the name of a method, with ``_``, is a result of that method."""

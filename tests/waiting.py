@@ -1,0 +1,80 @@
+"""To see what makes the host wait for a device, where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from structgrad.oracles.random_streams import RowGenerator
+
+PRETENDED = torch.device("meta")
+"""A device beside the CPU that any machine has. Its tensors have no numbers: torch refuses to bring one to the host."""
+
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "_unique2", "unique_dim")
+"""What brings numbers to the host, or a size that depends on them."""
+
+INDEXED = ("index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put")
+
+
+class WaitsError(RuntimeError):
+    """Something that the host would wait for."""
+
+
+class _Read(TorchDispatchMode):
+    """Raises where a number of a tensor is needed on the host, or a tensor is copied between devices."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        if name in READS or (name in INDEXED and any(map(_is_mask, args[1]))):
+            raise WaitsError(f"{function} reads numbers of a device")
+        places = {value.device.type for value in args if isinstance(value, Tensor)}
+        if name == "_to_copy" and (kwargs or {}).get("device") is not None:
+            places.add(torch.device(kwargs["device"]).type)
+        if name in ("_to_copy", "copy_") and len(places) > 1:
+            raise WaitsError(f"{function} copies between devices")
+        return function(*args, **(kwargs or {}))
+
+
+def _is_mask(place: Any) -> bool:
+    """Whether an index takes what a mask chooses: how many that are, the device has to say."""
+    return isinstance(place, Tensor) and place.dtype in (torch.bool, torch.uint8)
+
+
+class _Made(TorchFunctionMode):
+    """Raises where a tensor on a named device is made of numbers of Python, which the host copies there."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (torch.tensor, torch.as_tensor) and (kwargs or {}).get("device") is not None:
+            raise WaitsError(f"torch.{function.__name__} copies numbers to a device")
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def watched(device: torch.device) -> Iterator[None]:
+    """Raise where the host would wait for the device; on a GPU torch itself does.
+
+    Raises:
+        WaitsError: elsewhere.
+    """
+    if device.type != "cuda":
+        with _Read(), _Made():
+            yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+class Unset(RowGenerator):
+    """Serves uniforms without numbers, which is all that the pretended device has."""
+
+    def uniforms(self, rows: int, width: int, device: torch.device) -> Tensor:
+        return torch.empty(rows, width, dtype=torch.float64, device=device)
