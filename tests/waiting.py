@@ -52,6 +52,10 @@ class _Made(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in (torch.tensor, torch.as_tensor) and (kwargs or {}).get("device") is not None:
             raise WaitsError(f"torch.{function.__name__} copies numbers to a device")
+        if function is torch.nn.functional.one_hot:
+            # On the CPU alone it looks at the numbers.
+            index, categories = args
+            return (torch.arange(categories, device=index.device) == index.unsqueeze(-1)).long()
         return function(*args, **(kwargs or {}))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Subset, make_oracle
+from structgrad.oracles import Categories, Subset, make_oracle
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.space import Space
 
@@ -38,12 +38,12 @@ def test_a_device_gives_the_gradient_of_the_cpu(case: str, device: torch.device)
 def test_sums_of_tensors_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the next chunk is launched while the last one is summed: nothing is asked of it in between."""
     from structgrad.oracles import kernels
-    from tests.oracles.gpu.test_no_waiting import Reading
+    from tests.waiting import watched
 
-    space = Space(lambda z: z.sum(-1), Subset(3), torch.randn(8, dtype=torch.float64), chunk=16)
+    space = Space(lambda z: z.sum((-1, -2)), Categories(), torch.randn(4, 3, dtype=torch.float64), chunk=16)
     with kernels.disabled():
         expected = space.sums(0, space.count)
-        with Reading():
+        with watched(torch.device("cpu")):
             again = space.sums(0, space.count)
     assert torch.equal(expected.comoment, again.comoment)
 
