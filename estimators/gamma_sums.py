@@ -7,12 +7,13 @@ All terms of this series are positive, so that both tails are exact. A table of 
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ..oracles.device_tables import made_once
 
 INTERVALS = 2048
 """Of the table, in the logit of the probability; the relative error of a quantile is below 1e-8."""
@@ -41,7 +42,7 @@ def gamma_sum_quantile(uniform: Tensor, shape: float, terms: int) -> Tensor:
         >>> gamma_sum_quantile(torch.tensor([0.5], dtype=torch.float64), 1.0, 1)
         tensor([0.6931], dtype=torch.float64)
     """
-    table = _table(shape, terms).to(uniform.device)
+    table = _table(shape, terms, uniform.device)
     step = (ENDS[1] - ENDS[0]) / INTERVALS
     place = uniform.logit().sub_(ENDS[0]).div_(step)
     interval = place.floor().clamp_(0, INTERVALS - 1)
@@ -50,8 +51,8 @@ def gamma_sum_quantile(uniform: Tensor, shape: float, terms: int) -> Tensor:
     return torch.addcmul(first, within, torch.addcmul(second, within, torch.addcmul(third, within, last))).exp_()
 
 
-@functools.lru_cache(maxsize=64)
-def _table(shape: float, terms: int) -> Tensor:
+@made_once
+def _table(shape: float, terms: int, device: torch.device) -> Tensor:
     """Coefficients [intervals, 4] of cubics that meet the log-quantile and its derivative at both ends of an interval."""
     law = _Law(shape, terms)
     logits = np.linspace(*ENDS, INTERVALS + 1)
@@ -59,7 +60,7 @@ def _table(shape: float, terms: int) -> Tensor:
     slopes = (ENDS[1] - ENDS[0]) / INTERVALS / law.logit(values)[1]
     rise = values[1:] - values[:-1]
     third, last = 3 * rise - 2 * slopes[:-1] - slopes[1:], slopes[:-1] + slopes[1:] - 2 * rise
-    return torch.from_numpy(np.stack([values[:-1], slopes[:-1], third, last], -1))
+    return torch.from_numpy(np.stack([values[:-1], slopes[:-1], third, last], -1)).to(device)
 
 
 class _Law:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from . import birkhoff
 from .base import FORBIDDEN, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, SamplingOracle
+from .device_tables import made_once
 from .masking import log_sum_exp, running_sums
 from .matchings import best_columns, one_hot_rows, ranked_columns
 from .sparse_solution import Projection
@@ -143,22 +143,21 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         size = columns.shape[-1]
         smaller = columns.unsqueeze(-1) > columns.unsqueeze(-2)
         digits = smaller.triu(1).sum(-1)
-        weights = torch.tensor([math.factorial(size - 1 - i) for i in range(size)], device=columns.device)
-        return (digits * weights).sum(-1)
+        factorials = torch.arange(size, device=columns.device).clamp(min=1).cumprod(0)
+        return (digits * factorials.flip(0)).sum(-1)
 
 
-@lru_cache(maxsize=32)
+@made_once
 def _layers(size: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """For i = 1, …, n: of each set of i columns, the place of the set without one of them [C(n, i), i], and that column."""
-    with torch.inference_mode(False):
-        sets = torch.arange(2**size, device=device)
-        holds = (sets.unsqueeze(-1) >> torch.arange(size, device=device) & 1).bool()
-        # By size, in their own order: indices are sorted rather than asked for, which would wait for a device.
-        by_size = holds.sum(-1).argsort(stable=True).split([math.comb(size, i) for i in range(size + 1)])
-        places = torch.zeros_like(sets)
-        layers = []
-        for i, inside in enumerate(by_size[1:], 1):
-            columns = (~holds[inside]).to(torch.int8).argsort(stable=True)[:, :i]
-            layers.append((places[inside.unsqueeze(-1) - (1 << columns)], columns))
-            places[inside] = torch.arange(len(columns), device=device)
+    sets = torch.arange(2**size, device=device)
+    holds = (sets.unsqueeze(-1) >> torch.arange(size, device=device) & 1).bool()
+    # By size, in their own order: indices are sorted rather than asked for, which would wait for a device.
+    by_size = holds.sum(-1).argsort(stable=True).split([math.comb(size, i) for i in range(size + 1)])
+    places = torch.zeros_like(sets)
+    layers = []
+    for i, inside in enumerate(by_size[1:], 1):
+        columns = (~holds[inside]).to(torch.int8).argsort(stable=True)[:, :i]
+        layers.append((places[inside.unsqueeze(-1) - (1 << columns)], columns))
+        places[inside] = torch.arange(len(columns), device=device)
     return layers

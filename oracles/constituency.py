@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
+from .device_tables import made_once, pairs_of_best
 from .masking import log_sum_exp, running_sums
 
 
@@ -111,8 +112,7 @@ class Constituency(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOrac
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         """CKY with the k best trees of every span, and for each the cut and the places of its parts among theirs."""
-        pairs = [(first, second) for first in range(k) for second in range(k // (first + 1))]
-        firsts, seconds = torch.tensor(pairs, device=rows.device).unbind(-1)
+        firsts, seconds = pairs_of_best(k, rows.device)
         pointers = torch.zeros(*rows.shape, k, dtype=torch.int64, device=rows.device)
 
         def best(left: Tensor, right: Tensor) -> Tensor:
@@ -125,8 +125,8 @@ class Constituency(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOrac
 
         def chosen(i: Tensor, j: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             pointer = pointers[items, i, j, place]
-            pair = pointer % len(pairs)
-            return i + pointer // len(pairs), firsts[pair], seconds[pair]
+            pair = pointer % len(firsts)
+            return i + pointer // len(firsts), firsts[pair], seconds[pair]
 
         _inside_values(rows, best, places=k)
         items = torch.arange(len(rows), device=rows.device)
@@ -136,7 +136,7 @@ class Constituency(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOrac
     def _rank(self, structures: Tensor) -> Tensor:
         """From the leaves up; spans that are not in the tree have rank −1."""
         length, device = structures.shape[-1], structures.device
-        starts, sizes = (table.to(device) for table in _rank_tables(length))
+        starts, sizes = _rank_tables(length, device)
         missing = torch.where(structures == 0, torch.iinfo(torch.int64).min, 0)
 
         def ranked(left: Tensor, right: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ class Constituency(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOrac
         return _inside_values(missing, ranked)[-1].flatten()
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        starts, sizes = (table.to(ranks.device) for table in _rank_tables(event_shape[0]))
+        starts, sizes = _rank_tables(event_shape[0], ranks.device)
 
         def placed(i: Tensor, j: Tensor, rank: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             split = (starts[j - i] <= rank.unsqueeze(-1)).sum(-1) - 1
@@ -164,12 +164,13 @@ def catalan(leaves: int) -> int:
     return math.comb(2 * leaves - 2, leaves - 1) // leaves
 
 
-def _rank_tables(length: int) -> tuple[Tensor, Tensor]:
+@made_once
+def _rank_tables(length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Of a span of w + 1 tokens: [w, d], how many trees cut it before its token d, and [w], how many trees it has."""
     sizes = [catalan(width + 1) for width in range(length)]
     starts = [[0, *accumulate(sizes[d] * sizes[width - d - 1] for d in range(width))] for width in range(length)]
     padded = [row + [MAX_RANK + 1] * (length + 1 - len(row)) for row in starts]
-    return torch.tensor(padded), torch.tensor(sizes)
+    return torch.tensor(padded, device=device), torch.tensor(sizes, device=device)
 
 
 def _inside_values(rows: Tensor, combine: Callable[[Tensor, Tensor], Tensor], places: int = 1) -> list[Tensor]:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import abc
 import math
-from itertools import product
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .device_tables import pairs_of_best
 from .masking import log_sum_exp
 
 
@@ -93,8 +93,6 @@ class KBest(Semiring):
 
     def __init__(self, k: int) -> None:
         self.k = k
-        # Of two sorted lists, place x of one and y of the other can be among the k best only if (x + 1)(y + 1) <= k.
-        self.places = torch.tensor([(x, y) for x, y in product(range(k), repeat=2) if (x + 1) * (y + 1) <= k]).mT
         self._origins: list[Tensor] = []
 
     def plus(self, values: Tensor) -> Tensor:
@@ -105,7 +103,7 @@ class KBest(Semiring):
         return order.values[..., : self.k]
 
     def times(self, first: Tensor, second: Tensor) -> Tensor:
-        here, there = self.places.to(first.device)
+        here, there = pairs_of_best(self.k, first.device)
         return first[..., here] + second[..., there]
 
     def weigh(self, items: Tensor, arcs: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .device_tables import pairs_of_best
 from .eisner import Count, KBest, Semiring, Tables, fill
 
 
@@ -146,7 +147,7 @@ def choose(chart: Chart, items: Tensor, pick: Callable[[Tensor, int], Tensor]) -
 def follow(best: KBest, items: Tensor) -> Decide:
     """Decisions that lead to the r-th best structure; the load of an item is its rank r."""
     seams, *sides = (dense(origins, 0) for origins in best.origins())
-    children, places = torch.stack(sides, 1), best.places.to(items.device)
+    children, places = torch.stack(sides, 1), pairs_of_best(best.k, items.device)
     pairs = places.shape[1]
 
     def decide(number: int, span: Span) -> Step:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .base import MAX_RANK
+from .device_tables import made_once
 
 
 def unrank(ranks: Tensor, words: int, *, single_root: bool) -> Tensor:
@@ -40,6 +41,12 @@ def rank(heads: Tensor, *, single_root: bool) -> Tensor:
     return ranks
 
 
+@made_once
+def _powers(base: int, most: int, device: torch.device) -> Tensor:
+    """[c + 1]: base^(c − 1), and 1 for c = 0; what is beyond int64 no valid rank reaches."""
+    return torch.tensor([min(base ** max(c - 1, 0), MAX_RANK) for c in range(most + 1)], device=device)
+
+
 class _Forest:
     """Forests [c] over the positions 0..n; a component is labelled by its top, 0 for that of the root."""
 
@@ -50,9 +57,7 @@ class _Forest:
         self.size = torch.ones_like(self.component)
         if single_root:
             self.size[:, 0] = 0
-        base = words if single_root else words + 1
-        # [c + 1]: base^(c − 1), and 1 for c = 0; what is beyond int64 no valid rank reaches.
-        self.power = torch.tensor([min(base ** max(c - 1, 0), MAX_RANK) for c in range(words + 1)], device=device)
+        self.power = _powers(words if single_root else words + 1, words, device)
 
     def ways(self, word: int) -> Tensor:
         """By the head of a word that has none yet: how many trees go on from there, [c, n + 1]."""

@@ -175,11 +175,11 @@ class LinearChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOra
 
     def _rank(self, structures: Tensor) -> Tensor:
         length, num_tags = structures.shape[1], structures.shape[2]
-        powers = torch.tensor([num_tags**i for i in reversed(range(length))], device=structures.device)
+        powers = num_tags ** torch.arange(length - 1, -1, -1, device=structures.device)
         return (self.tags(structures) * powers).sum(-1)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         length, num_tags = event_shape[0], event_shape[1]
-        powers = torch.tensor([num_tags**i for i in reversed(range(length))], device=ranks.device)
+        powers = num_tags ** torch.arange(length - 1, -1, -1, device=ranks.device)
         digits = ranks.unsqueeze(-1) // powers % num_tags
         return self.structure(digits, num_tags, torch.bool)

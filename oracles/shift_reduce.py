@@ -13,6 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, at_least_single
 from .capabilities import PolicyOracle
+from .device_tables import made_once
 from .masking import log_sum_exp, share_rows
 from .transforms import operation
 
@@ -350,6 +351,7 @@ def _are_derivations(actions: Tensor) -> Tensor:
     return ((actions == SHIFT) | (actions == REDUCE)).all(-1) & (depth >= 1).all(-1) & (depth[..., -1] == 1)
 
 
+@made_once
 def _after_shift(leaves: int, device: torch.device) -> Tensor:
     """[n + 1, n + 1]: how many derivations go on from state (i, d) with SHIFT; what is beyond int64 no valid rank reaches."""
     table = [[_completions(leaves - i - 1, depth + 1) for depth in range(leaves + 1)] for i in range(leaves + 1)]

@@ -13,6 +13,7 @@ from torch.nn.functional import pad, softplus
 from . import simplex
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax
 from .capabilities import SubsetOracle
+from .device_tables import made_once
 from .options import Count
 from .sparse_solution import Projection
 
@@ -159,16 +160,13 @@ class Subset(SubsetOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
             remaining, place = remaining - held.long(), torch.where(held, place, place - k)
         return chosen
 
-    def _holding(self, size: int, i: int) -> list[int]:
-        """By how many parts are still to be chosen: how many ways there are once part i is. What is beyond int64 no valid rank reaches."""
-        return [0] + [min(math.comb(size - i - 1, j - 1), MAX_RANK) for j in range(1, self.k + 1)]
-
     def _rank(self, structures: Tensor) -> Tensor:
         size = structures.shape[-1]
         rank = torch.zeros(len(structures), dtype=torch.int64, device=structures.device)
         remaining = torch.full_like(rank, self.k)
+        ways = _ways(size, self.k, structures.device)
         for i in range(size):
-            holding = torch.tensor(self._holding(size, i), device=structures.device)[remaining]
+            holding = ways[i][remaining]
             taken = structures[:, i] != 0
             rank = torch.where(taken, rank, rank + holding)
             remaining = (remaining - taken.long()).clamp(min=0)
@@ -179,13 +177,21 @@ class Subset(SubsetOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
         size = event_shape[0]
         remaining = torch.full_like(ranks, self.k)
         chosen = []
+        ways = _ways(size, self.k, ranks.device)
         for i in range(size):
-            with_part = torch.tensor(self._holding(size, i), device=ranks.device)[remaining]
+            with_part = ways[i][remaining]
             taken = ranks < with_part
             ranks = torch.where(taken, ranks, ranks - with_part)
             remaining = remaining - taken.long()
             chosen.append(taken)
         return torch.stack(chosen, -1)
+
+
+@made_once
+def _ways(size: int, k: int, device: torch.device) -> Tensor:
+    """[n, k + 1]: once part i is chosen, by how many were still to be. What is beyond int64 no valid rank reaches."""
+    choices = [[0] + [min(math.comb(size - i - 1, j - 1), MAX_RANK) for j in range(1, k + 1)] for i in range(size)]
+    return torch.tensor(choices, device=device)
 
 
 def truncated_product(left: Tensor, right: Tensor, degree: int) -> Tensor:

@@ -27,16 +27,22 @@ class WaitsError(RuntimeError):
 
 
 class _Read(TorchDispatchMode):
-    """Raises where a number of a tensor is needed on the host, or a tensor is copied between devices."""
+    """Raises where a number of a tensor on the device is needed on the host, or a tensor is copied between devices."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.kind = device.type
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
-        if name in READS or (name in INDEXED and any(map(_is_mask, args[1]))):
-            raise WaitsError(f"{function} reads numbers of a device")
         places = {value.device.type for value in args if isinstance(value, Tensor)}
+        if self.kind in places and (name in READS or (name in INDEXED and any(map(_is_mask, args[1])))):
+            raise WaitsError(f"{function} reads numbers of a device")
         if name == "_to_copy" and (kwargs or {}).get("device") is not None:
             places.add(torch.device(kwargs["device"]).type)
-        if name in ("_to_copy", "copy_") and len(places) > 1:
+        if name in INDEXED:
+            places |= {place.device.type for place in args[1] if isinstance(place, Tensor)}
+        if name in ("_to_copy", "copy_", *INDEXED) and len(places) > 1:
             raise WaitsError(f"{function} copies between devices")
         return function(*args, **(kwargs or {}))
 
@@ -50,7 +56,7 @@ class _Made(TorchFunctionMode):
     """Raises where a tensor on a named device is made of numbers of Python, which the host copies there."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in (torch.tensor, torch.as_tensor) and (kwargs or {}).get("device") is not None:
+        if function in (torch.tensor, torch.as_tensor) and (kwargs or {}).get("device") is not None and not isinstance(args[0], Tensor):
             raise WaitsError(f"torch.{function.__name__} copies numbers to a device")
         if function is torch.nn.functional.one_hot:
             # On the CPU alone it looks at the numbers.
@@ -67,7 +73,7 @@ def watched(device: torch.device) -> Iterator[None]:
         WaitsError: elsewhere.
     """
     if device.type != "cuda":
-        with _Read(), _Made():
+        with _Read(device), _Made():
             yield
         return
     torch.cuda.set_sync_debug_mode("error")

@@ -173,10 +173,9 @@ class ARSM(Estimator[FactorisedOracle]):
 
 def _swaps(parts: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Orders of the parts ``[s, C]``, as they are and with each pair exchanged; which of them belongs to ``(c, j)``: ``[C, C]``."""
-    pairs = torch.combinations(torch.arange(parts, device=device))
-    first, second = pairs.T
-    number = torch.arange(1, len(pairs) + 1, device=device)
-    orders = torch.arange(parts, device=device).repeat(len(pairs) + 1, 1)
+    first, second = torch.triu_indices(parts, parts, 1, device=device)
+    number = torch.arange(1, len(first) + 1, device=device)
+    orders = torch.arange(parts, device=device).repeat(len(first) + 1, 1)
     orders[number, first], orders[number, second] = second, first
     which = torch.zeros(parts, parts, dtype=torch.int64, device=device)
     which[first, second], which[second, first] = number, number

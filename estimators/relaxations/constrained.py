@@ -75,7 +75,8 @@ def csoftmax(scores: Tensor, upper: float | Tensor) -> Tensor:
 def _constrained(call: str, scores: Tensor, upper: float | Tensor, solve: Solver, free: Weights) -> Tensor:
     rows = checked_rows(call, scores)
     # More than 1 binds nothing.
-    bounds = torch.as_tensor(upper, dtype=rows.dtype, device=rows.device).clamp(max=1).expand_as(rows)
+    bound = rows.new_full((), upper) if isinstance(upper, int | float) else torch.as_tensor(upper, dtype=rows.dtype, device=rows.device)
+    bounds = bound.clamp(max=1).expand_as(rows)
     if rows.device.type == "cpu":
         _check(call, share_rows(rows.detach(), 1), share_rows(bounds.detach(), 1))
     result: Tensor = _Bounded.apply(rows, bounds, solve, free)  # type: ignore[no-untyped-call]

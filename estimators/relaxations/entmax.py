@@ -48,12 +48,18 @@ def entmax(scores: Tensor, alpha: float | Tensor = 1.5) -> Tensor:
         True
     """
     rows = checked_rows("entmax", scores)
-    each = alpha if isinstance(alpha, Tensor) else torch.tensor(float(alpha), dtype=torch.float64)
-    if each.device.type == "cpu" and not bool(((each >= 1) & (each < math.inf)).all()):
-        raise ValueError(f"`entmax` got alpha={alpha}; expected finite numbers of at least 1")
     known = None if isinstance(alpha, Tensor) else float(alpha)
+    each = alpha if isinstance(alpha, Tensor) else rows.new_full((), float(alpha))
+    if not _in_range(alpha):
+        raise ValueError(f"`entmax` got alpha={alpha}; expected finite numbers of at least 1")
     result: Tensor = _Entmax.apply(rows, each.to(rows).unsqueeze(-1), known)  # type: ignore[no-untyped-call]
     return result.to(scores.dtype)
+
+
+def _in_range(alpha: float | Tensor) -> bool:
+    if isinstance(alpha, Tensor):
+        return alpha.device.type != "cpu" or bool(((alpha >= 1) & (alpha < math.inf)).all())
+    return 1 <= alpha < math.inf
 
 
 def checked_rows(call: str, scores: Tensor) -> Tensor:

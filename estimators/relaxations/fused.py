@@ -140,7 +140,8 @@ def _least_variation(x: Tensor, among: Tensor, strength: float) -> Tensor:
     is kept as points on its graph. To go on, it is clipped to ±λ: the last value stays where it is unless the next lies beyond.
     """
     places, values = x[..., :1], torch.zeros_like(x[..., :1])
-    ends = torch.tensor([-strength, strength], dtype=x.dtype, device=x.device).expand(*x.shape[:-1], 2)
+    end = x.new_full((*x.shape[:-1], 1), strength)
+    ends = torch.cat([-end, end], -1)
     bounds = []
     for i in range(1, x.shape[-1]):
         on, here = among[..., i : i + 1], x[..., i : i + 1]

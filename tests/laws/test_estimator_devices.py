@@ -1,0 +1,40 @@
+"""An estimator computes where its scores lie, and of itself makes the host wait for nothing."""
+
+from __future__ import annotations
+
+import traceback
+
+import torch
+from torch import Tensor
+
+from structgrad.estimators import make_estimator
+from tests.estimator_cases import NAMES, pairs_of
+from tests.helpers import OracleCase
+from tests.waiting import PRETENDED, Unset, WaitsError, watched
+
+ORACLES_WAIT = ("contraction.py", "active_set.py")
+"""What waits in plain torch; see `test_oracle_devices`."""
+
+WAIT = ("sparsemax_marginalisation", "top_k_sparsemax")
+"""They ask how many structures have weight, so that the loss sees no others."""
+
+
+@pairs_of(NAMES)
+def test_it_computes_where_its_scores_lie(name: str, case: OracleCase) -> None:
+    """On a device beside the CPU, whose tensors have no numbers: torch refuses to compute with those of two devices."""
+    scores = torch.empty((3, *case.event), dtype=torch.float64, device=PRETENDED)
+
+    def loss(z: Tensor) -> Tensor:
+        return (0.7 * z).sin().flatten(z.ndim - case.oracle.event_ndim).sum(-1)
+
+    def estimate() -> Tensor:
+        return make_estimator(name).gradient(loss, case.oracle, scores, generator=Unset())
+
+    try:
+        assert estimate().device.type == PRETENDED.type  # makes tables
+        with watched(PRETENDED):
+            estimate()
+    except (WaitsError, RuntimeError) as error:
+        *_, last = (frame.filename for frame in traceback.extract_tb(error.__traceback__) if "structgrad" in frame.filename)
+        if not last.endswith(ORACLES_WAIT) and name.partition("[")[0] not in WAIT:
+            raise
