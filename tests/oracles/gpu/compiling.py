@@ -42,6 +42,13 @@ TYPES = {
 Record = dict[str, Any]
 
 
+def programs(warps: int, registers: int, shared: int) -> int:
+    """Programs that one multiprocessor of compute capability 9.0 holds at a time (CUDA's occupancy calculator)."""
+    # Registers are given to warps by 256, and each of four schedulers has a quarter of them; a program takes 1 KiB of shared memory itself.
+    held = 65536 // (-(-registers * 32 // 256) * 256) // 4 * 4
+    return min(32, 64 // warps, held // warps, 228 * 1024 // (-(-(shared + 1024) // 128) * 128))
+
+
 def signature(kernel: Any, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[tuple[int, ...], Any]]:
     """The types of a kernel's arguments, and the values of those that are constants; a plain 1 is one, as it is in a launch."""
     types: dict[str, Any] = {}
@@ -98,12 +105,13 @@ def compiling() -> Iterator[list[Record]]:
         start = time.perf_counter()
         made = triton.compile(ASTSource(fn=kernel, signature=types, constexprs=constants), GPUTarget("cuda", CAPABILITY, 32), options)
         spent = time.perf_counter() - start
+        taken = resources(made.asm["ptx"])
         kinds = sorted({kind for kind in types.values() if isinstance(kind, str) and kind.startswith("*")})
         sizes = {kernel.params[path[0]].name: value for path, value in constants.items() if isinstance(value, int) and len(path) == 1}
         records.append(
             {"kernel": kernel.__name__, "types": kinds, "constants": sizes, **options, "shared": made.metadata.shared}
-            | resources(made.asm["ptx"])
-            | {"seconds": round(spent, 2)}
+            | taken
+            | {"programs": programs(made.metadata.num_warps, taken["registers"], made.metadata.shared), "seconds": round(spent, 2)}
         )
 
     original, JITFunction.run = JITFunction.run, run
