@@ -23,11 +23,11 @@ def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
     for part, tables, lines in parts(rows, 2, 2, torch.float64):
         count = part.stop - part.start
         _chances[(count,)](rows[part], totals[part], tables, lines, *grid, grid.block, grid.tile, num_warps=warps(grid.block, EACH))
-        grid_of_walks = (count, triton.cdiv(samples, WALKS))
-        drawn, shape = structures[part], rows.shape[1:]
-        _walks[grid_of_walks](
-            tables, lines.shape[1], totals[part], uniforms[part], drawn, samples, *shape, grid.flipped, WALKS, num_warps=1
-        )
+        groups = triton.cdiv(samples, WALKS)
+        _walks[(count * groups,)](
+            tables, lines.shape[1], totals[part], uniforms[part], structures[part], groups, samples, *rows.shape[1:], grid.flipped, WALKS,
+            num_warps=1,
+        )  # fmt: skip
 
 
 def argmax(rows: Tensor, structures: Tensor) -> None:
@@ -80,10 +80,10 @@ def _chances(rows, totals, tables, lines, n, m, across, along, flipped: tl.const
 
 
 @triton.jit
-def _walks(tables, lines, totals, uniforms, structures, samples, rows, columns, flipped: tl.constexpr, walks: tl.constexpr):
+def _walks(tables, lines, totals, uniforms, structures, groups, samples, rows, columns, flipped: tl.constexpr, walks: tl.constexpr):
     """Paths of some samples of a pair, one a lane."""
-    item = tl.program_id(0).to(tl.int64)
-    sample = tl.program_id(1) * walks + tl.arange(0, walks)
+    item = (tl.program_id(0) // groups).to(tl.int64)
+    sample = tl.program_id(0) % groups * walks + tl.arange(0, walks)
     drawn = (sample < samples) & (tl.load(totals + item + tl.zeros((walks,), tl.int32)) > -float("inf"))
     cells = rows * columns
     tables += item * (2 * cells + lines)

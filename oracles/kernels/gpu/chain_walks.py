@@ -93,16 +93,16 @@ def _pick(joint, uniform, p, tags):
 
 
 @triton.jit
-def write_kernel(drawn, structures, count, length, tags, block: tl.constexpr, steps: tl.constexpr):
+def write_kernel(drawn, structures, count, pieces, length, tags, block: tl.constexpr, steps: tl.constexpr):
     """Samples [b, s, n, t, t] of known tags [b, n, s]."""
-    item = tl.program_id(0).to(tl.int64)
+    item = (tl.program_id(0) // pieces).to(tl.int64)
     structures += item * length * tags * tags
     drawn += item // count * length * count + item % count
     p = tl.arange(0, block)[:, None]
     c = tl.arange(0, block)[None, :]
     inside = (p < tags) & (c < tags)
     for step in tl.static_range(steps):
-        i = tl.program_id(1) * steps + step
+        i = tl.program_id(0) % pieces * steps + step
         tag = tl.load(drawn + i * count, mask=i < length, other=-1)
         previous = tl.load(drawn + (i - 1) * count, mask=(i < length) & (i > 0), other=0)
         part = (p == previous) & (c == tag)

@@ -82,15 +82,17 @@ def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
     samples, n = structures.shape[1], rows.shape[1]
     made, programs = _planned(rows)
     group = lanes(min(samples, GROUP))
+    groups = triton.cdiv(samples, group)
     charts = rows.new_empty(made.total(programs, 2), dtype=torch.float64)
     spans = rows.new_empty(programs * samples * n, dtype=torch.int32)
     for start in range(0, len(rows), programs):
         some = slice(start, start + programs)
         count = len(rows[some])
         _tables[(count,)](rows[some], charts, n, **made.constants, num_warps=made.warps)
-        _walk[(count, triton.cdiv(samples, group))](
-            uniforms[some], structures[some], charts, spans, n, samples, made.step, made.tall, group, min(512 // group, 64), num_warps=1
-        )
+        _walk[(count * groups,)](
+            uniforms[some], structures[some], charts, spans, n, samples, groups, made.step, made.tall, group, min(512 // group, 64),
+            num_warps=1,
+        )  # fmt: skip
 
 
 def workspace(event: tuple[int, ...]) -> int:
@@ -241,16 +243,18 @@ def _tables(rows, charts, n, step: tl.constexpr, wide: tl.constexpr, tall: tl.co
     go_up(inside, inside + step * step, n, tl.float64, True, step, wide, tall, phases, tile)
 
 
-@triton.jit(do_not_specialize=["n", "samples"])
+@triton.jit(do_not_specialize=["n", "samples", "groups"])
 def _walk(
-    uniforms, structures, charts, spans, n, samples, step: tl.constexpr, tall: tl.constexpr, group: tl.constexpr, parts: tl.constexpr
-):
+    uniforms, structures, charts, spans, n, samples, groups, step: tl.constexpr, tall: tl.constexpr, group: tl.constexpr,
+    parts: tl.constexpr,
+):  # fmt: skip
     """A group of trees of one row; a span of w + 1 tokens holds w cuts, which fixes where its parts come in preorder."""
-    item = tl.program_id(0).to(tl.int64)
+    item = (tl.program_id(0) // groups).to(tl.int64)
+    first = tl.program_id(0) % groups * group
     inside = origin(charts, item, 2, step, tall)
     sums = inside + step * step
-    start = item * samples + tl.program_id(1) * group
-    ours = tl.minimum(samples - tl.program_id(1) * group, group)
+    start = item * samples + first
+    ours = tl.minimum(samples - first, group)
     member = tl.arange(0, group)
     fill(structures + start * n * n, ours * n * n, 0.0)
     live = member < tl.where(tl.load(inside + (n - 1) * step) > -float("inf"), ours, 0)
@@ -274,8 +278,8 @@ def _walk(
         reached = tl.zeros((group,), tl.float64)
         below = tl.zeros((group,), tl.int32)
         last = tl.zeros((group,), tl.int32)
-        for first in range(0, tl.max(w, 0), parts):
-            place = first + tl.arange(0, parts)[None, :]
+        for chunk in range(0, tl.max(w, 0), parts):
+            place = chunk + tl.arange(0, parts)[None, :]
             within = place < w[:, None]
             left = tl.load(inside + place * step + i[:, None], mask=within, other=-float("inf"))
             right = tl.load(inside + (w[:, None] - 1 - place) * step + i[:, None] + place + 1, mask=within, other=-float("inf"))

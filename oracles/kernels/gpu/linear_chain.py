@@ -110,8 +110,9 @@ def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
         rows, uniforms, prefixes, log_partition, drawn, count, shares, length, tags, together, block,
         num_warps=warps(together * block, 8, 4),
     )  # fmt: skip
-    write_kernel[(batch * count, triton.cdiv(length, WRITTEN))](
-        drawn, structures, count, length, tags, block, WRITTEN, num_warps=warps(block * block, 8, 4)
+    pieces = triton.cdiv(length, WRITTEN)
+    write_kernel[(batch * count * pieces,)](
+        drawn, structures, count, pieces, length, tags, block, WRITTEN, num_warps=warps(block * block, 8, 4)
     )
 
 

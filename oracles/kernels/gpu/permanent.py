@@ -83,7 +83,8 @@ def draw(weights: Tensor, tables: Tensor, uniforms: Tensor, structures: Tensor) 
     """Permutations [b, s, n, n] by uniforms [b, s, n] from tables of prefixes."""
     count, draws, size = uniforms.shape
     block = min(lanes(draws), DRAWS)
-    _draw[(count, triton.cdiv(draws, block))](weights, tables, uniforms, structures, draws, size, lanes(size), block, num_warps=1)
+    groups = triton.cdiv(draws, block)
+    _draw[(count * groups,)](weights, tables, uniforms, structures, groups, draws, size, lanes(size), block, num_warps=1)
 
 
 @triton.jit
@@ -201,9 +202,9 @@ def _pair(weights, slopes, tables, means, results, size: tl.constexpr, columns: 
 
 
 @triton.jit
-def _draw(weights, tables, uniforms, structures, draws, size: tl.constexpr, columns: tl.constexpr, block: tl.constexpr):
-    item = tl.program_id(0).to(tl.int64)
-    draw = tl.program_id(1) * block + tl.arange(0, block)
+def _draw(weights, tables, uniforms, structures, groups, draws, size: tl.constexpr, columns: tl.constexpr, block: tl.constexpr):
+    item = (tl.program_id(0) // groups).to(tl.int64)
+    draw = tl.program_id(0) % groups * block + tl.arange(0, block)
     tables += item << size
     uniforms += (item * draws + draw) * size
     structures += (item * draws + draw) * size * size

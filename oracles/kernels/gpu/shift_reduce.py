@@ -73,7 +73,8 @@ def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
     chances = torch.empty(len(rows), size, size, dtype=torch.float64, device=rows.device)
     totals = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
     _shift_chances[(len(rows),)](rows, totals, chances, lines, size, block, num_warps=warps(block, EACH))
-    _walks[(len(rows), triton.cdiv(samples, WALKS))](chances, totals, uniforms, structures, samples, size, WALKS, num_warps=1)
+    groups = triton.cdiv(samples, WALKS)
+    _walks[(len(rows) * groups,)](chances, totals, uniforms, structures, groups, samples, size, WALKS, num_warps=1)
 
 
 def argmax(rows: Tensor, structures: Tensor) -> None:
@@ -308,10 +309,10 @@ def _shift_chances(rows, totals, chances, lines, size, block: tl.constexpr):
 
 
 @triton.jit
-def _walks(chances, totals, uniforms, structures, samples, size, walks: tl.constexpr):
+def _walks(chances, totals, uniforms, structures, groups, samples, size, walks: tl.constexpr):
     """Derivations of some samples of a row, one a lane."""
-    item = tl.program_id(0).to(tl.int64)
-    sample = tl.program_id(1) * walks + tl.arange(0, walks)
+    item = (tl.program_id(0) // groups).to(tl.int64)
+    sample = tl.program_id(0) % groups * walks + tl.arange(0, walks)
     drawn = (sample < samples) & (tl.load(totals + item + tl.zeros((walks,), tl.int32)) > -float("inf"))
     chances += item * size * size
     uniforms += (item * samples + sample) * (2 * size - 3)

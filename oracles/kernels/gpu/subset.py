@@ -75,11 +75,11 @@ def sample(rows: Tensor, uniforms: Tensor, structures: Tensor, k: int) -> None:
     """Exact samples: part by part, taken with its probability given how many are still to be taken."""
     draws, size = uniforms.shape[1:]
     block = min(lanes(draws), DRAWS)
+    groups = triton.cdiv(draws, block)
     for part in _pieces(rows, 2, k):
         unused = torch.empty(len(rows[part]), dtype=torch.float64, device=rows.device)
         chances, tables, _ = _fill_tables(rows[part], rows[part], unused, k, 2)
-        grid = len(rows[part]), triton.cdiv(draws, block)
-        _draw[grid](chances, tables, uniforms[part], structures[part], size, draws, k, block, num_warps=1)
+        _draw[(len(rows[part]) * groups,)](chances, tables, uniforms[part], structures[part], groups, size, draws, k, block, num_warps=1)
 
 
 _Tables = tuple[Tensor, Tensor, Tensor]
@@ -242,9 +242,9 @@ def _pair(chances, tables, means, results, size, k, block: tl.constexpr, counts:
 
 
 @triton.jit
-def _draw(chances, tables, uniforms, structures, size, draws, k, block: tl.constexpr):
-    item = tl.program_id(0).to(tl.int64)
-    draw = tl.program_id(1) * block + tl.arange(0, block)
+def _draw(chances, tables, uniforms, structures, groups, size, draws, k, block: tl.constexpr):
+    item = (tl.program_id(0) // groups).to(tl.int64)
+    draw = tl.program_id(0) % groups * block + tl.arange(0, block)
     real = draw < draws
     place = (item * draws + draw) * size
     suffixes = (2 * item + 1) * (size + 1) * (k + 1)
