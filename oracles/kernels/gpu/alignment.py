@@ -23,8 +23,8 @@ from torch import Tensor
 
 from .active_set import Map, launcher
 from .alignment_paths import argmax, best, sample, workspace
-from .antidiagonals import EACH, entries_of, from_before, from_behind, parts, shear, start_of, terms, turned, unshear
-from .launching import warps
+from .antidiagonals import EACH, entries_of, from_before, from_behind, shear, spaces, start_of, terms, turned, unshear
+from .launching import launches, warps
 
 __all__ = ["argmax", "best", "covariance_product", "log_partition", "marginals", "sample", "serves", "workspace"]
 
@@ -47,8 +47,8 @@ project = launcher(lambda event: Map(best, workspace(event), torch.float64, even
 def log_partition(rows: Tensor, log_partition: Tensor) -> None:
     """Log-partitions [b] of rows [b, n, m]."""
     grid = turned(*rows.shape[1:])
-    for part, tables, lines in parts(rows, 1, 2):
-        _log_partition[(part.stop - part.start,)](
+    for part, (tables, lines) in launches(rows, *spaces(rows, 1, 2)):
+        _log_partition[(len(tables),)](
             rows[part], log_partition[part], tables, lines, *grid[:4], grid.block, grid.tile, num_warps=warps(grid.block, EACH)
         )
 
@@ -56,8 +56,8 @@ def log_partition(rows: Tensor, log_partition: Tensor) -> None:
 def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor) -> None:
     """Marginals and log-partitions of rows."""
     grid = turned(*rows.shape[1:])
-    for part, tables, lines in parts(rows, 3, 2):
-        _marginals[(part.stop - part.start,)](
+    for part, (tables, lines) in launches(rows, *spaces(rows, 3, 2)):
+        _marginals[(len(tables),)](
             rows[part],
             marginals[part],
             log_partition[part],
@@ -73,8 +73,8 @@ def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor) -> None:
 def covariance_product(rows: Tensor, direction: Tensor, product: Tensor) -> None:
     """The covariance of the parts times a direction, for each row."""
     grid = turned(*rows.shape[1:])
-    for part, tables, lines in parts(rows, 6, 4):
-        _covariance_product[(part.stop - part.start,)](
+    for part, (tables, lines) in launches(rows, *spaces(rows, 6, 4)):
+        _covariance_product[(len(tables),)](
             rows[part],
             direction[part],
             product[part],

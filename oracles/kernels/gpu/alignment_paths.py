@@ -7,9 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import antidiagonals
-from .antidiagonals import EACH, entries_of, from_before, parts, shear, start_of, terms, turned
-from .launching import warps
+from .antidiagonals import EACH, entries_of, from_before, shear, spaces, start_of, terms, turned
+from .launching import launches, warps
 
 WALKS = 32
 """Walks that one program takes side by side."""
@@ -19,13 +18,12 @@ def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
     """Structures [b, s, n, m] from uniforms [b, s, n + m − 1]: walks from the last cell back, one uniform a step."""
     grid, samples = turned(*rows.shape[1:]), uniforms.shape[1]
     structures.zero_()
-    totals = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
-    for part, tables, lines in parts(rows, 2, 2, torch.float64):
-        count = part.stop - part.start
-        _chances[(count,)](rows[part], totals[part], tables, lines, *grid, grid.block, grid.tile, num_warps=warps(grid.block, EACH))
-        groups = triton.cdiv(samples, WALKS)
+    groups = triton.cdiv(samples, WALKS)
+    for part, (tables, lines, totals) in launches(rows, *spaces(rows, 2, 2, torch.float64), (1, torch.float64)):
+        count = len(tables)
+        _chances[(count,)](rows[part], totals, tables, lines, *grid, grid.block, grid.tile, num_warps=warps(grid.block, EACH))
         _walks[(count * groups,)](
-            tables, lines.shape[1], totals[part], uniforms[part], structures[part], groups, samples, *rows.shape[1:], grid.flipped, WALKS,
+            tables, lines.shape[1], totals, uniforms[part], structures[part], groups, samples, *rows.shape[1:], grid.flipped, WALKS,
             num_warps=1,
         )  # fmt: skip
 
@@ -34,12 +32,9 @@ def argmax(rows: Tensor, structures: Tensor) -> None:
     """The best path of each row."""
     grid = turned(*rows.shape[1:])
     room = workspace(tuple(rows.shape[1:]))
-    count = max(1, antidiagonals.ROOM // (8 * room))
-    space = torch.empty(min(count, len(rows)), room, dtype=torch.float64, device=rows.device)
-    for first in range(0, len(rows), count):
-        some = slice(first, min(first + count, len(rows)))
-        _argmax[(some.stop - some.start,)](
-            rows[some], structures[some], space, room, *rows.shape[1:], grid.flipped, grid.block, num_warps=warps(grid.block, EACH)
+    for part, (space,) in launches(rows, (room, torch.float64)):
+        _argmax[(len(space),)](
+            rows[part], structures[part], space, room, *rows.shape[1:], grid.flipped, grid.block, num_warps=warps(grid.block, EACH)
         )
 
 

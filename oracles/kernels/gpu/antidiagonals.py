@@ -10,7 +10,6 @@ all n + m − 1 antidiagonals fill n·m entries without a gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,10 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import WARP, lanes
-
-ROOM = 2**32
-"""Bytes of workspace from which on a batch is taken in parts."""
+from .launching import WARP, Space, lanes
 
 TILE = 32
 """Entries that a tile of the shear has on either side."""
@@ -56,18 +52,13 @@ def turned(rows: int, columns: int) -> Turned:
     return Turned(columns, rows, 1, columns, True) if flipped else Turned(rows, columns, columns, 1, False)
 
 
-def parts(rows: Tensor, tables: int, lines: int, dtype: torch.dtype | None = None) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Parts of a batch, with room for so many tables and lines per pair: the tables in a dtype, each pair's followed by its lines.
+def spaces(rows: Tensor, tables: int, lines: int, dtype: torch.dtype | None = None) -> tuple[Space, Space]:
+    """Room for so many tables and lines per pair, for `launches`: the tables in a dtype, each pair's followed by its lines.
 
     The second workspace has lines in float64.
     """
-    dtype = dtype or rows.dtype
     block, cells = turned(*rows.shape[1:]).block, rows.shape[1] * rows.shape[2]
-    count = min(max(1, ROOM // (tables * cells * dtype.itemsize)), max(len(rows), 1))
-    of_tables = torch.empty(count, tables * cells + lines * block, dtype=dtype, device=rows.device)
-    of_lines = torch.empty(count, lines * block, dtype=torch.float64, device=rows.device)
-    for first in range(0, len(rows), count):
-        yield slice(first, min(first + count, len(rows))), of_tables, of_lines
+    return (tables * cells + lines * block, dtype or rows.dtype), (lines * block, torch.float64)
 
 
 @triton.jit

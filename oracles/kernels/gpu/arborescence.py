@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import lanes, warps
+from .launching import lanes, launches, warps
 
 MOST = 512
 """The most positions, the root's among them: what the registers of a few warps hold."""
@@ -52,8 +52,8 @@ def argmax(rows: Tensor, structures: Tensor, single_root: bool) -> None:
     """The best tree of each row [b, n + 1, n + 1]."""
     size = rows.shape[-1]
     room, block = workspace((size, size)), lanes(size)
-    space = torch.empty(len(rows) * room, dtype=torch.float64, device=rows.device)
-    _argmax[(len(rows),)](rows, structures, space, size, room, single_root, block, num_warps=warps(block, 8))
+    for part, (space,) in launches(rows, (room, torch.float64)):
+        _argmax[(len(space),)](rows[part], structures[part], space, size, room, single_root, block, num_warps=warps(block, 8))
 
 
 @triton.jit

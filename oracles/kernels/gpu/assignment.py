@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .active_set import Map, launcher
 from .matching import MOST, best, program, workspace
-from .permanent import LARGEST, draw, fill, pair, pieces, weigh
+from .permanent import LARGEST, draw, fill, pair, weighed
 
 __all__ = ["argmax", "best", "covariance_product", "log_partition", "marginals", "project", "sample", "serves", "workspace"]
 
@@ -34,33 +34,29 @@ def argmax(rows: Tensor, structures: Tensor) -> None:
 
 def log_partition(rows: Tensor, log_partition: Tensor) -> None:
     """Log-partitions [b] of rows."""
-    for part in pieces(len(rows), 1, rows.shape[1]):
-        weights, slopes, top = weigh(rows[part])
-        fill(weights, slopes, top, log_partition[part], 1)
+    for part, found in weighed(rows, 1):
+        fill(found, log_partition[part], rows.shape[1], 1)
 
 
 def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor) -> None:
     """Marginals [b, n, n] and log-partitions [b] of rows."""
-    for part in pieces(len(rows), 2, rows.shape[1]):
-        weights, slopes, top = weigh(rows[part])
-        tables, means = fill(weights, slopes, top, log_partition[part], 2)
-        pair(weights, slopes, tables, means, marginals[part])
+    for part, found in weighed(rows, 2):
+        fill(found, log_partition[part], rows.shape[1], 2)
+        pair(found, marginals[part])
 
 
 def covariance_product(rows: Tensor, direction: Tensor, product: Tensor) -> None:
     """Derivatives of the marginals along directions [b, n, n]: means of slopes, as they differ from that of all permutations."""
-    for part in pieces(len(rows), 4, rows.shape[1]):
-        weights, slopes, top = weigh(rows[part], direction[part])
-        tables, means = fill(weights, slopes, top, torch.empty_like(top), 2, tangent=True)
-        pair(weights, slopes, tables, means, product[part], tangent=True)
+    for part, found in weighed(rows, 2, direction):
+        fill(found, found.total, rows.shape[1], 2, tangent=True)
+        pair(found, product[part], tangent=True)
 
 
 def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
     """Permutations by uniforms [b, s, n]: one table per row, then from the last row of each sample to the first."""
-    for part in pieces(len(rows), 1, rows.shape[1]):
-        weights, slopes, top = weigh(rows[part])
-        tables, _ = fill(weights, slopes, top, torch.empty_like(top), 1)
-        draw(weights, tables, uniforms[part], structures[part])
+    for part, found in weighed(rows, 1):
+        fill(found, found.total, rows.shape[1], 1)
+        draw(found, uniforms[part], structures[part])
 
 
 @triton.jit

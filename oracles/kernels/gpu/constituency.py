@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .active_set import Map, launcher
-from .launching import lanes
+from .launching import lanes, launches, rows_at_once
 from .span_charts import (
     LN2,
     LOG2E,
@@ -48,21 +48,21 @@ def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: 
 
 def log_partition(rows: Tensor, log_partition: Tensor) -> None:
     """Log-partitions [b] of rows [b, n, n]."""
-    made, programs = _planned(rows)
+    made, programs = _planned(rows, 1)
     charts = rows.new_empty(made.total(programs, 1), dtype=torch.float64)
     _log_partition[(programs,)](rows, log_partition, charts, len(rows), rows.shape[1], **made.constants, num_warps=made.warps)
 
 
 def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor) -> None:
     """Marginals [b, n, n] and log-partitions [b] of rows [b, n, n]."""
-    made, programs = _planned(rows)
+    made, programs = _planned(rows, 2)
     charts = rows.new_empty(made.total(programs, 2), dtype=torch.float64)
     _marginals[(programs,)](rows, marginals, log_partition, charts, len(rows), rows.shape[1], **made.constants, num_warps=made.warps)
 
 
 def covariance_product(rows: Tensor, direction: Tensor, product: Tensor) -> None:
     """Derivatives of the marginals [b, n, n] of rows along directions."""
-    made, programs = _planned(rows)
+    made, programs = _planned(rows, 2, rows.dtype)
     charts = rows.new_empty(made.total(programs, 2), dtype=torch.float64)
     rates = rows.new_empty(made.total(programs, 2))
     _covariance_product[(programs,)](
@@ -74,13 +74,14 @@ def argmax(rows: Tensor, structures: Tensor) -> None:
     """Best trees of rows [b, n, n], with the shortest left part among equals."""
     made = plan(rows.shape[1])
     room = workspace(tuple(rows.shape[1:]))
-    _argmax[(len(rows),)](rows, structures, rows.new_empty(len(rows) * room), rows.shape[1], room, **made.constants, num_warps=made.warps)
+    for part, (space,) in launches(rows, (room, rows.dtype)):
+        _argmax[(len(space),)](rows[part], structures[part], space, rows.shape[1], room, **made.constants, num_warps=made.warps)
 
 
 def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
     """Trees [b, s, n, n] of rows [b, n, n] by uniforms [b, s, n − 1]."""
     samples, n = structures.shape[1], rows.shape[1]
-    made, programs = _planned(rows)
+    made, programs = _planned(rows, 2, beside=4 * samples * n)
     group = lanes(min(samples, GROUP))
     groups = triton.cdiv(samples, group)
     charts = rows.new_empty(made.total(programs, 2), dtype=torch.float64)
@@ -101,8 +102,11 @@ def workspace(event: tuple[int, ...]) -> int:
     return 2 * (made.step + made.tall) * made.step + 1
 
 
-def _planned(rows: Tensor) -> tuple[Plan, int]:
-    return plan(rows.shape[1]), min(len(rows), PROGRAMS)
+def _planned(rows: Tensor, charts: int, rates: torch.dtype | None = None, beside: int = 0) -> tuple[Plan, int]:
+    """The plan for rows, and how many programs have room for so many charts, as many charts of their rates, and bytes beside them."""
+    made = plan(rows.shape[1])
+    needed = made.room(charts) * (torch.float64.itemsize + (rates.itemsize if rates else 0)) + beside
+    return made, min(len(rows), PROGRAMS, rows_at_once(needed))
 
 
 @triton.jit(do_not_specialize=["count", "n"])

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import lanes, warps
+from .launching import lanes, launches, warps
 
 MOST = 512
 """The most positions, the root's among them."""
@@ -65,20 +65,20 @@ def popped(
         rounds: after how many a sample is given up.
         together: the samples of one program, a power of two.
     """
-    items, samples, noise = uniforms.shape
+    _, samples, noise = uniforms.shape
     size = rows.shape[-1]
     block = lanes(size)
     several = together or max(LANES // block, 1)
     groups = triton.cdiv(samples, several)
-    tables = torch.empty(items, size, size, dtype=torch.float64, device=rows.device)
-    single = root_words is not None
-    _tabulate[(items * triton.cdiv(size, WIDTH),)](rows, tables, size, int(single), WIDTH, num_warps=1)
-    space = torch.empty(items * groups * 3 * several * block, dtype=torch.int32, device=rows.device)
-    _pop[(items * groups,)](
-        *(tables, uniforms, unfinished if root_words is None else root_words, structures, unfinished, space),
-        *(size, samples, noise, groups, rounds, single, noise > 1, max((size - 1).bit_length(), 1), several, block),
-        num_warps=warps(several * block, 8),
-    )
+    single, roots = root_words is not None, unfinished if root_words is None else root_words
+    for part, (tables, space) in launches(rows, (size * size, torch.float64), (groups * 3 * several * block, torch.int32)):
+        items = len(tables)
+        _tabulate[(items * triton.cdiv(size, WIDTH),)](rows[part], tables, size, int(single), WIDTH, num_warps=1)
+        _pop[(items * groups,)](
+            *(tables, uniforms[part], roots[part], structures[part], unfinished[part], space),
+            *(size, samples, noise, groups, rounds, single, noise > 1, max((size - 1).bit_length(), 1), several, block),
+            num_warps=warps(several * block, 8),
+        )
 
 
 @triton.jit

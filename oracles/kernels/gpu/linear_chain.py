@@ -26,7 +26,7 @@ from torch import Tensor
 from .active_set import Map, launcher
 from .chain_recursions import covariance_kernel, forward_kernel, marginals_kernel
 from .chain_walks import argmax_kernel, best, walk_kernel, write_kernel
-from .launching import lanes, warps
+from .launching import Space, lanes, launches, warps
 
 __all__ = ["argmax", "best", "covariance_product", "log_partition", "marginals", "sample", "serves", "workspace"]
 
@@ -67,53 +67,55 @@ def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor) -> None:
     """Marginals [b, n, t, t] of rows, and their log-partition [b]."""
     _, length, tags, _ = rows.shape
     block = lanes(tags)
-    prefixes, shifts = _tables(rows, rows.dtype)
-    marginals_kernel[(len(rows),)](
-        rows, marginals, log_partition, prefixes, shifts, length, tags, block, tags == block, num_warps=_warps(tags, rows.dtype)
-    )
+    for part, (prefixes, shifts) in launches(rows, *_tables(rows, rows.dtype)):
+        marginals_kernel[(len(prefixes),)](
+            rows[part], marginals[part], log_partition[part], prefixes, shifts, length, tags, block, tags == block,
+            num_warps=_warps(tags, rows.dtype),
+        )  # fmt: skip
 
 
 def covariance_product(rows: Tensor, direction: Tensor, product: Tensor) -> None:
     """Cov(z) · direction [b, n, t, t]."""
     _, length, tags, _ = rows.shape
     block = lanes(tags)
-    (prefixes, shifts), tangents = _tables(rows, rows.dtype), rows.new_empty(len(rows), length, tags)
-    covariance_kernel[(len(rows),)](
-        rows, direction, product, prefixes, tangents, shifts, length, tags, block, tags == block,
-        num_warps=warps(block * block, 8),
-    )  # fmt: skip
+    for part, (prefixes, shifts, tangents) in launches(rows, *_tables(rows, rows.dtype), (length * tags, rows.dtype)):
+        covariance_kernel[(len(prefixes),)](
+            rows[part], direction[part], product[part], prefixes, tangents, shifts, length, tags, block, tags == block,
+            num_warps=warps(block * block, 8),
+        )  # fmt: skip
 
 
 def argmax(rows: Tensor, structures: Tensor) -> None:
     """MAP structures [b, n, t, t] of rows."""
     _, length, tags, _ = rows.shape
     block = lanes(tags)
-    pointers = torch.empty(len(rows), workspace((length, tags, tags)), dtype=torch.int32, device=rows.device)
-    argmax_kernel[(len(rows),)](
-        rows, structures, pointers, length, tags, block, tags == block, num_warps=_warps(tags, rows.dtype)
-    )  # fmt: skip
+    for part, (pointers,) in launches(rows, (workspace((length, tags, tags)), torch.int32)):
+        argmax_kernel[(len(pointers),)](
+            rows[part], structures[part], pointers, length, tags, block, tags == block, num_warps=_warps(tags, rows.dtype)
+        )
 
 
 def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
     """Structures [b, s, n, t, t] from uniforms [b, s, n]: forward filtering once, then backward sampling, a lane for each sample."""
-    batch, length, tags, _ = rows.shape
+    _, length, tags, _ = rows.shape
     count, block = uniforms.shape[1], lanes(tags)
-    prefixes, shifts = _tables(rows, torch.float64)
-    log_partition = torch.empty(batch, dtype=torch.float64, device=rows.device)
-    forward_kernel[(batch,)](
-        rows, log_partition, prefixes, shifts, length, tags, block, tags == block, True, num_warps=_warps(tags, torch.float64)
-    )
-    drawn = torch.empty(batch, length, count, dtype=torch.int32, device=rows.device)
     together = min(lanes(count), max(LANES // block, 1))
     shares = triton.cdiv(count, together)
-    walk_kernel[(batch * shares,)](
-        rows, uniforms, prefixes, log_partition, drawn, count, shares, length, tags, together, block,
-        num_warps=warps(together * block, 8, 4),
-    )  # fmt: skip
     pieces = triton.cdiv(length, WRITTEN)
-    write_kernel[(batch * count * pieces,)](
-        drawn, structures, count, pieces, length, tags, block, WRITTEN, num_warps=warps(block * block, 8, 4)
-    )
+    spaces = (*_tables(rows, torch.float64), (1, torch.float64), (length * count, torch.int32))
+    for part, (prefixes, shifts, log_partition, drawn) in launches(rows, *spaces):
+        batch = len(drawn)
+        forward_kernel[(batch,)](
+            rows[part], log_partition, prefixes, shifts, length, tags, block, tags == block, True,
+            num_warps=_warps(tags, torch.float64),
+        )  # fmt: skip
+        walk_kernel[(batch * shares,)](
+            rows[part], uniforms[part], prefixes, log_partition, drawn, count, shares, length, tags, together, block,
+            num_warps=warps(together * block, 8, 4),
+        )  # fmt: skip
+        write_kernel[(batch * count * pieces,)](
+            drawn, structures[part], count, pieces, length, tags, block, WRITTEN, num_warps=warps(block * block, 8, 4)
+        )
 
 
 def _warps(tags: int, dtype: torch.dtype) -> int:
@@ -123,6 +125,6 @@ def _warps(tags: int, dtype: torch.dtype) -> int:
     return warps(block * block, numbers if dtype == torch.float32 else 8)
 
 
-def _tables(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Room for the prefixes [b, n, t], and for what is taken from the scores of every step [b, n]."""
-    return rows.new_empty(rows.shape[:3], dtype=dtype), rows.new_empty(rows.shape[:2], dtype=dtype)
+def _tables(rows: Tensor, dtype: torch.dtype) -> tuple[Space, Space]:
+    """The numbers of prefixes [n, t], and of what is taken from the scores of every step [n]."""
+    return (rows.shape[1] * rows.shape[2], dtype), (rows.shape[1], dtype)

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import WARP, lanes
+from .launching import WARP, lanes, launches
 from .matching import match, row_costs
 
 LARGEST = 16
@@ -38,53 +39,58 @@ PAIRS = 256
 DRAWS = 32
 """Samples of one program."""
 
-ROOM = 2**28
-"""Bytes of the tables at a time: problems beyond wait for those before."""
+
+class Sums(NamedTuple):
+    """What is summed for some rows, and where.
+
+    Attributes:
+        weights: [b, n²]. ``slopes``: of their logarithms along a direction; the weights where there is none.
+        top: [b, 1], the score that the weights leave out. ``total``: [b, 1], room for a log-partition that nobody asks for.
+        tables: [b, turns 2ⁿ], of prefixes, of suffixes too where there are two turns. ``means``: of their slopes, or the tables.
+    """
+
+    weights: Tensor
+    slopes: Tensor
+    top: Tensor
+    total: Tensor
+    tables: Tensor
+    means: Tensor
 
 
-def pieces(count: int, tables: int, size: int) -> Iterator[slice]:
-    """Parts of a batch, so small that their tables fit into `ROOM`."""
-    step = max(ROOM // (tables * 8 << size), 1)
-    return (slice(first, first + step) for first in range(0, count, step))
-
-
-def weigh(rows: Tensor, direction: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights [b, n, n], slopes of their logarithms along a direction where there is one, and the score [b] that they leave out."""
-    weights = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
-    top = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
-    slopes = weights if direction is None else torch.empty_like(weights)
+def weighed(rows: Tensor, turns: int, direction: Tensor | None = None) -> Iterator[tuple[slice, Sums]]:
+    """Parts of rows [b, n, n] with their weights, and room for the tables of so many turns; slopes where there is a direction."""
+    size, tangent, kind = rows.shape[1], direction is not None, torch.float64
+    needed = (size * size, kind), (1, kind), (1, kind), (turns << size, kind)
     along = rows if direction is None else direction
-    size = rows.shape[1]
-    _weigh[(len(rows),)](rows, along, weights, slopes, top, size, lanes(size), direction is not None, num_warps=1)
-    return weights, slopes, top
+    for part, (weights, top, total, tables, *others) in launches(rows, *needed, *(needed[0], needed[3]) if tangent else ()):
+        slopes, means = others if tangent else (weights, tables)
+        _weigh[(len(weights),)](rows[part], along[part], weights, slopes, top, size, lanes(size), tangent, num_warps=1)
+        yield part, Sums(weights, slopes, top, total, tables, means)
 
 
-def fill(weights: Tensor, slopes: Tensor, top: Tensor, log_partition: Tensor, turns: int, tangent: bool = False) -> tuple[Tensor, Tensor]:
-    """Tables [b, turns, 2ⁿ] of prefixes, of suffixes too where there are two turns, and of the means of their slopes."""
-    count, size = len(weights), weights.shape[1]
-    tables = torch.empty(count, turns, 1 << size, dtype=torch.float64, device=weights.device)
-    means = torch.empty_like(tables) if tangent else tables
+def fill(found: Sums, log_partition: Tensor, size: int, turns: int, tangent: bool = False) -> None:
+    """Fill the tables, and those of means along a direction, and write log-partitions [b]."""
     block = min(lanes(math.comb(size, size // 2)), SETS)
     width = max(block // WARP, 1)
-    _fill[(count, turns)](weights, slopes, top, tables, means, log_partition, size, block, tangent, num_warps=width)
-    return tables, means
+    weights, slopes, top, _, tables, means = found
+    _fill[(len(weights), turns)](weights, slopes, top, tables, means, log_partition, size, block, tangent, num_warps=width)
 
 
-def pair(weights: Tensor, slopes: Tensor, tables: Tensor, means: Tensor, results: Tensor, tangent: bool = False) -> None:
+def pair(found: Sums, results: Tensor, tangent: bool = False) -> None:
     """Marginals [b, n, n] from both tables, or their derivatives."""
-    size = weights.shape[1]
+    size = results.shape[1]
     block = min(lanes(math.comb(size, size // 2)), PAIRS)
-    columns = lanes(size)
     width = max(block // WARP, 1)
-    _pair[(len(weights), size)](weights, slopes, tables, means, results, size, columns, block, tangent, num_warps=width)
+    weights, slopes, _, _, tables, means = found
+    _pair[(len(weights), size)](weights, slopes, tables, means, results, size, lanes(size), block, tangent, num_warps=width)
 
 
-def draw(weights: Tensor, tables: Tensor, uniforms: Tensor, structures: Tensor) -> None:
+def draw(found: Sums, uniforms: Tensor, structures: Tensor) -> None:
     """Permutations [b, s, n, n] by uniforms [b, s, n] from tables of prefixes."""
     count, draws, size = uniforms.shape
     block = min(lanes(draws), DRAWS)
     groups = triton.cdiv(draws, block)
-    _draw[(count * groups,)](weights, tables, uniforms, structures, groups, draws, size, lanes(size), block, num_warps=1)
+    _draw[(count * groups,)](found.weights, found.tables, uniforms, structures, groups, draws, size, lanes(size), block, num_warps=1)
 
 
 @triton.jit

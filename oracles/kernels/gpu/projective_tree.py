@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .active_set import Map, launcher
+from .launching import launches
 from .projective_charts import BOTH, INSIDE, RIGHT, fill, outside, start, take_greatest, tiles, warps
 from .projective_tangents import SQUARES, center, inside_tangents, outside_tangents
 from .projective_walks import walk, write
@@ -40,44 +41,46 @@ def log_partition(rows: Tensor, log_partition: Tensor, single_root: bool) -> Non
     """The log-partition [b] of rows."""
     size = rows.shape[1]
     room = INSIDE * size * size + size
-    space = rows.new_empty(len(rows), room)
-    _log_partition[(len(rows),)](rows, log_partition, space, size, room, single_root, *tiles(size), num_warps=warps(size))
+    for part, (space,) in launches(rows, (room, rows.dtype)):
+        _log_partition[(len(space),)](rows[part], log_partition[part], space, size, room, single_root, *tiles(size), num_warps=warps(size))
 
 
 def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor, single_root: bool) -> None:
     """Marginals [b, n + 1, n + 1] of rows, and their log-partition [b]."""
     size = rows.shape[1]
     room = BOTH * size * size + size
-    space = rows.new_empty(len(rows), room)
-    _marginals[(len(rows),)](rows, marginals, log_partition, space, size, room, single_root, *tiles(size), num_warps=warps(size))
+    for part, (space,) in launches(rows, (room, rows.dtype)):
+        _marginals[(len(space),)](
+            rows[part], marginals[part], log_partition[part], space, size, room, single_root, *tiles(size), num_warps=warps(size)
+        )
 
 
 def covariance_product(rows: Tensor, direction: Tensor, product: Tensor, single_root: bool) -> None:
     """The derivative of the marginals along directions [b, n + 1, n + 1]: ``product`` of the same shape."""
-    size, count, shapes = rows.shape[1], len(rows), tiles(rows.shape[1])
+    size, shapes = rows.shape[1], tiles(rows.shape[1])
     room = SQUARES * size * size + size
-    space = rows.new_empty(count, room)
     # The product holds the marginals until they are no longer needed; two launches, because the first is compiled already.
-    log_partition = rows.new_empty(count, dtype=torch.float64)
-    _marginals[(count,)](rows, product, log_partition, space, size, room, single_root, *shapes, num_warps=warps(size))
-    _differentiate[(count,)](direction, product, space, size, room, *shapes, num_warps=warps(size))
+    for part, (space, unused) in launches(rows, (room, rows.dtype), (1, torch.float64)):
+        grid = (len(space),)
+        _marginals[grid](rows[part], product[part], unused, space, size, room, single_root, *shapes, num_warps=warps(size))
+        _differentiate[grid](direction[part], product[part], space, size, room, *shapes, num_warps=warps(size))
 
 
 def argmax(rows: Tensor, structures: Tensor, single_root: bool) -> None:
     """The best structures [b, n + 1, n + 1]."""
     size, room = rows.shape[1], workspace(tuple(rows.shape[1:]))
-    space = rows.new_empty(len(rows), room)
-    _argmax[(len(rows),)](rows, structures, space, size, room, single_root, *tiles(size), num_warps=warps(size))
+    for part, (space,) in launches(rows, (room, rows.dtype)):
+        _argmax[(len(space),)](rows[part], structures[part], space, size, room, single_root, *tiles(size), num_warps=warps(size))
 
 
 def sample(rows: Tensor, uniforms: Tensor, structures: Tensor, single_root: bool) -> None:
     """Structures [b, s, n + 1, n + 1] from uniforms [b, s, 2n]; nothing for an infeasible row."""
-    size, count, shapes = rows.shape[1], len(rows), tiles(rows.shape[1])
+    size, shapes = rows.shape[1], tiles(rows.shape[1])
     room, samples = INSIDE * size * size + size, uniforms.shape[1]
-    log_partition = rows.new_empty(count, dtype=torch.float64)
-    space = rows.new_empty((count, room), dtype=torch.float64)
-    _log_partition[(count,)](rows, log_partition, space, size, room, single_root, *shapes, num_warps=warps(size))
-    _sample[(count * samples,)](space, uniforms, structures, size, room, samples, shapes.area, shapes.row, num_warps=1)
+    for part, (space, unused) in launches(rows, (room, torch.float64), (1, torch.float64)):
+        count, drawn = len(space), structures[part]
+        _log_partition[(count,)](rows[part], unused, space, size, room, single_root, *shapes, num_warps=warps(size))
+        _sample[(count * samples,)](space, uniforms[part], drawn, size, room, samples, shapes.area, shapes.row, num_warps=1)
 
 
 @triton.jit

@@ -18,10 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import antidiagonals
 from .active_set import Map, launcher
 from .antidiagonals import EACH, from_before, from_behind
-from .launching import WARP, lanes, warps
+from .launching import WARP, lanes, launches, warps
 
 WIDEST = 2048
 """States in a row of the largest event."""
@@ -38,30 +37,31 @@ def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: 
 def log_partition(rows: Tensor, log_partition: Tensor) -> None:
     """Log-partitions [b] of rows [b, n + 1, n + 1, 2]."""
     size, block = rows.shape[1], _block(rows.shape[1])
-    lines = torch.empty(len(rows), 2 * block, dtype=torch.float64, device=rows.device)
-    _log_partition[(len(rows),)](rows, log_partition, lines, size, block, num_warps=warps(block, EACH))
+    for part, (lines,) in launches(rows, (2 * block, torch.float64)):
+        _log_partition[(len(lines),)](rows[part], log_partition[part], lines, size, block, num_warps=warps(block, EACH))
 
 
 def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor) -> None:
     """Marginals and log-partitions of rows."""
     size, block = rows.shape[1], _block(rows.shape[1])
-    lines = torch.empty(len(rows), 2 * block, dtype=torch.float64, device=rows.device)
-    _marginals[(len(rows),)](rows, marginals, log_partition, lines, size, block, num_warps=warps(block, EACH))
+    for part, (lines,) in launches(rows, (2 * block, torch.float64)):
+        _marginals[(len(lines),)](rows[part], marginals[part], log_partition[part], lines, size, block, num_warps=warps(block, EACH))
 
 
 def covariance_product(rows: Tensor, direction: Tensor, product: Tensor) -> None:
     """The covariance of the parts times a direction, for each row."""
     size, block = rows.shape[1], _block(rows.shape[1])
-    lines = torch.empty(len(rows), 4 * block, dtype=torch.float64, device=rows.device)
-    leads = torch.empty(len(rows), size, size, dtype=rows.dtype, device=rows.device)
-    _covariance_product[(len(rows),)](rows, direction, product, leads, lines, size, block, num_warps=warps(block, EACH))
+    for part, (lines, leads) in launches(rows, (4 * block, torch.float64), (size * size, rows.dtype)):
+        _covariance_product[(len(lines),)](
+            rows[part], direction[part], product[part], leads, lines, size, block, num_warps=warps(block, EACH)
+        )
 
 
 def potentials(rows: Tensor, potentials: Tensor) -> None:
     """Log-probabilities of a policy: at each state the log-softmax over the actions that can still complete a derivation."""
     size, block = rows.shape[1], _block(rows.shape[1])
-    lines = torch.empty(len(rows), 2 * block, dtype=torch.float64, device=rows.device)
-    _potentials[(len(rows),)](rows, potentials, lines, size, block, num_warps=warps(block, EACH))
+    for part, (lines,) in launches(rows, (2 * block, torch.float64)):
+        _potentials[(len(lines),)](rows[part], potentials[part], lines, size, block, num_warps=warps(block, EACH))
 
 
 def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
@@ -69,22 +69,18 @@ def sample(rows: Tensor, uniforms: Tensor, structures: Tensor) -> None:
     size, samples = rows.shape[1], uniforms.shape[1]
     block = _block(size)
     structures.zero_()
-    lines = torch.empty(len(rows), 2 * block, dtype=torch.float64, device=rows.device)
-    chances = torch.empty(len(rows), size, size, dtype=torch.float64, device=rows.device)
-    totals = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
-    _shift_chances[(len(rows),)](rows, totals, chances, lines, size, block, num_warps=warps(block, EACH))
     groups = triton.cdiv(samples, WALKS)
-    _walks[(len(rows) * groups,)](chances, totals, uniforms, structures, groups, samples, size, WALKS, num_warps=1)
+    for part, (lines, chances, totals) in launches(rows, (2 * block, torch.float64), (size * size, torch.float64), (1, torch.float64)):
+        count = len(lines)
+        _shift_chances[(count,)](rows[part], totals, chances, lines, size, block, num_warps=warps(block, EACH))
+        _walks[(count * groups,)](chances, totals, uniforms[part], structures[part], groups, samples, size, WALKS, num_warps=1)
 
 
 def argmax(rows: Tensor, structures: Tensor) -> None:
     """The best derivation of each row."""
     size, block, room = rows.shape[1], _block(rows.shape[1]), workspace(tuple(rows.shape[1:]))
-    count = max(1, antidiagonals.ROOM // (8 * room))
-    space = torch.empty(min(count, len(rows)), room, dtype=torch.float64, device=rows.device)
-    for first in range(0, len(rows), count):
-        some = rows[first : first + count]
-        _argmax[(len(some),)](some, structures[first : first + count], space, room, size, block, num_warps=warps(block, EACH))
+    for part, (space,) in launches(rows, (room, torch.float64)):
+        _argmax[(len(space),)](rows[part], structures[part], space, room, size, block, num_warps=warps(block, EACH))
 
 
 def workspace(event: tuple[int, ...]) -> int:

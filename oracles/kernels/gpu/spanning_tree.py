@@ -7,7 +7,6 @@ and n back over a workspace of some 5 n² numbers (70 kB for 40 words), which st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,16 +18,13 @@ from . import arborescence, tree_samples
 from .active_set import Map, launcher
 from .elimination import finite, load_weights, logarithm, out_of_range, take_out, times
 from .escapes import begin, begin_rates, escape, halved, halvings, record, room, words_at
-from .launching import lanes, warps
+from .launching import lanes, launches, warps
 
 MOST = 64
 """The most words whose weights fit into the registers of one program."""
 
 GROUP = 4
 """Samples that a warp draws at once."""
-
-TOGETHER = 4096
-"""Items of one launch, beyond which the workspace would grow."""
 
 LEAST_TOTAL = tl.constexpr(1e-250)
 """The least sum of chances of escape: what was lost below 1e-308 on the way is then nothing."""
@@ -49,13 +45,6 @@ project = launcher(
     )
 )
 """SparseMAP: see `active_set`."""
-
-
-def _launches(rows: Tensor, numbers: int) -> Iterator[tuple[slice, Tensor]]:
-    """Parts of a batch, and a workspace of so many numbers per item, which they share one after the other."""
-    workspace = torch.empty(min(len(rows), TOGETHER) * numbers, dtype=torch.float64, device=rows.device)
-    for first in range(0, len(rows), TOGETHER):
-        yield slice(first, first + TOGETHER), workspace
 
 
 def _block(rows: Tensor) -> tuple[int, int, int]:
@@ -103,8 +92,8 @@ def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor, single_roo
     block, lines, number = _block(rows)
     words = rows.shape[1] - 1
     numbers = room(words)
-    for part, workspace in _launches(rows, numbers):
-        _marginals[(len(rows[part]),)](
+    for part, (workspace,) in launches(rows, (numbers, torch.float64)):
+        _marginals[(len(workspace),)](
             rows[part], marginals[part], log_partition[part], workspace, numbers, words, halvings(words),
             single_root, lines, max(lines // 2, 1), block, num_warps=number,
         )  # fmt: skip
@@ -225,8 +214,8 @@ def covariance_product(rows: Tensor, direction: Tensor, product: Tensor, single_
     block, lines, number = _block(rows)
     words = rows.shape[1] - 1
     numbers = 2 * room(words)
-    for part, workspace in _launches(rows, numbers):
-        _covariance_product[(len(rows[part]),)](
+    for part, (workspace,) in launches(rows, (numbers, torch.float64)):
+        _covariance_product[(len(workspace),)](
             rows[part], direction[part], product[part], workspace, numbers, words, halvings(words),
             single_root, lines, max(lines // 2, 1), block, num_warps=number,
         )  # fmt: skip
@@ -266,8 +255,8 @@ def sample(rows: Tensor, uniforms: Tensor, structures: Tensor, single_root: bool
     words, samples = rows.shape[1] - 1, uniforms.shape[1]
     numbers = tree_samples.room(words)
     group = min(lanes(samples), GROUP)
-    for part, workspace in _launches(rows, numbers):
-        items = len(rows[part])
+    for part, (workspace,) in launches(rows, (numbers, torch.float64)):
+        items = len(workspace)
         tree_samples.prepare[(items,)](rows[part], workspace, words, numbers, single_root, block, num_warps=number)
         tree_samples.draw[(items * -(-samples // group),)](
             workspace, uniforms[part], structures[part], words, numbers, samples, single_root, group, lanes(words + 1, 2), num_warps=1

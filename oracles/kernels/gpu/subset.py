@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import lanes, warps
+from .launching import lanes, launches, warps
 from .simplex import MOST, kth_largest
 
 PARTS = 32
@@ -31,9 +31,6 @@ COUNTS = 32
 
 DRAWS = 32
 """Samples of one program."""
-
-ROOM = 2**28
-"""Bytes of the tables at a time: rows beyond wait for those before."""
 
 
 def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> bool:
@@ -54,21 +51,22 @@ def argmax(rows: Tensor, structures: Tensor, k: int) -> None:
 
 def log_partition(rows: Tensor, log_partition: Tensor, k: int) -> None:
     """``log Σ_z exp⟨θ, z⟩`` of each row."""
-    for part in _pieces(rows, 1, k):
-        _fill_tables(rows[part], rows[part], log_partition[part], k, 1)
+    for part, found in _weighed(rows, k, 1):
+        _fill_tables(found, log_partition[part], k, 1)
 
 
 def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor, k: int) -> None:
     """The probability of each part, and the log-partition."""
-    for part in _pieces(rows, 2, k):
-        _pair_tables(_fill_tables(rows[part], rows[part], log_partition[part], k, 2), marginals[part], k)
+    for part, found in _weighed(rows, k, 2):
+        _fill_tables(found, log_partition[part], k, 2)
+        _pair_tables(found, marginals[part], k)
 
 
 def covariance_product(rows: Tensor, direction: Tensor, product: Tensor, k: int) -> None:
     """The derivative of the marginals along a direction: means of slopes, as they differ from that of all subsets."""
-    for part in _pieces(rows, 4, k):
-        unused = torch.empty(len(rows[part]), dtype=torch.float64, device=rows.device)
-        _pair_tables(_fill_tables(rows[part], direction[part], unused, k, 2, tangent=True), product[part], k, tangent=True)
+    for part, found in _weighed(rows, k, 2, direction):
+        _fill_tables(found, found.total, k, 2, tangent=True)
+        _pair_tables(found, product[part], k, tangent=True)
 
 
 def sample(rows: Tensor, uniforms: Tensor, structures: Tensor, k: int) -> None:
@@ -76,38 +74,51 @@ def sample(rows: Tensor, uniforms: Tensor, structures: Tensor, k: int) -> None:
     draws, size = uniforms.shape[1:]
     block = min(lanes(draws), DRAWS)
     groups = triton.cdiv(draws, block)
-    for part in _pieces(rows, 2, k):
-        unused = torch.empty(len(rows[part]), dtype=torch.float64, device=rows.device)
-        chances, tables, _ = _fill_tables(rows[part], rows[part], unused, k, 2)
-        _draw[(len(rows[part]) * groups,)](chances, tables, uniforms[part], structures[part], groups, size, draws, k, block, num_warps=1)
+    for part, found in _weighed(rows, k, 2):
+        _fill_tables(found, found.total, k, 2)
+        grid = (len(found.total) * groups,)
+        _draw[grid](found.chances, found.tables, uniforms[part], structures[part], groups, size, draws, k, block, num_warps=1)
 
 
-_Tables = tuple[Tensor, Tensor, Tensor]
-"""Chances of parts to be taken, to be left and slopes [b, 3, n]; prefixes and suffixes [b, turns, n + 1, k + 1]; means of their slopes."""
+class _Sums(NamedTuple):
+    """What is summed for some rows, and where.
+
+    Attributes:
+        chances: of parts to be taken, to be left, and slopes [b, 3n].
+        rest: [b, 1], the score that these leave out. ``total``: [b, 1], room for a log-partition that nobody asks for.
+        tables: prefixes and suffixes [b, turns (n + 1)(k + 1)]. ``means``: of their slopes, or the tables.
+    """
+
+    chances: Tensor
+    rest: Tensor
+    total: Tensor
+    tables: Tensor
+    means: Tensor
 
 
-def _pieces(rows: Tensor, tables: int, k: int) -> Iterator[slice]:
-    """Parts of a batch, so small that their tables fit into `ROOM`."""
-    step = max(ROOM // (tables * 8 * (rows.shape[1] + 1) * (k + 1)), 1)
-    return (slice(first, first + step) for first in range(0, len(rows), step))
+def _weighed(rows: Tensor, k: int, turns: int, direction: Tensor | None = None) -> Iterator[tuple[slice, _Sums]]:
+    """Parts of rows [b, n] with the chances of their parts, and room for the tables of so many turns."""
+    size, tangent, kind = rows.shape[1], direction is not None, torch.float64
+    needed = (3 * size, kind), (1, kind), (1, kind), *[(turns * (size + 1) * (k + 1), kind)] * (2 if tangent else 1)
+    along, block = rows if direction is None else direction, lanes(size)
+    for part, (chances, rest, total, tables, *means) in launches(rows, *needed):
+        _weigh[(len(chances),)](rows[part], along[part], chances, rest, size, k, block, tangent, num_warps=warps(block))
+        yield part, _Sums(chances, rest, total, tables, means[0] if tangent else tables)
 
 
-def _fill_tables(rows: Tensor, direction: Tensor, log_partition: Tensor, k: int, turns: int, tangent: bool = False) -> _Tables:
-    count, size = rows.shape
-    chances = torch.empty(count, 3, size, dtype=torch.float64, device=rows.device)
-    rest = torch.empty(count, dtype=torch.float64, device=rows.device)
-    block, counts = lanes(size), lanes(k + 1)
-    _weigh[(count,)](rows, direction, chances, rest, size, k, block, tangent, num_warps=warps(block))
-    tables = torch.empty(count, turns, size + 1, k + 1, dtype=torch.float64, device=rows.device)
-    means = torch.empty_like(tables) if tangent else tables
+def _fill_tables(found: _Sums, log_partition: Tensor, k: int, turns: int, tangent: bool = False) -> None:
+    chances, rest, _, tables, means = found
+    count, size, counts = len(chances), chances.shape[1] // 3, lanes(k + 1)
     _fill[(count, turns)](chances, rest, tables, means, log_partition, size, k, counts, tangent, num_warps=warps(counts))
-    return chances, tables, means
 
 
-def _pair_tables(found: _Tables, results: Tensor, k: int, tangent: bool = False) -> None:
+def _pair_tables(found: _Sums, results: Tensor, k: int, tangent: bool = False) -> None:
     count, size = results.shape
+    chances, _, _, tables, means = found
     block, counts = min(lanes(size), PARTS), min(lanes(k), COUNTS)
-    _pair[(count, triton.cdiv(size, block))](*found, results, size, k, block, counts, tangent, num_warps=warps(block * counts, 4, 8))
+    _pair[(count, triton.cdiv(size, block))](
+        chances, tables, means, results, size, k, block, counts, tangent, num_warps=warps(block * counts, 4, 8)
+    )
 
 
 @triton.jit

@@ -20,7 +20,8 @@ def module(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> Module
     """Kernels that get small tiles, parts of a batch, few walks at once, and memory full of NaN."""
     package = "structgrad.oracles.kernels.gpu"
     monkeypatch.setattr(importlib.import_module(f"{package}.antidiagonals"), "TILE", 2)
-    monkeypatch.setattr(importlib.import_module(f"{package}.antidiagonals"), "ROOM", 400)
+    for name, value in (("SCRATCH", 400), ("FILLING", 1)):
+        monkeypatch.setattr(importlib.import_module(f"{package}.launching"), name, value)
     monkeypatch.setattr(importlib.import_module(f"{package}.alignment_paths"), "WALKS", 4)
     empty = torch.empty
 

@@ -20,7 +20,8 @@ def module(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> Module
     """Kernels that take a batch in parts, few walks at once, and get memory full of NaN."""
     package = "structgrad.oracles.kernels.gpu"
     kernel = importlib.import_module(f"{package}.shift_reduce")
-    monkeypatch.setattr(importlib.import_module(f"{package}.antidiagonals"), "ROOM", 600)
+    for name, value in (("SCRATCH", 600), ("FILLING", 1)):
+        monkeypatch.setattr(importlib.import_module(f"{package}.launching"), name, value)
     monkeypatch.setattr(kernel, "WALKS", 4)
     empty = torch.empty
 
