@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from ...estimators.base import Estimator, Loss
 from ..statistics.seeds import generator, seed_blocks, seed_sequence
 from ..suite import Context
-from .replicates import rows_per_launch
+from .replicates import launches_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +38,18 @@ class Draws:
         """The estimator in the state in which it is measured."""
         return estimator.warmed_up(self.loss, self.oracle, self.scores, generator=self.generator("warm-up"))
 
-    def rows(self, number: int) -> Iterator[tuple[Tensor, torch.Generator]]:
-        """Launches: rows that share the scores, and their streams. Neither depends on the rows per launch, nor on the estimator."""
-        key, step = seed_sequence(self.context.seed, *self.key, "replicates"), rows_per_launch(self.context.batch_size, self.scores)
-        for first in range(0, number, step):
-            rows = min(step, number - first)
-            yield self.scores.expand(rows, *self.scores.shape), seed_blocks(key, first, rows, self.scores.device)
+    def launched(self, name: str, number: int, compute: Callable[[Tensor, torch.Generator], Tensor]) -> Tensor:
+        """What ``compute(rows, streams)`` gives for so many rows that share the scores.
+
+        Their streams depend neither on the rows per launch, nor on the estimator, of which the name is told.
+        """
+        key = seed_sequence(self.context.seed, *self.key, "replicates")
+
+        def launch(first: int, count: int) -> Tensor:
+            return compute(self.scores.expand(count, *self.scores.shape), seed_blocks(key, first, count, self.scores.device))
+
+        launches = launches_of(name, self.context.batch_size, self.scores)
+        return torch.cat([found for _, found in launches.over(0, number, launch)])
 
 
 def estimates(estimator: Estimator[Any], draws: Draws, number: int) -> Tensor:
@@ -51,5 +57,8 @@ def estimates(estimator: Estimator[Any], draws: Draws, number: int) -> Tensor:
     if estimator.deterministic:
         once = estimator.gradient(draws.loss, draws.oracle, draws.scores, generator=draws.generator("replicates"))
         return once.double().flatten().expand(number, -1)
-    launches = [estimator.gradient(draws.loss, draws.oracle, rows, generator=streams) for rows, streams in draws.rows(number)]
-    return torch.cat([launch.double().flatten(1) for launch in launches])
+
+    def launch(rows: Tensor, streams: torch.Generator) -> Tensor:
+        return estimator.gradient(draws.loss, draws.oracle, rows, generator=streams).double().flatten(1)
+
+    return draws.launched(estimator.name, number, launch)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator
+from ..device_memory import Launches, available
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
 from ..truth import Target
@@ -20,7 +21,7 @@ FILLING = 2**16
 """Rows of a launch that fill a GPU."""
 
 COPIES = 64
-"""Of the scores that an estimator may hold at a time; a launch that fills a GPU must fit its memory."""
+"""Of the scores that an estimator may hold at a time, as far as nothing is known of it: the first launch shows what it takes."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Sampling:
     Args:
         replicates: N; of the first look, where an effort asks for more of them.
         seed: the root seed. ``key``: stable names of the stream, such as problem, stage and instance.
-        batch_size: rows per launch, rounded up to whole blocks of 128, at least; a GPU gets as many as fill it. No estimate
-            depends on it, and sums over estimates but in rounding.
+        batch_size: rows per launch, rounded up to whole blocks of 128; a GPU gets as many as fill it and fit its memory. No
+            estimate depends on it, and sums over estimates but in rounding.
         tier: ``auto`` is exact where the estimator can be replayed, Monte Carlo elsewhere; ``mc`` forces replicates, ``sobol`` quadrature.
         dtype: in which the estimator runs; truth and moments are float64.
     """
@@ -92,12 +93,12 @@ def _add_rounds(moments: Moments, estimates: Tensor, first: int, sampling: Sampl
     return True
 
 
-def rows_per_launch(batch_size: int, scores: Tensor) -> int:
-    """Whole blocks: what was asked for, and on a GPU at least what fills it and fits its memory."""
-    if scores.device.type == "cuda":
-        memory = torch.cuda.get_device_properties(scores.device).total_memory
-        batch_size = max(batch_size, min(FILLING, memory // (COPIES * 8 * max(scores.numel(), 1))))
-    return -(-batch_size // BLOCK) * BLOCK
+def launches_of(name: str, batch_size: int, scores: Tensor) -> Launches:
+    """Whole blocks, as many as are asked for and fit the memory of a device; from the second launch on as many as fill it."""
+    fitting = available(scores.device) / (COPIES * 8 * max(scores.numel(), 1))
+    rows = -(-batch_size // BLOCK) * BLOCK
+    rows = rows if rows <= fitting else max(int(fitting) // BLOCK, 1) * BLOCK
+    return Launches(f"`{name}` on scores of shape {tuple(scores.shape)}", rows, scores.device, BLOCK, FILLING)
 
 
 def warmed(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Estimator[Any]:
@@ -112,8 +113,9 @@ def launches(
     """Estimates of the replicates of a range, which begins with a block, launch by launch."""
     key = seed_sequence(sampling.seed, *sampling.key, slot)
     scores = target.scores
-    step = rows_per_launch(sampling.batch_size, scores)
-    for first in range(*rows, step):
-        count = min(step, rows[1] - first)
+
+    def estimates(first: int, count: int) -> Tensor:
         streams = seed_blocks(key, first, count, scores.device)
-        yield first, estimator.gradient(target.loss, target.oracle, scores.expand(count, *scores.shape), generator=streams)
+        return estimator.gradient(target.loss, target.oracle, scores.expand(count, *scores.shape), generator=streams)
+
+    return launches_of(estimator.name, sampling.batch_size, scores).over(*rows, estimates)

@@ -119,9 +119,11 @@ def _no_loss(structures: Tensor) -> Tensor:
 
 
 def _drawn_nonzeros(estimator: PathwiseEstimator[Any], draws: Draws, replicates: int) -> Tensor:
+    def nonzeros(rows: Tensor, streams: torch.Generator) -> Tensor:
+        return (estimator.structure(draws.oracle, rows, generator=streams) != 0).flatten(1).sum(-1).double()
+
     with torch.no_grad():
-        points = [estimator.structure(draws.oracle, rows, generator=streams) for rows, streams in draws.rows(replicates)]
-    return torch.cat([(point != 0).flatten(1).sum(-1).double() for point in points])
+        return draws.launched(estimator.name, replicates, nonzeros)
 
 
 def mean_interval(values: Tensor) -> Interval:

@@ -15,6 +15,7 @@ from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...oracles import plugins
 from ..base import Row, Status
+from ..device_memory import remembering
 from ..measures import SUITES
 from ..suite import Context
 from .grid import first_skip
@@ -74,7 +75,8 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     load()
     start = time.perf_counter()
     try:
-        rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))
+        with remembering():
+            rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))
     except Exception as error:  # the estimators may be anybody's
         rows = failed_rows(plan, cell, Failure.of(error))
     seconds = time.perf_counter() - start

@@ -10,6 +10,7 @@ from torch import Tensor
 from ...estimators.base import Loss, evaluate
 from ...estimators.noise import SmoothNoise
 from ...oracles.base import Oracle
+from ..device_memory import Launches
 from ..statistics.seeds import BLOCK, seed_blocks, seed_sequence
 
 LAUNCH = 32
@@ -55,12 +56,15 @@ def _blocks(
     """Estimates ``[blocks, *event]`` and mean losses ``[blocks]``, launch by launch."""
     names, blocks = effort
     key = seed_sequence(0, *names, "perturbed", repr(law))
-    for first in range(0, blocks, LAUNCH):
-        count = min(LAUNCH, blocks - first)
+
+    def launch(first: int, count: int) -> tuple[Tensor, Tensor]:
         streams = seed_blocks(key, first * BLOCK, count * BLOCK, theta.device)
         with torch.no_grad():
             noise = law.draw(oracle, theta.expand(count * BLOCK, *theta.shape), generator=streams)
             losses = evaluate(loss, oracle.argmax(theta + noise), oracle.event_ndim).double().reshape(count, BLOCK)
         centred = losses - losses.mean(-1, keepdim=True)
         scores = law.score(noise).reshape(count, BLOCK, *theta.shape)
-        yield torch.einsum("cb,cb...->c...", centred, scores) / (BLOCK - 1), losses.mean(-1)
+        return torch.einsum("cb,cb...->c...", centred, scores) / (BLOCK - 1), losses.mean(-1)
+
+    launches = Launches(f"`perturbed_gradient` with {BLOCK} draws a row and scores of shape {tuple(theta.shape)}", LAUNCH, theta.device)
+    return (found for _, found in launches.over(0, blocks, launch))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...estimators.base import Estimator
 from ...oracles.random_streams import RowGenerator, SeedBlocks
+from ..device_memory import Launches
 from ..statistics.seeds import seed_sequence
 from .enumeration import Target
 
@@ -27,7 +28,7 @@ BITS = 53
 """Of a coordinate: all that a float64 below 1 has, so that tails are those of random numbers."""
 
 LAUNCH = 4096
-"""Rows at a time; no number depends on it."""
+"""Rows at a time; numbers depend on it in their rounding alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +108,17 @@ def _cubes(dimensions: int, points: int, scrambles: int, key: tuple[str, ...]) -
 
 def _scramble(estimator: Estimator[Any], target: Target, cube: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Means over the points of one scramble: of errors ``[d]``, of their square, of being 0, and of non-zero parts."""
-    gradient, totals = target.truth.gradient.flatten().double(), []
-    for part in torch.from_numpy(cube).to(target.scores.device).split(LAUNCH):
-        rows = target.scores.expand(len(part), *target.scores.shape)
-        flat = estimator.gradient(target.loss, target.oracle, rows, generator=ServedPoints(part)).flatten(1)
+    gradient, scores = target.truth.gradient.flatten().double(), target.scores
+    points = torch.from_numpy(cube).to(scores.device)
+
+    def sums(first: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        served = ServedPoints(points[first : first + count])
+        flat = estimator.gradient(target.loss, target.oracle, scores.expand(count, *scores.shape), generator=served).flatten(1)
         errors = flat.double() - gradient
-        totals.append((errors.sum(0), errors.square().sum(), (flat == 0).all(-1).sum().double(), (flat != 0).sum().double()))
+        return errors.sum(0), errors.square().sum(), (flat == 0).all(-1).sum().double(), (flat != 0).sum().double()
+
+    launches = Launches(f"`{estimator.name}` on points and scores of shape {tuple(scores.shape)}", LAUNCH, scores.device)
+    totals = [found for _, found in launches.over(0, len(points), sums)]
     errors, square, zero, nonzero = (torch.stack(column).sum(0) / len(cube) for column in zip(*totals, strict=True))
     return errors, square, zero, nonzero
 

@@ -7,13 +7,14 @@ error: a gradient that is off by a factor of 0.98 cannot hide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator
+from ..device_memory import Launches
 from ..statistics.exact_moments import ExactMoments
 from ..statistics.metrics import Summary
 from .enumeration import Target
@@ -42,19 +43,29 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
     """
     scores, truth = target.scores, target.truth
     totals = ExactMoments(truth.gradient.flatten(), information)
-    for dealt, weights in _deals(target, slots):
-        script = ScriptedOracle(target.oracle, dealt)
+    deal = _dealer(target, slots)
+
+    def estimates(first: int, count: int) -> tuple[Tensor, Tensor] | None:
+        dealt, weights = deal(first, count)
+        if not len(weights):
+            return None
         rows = scores.expand(len(weights), *scores.shape)
-        totals.add(estimator.gradient(target.loss, script, rows, generator=torch.Generator(scores.device)), weights)
+        script = ScriptedOracle(target.oracle, dealt)
+        return estimator.gradient(target.loss, script, rows, generator=torch.Generator(scores.device)), weights
+
+    launches = Launches(f"`{estimator.name}` on {slots} samples of shape {tuple(scores.shape)}", CHUNK, scores.device)
+    for _, found in launches.over(0, truth.count**slots, estimates):
+        if found is not None:
+            totals.add(*found)
     return totals.summary()
 
 
-def _deals(target: Target, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """All tuples of possible samples, ``[slots, rows, *event]``, and their probabilities, chunk by chunk."""
-    count, device = target.truth.count, target.scores.device
+def _dealer(target: Target, slots: int) -> Callable[[int, int], tuple[Tensor, Tensor]]:
+    """Deals so many tuples from the first one on: the possible ones, ``[slots, rows, *event]``, and their probabilities."""
     structures, probabilities = structures_and_probabilities(target) if slots > 1 else (None, None)
-    for start in range(0, count**slots, CHUNK):
-        index = torch.arange(start, min(start + CHUNK, count**slots), device=device)
+
+    def deal(first: int, number: int) -> tuple[Tensor, Tensor]:
+        index, count = torch.arange(first, first + number, device=target.scores.device), target.truth.count
         if structures is None or probabilities is None:
             dealt = target.oracle._unrank(index, tuple(target.scores.shape)).double().unsqueeze(0)
             weights = _probabilities(dealt[0], target)
@@ -62,10 +73,9 @@ def _deals(target: Target, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
             ranks = torch.stack([index // count**slot % count for slot in range(slots)])
             dealt, weights = structures[ranks], probabilities[ranks].prod(0)
         possible = weights > 0
-        if bool(possible.all()):
-            yield dealt, weights
-        elif bool(possible.any()):
-            yield dealt[:, possible], weights[possible]
+        return (dealt, weights) if bool(possible.all()) else (dealt[:, possible], weights[possible])
+
+    return deal
 
 
 def structures_and_probabilities(target: Target) -> tuple[Tensor, Tensor]:

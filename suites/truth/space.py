@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from ...estimators.base import Loss
 from ...oracles import kernels
 from ...oracles.base import EnumerableOracle
+from ..device_memory import Launches, available
 from .comoments import FORBIDDEN, CoMoments, Pile
 from .loss_checks import examine_loss, values
 
@@ -20,6 +22,11 @@ MOST = 8192
 
 NUMBERS = 2**18
 """Parts of a chunk's structures together, for the same reason."""
+
+BYTES = 80
+"""That a part of a structure takes on a device: itself, its deviation, what a loss makes of it, and estimates with their powers."""
+
+T = TypeVar("T")
 
 
 class Space:
@@ -58,16 +65,23 @@ class Space:
         sizes = torch.where(forbidden, FORBIDDEN, finite.abs())
         self._columns = torch.stack([finite * self._signs, sizes])
 
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Structures, uint8 ``[c, *event]``, and their losses ``[c]``; both are good until the next piece.
+    def _taken(self, start: int, stop: int, compute: Callable[[Tensor, Tensor], T]) -> Iterator[T]:
+        """What is computed of every chunk of a range: of structures, uint8 ``[c, *event]``, and their losses ``[c]``."""
+        launches = Launches(f"`exact_truth` of structures of shape {self.event}", self.chunk, self.scores.device)
+        # The loss reads the same memory every time: pages that were never touched before cost more than the loss of a chunk.
+        room = [self.scores.new_empty(0, *self.event)]
 
-        The loss reads the same memory every time: pages that were never touched before cost more than the loss of a chunk.
-        """
-        room = self.scores.new_empty(min(self.chunk, stop - start), *self.event)
-        for first in range(start, stop, self.chunk):
-            last = min(first + self.chunk, stop)
-            structures = self.oracle.enumerate(self.event, first, last, dtype=torch.uint8, device=self.scores.device)
-            yield structures, self._losses(room[: last - first].copy_(structures))
+        def launch(first: int, count: int) -> T:
+            if not count <= len(room[0]) < 2 * count:
+                room[0] = self.scores.new_empty(0)
+                room[0] = self.scores.new_empty(count, *self.event)
+            structures = self.oracle.enumerate(self.event, first, first + count, dtype=torch.uint8, device=self.scores.device)
+            found = compute(structures, self._losses(room[0][:count].copy_(structures)))
+            if first + count < stop:
+                self.chunk = count  # fewer than before, where memory ran out
+            return found
+
+        return (found for _, found in launches.over(start, stop, launch))
 
     def _chunk(self, structures: Tensor, losses: Tensor) -> Chunk:
         flips = (structures.flatten(1)[:, self._places] ^ self._pivot).double()
@@ -80,13 +94,15 @@ class Space:
     def sums(self, start: int, stop: int) -> CoMoments:
         """The sums over ranks ``start`` to ``stop`` (exclusive), at least one."""
         pile = Pile()
-        for structures, losses in self._pieces(start, stop):
-            if kernels.enabled(losses):
-                pile.add(CoMoments.compiled(structures.flatten(1), losses, self._pivot, self._places, self._columns))
-            else:
-                chunk = self._chunk(structures, losses)
-                pile.add(CoMoments.of(chunk.flips, chunk.losses, chunk.scores, chunk.slack))
+        for found in self._taken(start, stop, self._sums):
+            pile.add(found)
         return pile.total()
+
+    def _sums(self, structures: Tensor, losses: Tensor) -> CoMoments:
+        if kernels.enabled(losses):
+            return CoMoments.compiled(structures.flatten(1), losses, self._pivot, self._places, self._columns)
+        chunk = self._chunk(structures, losses)
+        return CoMoments.of(chunk.flips, chunk.losses, chunk.scores, chunk.slack)
 
     def covariance(self, sums: CoMoments) -> Tensor:
         """Of the loss with the parts: ``[*event]``."""
@@ -109,13 +125,17 @@ class Space:
             sums: those over all structures.
         """
         gradient, total = sums.covariance(), self.scores.new_zeros(2, len(self._places) + 1)
-        for piece in self._pieces(start, stop):
-            chunk = self._chunk(*piece)
+
+        def powers(structures: Tensor, losses: Tensor) -> Tensor:
+            chunk = self._chunk(structures, losses)
             errors = (chunk.losses - sums.loss) - sums.rest
             estimates = errors.unsqueeze(-1) * (chunk.flips - sums.flips) - gradient
             square = torch.cat([estimates, (estimates @ gradient).unsqueeze(-1)], -1).square_()
             probabilities = (chunk.scores - sums.top).exp() / sums.weight
-            total += torch.stack([probabilities @ square, probabilities @ square.square()])
+            return torch.stack([probabilities @ square, probabilities @ square.square()])
+
+        for found in self._taken(start, stop, powers):
+            total += found
         return total
 
 
@@ -138,5 +158,9 @@ class Chunk:
 def fitting_chunk(scores: Tensor) -> int:
     """How many structures of this shape are taken at a time: what the cache of a core holds; on other devices, what makes launches pay."""
     if scores.device.type != "cpu":
-        return int(min(2**20, max(1, 2**28 // scores.numel())))
+        chunk = max(1, min(2**20, 2**28 // scores.numel()))
+        # Halved, for the last digits of a truth depend on it: they seldom depend on what else takes memory.
+        while chunk > 1 and BYTES * scores.numel() * chunk > available(scores.device):
+            chunk //= 2
+        return chunk
     return int(min(MOST, max(64, NUMBERS // scores.numel())))

@@ -30,6 +30,23 @@ class Hungry(Reinforce):
         return torch.empty(2**58, dtype=torch.uint8).sum().double()
 
 
+class Starved(Reinforce):
+    """Has the memory of a device for 700 rows."""
+
+    most = 700
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        if len(scores) > self.most:
+            raise torch.OutOfMemoryError(f"CUDA out of memory: {len(scores)} rows")
+        return super().surrogate(loss, oracle, scores, generator=generator)
+
+
+class Famished(Starved):
+    """Has it for none."""
+
+    most = 0
+
+
 class Greedy(Reinforce):
     """Takes three GiB."""
 

@@ -234,21 +234,3 @@ def test_rounds_of_a_gpu_give_the_same_moments(replicates: int, stop: int) -> No
         torch.testing.assert_close(rounds.mean, plain.mean, rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(rounds.comoment, plain.comoment, rtol=1e-12, atol=1e-12)
         assert torch.equal(rounds.count, plain.count)
-
-
-def test_a_launch_fills_a_gpu_and_fits_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Properties:
-        total_memory = 2**30
-
-    class Scores:
-        device = torch.device("cuda")
-
-        def __init__(self, numbers: int) -> None:
-            self.numel = lambda: numbers
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    rows = replicates_module.rows_per_launch
-    assert rows(4096, Scores(4)) == replicates_module.FILLING
-    assert rows(4096, Scores(256)) == 2**30 // (64 * 8 * 256)
-    assert rows(4096, Scores(10**6)) == 4096
-    assert rows(100, torch.zeros(3)) == 128

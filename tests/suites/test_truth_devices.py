@@ -54,6 +54,7 @@ def test_a_thousand_million_structures() -> None:
     """1,166,803,110 subsets by enumeration at constant memory, against the closed form of a linear loss: E z_i z_j − μ_i μ_j."""
     device, oracle = torch.device("cuda"), Subset(16)
     scores, weights = (torch.randn(33, dtype=torch.float64, device=device) for _ in range(2))
+    torch.cuda.reset_peak_memory_stats(device)
     truth = exact_truth(lambda z: z @ weights, oracle, scores, cap=2 * 10**9, kurtosis=False)
     assert truth.count == 1_166_803_110
     leaf = scores.clone().requires_grad_()

@@ -1,0 +1,147 @@
+"""How many rows a launch takes: on a device what fits the memory that is free there, and half as many from where it runs out on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+GIB = 2**30
+
+SHARE = 0.5
+"""Of the memory that is free: the first launch does not show all that another one takes, and what is free lies in pieces."""
+
+T = TypeVar("T")
+
+_allotted: ContextVar[float] = ContextVar("structgrad_device_memory_allotted", default=math.inf)
+
+_learned: ContextVar[dict[tuple[str, torch.device], tuple[int, bool]] | None] = ContextVar("structgrad_launches_learned", default=None)
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """What one launch shows of its memory holds for all others of its kind, in this context."""
+    token = _learned.set({})
+    try:
+        yield
+    finally:
+        _learned.reset(token)
+
+
+def allot(amount: float) -> None:
+    """Take no more bytes of a device than these, a worker's share, in this context."""
+    _allotted.set(amount)
+
+
+def free(device: torch.device | str) -> int:
+    """Bytes of a CUDA device that this process may still take: what nobody has, and what torch keeps for it unused."""
+    place = torch.device(device)
+    return torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
+
+
+def available(device: torch.device) -> float:
+    """The bytes that launches may count on: of what is free, and of what is allotted; on the CPU, all."""
+    if device.type != "cuda":
+        return math.inf
+    return SHARE * max(min(free(device), _allotted.get() - torch.cuda.memory_allocated(device)), 0)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an exception says that the memory of a device ran out; some of CUDA's libraries raise no class for it."""
+    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())
+
+
+@dataclass(frozen=True)
+class Launches:
+    """How a range of rows is cut into launches; where no memory is wanting, only this and not the memory decides.
+
+    Attributes:
+        what: is computed, for people; launches of the same thing learn from each other.
+        rows: of a launch.
+        device: where.
+        block: rows that are never parted; `rows` is a multiple of it.
+        filling: rows of a launch from the second one on, if the memory of so many is there that the first one took.
+    """
+
+    what: str
+    rows: int
+    device: torch.device
+    block: int = 1
+    filling: int = 0
+
+    def over(self, start: int, stop: int, compute: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
+        """The first row and ``compute(first, count)`` of every launch; one whose memory runs out is repeated with half of its rows.
+
+        Raises:
+            torch.OutOfMemoryError: there is none for a single block.
+        """
+        known = _learned.get()
+        known, kind = {} if known is None else known, (self.what, self.device)
+        first = start
+        while first < stop:
+            rows, settled = known.get(kind, (self.rows, False))
+            count = min(rows, stop - first)
+            gauge = None if settled or self.filling <= rows else Gauge.of(self.device)
+            found = self._attempt(compute, first, count)
+            if not found:
+                known[kind] = self._doublings(count // 2), True
+                continue
+            if gauge is not None:
+                known[kind] = max(rows, self._filled(gauge.taken() / count)), True
+            yield first, found.pop()
+            first += count
+
+    def _attempt(self, compute: Callable[[int, int], T], first: int, count: int) -> list[T]:
+        """What is computed, or nothing where memory ran out; the traceback, which holds what was computed so far, is then gone."""
+        try:
+            return [compute(first, count)]
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+            if count <= self.block:
+                raise torch.OutOfMemoryError(
+                    f"{self.what} got no memory for {count} at a time on {self._place()}; expected it for so few: choose smaller "
+                    "problems or fewer --jobs on this device, or end what else computes there"
+                ) from error
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return []
+
+    def _place(self) -> str:
+        if self.device.type != "cuda":
+            return str(self.device)
+        left, whole = torch.cuda.mem_get_info(self.device)
+        return f"{self.device}, where {left / GIB:.1f} of {whole / GIB:.1f} GiB are free"
+
+    def _filled(self, each: float) -> int:
+        """As many rows as there is memory for, where one takes so many bytes."""
+        return self._doublings(int(min(self.filling, available(self.device) / max(each, 1.0))))
+
+    def _doublings(self, most: int) -> int:
+        """A block, doubled as often as possible: sums over whole launches hardly notice how many rows these have."""
+        return self.block << max((most // self.block).bit_length() - 1, 0)
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """The memory that a device's tensors take from a moment on."""
+
+    device: torch.device
+    before: int
+
+    @classmethod
+    def of(cls, device: torch.device) -> Gauge | None:
+        """From now on; None on the CPU."""
+        if device.type != "cuda":
+            return None
+        torch.cuda.reset_peak_memory_stats(device)
+        return cls(device, torch.cuda.memory_allocated(device))
+
+    def taken(self) -> int:
+        """The most bytes at one time, beyond those at the beginning."""
+        return torch.cuda.max_memory_allocated(self.device) - self.before
