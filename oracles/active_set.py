@@ -107,7 +107,7 @@ def solve_on_device(kernel: kernels.gpu.DeviceKernel, rows: Tensor, inside: Tens
 
     Arguments as for `solve_compiled`.
 
-    Cost: memory for as many atoms per row as there is room for, which `structgrad.oracles.kernels.gpu.active_set` limits; a row that would
+    Cost: memory for as many atoms per row as there is room for, `structgrad.oracles.kernels.gpu.active_set.kept` of it; a row that would
     need more is cut short, and its gap says how far it is.
     """
     event, count = rows.shape[1:], len(rows)

@@ -36,18 +36,20 @@ class DeviceAtoms:
 
     def decompose(self) -> tuple[Tensor, Tensor]:
         """Atoms ``[b, m, *event]`` of 0/1 and weights ``[b, m]``."""
-        slot, bits = self.atoms.slot.long(), self.atoms.bits
-        words = bits.gather(2, slot.clamp(min=0).unsqueeze(1).expand(-1, bits.shape[1], -1))
-        places = torch.arange(32, dtype=torch.int32, device=bits.device)
-        held = (words.unsqueeze(2) >> places.unsqueeze(-1)) & 1
-        met = (slot >= 0).unsqueeze(1) & (self.padded_weights > 0).unsqueeze(-1)
-        atoms = torch.where(met, held.flatten(1, 2), 0).double()
+        part, bits, size = self.atoms.part, self.atoms.bits, self.atoms.part.shape[1]
+        met = torch.arange(size, device=bits.device) < self.atoms.counts[:, :1]
+        # What no place has is put behind the last part.
+        at = torch.where(met, part, size).long().unsqueeze(1).expand(-1, bits.shape[1], -1)
+        words = bits.new_zeros(*bits.shape[:2], size + 1).scatter_(2, at, bits)[..., :size]
+        lane = torch.arange(32, dtype=torch.int32, device=bits.device)
+        held = (words.unsqueeze(2) >> lane.unsqueeze(-1)) & 1
+        atoms = torch.where((self.padded_weights > 0).unsqueeze(-1), held.flatten(1, 2), 0).double()
         return self._cut(atoms), self.padded_weights
 
     def move(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
         """How the mean, or the weights, move with the scores, or with correlations: see `AtomLists.move`.
 
-        Cost: one pass over the atoms and one over the m² numbers of the factor that their weights were solved with.
+        Cost: for m atoms, m passes over them once for all directions of a row, and a few for each.
         """
         return moved(self, direction, from_parts, to_parts)
 
@@ -56,9 +58,9 @@ class DeviceAtoms:
         if from_parts and self.event != self.completed:
             given = self._complete(given.unflatten(-1, self.event)).flatten(2)
         width = self.completed.numel() if to_parts else self.padded_weights.shape[1]
-        result = given.new_empty(*given.shape[:2], width)
+        result = torch.empty(*given.shape[:2], width, dtype=given.dtype, device=given.device)
         # Imported here, because this loads the compiler.
-        from .kernels.gpu.active_set import move
+        from .kernels.gpu.atom_moves import move
 
         with torch.cuda.device_of(given):
             move(given.contiguous(), result, self.atoms, from_parts, to_parts)

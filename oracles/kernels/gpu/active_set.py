@@ -5,6 +5,11 @@ and their safeguards are those of the CPU's `structgrad.oracles.kernels.active_s
 solved for from the residual at hand, not from the scores: every step is one of iterative refinement too, so that errors in the factor
 correct themselves, and an atom that rounding makes look dependent is answered by another such step.
 
+Most answers have few atoms, and a program with room for few of them is one warp with a factor that its nearest cache holds. So every row is
+tried with `FEW_ATOMS` first. Those that find no room for another are written on a list, and a second launch, which has little to do
+where there are none, begins anew with them and `MOST_ATOMS`. Programs take the next row when they are done with one, and keep their
+workspace: it is bounded however many rows there are. No result depends on which program takes a row, or when.
+
 What bounds it: the longest chain of steps of any problem, each one MAP, two passes over the atoms' bits (m atoms by the parts that some of
 them has) and four to six over m² numbers; a problem waits for nothing on the host, and none waits for another.
 """
@@ -12,6 +17,7 @@ them has) and four to six over m² numbers; a problem waits for nothing on the h
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,12 +25,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .corral import DEPENDENT, append, compare, drop, holds, refresh, solve
-from .launching import WARP, lanes
+from .corral import DEPENDENT, append, compare, drop, refresh, solve
+from .launching import WARP, lanes, rows_at_once
+
+FEW_ATOMS = 64
+"""Room for atoms at the first attempt."""
 
 MOST_ATOMS = 256
-"""Room for atoms. A problem whose answer has d parts in play needs d + 1 at most, and in practice few: trees of 20 words have some 40 atoms
-at scores of standard deviation 1, 100 at 0.3 and 220 at 0.1. Where there is no room for another, the gap says how far the answer is."""
+"""Room for atoms at the second. A problem whose answer has d parts in play needs d + 1 at most, and in practice few: trees of 20 words have
+some 40 atoms at scores of standard deviation 1, 100 at 0.3 and 220 at 0.1. Where there is no room for another, the gap says how far the
+answer is."""
 
 ROUNDING = tl.constexpr(1e-15)
 """A gap below this much of the sums that it is the difference of is rounding."""
@@ -35,32 +45,32 @@ NOTICEABLE = tl.constexpr(10.0)
 MOST_REPEATS = tl.constexpr(50)
 """Such solutions mend rounding, and need not end by themselves."""
 
-WARPS = 4
 CELLS = 8
 """Numbers that a thread holds of a block of two dimensions; the sums over such blocks must stay in registers beside it."""
 
-WIDE = 1024
-"""Parts in a block of one dimension."""
+TALL = 8
+"""The most rows of the factor in such a block."""
+
+WIDE = 4
+"""Numbers that a thread holds of a block of one dimension."""
 
 
 class Atoms(NamedTuple):
-    """The atoms of b rows in the memory of the device, each with room for the same number of them.
+    """The atoms of b rows in the memory of the device, each with room for the same number of them: what is kept of a projection.
 
     Attributes:
         weights: float64 [b, capacity], 0 in a free lane.
-        counts: int32 [b, 2], how many places and how many rows of the factor are in use.
-        slot: int32 [b, d], the place of each part, -1 where it has none.
+        counts: int32 [b, 2], how many places are in use, and whether the row is on the list ``crowded``.
         part: int32 [b, d], the part of each place.
-        bits: int32 [b, capacity / 32, d], the atoms by place.
-        factor: float64 [b, capacity, capacity]; see `corral`.
+        bits: int32 [b, capacity / 32, d], the atoms by place; of rows that are not crowded the first `FEW_ATOMS` / 32 words.
+        crowded: int32 [1 + b], how many rows found no room among few atoms, and which, in any order.
     """
 
     weights: Tensor
     counts: Tensor
-    slot: Tensor
     part: Tensor
     bits: Tensor
-    factor: Tensor
+    crowded: Tensor
 
 
 class Map(NamedTuple):
@@ -72,7 +82,8 @@ class Map(NamedTuple):
         dtype: of the workspace.
         sizes: its arguments at run time.
         options: its arguments at compile time.
-        warps: of the program.
+        warps: of a program with room for few atoms, and of one with room for many.
+        registers: the most that a thread of the latter may take, where the compiler does without more.
     """
 
     best: Any
@@ -80,7 +91,8 @@ class Map(NamedTuple):
     dtype: torch.dtype
     sizes: tuple[int, ...]
     options: tuple[Any, ...]
-    warps: int = WARPS
+    warps: tuple[int, int] = (1, 4)
+    registers: int | None = None
 
 
 Launcher = Callable[..., Atoms]
@@ -104,38 +116,52 @@ def launcher(describe: Callable[..., Map]) -> Launcher:
     return project
 
 
+def capacities(size: int) -> list[int]:
+    """Room for atoms at each attempt: affinely independent ones are one more than parts at most."""
+    most = min(lanes(size + 1, WARP), MOST_ATOMS)
+    return [most] if most <= FEW_ATOMS else [FEW_ATOMS, most]
+
+
+def kept(size: int) -> int:
+    """Bytes that the projection of a row of so many parts keeps, its mean among them. What it takes beside them is bounded for all rows."""
+    most = capacities(size)[-1]
+    return 8 * (size + 1) + 8 * most + 4 * (2 + size + most // WARP * size + 1)
+
+
 def project_with(task: Map, rows: Tensor, inside: Tensor, mean: Tensor, gap: Tensor) -> Atoms:
     """See `launcher`."""
     count, size = mean.shape
-    capacity = lanes(min(size + 1, MOST_ATOMS), 32)
-
-    def room(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-        return torch.empty(count, *shape, dtype=dtype, device=rows.device)
-
+    *_, most = attempts = capacities(size)
+    make = partial(torch.empty, device=rows.device)
+    # Whose turn it is in each launch; then the list of crowded rows.
+    turns = torch.zeros(3 + count, dtype=torch.int32, device=rows.device)
     atoms = Atoms(
-        room(capacity), room(2, dtype=torch.int32), room(size, dtype=torch.int32), room(size, dtype=torch.int32),
-        room(capacity // 32, size, dtype=torch.int32), room(capacity, capacity),
+        make(count, most, dtype=torch.float64), make(count, 2, dtype=torch.int32), make(count, size, dtype=torch.int32),
+        make(count, most // 32, size, dtype=torch.int32), turns[2:],
     )  # fmt: skip
-    residual, structure, means, space = room(size), room(size, dtype=torch.uint8), room(size), room(task.room, dtype=task.dtype)
-    _project[(count,)](
-        rows, inside, mean, gap, *atoms, residual, structure, means, space, size, task.room, task.sizes,
-        task.best, task.options, len(task.options), inside.shape[1] == 0, capacity, _cells(capacity, task.warps),
-        _wide(size, task.warps), num_warps=task.warps,
-    )  # fmt: skip
+    for again, (capacity, warps) in enumerate(zip(attempts, task.warps, strict=False)):
+        programs = min(count, rows_at_once(8 * capacity**2 + 21 * size + task.room * task.dtype.itemsize))
+        _project[(programs,)](
+            rows, inside, mean, gap, *atoms, turns, make(programs, capacity, capacity, dtype=torch.float64),
+            make(programs, size, dtype=torch.float64), make(programs, size, dtype=torch.float64), make(programs, size, dtype=torch.int32),
+            make(programs, size, dtype=torch.uint8), make(programs, task.room, dtype=task.dtype), count, size, task.room, task.sizes,
+            task.best, task.options, len(task.options), inside.shape[1] == 0, again, capacity, most, cells(capacity, warps),
+            wide(size, warps), num_warps=warps, maxnreg=task.registers if again else None,
+        )  # fmt: skip
     return atoms
 
 
-def _cells(capacity: int, warps: int) -> int:
+def cells(capacity: int, warps: int) -> int:
     """The other extent of blocks that are ``capacity`` long."""
-    return max(CELLS * WARP * warps // capacity, 1)
+    return min(max(CELLS * WARP * warps // capacity, 1), TALL)
 
 
-def _wide(size: int, warps: int) -> int:
+def wide(size: int, warps: int) -> int:
     """The extent of blocks of parts.
 
     At least one for each thread: a number with two threads might be written by one while the other has yet to read it.
     """
-    return min(WIDE, lanes(size, WARP * warps))
+    return min(WIDE * WARP * warps, lanes(size, WARP * warps))
 
 
 @triton.jit
@@ -192,36 +218,75 @@ def _optimum(factor, weights, correlations, active, rows, lane, capacity: tl.con
     return tl.where(active > 0, target, 0.0)
 
 
-@triton.jit
-def _project(  # noqa: PLR0915 (one program)
-    row, inside, mean, gap, weights, counts, slot, part, bits, factor, residual, structure, means, space, size, room, sizes,
-    best: tl.constexpr, constants: tl.constexpr, many: tl.constexpr, everything: tl.constexpr, capacity: tl.constexpr, cells: tl.constexpr,
-    wide: tl.constexpr,
+@triton.jit(do_not_specialize=["count"])
+def _project(
+    rows, inside, mean, gap, weights, counts, part, bits, crowded, turns, factors, residuals, means, slots, structures, spaces, count, size,
+    room, sizes, best: tl.constexpr, constants: tl.constexpr, many: tl.constexpr, everything: tl.constexpr, again: tl.constexpr,
+    capacity: tl.constexpr, most: tl.constexpr, cells: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
-    item = tl.program_id(0).to(tl.int64)
-    words: tl.constexpr = capacity // 32
-    row += item * size
-    inside += item * size
-    mean += item * size
-    slot += item * size
-    part += item * size
-    bits += item * size * words
-    factor += item * capacity * capacity
-    residual += item * size
-    structure += item * size
-    means += item * size
-    space += item * room
+    """One row after the other, in the workspace of this program: all of them or, the second time, those that are crowded."""
+    program = tl.program_id(0).to(tl.int64)
+    factor = factors + program * capacity * capacity
+    residual = residuals + program * size
+    means += program * size
+    slot = slots + program * size
+    structure = structures + program * size
+    space = spaces + program * room
     lane = tl.arange(0, capacity)
+    total = tl.load(crowded) if again else count
+    turn = tl.atomic_add(turns + again, 1, sem="relaxed")
+    while turn < total:
+        item = (tl.load(crowded + 1 + turn) if again else turn).to(tl.int64)
+        row = rows + item * size
+        own_part = part + item * size
+        own_bits = bits + item * size * (most // 32)
+        _begin(row, residual, slot, mean + item * size, size, wide)
+        current, active, places, certified, full = _solve(
+            row, inside + item * size, residual, structure, means, slot, own_part, own_bits, factor, space, size, sizes, lane,
+            best, constants, many, everything, capacity, cells, wide,
+        )  # fmt: skip
+        if (full > 0) & (capacity < most):
+            tl.store(crowded + 1 + tl.atomic_add(crowded, 1, sem="relaxed"), item.to(tl.int32))
+        own_weights = weights + item * most + lane
+        tl.store(own_weights, tl.where(active > 0, current, 0.0))
+        for beyond in tl.static_range(capacity, most, capacity):
+            tl.store(own_weights + beyond, tl.zeros_like(current))
+        tl.store(counts + 2 * item, places)
+        tl.store(counts + 2 * item + 1, tl.full((), again, tl.int32))
+        tl.store(gap + item, certified)
+        if tl.sum(active, 0) > 0:
+            for first in range(0, places, wide):
+                place = first + tl.arange(0, wide)
+                at = tl.load(own_part + place, mask=place < places, other=0)
+                tl.store(mean + item * size + at, tl.load(means + place, mask=place < places, other=0.0), mask=place < places)
+        turn = tl.atomic_add(turns + again, 1, sem="relaxed")
+        # The next row takes the workspace when all of this one is read.
+        tl.debug_barrier()
+
+
+@triton.jit
+def _begin(row, residual, slot, mean, size, wide: tl.constexpr):
+    """No part has a place; the first residual is the scores."""
     for first in range(0, size, wide):
         at = first + tl.arange(0, wide)
         tl.store(residual + at, tl.load(row + at, mask=at < size, other=0.0), mask=at < size)
         tl.store(slot + at, tl.full([wide], -1, tl.int32), mask=at < size)
         tl.store(mean + at, tl.zeros([wide], tl.float64), mask=at < size)
     tl.debug_barrier()
+
+
+@triton.jit
+def _solve(  # noqa: PLR0915 (one loop)
+    row, inside, residual, structure, means, slot, part, bits, factor, space, size, sizes, lane, best: tl.constexpr,
+    constants: tl.constexpr, many: tl.constexpr, everything: tl.constexpr, capacity: tl.constexpr, cells: tl.constexpr, wide: tl.constexpr,
+):  # fmt: skip
+    """Project one row; gives the weights of its atoms, which lanes have one, how many places, the gap, and whether there was no room."""
+    words: tl.constexpr = capacity // 32
     places = tl.full((), 0, tl.int32)
     rows = places
     steps = places
     repeats = places
+    full = places
     current = tl.zeros([capacity], tl.float64)
     active = tl.zeros([capacity], tl.int32)
     certified = tl.full((), float("inf"), tl.float64)
@@ -253,6 +318,7 @@ def _project(  # noqa: PLR0915 (one program)
                         active = tl.where(lane == newest, 1, active)
                         correlations = tl.where(lane == newest, tl.where(begins, 0.0, gain), correlations)
                     else:
+                        full = tl.full((), 1, tl.int32)
                         going = tl.full((), 0, tl.int32)
                 else:
                     repeats += 1
@@ -279,74 +345,4 @@ def _project(  # noqa: PLR0915 (one program)
                     rows -= 1
                     active = tl.where(lane == gone, 0, active)
                     leaving = tl.where(lane == gone, 0, leaving)
-    tl.store(weights + item * capacity + lane, tl.where(active > 0, current, 0.0))
-    tl.store(counts + 2 * item, places)
-    tl.store(counts + 2 * item + 1, rows)
-    tl.store(gap + item, certified)
-    if rows > 0:
-        for first in range(0, places, wide):
-            place = first + tl.arange(0, wide)
-            at = tl.load(part + place, mask=place < places, other=0)
-            tl.store(mean + at, tl.load(means + place, mask=place < places, other=0.0), mask=place < places)
-
-
-def move(direction: Tensor, moved: Tensor, atoms: Atoms, from_parts: bool, to_parts: bool) -> None:
-    """How means, or weights, move with scores, or with correlations: see `structgrad.oracles.atom_lists.AtomLists.move`.
-
-    Args:
-        direction: float64 [b, r, d] of the scores where ``from_parts``, else [b, r, capacity] of the correlations ``⟨a_s, θ⟩``.
-        moved: float64 [b, r, d] of the mean where ``to_parts``, else [b, r, capacity] of the weights.
-        atoms: of the b rows.
-        from_parts: what is moved.
-        to_parts: what is asked for.
-    """
-    count, repeats, _ = direction.shape
-    capacity, size = atoms.weights.shape[1], atoms.part.shape[1]
-    _move[(count * repeats,)](
-        direction, moved, *atoms, repeats, direction.shape[2], moved.shape[2], size, from_parts, to_parts, capacity,
-        _cells(capacity, WARPS), _wide(moved.shape[2], WARPS), num_warps=WARPS,
-    )  # fmt: skip
-
-
-@triton.jit
-def _move(
-    direction, moved, weights, counts, slot, part, bits, factor, repeats, given, asked, size, from_parts: tl.constexpr,
-    to_parts: tl.constexpr, capacity: tl.constexpr, cells: tl.constexpr, wide: tl.constexpr,
-):  # fmt: skip
-    line = tl.program_id(0).to(tl.int64)
-    item = line // repeats
-    direction += line * given
-    moved += line * asked
-    part += item * size
-    bits += item * size * (capacity // 32)
-    factor += item * capacity * capacity
-    places = tl.load(counts + 2 * item)
-    rows = tl.load(counts + 2 * item + 1)
-    lane = tl.arange(0, capacity)
-    active = tl.load(weights + item * capacity + lane) > 0.0
-    if from_parts:
-        correlations = tl.zeros([capacity], tl.float64)
-        for first in range(0, places, cells):
-            place = first + tl.arange(0, cells)
-            met = place < places
-            value = tl.load(direction + tl.load(part + place, mask=met, other=0), mask=met, other=0.0)
-            held = holds(bits, place, lane, size, active[:, None] & met[None, :])
-            correlations += tl.sum(tl.where(held, value[None, :], 0.0), 1)
-    else:
-        correlations = tl.load(direction + lane, mask=active, other=0.0)
-    ones = active.to(tl.float64)
-    shifted, even, _ = solve(factor, correlations, ones, rows, lane, capacity, cells, True)
-    change = tl.where(active, shifted - tl.sum(shifted, 0) / tl.maximum(tl.sum(even, 0), 1e-300) * even, 0.0)
-    if to_parts:
-        for first in range(0, asked, wide):
-            at = first + tl.arange(0, wide)
-            tl.store(moved + at, tl.zeros([wide], tl.float64), mask=at < asked)
-        tl.debug_barrier()
-        for first in range(0, places, cells):
-            place = first + tl.arange(0, cells)
-            met = place < places
-            held = holds(bits, place, lane, size, active[:, None] & met[None, :])
-            value = tl.sum(tl.where(held, change[:, None], 0.0), 0)
-            tl.store(moved + tl.load(part + place, mask=met, other=0), value, mask=met)
-    else:
-        tl.store(moved + lane, change)
+    return current, active, places, certified, full

@@ -40,7 +40,11 @@ def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: 
     return min(event) <= WIDEST and event[0] * event[1] <= LARGEST
 
 
-project = launcher(lambda event: Map(best, workspace(event), torch.float64, event, (turned(*event).flipped, turned(*event).block)))
+project = launcher(
+    lambda event: Map(
+        best, workspace(event), torch.float64, event, (turned(*event).flipped, turned(*event).block), (warps(turned(*event).block, 8), 4)
+    )
+)
 """SparseMAP: see `active_set`."""
 
 

@@ -302,7 +302,7 @@ def _walk(
 
 def _map(event: tuple[int, ...]) -> Map:
     made = plan(event[0])
-    return Map(best, workspace(event), torch.float64, (event[0],), tuple(made.constants.values()), warps=made.warps)
+    return Map(best, workspace(event), torch.float64, (event[0],), tuple(made.constants.values()), warps=(made.warps, made.warps))
 
 
 project = launcher(_map)

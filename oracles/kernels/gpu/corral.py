@@ -80,26 +80,46 @@ def compare(structure, active, mean, residual, part, bits, places, size, lane, c
 def solve(factor, one, other, rows, lane, capacity: tl.constexpr, tall: tl.constexpr, both: tl.constexpr):
     """``K`` times one vector [lane], ``K`` times another (where asked for ``both``), and the quadratic form of the one."""
     line = tl.arange(0, tall)
-    first_sum = tl.zeros([tall, capacity], tl.float64)
-    second_sum = tl.zeros([tall, capacity], tl.float64)
+    first_sum = tl.zeros([capacity], tl.float64)
+    second_sum = tl.zeros([capacity], tl.float64)
     form = tl.full((), 0.0, tl.float64)
     for first in range(0, rows, tall):
         at = first + line
         tile = tl.load(factor + at[:, None] * capacity + lane[None, :], mask=(at < rows)[:, None], other=0.0)
         along = tl.sum(tile * one[None, :], 1)
-        first_sum += tile * along[:, None]
+        first_sum += tl.sum(tile * along[:, None], 0)
         form += tl.sum(along * along, 0)
         if both:
-            second_sum += tile * tl.sum(tile * other[None, :], 1)[:, None]
-    return tl.sum(first_sum, 0), tl.sum(second_sum, 0), form
+            second_sum += tl.sum(tile * tl.sum(tile * other[None, :], 1)[:, None], 0)
+    return first_sum, second_sum, form
+
+
+@triton.jit
+def products(bits, newest, active, places, size, lane, chunk: tl.constexpr):
+    """``⟨a, a_s⟩`` for each atom a_s, with a one of them."""
+    common = tl.zeros_like(active)
+    for first in range(0, places, chunk):
+        place = first + tl.arange(0, chunk)
+        met = place < places
+        word = tl.load(bits + (newest // 32) * size + place, mask=met, other=0)
+        chosen = ((word >> (newest % 32)) & 1) != 0
+        held = holds(bits, place, lane, size, (active > 0)[:, None] & met[None, :])
+        common += tl.sum((held & chosen[None, :]).to(tl.int32), 1)
+    return common.to(tl.float64)
+
+
+@triton.jit
+def extend(factor, combination, pivot, rows, newest, lane, capacity: tl.constexpr):
+    """Give F the row of an atom in the lane ``newest``; ``combination`` is K times its inner products with the others, 0 for free lanes."""
+    inverse = 1.0 / tl.sqrt(pivot)
+    tl.debug_barrier()
+    tl.store(factor + rows * capacity + lane, tl.where(lane == newest, inverse, -combination * inverse))
 
 
 @triton.jit
 def append(factor, bits, structure, part, combination, pivot, rows, places, size, newest, lane, capacity: tl.constexpr, wide: tl.constexpr):
-    """Put a structure into the lane ``newest``; ``combination`` is K times its inner products with the other atoms, 0 for free lanes."""
-    inverse = 1.0 / tl.sqrt(pivot)
-    tl.debug_barrier()
-    tl.store(factor + rows * capacity + lane, tl.where(lane == newest, inverse, -combination * inverse))
+    """Put a structure into the lane ``newest``, see `extend`."""
+    extend(factor, combination, pivot, rows, newest, lane, capacity)
     words = bits + (newest // 32) * size
     flag = tl.full((), 1, tl.int32) << (newest % 32)
     for first in range(0, places, wide):

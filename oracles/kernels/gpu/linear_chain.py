@@ -50,7 +50,11 @@ def workspace(event: tuple[int, ...]) -> int:
     return event[0] * event[1]
 
 
-project = launcher(lambda event: Map(best, workspace(event), torch.int32, event[:2], (lanes(event[1]), lanes(event[1]) == event[1])))
+project = launcher(
+    lambda event: Map(
+        best, workspace(event), torch.int32, event[:2], (lanes(event[1]), lanes(event[1]) == event[1]), (warps(lanes(event[1]) ** 2, 32), 4)
+    )
+)
 """SparseMAP: see `active_set`."""
 
 

@@ -110,7 +110,7 @@ def best(
 
 project = launcher(
     lambda event, single_root: Map(
-        best, workspace(event), torch.float64, (event[0],), (single_root, *tiles(event[0])), warps=warps(event[0])
+        best, workspace(event), torch.float64, (event[0],), (single_root, *tiles(event[0])), warps=(warps(event[0]), warps(event[0]))
     )
 )
 """SparseMAP: see `active_set`."""

@@ -369,5 +369,7 @@ def best(scores, structure, workspace, size, block: tl.constexpr):
     tl.debug_barrier()
 
 
-project = launcher(lambda event: Map(best, workspace(event), torch.float64, (event[0],), (_block(event[0]),)))
+project = launcher(
+    lambda event: Map(best, workspace(event), torch.float64, (event[0],), (_block(event[0]),), (warps(_block(event[0]), 8), 4), 168)
+)
 """SparseMAP: see `active_set`."""

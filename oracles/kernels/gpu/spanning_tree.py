@@ -39,11 +39,15 @@ def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: 
 
 argmax = arborescence.argmax
 
-project = launcher(
-    lambda event, single_root: Map(
-        arborescence.best, arborescence.workspace(event), torch.float64, (event[0],), (single_root, lanes(event[0]))
+
+def _map(event: tuple[int, ...], single_root: bool) -> Map:
+    block = lanes(event[0])
+    return Map(
+        arborescence.best, arborescence.workspace(event), torch.float64, (event[0],), (single_root, block), (warps(block, 8), 4), 168
     )
-)
+
+
+project = launcher(_map)
 """SparseMAP: see `active_set`."""
 
 

@@ -27,10 +27,23 @@ from structgrad.oracles import (  # noqa: E402
     simplex,
 )
 from structgrad.oracles.active_set import solve, solve_on_device  # noqa: E402
+from structgrad.oracles.device_atoms import DeviceAtoms  # noqa: E402
 from structgrad.oracles.kernels import disabled, find  # noqa: E402
-from structgrad.oracles.kernels.gpu import DeviceKernel, active_set, corral  # noqa: E402
+from structgrad.oracles.kernels.gpu import DeviceKernel, active_set, atom_moves, corral  # noqa: E402
 from structgrad.oracles.kernels.gpu.active_set import Map, launcher  # noqa: E402
 from structgrad.oracles.kernels.gpu.launching import lanes  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results and workspaces hold what nobody can use before they are written."""
+    empty = torch.empty
+
+    def poisoned(*args: Any, **kwargs: Any) -> Tensor:
+        made: Tensor = empty(*args, **kwargs)
+        return made.fill_(math.nan if made.is_floating_point() else 77)
+
+    monkeypatch.setattr(torch, "empty", poisoned)
 
 
 @triton.jit
@@ -59,7 +72,7 @@ def list_vertices(scores, structure, vertices, size, count, block: tl.constexpr,
     tl.debug_barrier()
 
 
-table = launcher(lambda event: Map(choose, 1, torch.float64, event, (lanes(event[1]),), warps=1))
+table = launcher(lambda event: Map(choose, 1, torch.float64, event, (lanes(event[1]),), (1, 1)))
 
 
 def project(rows: Tensor, kernel: Any = table, inside: Tensor | None = None) -> SparseSolution:
@@ -181,6 +194,90 @@ def test_no_room_for_another_atom(gpu_kernels: torch.device, monkeypatch: pytest
     assert_a_valid_decomposition(solution)
 
 
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for 32 atoms at first, so that few parts suffice to be crowded; large blocks, for the interpreter's sake."""
+    monkeypatch.setattr(active_set, "FEW_ATOMS", 32)
+    monkeypatch.setattr(active_set, "CELLS", 64)
+    monkeypatch.setattr(active_set, "TALL", 64)
+
+
+def mixed(device: torch.device) -> Tensor:
+    """A row of 34 atoms, one without a structure, one of few atoms with ties and forbidden parts, and one of 34 again."""
+    rows = 0.01 * noise(4, 1, 34)
+    rows[1] = -math.inf
+    rows[2] = (50 * rows[2]).round()
+    rows[2, :, ::2] = -math.inf
+    return rows.to(device)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_crowded_rows_are_taken_again_with_more_room(gpu_kernels: torch.device) -> None:
+    rows = mixed(gpu_kernels)
+    solution = project(rows)
+    left, feasible = atoms_of(solution), torch.tensor([0, 2, 3], device=gpu_kernels)
+    assert left.counts[:, 1].tolist() == [1, 0, 0, 1]
+    assert int(left.crowded[0]) == 2
+    assert sorted(left.crowded[1:3].tolist()) == [0, 3]
+    assert solution.support.tolist()[::3] == [34, 34]
+    torch.testing.assert_close(solution.mean[feasible].cpu(), closed_form(rows[feasible]), rtol=0, atol=1e-12)
+    assert float(solution.gap[feasible].max()) < 1e-13
+    assert solution.gap[1] == math.inf
+    assert not solution.mean[1].any()
+    assert not solution.weights[1].any()
+    mean = torch.einsum("bm,bm...->b...", solution.weights, solution.atoms)
+    torch.testing.assert_close(mean, solution.mean, rtol=0, atol=1e-12)
+    tensors = [*left, solution.projection.gap, solution.mean]
+    assert sum(tensor.numel() * tensor.element_size() for tensor in tensors) == len(rows) * active_set.kept(34) + 4
+
+
+@pytest.mark.usefixtures("narrow")
+def test_no_row_depends_on_the_others_or_on_the_programs(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, weight = mixed(gpu_kernels), noise(4, 1, 34, seed=3).to(gpu_kernels)
+
+    def results(items: slice) -> tuple[Tensor, ...]:
+        leaf = rows[items].clone().requires_grad_()
+        solution = project(leaf)
+        (gradient,) = torch.autograd.grad((solution.mean * weight[items]).sum(), leaf)
+        return solution.mean.detach(), solution.gap, solution.weights.detach(), solution.atoms, gradient
+
+    together = results(slice(None))
+    for module in (active_set, atom_moves):
+        monkeypatch.setattr(module, "rows_at_once", lambda needed: 1)
+    for items in (slice(1, None), slice(1, 3)):
+        for found, expected in zip(results(items), together, strict=True):
+            assert torch.equal(found, expected[items])
+
+
+@pytest.mark.usefixtures("narrow")
+def test_gradients_of_crowded_rows_are_those_of_written_out_atoms(gpu_kernels: torch.device) -> None:
+    leaf = mixed(gpu_kernels)[2:].requires_grad_()
+    solution = project(leaf)
+    assert_gradients_of_written_out_atoms(solution, leaf, 1e-10)
+    lists, direction = solution.projection.lists, noise(2, 1, 1, 34).to(gpu_kernels)
+    assert lists is not None
+    of_weights = lists.move(direction, True, False)
+    mixture = torch.einsum("brm,bm...->br...", of_weights, solution.atoms)
+    torch.testing.assert_close(mixture, lists.move(direction, True, True), rtol=0, atol=1e-11)
+
+
+def test_directions_are_divided_between_programs(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a row with several directions, each program takes some."""
+    lists = project(noise(2, 2, 3).to(gpu_kernels)).projection.lists
+    assert lists is not None
+    direction = noise(2, 5, 2, 3, seed=1).to(gpu_kernels)
+    expected = torch.cat([lists.move(direction[:, repeat : repeat + 1], True, True) for repeat in range(5)], 1)
+    for programs in (1, 4, 1000):
+        monkeypatch.setattr(atom_moves, "rows_at_once", lambda needed, programs=programs: programs)
+        assert torch.equal(lists.move(direction, True, True), expected)
+
+
+def atoms_of(solution: SparseSolution) -> active_set.Atoms:
+    lists = solution.projection.lists
+    assert isinstance(lists, DeviceAtoms)
+    return lists.atoms
+
+
 def cliques(rows: Tensor) -> Any:
     """A projection on all pairs of 6 points: their polytope has dependent vertices in abundance."""
     pairs = torch.tensor(list(itertools.combinations(range(6), 2)), device=rows.device)
@@ -188,7 +285,7 @@ def cliques(rows: Tensor) -> Any:
     spaces = vertices.repeat(len(rows), 1, 1)
 
     def task(event: tuple[int, ...]) -> Map:
-        return Map(list_vertices, vertices.numel(), torch.float64, (6, len(vertices)), (8, lanes(len(vertices))), warps=1)
+        return Map(list_vertices, vertices.numel(), torch.float64, (6, len(vertices)), (8, lanes(len(vertices))), (1, 1))
 
     return spaces, task, vertices
 
@@ -201,10 +298,10 @@ def test_ties_and_dependent_vertices(gpu_kernels: torch.device, monkeypatch: pyt
     empty = torch.empty
 
     def given(*shape: Any, **options: Any) -> Tensor:
-        return spaces.clone() if shape == (5, vertices.numel()) else empty(*shape, **options)
+        return spaces[: shape[0]].clone() if shape[1:] == (vertices.numel(),) else empty(*shape, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(active_set.torch, "empty", given)
+        patch.setattr(torch, "empty", given)
         solution = project(rows, launcher(task))
     expected = simplex.project(rows.flatten(1).cpu(), 2)[0]
     torch.testing.assert_close(solution.mean.flatten(1).cpu(), expected, rtol=0, atol=1e-13)
@@ -220,15 +317,18 @@ def test_gradients_by_finite_differences(gpu_kernels: torch.device) -> None:
 
 def test_gradients_are_those_of_written_out_atoms(gpu_kernels: torch.device) -> None:
     leaf = (0.3 * noise(2, 4, 4)).to(gpu_kernels).requires_grad_()
-    solution = project(leaf)
+    assert_gradients_of_written_out_atoms(project(leaf), leaf, 1e-11)
+
+
+def assert_gradients_of_written_out_atoms(solution: SparseSolution, leaf: Tensor, close: float) -> None:
     atoms, weights = solution.projection.decompose()
     dense = SparseSolution(type(solution.projection)(solution.gap, lambda: (atoms, weights)), leaf, (2,), 2)
     for found, expected in ((solution.mean, dense.mean), (solution.weights, dense.weights)):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-        direction = torch.randn(found.shape, dtype=torch.float64).to(gpu_kernels)
+        direction = torch.randn(found.shape, dtype=torch.float64).to(leaf.device)
         (gradient,) = torch.autograd.grad((found * direction).sum(), leaf)
         (reference,) = torch.autograd.grad((expected * direction).sum(), leaf)
-        torch.testing.assert_close(gradient, reference, rtol=0, atol=1e-11)
+        torch.testing.assert_close(gradient, reference, rtol=0, atol=close)
 
 
 def test_items_that_share_scores_have_gradients_of_their_own(gpu_kernels: torch.device) -> None:
