@@ -1,45 +1,227 @@
-"""Compile kernels of the GPU for a GPU that need not be there: what Triton's interpreter accepts, its compiler may refuse.
+"""Launch kernels on a GPU that need not be there: what Triton's interpreter accepts, its binder, compiler or launcher may refuse.
 
-``python tests/oracles/gpu/compiling.py linear_chain`` runs every operation of a structure with its launches replaced by compilations for
-compute capability 9.0, and prints what each kernel takes. The results of the operations mean nothing.
+``python tests/oracles/gpu/compiling.py spanning_tree`` runs every operation of a structure at three sizes, with all its options, on the
+device of `pretended_device`, and prints what each kernel takes: registers of a thread and bytes that it spills, shared memory, and how many
+programs one multiprocessor holds. A second word names an operation, a third a size (``least``, ``small`` or ``real``). The results of the
+operations mean nothing.
+
+Another Triton than the installed one comes first on the path: ``pip install --no-deps --target DIR triton==3.6.0``, then the same with
+``PYTHONPATH=DIR``. Compiled kernels are kept in Triton's cache, whose place is ``TRITON_CACHE_DIR``.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
+from importlib import import_module
 from inspect import signature as signature_of
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
+from pretended_device import CAPABILITY, Launch, launched, set_up
+from torch import Tensor
 from triton.backends.nvidia import compiler as nvidia
-from triton.compiler import ASTSource
-from triton.runtime.jit import JITFunction
 
+from structgrad.estimators import entmax
 from structgrad.oracles import make_oracle
-from structgrad.oracles.kernels import gpu
+from structgrad.oracles.device_atoms import DeviceAtoms
 from structgrad.oracles.random_streams import SeedBlocks
-from structgrad.suites.speed.device import popping
 
-CAPABILITY = 90
-SHARED = 227 * 1024
-"""Bytes of shared memory that one program may take there."""
+SIZES = ("least", "small", "real")
+"""Where numbers are 1, which Triton makes constants of; where 16 does not divide them, where it often does, and people have such."""
 
-TYPES = {
-    torch.float32: "*fp32", torch.float64: "*fp64", torch.bool: "*i1", torch.uint8: "*u8", torch.int32: "*i32", torch.int64: "*i64"
-}  # fmt: skip
+BATCHES = {"least": 1, "small": 3, "real": 16}
+SAMPLES = {"least": 1, "small": 3, "real": 64}
+
+MANY = 2**16 * 32 + 33
+"""Samples; 16 does not divide them either."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A structure, with one set of options.
+
+    Attributes:
+        oracle: by name.
+        events: of the sizes.
+        listed: the event whose structures are enumerated in place of the real one, which has too many.
+        only: operations, all where there are none.
+        sizes: which there are.
+        covers: whether it is among those that are always tested; others are like one of them but for an option or a shape.
+    """
+
+    oracle: str
+    events: tuple[tuple[int, ...], ...]
+    listed: tuple[int, ...] = ()
+    only: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = SIZES
+    covers: bool = True
+
+    def scores(self, size: str, dtype: torch.dtype) -> Tensor:
+        event = self.events[self.sizes.index(size)]
+        return torch.randn(BATCHES[size], *event, dtype=dtype)
+
+
+Operation = Callable[[Any, Tensor, int], Any]
+"""Of an oracle, scores and a number of samples."""
+
+
+def _gradient(result: Tensor, leaf: Tensor, further: bool = False) -> Tensor:
+    (gradient,) = torch.autograd.grad(result.square().sum(), leaf, create_graph=further)
+    return gradient
+
+
+def _sampled(oracle: Any, scores: Tensor, number: int) -> None:
+    oracle.sample(scores, number, generator=SeedBlocks((7,), len(scores)))
+
+
+def _sampled_often(oracle: Any, scores: Tensor, number: int) -> None:
+    """More samples of a row, and for chains more steps, than a second dimension of a grid has programs for; none takes memory."""
+    sample = oracle.kernel and import_module(f"structgrad.oracles.kernels.gpu.{oracle.kernel}").sample
+    event = oracle._event(scores)
+    for samples, shape in [(MANY, event)] + [(number, (MANY, *event[1:]))] * (oracle.name == "linear_chain"):
+        rows = torch.empty(len(scores), *shape, dtype=scores.dtype, device="meta")
+        uniforms = torch.empty(len(scores), samples, oracle._noise_size(shape), dtype=torch.float64, device="meta")
+        if sample:
+            sample(rows, uniforms, rows.new_empty(len(scores), samples, *shape), *oracle._kernel_options())
+
+
+def _popped(oracle: Any, scores: Tensor, number: int) -> None:
+    """The sampler beside the default one, which spanning trees alone have."""
+    if oracle.name == "spanning_tree":
+        from structgrad.oracles.kernels.gpu.cycle_popping import popped
+
+        shape = (len(scores), number)
+        uniforms, unfinished = torch.zeros(*shape, 2, dtype=torch.float64), torch.zeros(shape, dtype=torch.bool)
+        roots = torch.ones(shape, dtype=torch.int64) if oracle.single_root else None
+        popped(scores, uniforms, scores.new_zeros(*shape, *scores.shape[1:]), unfinished, roots)
+
+
+def _cut_short(oracle: Any, scores: Tensor, _: int) -> None:
+    """With lengths, which projections are told of."""
+    limits = torch.tensor(oracle._length_limits(oracle._event(scores)))
+    lengths = limits.squeeze(-1).expand(len(scores), *limits.shape[: len(limits) > 1])
+    oracle.argmax(scores, lengths=lengths)
+    _ = oracle.project(scores, lengths=lengths).mean
+
+
+def _enumerated(oracle: Any, scores: Tensor, number: int) -> None:
+    event = oracle._event(scores)
+    oracle.enumerate(event, 0, min(4 * number, oracle.count(event)))
+
+
+def _differentiated(oracle: Any, scores: Tensor, _: int) -> None:
+    leaf = scores.detach().requires_grad_()
+    _gradient(oracle.marginals(leaf), leaf)
+
+
+def _moved(oracle: Any, scores: Tensor, number: int) -> None:
+    """Gradients of means and of weights, and their own, in several directions for a row; torch has those of what is found by sorting."""
+    for kind in ("mean", "weights"):
+        leaf = scores[:2].detach().requires_grad_()
+        solution = oracle.project(leaf.expand(min(number, 16), *leaf.shape))
+        if isinstance(solution.projection.lists, DeviceAtoms):
+            _gradient(_gradient(getattr(solution, kind), leaf, further=True), leaf)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "argmax": lambda oracle, scores, _: oracle.argmax(scores),
+    "log_partition": lambda oracle, scores, _: oracle.log_partition(scores),
+    "marginals": lambda oracle, scores, _: oracle.marginals(scores),
+    "covariance_product": _differentiated,
+    "sample": _sampled,
+    "sample_often": _sampled_often,
+    "popping": _popped,
+    "project": lambda oracle, scores, _: oracle.project(scores).mean,
+    "project_backward": _moved,
+    "lengths": _cut_short,
+    "enumerate": _enumerated,
+    "entmax": lambda oracle, scores, _: entmax(scores, 1.3) if oracle.name == "categorical" else None,
+}
+
+CASES: dict[str, Case] = {
+    "categorical": Case("categorical", ((1,), (5,), (1000,))),
+    "categories": Case("categories", ((1, 2), (3, 5), (32, 16)), listed=(8, 4)),
+    "subset": Case("subset[k=1]", ((1,), (5,), (1000,)), listed=(30,)),
+    "subset_several": Case("subset[k=10]", ((10,), (13,), (1000,)), listed=(30,), covers=False),
+    "linear_chain": Case("linear_chain", ((1, 1, 1), (3, 3, 3), (128, 32, 32)), listed=(8, 4, 4)),
+    "alignment": Case("alignment", ((1, 1), (3, 5), (512, 512)), listed=(8, 8)),
+    "alignment_tall": Case("alignment", ((2, 1), (5, 3), (512, 500)), listed=(8, 7), covers=False),
+    "constituency": Case("constituency", ((1, 1), (5, 5), (40, 40)), listed=(12, 12)),
+    "projective_tree": Case("projective_tree", ((2, 2), (5, 5), (41, 41)), listed=(9, 9)),
+    "projective_tree_roots": Case("projective_tree[single_root=False]", ((2, 2), (5, 5), (41, 41)), listed=(9, 9), covers=False),
+    "spanning_tree": Case("spanning_tree", ((2, 2), (5, 5), (41, 41)), listed=(9, 9)),
+    "spanning_tree_roots": Case("spanning_tree[single_root=False]", ((2, 2), (5, 5), (41, 41)), listed=(9, 9), covers=False),
+    "assignment": Case("assignment", ((1, 1), (3, 3), (16, 16)), listed=(10, 10)),
+    "assignment_large": Case("assignment", ((64, 64), (1000, 1000)), only=("argmax",), sizes=("small", "real"), covers=False),
+    "shift_reduce": Case("shift_reduce", ((2, 2, 2), (5, 5, 2), (41, 41, 2)), listed=(12, 12, 2)),
+    "shift_reduce_local": Case("shift_reduce[normalization=local]", ((2, 2, 2), (5, 5, 2), (41, 41, 2)), listed=(12, 12, 2)),
+}
+"""Structures with their options, and kernels' own where these differ by the shape of the event."""
 
 Record = dict[str, Any]
+
+
+def records(case: str, operation: str, size: str, dtype: torch.dtype) -> Iterator[tuple[Record, Launch | None]]:
+    """What an operation launches, each program that Triton made once, and what goes wrong, which has no launch."""
+    task = CASES[case]
+    oracle, scores = make_oracle(task.oracle), task.scores(size, dtype)
+    if operation == "enumerate" and size == "real" and task.listed:
+        scores = torch.zeros(1, *task.listed)
+    about = {"case": case, "operation": operation, "size": size, "dtype": str(dtype).removeprefix("torch.")}
+    failure: Exception | None = None
+    with launched() as launches:
+        try:
+            OPERATIONS[operation](oracle, scores, SAMPLES[size])
+        except Exception as error:  # told with the others
+            failure = error
+    distinct = {launch.compiled.hash: launch for launch in reversed(launches) if launch.error is None}
+    yield from ((about | described(launch), launch) for launch in reversed(distinct.values()))
+    # A failed launch need not have come out of the operation.
+    failures = [(called(launch.kernel), launch.error) for launch in launches if launch.error] or [("", failure)] * (failure is not None)
+    yield from ((about | {"kernel": kernel, "error": f"{type(error).__name__}: {error}"}, None) for kernel, error in failures)
+
+
+def called(kernel: Any) -> str:
+    """The name of a kernel, with its module's."""
+    return f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}"
+
+
+def described(launch: Launch) -> Record:
+    """Names and numbers of a kernel, as its launch needs them."""
+    compiled = launch.compiled
+    kinds = sorted({kind for kind in compiled.src.signature.values() if isinstance(kind, str) and kind.startswith("*")})
+    constants = {path[0]: value for path, value in compiled.src.constants.items() if len(path) == 1 and isinstance(value, int)}
+    return {
+        "kernel": called(launch.kernel),
+        "types": kinds,
+        "constants": {launch.kernel.arg_names[place]: value for place, value in constants.items()},
+        "grid": launch.grid,
+        "warps": compiled.metadata.num_warps,
+        "shared": compiled.metadata.shared,
+        "seconds": round(launch.seconds, 2),
+    }
+
+
+def assembled(launch: Launch) -> Record:
+    """Registers of a thread and bytes that it spills, from the assembler that comes with Triton, and programs of a multiprocessor."""
+    # Which one serves a capability, Triton knows; before 3.5 there was one for all.
+    assembler = nvidia.get_ptxas(*[CAPABILITY] if signature_of(nvidia.get_ptxas).parameters else []).path
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(launch.compiled.asm["ptx"])
+        command = [assembler, f"-arch=sm_{CAPABILITY}a", "-v", str(source), "-o", str(Path(folder, "kernel.cubin"))]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr.replace(",", "").split()
+    registers = int(said[said.index("registers") - 1])
+    spilled = int(said[said.index("spill") - 2]) if "spill" in said else 0
+    taken = launch.compiled.metadata
+    return {"registers": registers, "spilled": spilled, "programs": programs(taken.num_warps, registers, taken.shared)}
 
 
 def programs(warps: int, registers: int, shared: int) -> int:
@@ -49,144 +231,37 @@ def programs(warps: int, registers: int, shared: int) -> int:
     return min(32, 64 // warps, held // warps, 228 * 1024 // (-(-(shared + 1024) // 128) * 128))
 
 
-def signature(kernel: Any, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[tuple[int, ...], Any]]:
-    """The types of a kernel's arguments, and the values of those that are constants; a plain 1 is one, as it is in a launch."""
-    types: dict[str, Any] = {}
-    constants: dict[tuple[int, ...], Any] = {}
-    for place, parameter in enumerate(kernel.params):
-        value = arguments[parameter.name]
-        if parameter.is_constexpr:
-            types[parameter.name], constants[(place,)] = "constexpr", value
-        else:
-            types[parameter.name] = type_of(value, (place,), constants)
-    return types, constants
+DTYPES = (torch.float32, torch.float64)
+Task = tuple[str, str, str, torch.dtype]
 
 
-def type_of(value: Any, path: tuple[int, ...], constants: dict[tuple[int, ...], Any]) -> Any:
-    """The type of an argument, or of each entry of a tuple; ``constants`` gets those that are constants."""
-    if isinstance(value, tuple):
-        return tuple(type_of(entry, (*path, place), constants) for place, entry in enumerate(value))
-    if type(value) is int and value == 1:
-        constants[path] = value
-        return "constexpr"
-    return TYPES[value.dtype] if isinstance(value, torch.Tensor) else {bool: "i1", int: "i32", float: "fp32"}[type(value)]
+def everything(case: str) -> Iterator[Task]:
+    """All of a structure."""
+    return ((case, *rest) for rest in product(CASES[case].only or OPERATIONS, CASES[case].sizes, DTYPES))
 
 
-def resources(ptx: str) -> dict[str, int]:
-    """Registers of a thread and the bytes that it spills, from the assembler that comes with Triton."""
-    # Which one serves a capability, Triton knows; before 3.5 there was one for all.
-    assembler = nvidia.get_ptxas(*[CAPABILITY] if signature_of(nvidia.get_ptxas).parameters else []).path
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
-        source.write_text(ptx)
-        command = [assembler, f"-arch=sm_{CAPABILITY}a", "-v", str(source), "-o", str(Path(folder, "kernel.cubin"))]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr.replace(",", "").split()
-    return {
-        "registers": int(said[said.index("registers") - 1]),
-        "spilled": int(said[said.index("spill") - 2]) if "spill" in said else 0,
-    }
+def covering() -> Iterator[Task]:
+    """Every operation of every structure at its small size, in one dtype: every kernel, and every structure's own."""
+    for place, case in enumerate(name for name, task in CASES.items() if task.covers):
+        # Of what lengths change in the loop of all projections, one structure tells.
+        operations = [name for name in OPERATIONS if name != "lengths" or case == "linear_chain"]
+        yield from ((case, operation, "small", DTYPES[place % 2]) for operation in operations)
 
 
-@contextmanager
-def compiling() -> Iterator[list[Record]]:
-    """Compile instead of launching, in this context; each kernel once for every signature."""
-    records: list[Record] = []
+def main(words: list[str]) -> None:
+    """Print what is launched, each kernel once."""
+    set_up()
     seen: set[str] = set()
-
-    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in kwargs}
-        bound = kernel.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        types, constants = signature(kernel, bound.arguments)
-        key = f"{kernel.__name__} {types} {constants} {options}"
-        if key in seen:
-            return
-        seen.add(key)
-        start = time.perf_counter()
-        made = triton.compile(ASTSource(fn=kernel, signature=types, constexprs=constants), GPUTarget("cuda", CAPABILITY, 32), options)
-        spent = time.perf_counter() - start
-        taken = resources(made.asm["ptx"])
-        kinds = sorted({kind for kind in types.values() if isinstance(kind, str) and kind.startswith("*")})
-        sizes = {kernel.params[path[0]].name: value for path, value in constants.items() if isinstance(value, int) and len(path) == 1}
-        records.append(
-            {"kernel": kernel.__name__, "types": kinds, "constants": sizes, **options, "shared": made.metadata.shared}
-            | taken
-            | {"programs": programs(made.metadata.num_warps, taken["registers"], made.metadata.shared), "seconds": round(spent, 2)}
-        )
-
-    original, JITFunction.run = JITFunction.run, run
-    token = gpu._interpreting.set(True)
-    try:
-        yield records
-    finally:
-        JITFunction.run = original
-        gpu._interpreting.reset(token)
-
-
-RANKED: dict[str, tuple[int, ...]] = {
-    "subset": (30,),
-    "linear_chain": (8, 4, 4),
-    "alignment": (8, 8),
-    "constituency": (12, 12),
-    "projective_tree": (9, 9),
-    "spanning_tree": (9, 9),
-    "assignment": (10, 10),
-    "shift_reduce": (12, 12, 2),
-}
-"""Events whose structures can be ranked."""
-
-
-def popped(oracle: Any, scores: torch.Tensor) -> Any:
-    """The sampler beside the default one, which spanning trees alone have."""
-    # With several roots: what the marginals say of one means nothing here.
-    return popping(replace(oracle, single_root=False), scores, 2) if oracle.name == "spanning_tree" else None
-
-
-Operation = Callable[[Any, torch.Tensor], Any]
-
-OPERATIONS: dict[str, Operation] = {
-    "argmax": lambda oracle, scores: oracle.argmax(scores),
-    "log_partition": lambda oracle, scores: oracle.log_partition(scores),
-    "marginals": lambda oracle, scores: oracle.marginals(scores),
-    "covariance_product": lambda oracle, scores: oracle._compute_covariance_product(scores, scores),
-    "sample": lambda oracle, scores: oracle.sample(scores, 2, generator=SeedBlocks((7,), len(scores))),
-    "popping": popped,
-    "project": lambda oracle, scores: oracle.project(scores).mean,
-    "enumerate": lambda oracle, scores: oracle.enumerate(RANKED[oracle.name], 0, 256),
-}
-
-CASES: dict[str, tuple[str, tuple[int, ...]]] = {
-    "subset": ("subset[k=10]", (100,)),
-    "linear_chain": ("linear_chain", (128, 32, 32)),
-    "alignment": ("alignment", (512, 512)),
-    "constituency": ("constituency", (40, 40)),
-    "projective_tree": ("projective_tree", (41, 41)),
-    "spanning_tree": ("spanning_tree", (41, 41)),
-    "assignment": ("assignment", (64, 64)),
-    "assignment_large": ("assignment", (1000, 1000)),
-    "assignment_sums": ("assignment", (16, 16)),
-    "shift_reduce": ("shift_reduce", (41, 41, 2)),
-}
-"""A structure at a size that people have."""
-
-
-def compile_all(case: str, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64), only: str = "") -> Iterator[Record]:
-    """Every kernel of a structure."""
-    name, event = CASES[case]
-    oracle = make_oracle(name)
-    for dtype in dtypes:
-        scores = torch.randn(2, *event, dtype=dtype).clamp(max=math.inf)
-        for operation, call in OPERATIONS.items():
-            if (only and only != operation) or (case == "assignment_large" and operation != "argmax"):
-                continue
-            if case == "assignment" and operation not in ("argmax", "enumerate"):  # sums take too long at this size
-                continue
-            with compiling() as records:
-                call(oracle, scores)
-            yield from ({"operation": operation, "dtype": str(dtype).removeprefix("torch."), **record} for record in records)
+    for task in covering() if words[0] == "covering" else everything(words[0]):
+        if all(word in task for word in words[1:]):
+            for record, launch in records(*task):
+                if launch is None or launch.compiled.hash not in seen:
+                    seen |= {launch.compiled.hash} if launch else set()
+                    # The covering part is run by every test run: it tells what fails.
+                    more = assembled(launch) if launch and words[0] != "covering" else {}
+                    sys.stdout.write(json.dumps(record | more) + "\n")
+                    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    for found in compile_all(sys.argv[1], only=sys.argv[2] if len(sys.argv) > 2 else ""):
-        sys.stdout.write(json.dumps(found) + "\n")
-        sys.stdout.flush()
+    main(sys.argv[1:])
