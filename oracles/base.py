@@ -273,10 +273,13 @@ class Oracle(Configured, abc.ABC):
         """MAP of rows, compiled where that applies."""
         kernel = self._kernel("argmax", rows)
         if kernel is None:
-            return self._argmax(self._cleaned(rows))
+            return self._twin_argmax(rows)[0]
         structures = kernel.results(tuple(rows.shape), rows)
-        kernel(rows.contiguous(), structures)
+        kernel.run((rows.contiguous(),), (structures,), self._twin_argmax)
         return structures
+
+    def _twin_argmax(self, rows: Tensor) -> tuple[Tensor]:
+        return (self._argmax(self._cleaned(rows)),)
 
 
 class MarginalOracle(Oracle):
@@ -396,35 +399,39 @@ class MarginalOracle(Oracle):
     # What `derivatives` differentiates: kernels where they apply, the twin elsewhere and for rows whose range a kernel cannot certify.
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
+        def twin(rows: Tensor) -> tuple[Tensor]:
+            return (self._twin_log_partition(rows),)
+
         def compute(rows: Tensor) -> Tensor:
             kernel = self._kernel("log_partition", rows)
             if kernel is None:
                 return self._twin_log_partition(rows)
             log_partition = kernel.results((rows.shape[0],), rows, torch.float64)
-            failed = kernel.certify((rows.contiguous(),), (log_partition,))
-            if failed is not None:
-                log_partition[failed] = self._twin_log_partition(rows[failed].double())
+            kernel.run_certified((rows.contiguous(),), (log_partition,), twin)
             return log_partition
 
         return self._rowwise(compute, scores)
 
     def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        def twin(rows: Tensor) -> tuple[Tensor, Tensor]:
+            return twin_marginals(self._twin_log_partition, rows)
+
         def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
             kernel = self._kernel("marginals", rows)
             if kernel is None:
-                return twin_marginals(self._twin_log_partition, rows)
+                return twin(rows)
             marginals = kernel.results(tuple(rows.shape), rows)
             log_partition = kernel.results((rows.shape[0],), rows, torch.float64)
-            failed = kernel.certify((rows.contiguous(),), (marginals, log_partition))
-            if failed is not None:
-                redone, log_partition[failed] = twin_marginals(self._twin_log_partition, rows[failed].double())
-                marginals[failed] = redone.to(marginals.dtype)
+            kernel.run_certified((rows.contiguous(),), (marginals, log_partition), twin)
             return marginals, log_partition
 
         marginals, log_partition = self._rowwise_all(compute, scores)
         return marginals, log_partition
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
+        def twin(rows: Tensor, along: Tensor) -> tuple[Tensor]:
+            return (self._twin_covariance_product(rows, along),)
+
         rows = at_least_single(scores.detach().reshape(-1, *self._event(scores)))
         along = direction.detach().to(rows.dtype).reshape(rows.shape)
         kernel = self._kernel("covariance_product", rows)
@@ -432,9 +439,7 @@ class MarginalOracle(Oracle):
             product = self._twin_covariance_product(rows, along)
         else:
             product = kernel.results(tuple(rows.shape), rows)
-            failed = kernel.certify((rows.contiguous(), along.contiguous()), (product,))
-            if failed is not None:
-                product[failed] = self._twin_covariance_product(rows[failed].double(), along[failed].double()).to(product.dtype)
+            kernel.run_certified((rows.contiguous(), along.contiguous()), (product,), twin)
         return product.reshape(scores.shape).to(scores.dtype)
 
     def _twin_log_partition(self, scores: Tensor) -> Tensor:
@@ -489,13 +494,15 @@ class SamplingOracle(MarginalOracle):
 
     def _draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         """Structures [b, s, *event] from rows [b, *event] and uniforms [b, s, noise]: compiled where that applies."""
+
+        def twin(rows: Tensor, uniforms: Tensor) -> tuple[Tensor]:
+            return (self._twin_draw(rows, uniforms),)
+
         kernel = self._kernel("sample", rows)
         if kernel is None:
             return self._twin_draw(rows, uniforms)
         structures = kernel.results((*uniforms.shape[:2], *rows.shape[1:]), rows)
-        failed = kernel.certify((rows.contiguous(), uniforms.contiguous()), (structures,))
-        if failed is not None:
-            structures[failed] = self._twin_draw(rows[failed], uniforms[failed]).to(structures.dtype)
+        kernel.run_certified((rows.contiguous(), uniforms.contiguous()), (structures,), twin)
         return structures
 
     def _twin_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
@@ -568,16 +575,16 @@ class ProjectionOracle(Oracle):
     def _project_rows(self, rows: Tensor, lengths: Tensor | None) -> Projection:
         kernel = self._kernel("project", rows)
         inside = None if lengths is None else self._inside(self._event(rows), lengths).expand_as(rows)
+
+        def argmax(direction: Tensor, items: Tensor) -> Tensor:
+            return self._argmax_inside(direction, None if lengths is None else lengths[items])
+
         if kernel is None:
-
-            def argmax(direction: Tensor, items: Tensor) -> Tensor:
-                return self._argmax_inside(direction, None if lengths is None else lengths[items])
-
             return self._project(rows, argmax, inside)
         completed = rows if lengths is None else self._complete(rows, lengths)
         if isinstance(kernel, kernels.Kernel):
             return active_set.solve_compiled(kernel, completed, inside)
-        return active_set.solve_on_device(kernel, completed, inside)
+        return active_set.solve_on_device(kernel, completed, inside, lambda: self._project(rows, argmax, inside), self._best)
 
     def _row_lengths(self, lengths: Tensor, batch: tuple[int, ...], event: tuple[int, ...]) -> Tensor:
         """Lengths of every row: [b], or [b, several]."""
@@ -654,11 +661,15 @@ class EnumerableOracle(Oracle):
 
     def _listed(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """What `_unrank` gives, by a kernel where there is one."""
+
+        def twin(ranks: Tensor) -> tuple[Tensor]:
+            return (self._unrank(ranks, event_shape),)
+
         kernel = kernels.find_unranking(self.kernel, ranks, event_shape, self._kernel_options())
         if kernel is None:
             return self._unrank(ranks, event_shape)
         structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8)
-        kernel(ranks, structures)
+        kernel.run((ranks,), (structures,), twin)
         return structures
 
     def _check_enumerable(self, call: str, event_shape: tuple[int, ...]) -> int:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from . import kernels
 from .atom_lists import moved
+from .sparse_solution import affine_solve
 
 if TYPE_CHECKING:
     from .kernels.gpu.active_set import Atoms
@@ -23,11 +25,13 @@ class DeviceAtoms:
         atoms: as the kernel left them, for the completed event.
         completed: the event shape of the rows that the kernel got.
         event: the event shape of the results: the first entries of the completed one.
+        kernel: that left them.
     """
 
     atoms: Atoms
     completed: torch.Size
     event: torch.Size
+    kernel: kernels.gpu.DeviceKernel
 
     @property
     def padded_weights(self) -> Tensor:
@@ -54,6 +58,11 @@ class DeviceAtoms:
         return moved(self, direction, from_parts, to_parts)
 
     def _moved(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
+        return self.kernel.attempt(
+            lambda: self._moved_by_kernel(direction, from_parts, to_parts), lambda: self._twin_moved(direction, from_parts, to_parts)
+        )
+
+    def _moved_by_kernel(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
         given = direction.double()
         if from_parts and self.event != self.completed:
             given = self._complete(given.unflatten(-1, self.event)).flatten(2)
@@ -65,6 +74,13 @@ class DeviceAtoms:
         with torch.cuda.device_of(given):
             move(given.contiguous(), result, self.atoms, from_parts, to_parts)
         return self._cut(result).flatten(2) if to_parts else result
+
+    def _twin_moved(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
+        atoms, weights = self.decompose()
+        flat = atoms.flatten(2)
+        given = direction.double() @ flat.mT if from_parts else direction.double()
+        change = affine_solve((flat @ flat.mT).unsqueeze(1), (weights > 0).unsqueeze(1), given)
+        return change @ flat if to_parts else change
 
     def _complete(self, values: Tensor) -> Tensor:
         """0 in what completing the rows added to their event."""

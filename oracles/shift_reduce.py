@@ -173,10 +173,13 @@ class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle)
     def _policy(self, rows: Tensor) -> Tensor:
         """Log-probabilities of the actions of rows [b, *event], -inf where no derivation follows; 0 in ignored entries."""
         kernel = self._kernel("potentials", rows)
-        if kernel is not None:
-            policy = kernel.results(tuple(rows.shape), rows)
-            kernel(rows.contiguous(), policy)
-            return policy
+        if kernel is None:
+            return self._twin_policy(rows)[0]
+        policy = kernel.results(tuple(rows.shape), rows)
+        kernel.run((rows.contiguous(),), (policy,), self._twin_policy)
+        return policy
+
+    def _twin_policy(self, rows: Tensor) -> tuple[Tensor]:
         mask = self.read_mask(tuple(rows.shape[1:]), rows.device)
         allowed = mask & (rows > -math.inf)
         feasible = torch.where(_by_steps(allowed, False), 0.0, -math.inf)
@@ -184,7 +187,7 @@ class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle)
         # The log-probability is that of the difference to the other action: exactly 0 where there is none.
         own = torch.where(allowed, rows, -math.inf)
         policy = torch.where(allowed, logsigmoid(own - own.flip(-1)), -math.inf)
-        return torch.where(mask, policy, 0)
+        return (torch.where(mask, policy, 0),)
 
     def _argmax(self, rows: Tensor) -> Tensor:
         joint = torch.stack(_joints(_by_steps(rows, -math.inf), torch.amax), 1)

@@ -29,6 +29,18 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _trusted() -> Iterator[None]:
+    """Where there is a GPU, its kernels are what tests see: none gives way to plain torch, and none is compared before."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    from structgrad.oracles.kernels import gpu
+
+    with gpu.trusted():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     # `torch.manual_seed` writes the stack of its caller down for devices that are not there yet: half a second per thousand tests.

@@ -12,9 +12,6 @@ from ...oracles import simplex
 from ...oracles.masking import share_rows
 from ...oracles.transforms import operation
 
-HALVINGS = 60
-"""Of a bracket no longer than log n: what is left is below the rounding of float64."""
-
 
 @operation(scores=1, alpha=0)
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5) -> Tensor:
@@ -137,15 +134,7 @@ def _by_halving(shifted: Tensor, alpha: Tensor) -> Tensor:
     """Any α of rows whose greatest score is 0: t is 0 where that part takes all, and at most where all n are equal."""
     excess = alpha - 1
     high = _highest(shifted.shape[-1], excess).expand(*_batch(shifted, alpha), 1)
-    low = torch.zeros_like(high)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        above = _power(shifted - middle, excess).sum(-1, keepdim=True) >= 1
-        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-    p = _power(shifted - low, excess)
-    slope = torch.where(p > 0, torch.where(p > 0, p, 1) ** (1 - excess), 0).sum(-1, keepdim=True)
-    newton = low + (p.sum(-1, keepdim=True) - 1) / slope.clamp(min=1e-300)
-    return _power(shifted - torch.minimum(torch.maximum(newton, low), high), excess)
+    return simplex.by_halving(shifted, excess, high)
 
 
 def _highest(size: int, excess: Tensor) -> Tensor:
@@ -156,12 +145,6 @@ def _highest(size: int, excess: Tensor) -> Tensor:
 
 def _batch(rows: Tensor, alpha: Tensor) -> tuple[int, ...]:
     return tuple(torch.broadcast_shapes(rows.shape[:-1], alpha.shape[:-1]))
-
-
-def _power(x: Tensor, excess: Tensor) -> Tensor:
-    """``[1 + (α−1) x]₊^(1/(α−1))``, exact down to its limit ``exp x``."""
-    logarithm = torch.log1p((excess * x).clamp(min=-1)) / torch.where(excess == 0, 1, excess)
-    return torch.where(excess == 0, x, logarithm).exp()
 
 
 def _rate_in_alpha(p: Tensor, excess: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import gpu
+from . import gpu, switch
+from .gpu.first_use import Twin
 
 GRAIN = 50_000
 """Inner-loop steps that a thread must get for its start to pay: some 50 microseconds."""
@@ -37,12 +38,12 @@ HUGE = 2**25
 
 _Function = Callable[..., None]
 
-_enabled: ContextVar[bool] = ContextVar("structgrad_kernels_enabled", default=True)
+_enabled: ContextVar[bool] = ContextVar("structgrad_kernels_enabled", default=switch.CHOSEN != "off")
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Run the torch twins instead of the kernels, in this context.
+    """Run the torch twins instead of the kernels, in this context; ``STRUCTGRAD_KERNELS=off`` in the environment does so everywhere.
 
     Example:
         >>> import torch
@@ -94,6 +95,17 @@ class Kernel(NamedTuple):
         """Room for results: `zeros`, most of which a kernel leaves as they are."""
         return zeros(shape, dtype or rows.dtype)
 
+    def run(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], twin: Twin) -> None:
+        """Write results, of contiguous inputs; the twin is not asked."""
+        self(*inputs, *results)
+
+    def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], twin: Twin) -> None:
+        """Write results by a kernel that says for every row whether its range sufficed; the others get theirs from the twin, in float64."""
+        failed = self.certify(inputs, results)
+        if failed is not None:
+            for result, redone in zip(results, twin(*(given[failed].double() for given in inputs)), strict=True):
+                result[failed] = redone.to(result.dtype)
+
     def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Tensor | None:
         """Call a kernel that says for every row whether its range sufficed.
 
@@ -130,12 +142,11 @@ def enabled(rows: Tensor) -> bool:
 
 def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> AnyKernel | None:
     """The kernel of an operation for rows [b, *event], or None where the torch twin is to run."""
-    if structure is None:
+    if structure is None or not _enabled.get() or rows.dtype not in (torch.float32, torch.float64):
         return None
     if gpu.takes(rows):
-        served = _enabled.get() and rows.dtype in (torch.float32, torch.float64)
-        return gpu.find(structure, operation, tuple(rows.shape[1:]), rows.dtype, options) if served else None
-    if not enabled(rows):
+        return gpu.find(structure, operation, tuple(rows.shape[1:]), rows.dtype, options, rows.get_device())
+    if rows.device.type != "cpu":
         return None
     function, careful, operations = _plan(structure, operation, rows.shape[1:])
     return None if function is None else Kernel(function, careful, options, operations)
@@ -146,7 +157,7 @@ def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...],
     if structure is None or not _enabled.get():
         return None
     if gpu.takes(ranks):
-        return gpu.find("unranking", structure, event, ranks.dtype, options)
+        return gpu.find("unranking", structure, event, ranks.dtype, options, ranks.get_device())
     if ranks.device.type != "cpu":
         return None
     function, _, operations = _plan("unranking", structure, torch.Size(event))
