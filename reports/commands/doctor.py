@@ -24,6 +24,8 @@ def doctor(
 ) -> None:
     """Look at versions, processor, GPU, clock, memory, disk, compiled kernels, plugins and score files; say what to do.
 
+    A table says which operations of which structures are served by compiled kernels, and which by plain torch, on every device.
+
     With --device, run the tests that need a GPU instead, and time every operation there against plain torch, the CPU and peers.
 
     Exit codes: 0 runs work, 1 a test on the device failed, 2 there is no such device, 3 something is broken that would fail runs.
@@ -40,16 +42,21 @@ def doctor(
     import json
 
     from ..upkeep.doctor import checks
+    from ..upkeep.served import lines, served
 
-    found = checks()
+    with sentences():
+        found, rows = checks(), served()
     broken = [check for check in found if check.verdict == "broken"]
     if as_json:
-        typer.echo(json.dumps({"broken": len(broken), "checks": [vars(check) for check in found]}, indent=2, ensure_ascii=False))
+        page = {"broken": len(broken), "checks": [vars(check) for check in found], "served": [vars(row) for row in rows]}
+        typer.echo(json.dumps(page, indent=2, ensure_ascii=False))
     else:
         width = max(len(check.name) for check in found)
         for check in found:
             mark = {"ok": " ", "note": "!", "broken": "X"}[check.verdict]
             typer.echo(f"{mark} {check.name:<{width}}  {check.value}" + (f"\n  {'':<{width}}  -> {check.advice}" if check.advice else ""))
+        for line in lines(rows):
+            typer.echo(f"  {line}")
         typer.echo(f"{len(broken)} broken: runs would fail" if broken else "runs work here")
     raise typer.Exit(SOME_FAILED if broken else OK)
 

@@ -1,0 +1,98 @@
+"""What `doctor` says about what serves operations."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from structgrad.oracles import ORACLES, kernels
+from structgrad.oracles.kernels import gpu, switch
+from structgrad.oracles.kernels.gpu import verdicts
+from structgrad.reports.upkeep.served import NO_KERNEL, OPERATIONS, Served, lines, served
+from tests.reports.calling import call, refused
+
+
+def test_on_the_cpu_it_is_what_the_dispatch_finds() -> None:
+    found = {(row.structure, row.operation): row.by for row in served() if row.device == "cpu"}
+    assert {structure for structure, _ in found} == set(ORACLES)
+    assert {operation for _, operation in found} == set(OPERATIONS)
+    events = {"subset": (4,), "linear_chain": (2, 2, 2), "shift_reduce": (3, 3, 2)}
+    for (structure, operation), by in found.items():
+        event = events.get(structure, (3, 3))
+        if operation == "enumerate":
+            kernel = kernels.find_unranking(ORACLES[structure].kernel, torch.arange(1), event, ())
+        elif operation != "project" or structure not in {"categorical", "categories", "subset", "assignment"}:
+            kernel = kernels.find(ORACLES[structure].kernel, operation, torch.zeros(1, *event))
+        else:
+            continue
+        assert by == ("torch" if kernel is None else "kernel"), (structure, operation)
+    assert found["assignment", "project"] == found["categorical", "project"] == "kernel"
+
+
+def test_the_table_is_printed_and_in_the_json() -> None:
+    text = call("doctor").stdout
+    assert "cpu              argmax  log-partition  marginals  covariance  sample  project  enumerate" in text
+    assert "linear_chain     kernel  kernel         kernel" in text
+    rows = json.loads(call("doctor", "--json").stdout)["served"]
+    assert {"device": "cpu", "structure": "categorical", "operation": "argmax", "by": "torch", "why": NO_KERNEL} in rows
+
+
+@pytest.fixture
+def _devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three cards: an old one, one where a kernel is wrong, and a new one."""
+    recorded = {"linear_chain.argmax 2x2x2 float32": "", "linear_chain.argmax 4x2x2 float32": "", "subset.sample 4 float32 2": "by 3"}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(gpu, "unserved", lambda device: "compute capability 6.1, below 7.0" if device == 0 else "")
+    monkeypatch.setattr(verdicts, "recorded", lambda device: recorded if device == 1 else {})
+
+
+@pytest.mark.usefixtures("_devices")
+def test_on_devices_it_depends_on_the_card_and_on_what_was_found_there() -> None:
+    pytest.importorskip("triton", reason="Triton is offered for Linux alone")
+    rows = served()
+    found = {(row.device, row.structure, row.operation): (row.by, row.why) for row in rows}
+    assert found["cuda:0", "linear_chain", "argmax"] == ("torch", "compute capability 6.1, below 7.0")
+    assert found["cuda:1", "linear_chain", "argmax"] == ("kernel", "compared at 2 kinds of sizes")
+    assert found["cuda:1", "subset", "sample"][0] == "torch"
+    assert "subset.sample 4 float32 2 (by 3)" in found["cuda:1", "subset", "sample"][1]
+    assert found["cuda:2", "assignment", "project"] == ("new", "not used here yet")
+    assert found["cuda:2", "categorical", "sample"] == ("torch", NO_KERNEL)
+    shown = list(lines(rows))
+    assert "cuda:0: plain torch for everything, compute capability 6.1, below 7.0" in shown
+    assert any(line.startswith("cuda:2, cuda:3 ") for line in shown)
+    assert any(line.startswith("subset sample: plain torch, what a kernel gives here is not what plain torch gives") for line in shown)
+
+
+@pytest.mark.usefixtures("_devices")
+def test_switched_off_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch, "CHOSEN", "off")
+    assert list(lines(served())) == ["cpu, cuda:0, cuda:1, cuda:2, cuda:3: plain torch for everything, STRUCTGRAD_KERNELS=off"]
+
+
+def test_a_machine_without_oracles_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> bool:
+        raise OSError("a library is missing")
+
+    monkeypatch.setattr(torch.cuda, "is_available", broken)
+    assert served() == []
+    assert list(lines([])) == []
+
+
+def test_a_wrong_wish_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "the environment variable STRUCTGRAD_KERNELS got 'no'; expected on"
+
+    def wrong() -> list[Served]:
+        raise ValueError(said)
+
+    monkeypatch.setattr("structgrad.reports.upkeep.served.served", wrong)
+    assert said in refused("doctor")
+
+
+def test_tables_of_one_row() -> None:
+    assert list(lines([Served("cpu", "subset", "argmax", "kernel")])) == [
+        "cpu     argmax  log-partition  marginals  covariance  sample  project  enumerate",
+        "subset  kernel",
+    ]
