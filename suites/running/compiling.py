@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ...oracles import kernels
+from ...oracles.kernels import switch
 from .. import truth
 
 SECONDS = 0.55
@@ -31,11 +32,13 @@ def cache_folders() -> list[Path]:
 
 
 def uncompiled(structures: Iterable[str]) -> int:
-    """How many functions of the kernels of these structures, and of exact gradients, a process would have to compile.
+    """How many functions of kernels of these structures, and of exact gradients, a process would have to compile; none where they are off.
 
     Args:
         structures: names of modules of kernels.
     """
+    if switch.CHOSEN == "off":
+        return 0
     sources = {path.stem: path for path in _needed(tuple(sorted(set(structures))))}
     there: set[tuple[str, str]] = set()
     for folder in cache_folders():

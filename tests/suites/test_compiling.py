@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from structgrad.oracles import kernels
-from structgrad.oracles.kernels import compilation, notices
+from structgrad.oracles.kernels import compilation, notices, switch
 from structgrad.suites.running import compiling
 from structgrad.suites.running.plan import Machine, Plan
 from structgrad.suites.running.progress import Snapshot
@@ -35,6 +35,12 @@ def test_an_empty_cache_lacks_the_functions_of_a_structure_and_of_what_it_calls(
     assert max(several.values()) < compiling.uncompiled(several) < sum(several.values())
     assert compiling.uncompiled([]) < min(several.values())
     assert {"lane_elimination", "escapes", "tree_unranking"} <= {path.stem for path in compiling._needed(("spanning_tree",))}
+
+
+@pytest.mark.usefixtures("empty")
+def test_nothing_is_missing_where_kernels_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch, "CHOSEN", "off")
+    assert compiling.uncompiled(["subset"]) == 0
 
 
 def test_what_the_cache_holds_is_not_counted_unless_its_source_is_newer(empty: Path) -> None:
