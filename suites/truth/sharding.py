@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pebble import ProcessExpired, ProcessPool
 from torch import Tensor
 
 from ...estimators.base import Loss
@@ -143,6 +142,8 @@ def _finished(space: Space, missing: list[Range], folder: Path | None, jobs: int
 
 def _pooled(space: Space, missing: list[Range], folder: Path | None, jobs: int) -> Iterator[tuple[Range, CoMoments]]:
     """By workers that build the space once; the first failure stops them all, and what they have finished is kept."""
+    from pebble import ProcessPool  # asked for where workers are, so that everything else does without it
+
     _pickled(space.loss)
     given = pickle.dumps((space.loss, space.oracle, space.scores, space.chunk))
     context = multiprocessing.get_context("spawn")
@@ -161,6 +162,8 @@ def _pooled(space: Space, missing: list[Range], folder: Path | None, jobs: int) 
 
 
 def _result(future: Future[Arrays], each: Range, folder: Path | None) -> Arrays:
+    from pebble import ProcessExpired
+
     try:
         return future.result()
     except ProcessExpired as error:
