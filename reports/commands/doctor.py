@@ -7,38 +7,38 @@ from typing import Annotated
 
 import typer
 
-from .outcome import OK, REGRESSED, SOME_FAILED, sentences
-
-FEW = 2
-"""Rows of a batch where the CPU stands in for a GPU, to see what the report looks like."""
+from .outcome import OK, REGRESSED, SOME_FAILED, fail, sentences
 
 
-def doctor(
+def doctor(  # noqa: PLR0913, PLR0917 - one parameter per option
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: Annotated[
-        str | None, typer.Option(help="Run the tests that need a GPU and time every operation on this device, such as cuda.")
+        str | None, typer.Option(help="Say whether every operation is right on this device, such as cuda, and how fast.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the report on a device.")] = Path("structgrad-device"),
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for a device, tests and timings together.")] = 8.0,
-    only: Annotated[str, typer.Option(help="Time the operations whose names hold this text, and run no tests.")] = "",
+    only: Annotated[str, typer.Option(help="Take the operations whose names hold this text, and run no tests.")] = "",
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what the folder of an earlier report holds.")] = False,
 ) -> None:
     """Look at versions, processor, GPU, clock, memory, disk, compiled kernels, plugins and score files; say what to do.
 
     A table says which operations of which structures are served by compiled kernels, and which by plain torch, on every device.
 
-    With --device, run the tests that need a GPU instead, and time every operation there against plain torch, the CPU and peers.
+    With --device, say instead whether every operation is right there, and time it against plain torch, the CPU and peers: each case in a
+    process of its own, the report anew after every answer. The same command goes on where it stopped, and tries again what failed.
 
-    Exit codes: 0 runs work, 1 a test on the device failed, 2 there is no such device, 3 something is broken that would fail runs.
+    Exit codes: 0 runs work, also where a target is missed; 1 an operation on the device is wrong or does not run, or a test failed; 2 there
+    is no such device; 3 something is broken that would fail runs.
     """
     if device is not None:
         with sentences():
             if as_json:
                 raise ValueError("`doctor` got --json with --device; leave it out, the numbers are in device.json beside the report")
-            _on_device(device, out, minutes, only)
+            _on_device(device, out, minutes, only, again)
         return
-    if only:
+    if only or again:
         with sentences():
-            raise ValueError(f"`doctor` got --only {only} without --device; expected both, or neither")
+            raise ValueError(f"`doctor` got {f'--only {only}' if only else '--again'} without --device; expected both, or neither")
     import json
 
     from ..upkeep.doctor import checks
@@ -61,33 +61,17 @@ def doctor(
     raise typer.Exit(SOME_FAILED if broken else OK)
 
 
-def _on_device(name: str, out: Path, minutes: float, only: str) -> None:
-    """Tests, then timings, then the report, all before the time is over."""
-    import time
-
-    import torch
-
-    from ...suites.running.plan import check_device
-    from ...suites.speed.targets import tasks
-    from ..upkeep import device as report
-
-    begun = time.monotonic()
-    check_device(name)
-    place, deadline = torch.device(name), begun + 60 * minutes
-    torch.set_num_threads(2)
-    wanted = tasks(only, FEW) if place.type == "cpu" else tasks(only)
-    if not wanted:
-        raise ValueError(f"`doctor` got only={only!r}, which no operation holds; expected a part of a name, such as 'spanning_tree 40'")
-    if only:
-        tests = report.DeviceTests(f"not run: only {only!r} was asked for")
-    else:
-        typer.echo("tests that need a GPU ...")
-        tests = report.run_tests(Path.cwd(), report.SHARE * 60 * minutes)
-    typer.echo(f"tests: {tests.verdict} {tests.summary}")
-    timed = []
-    for timing in report.timings(wanted, place, deadline):
-        timed.append(timing)
-        typer.echo(f"{len(timed)}/{len(wanted)} {report.sentence(timing)}")
-    page = report.write(out, place, tests, timed, left=len(wanted) - len(timed))
-    typer.echo(f"report: {page}")
-    raise typer.Exit(REGRESSED if tests.verdict == "failed" else OK)
+def _on_device(name: str, out: Path, minutes: float, only: str, again: bool) -> None:
+    """Everything that can be found out before the time is over, and the report."""
+    try:
+        from ..upkeep import device
+    except ImportError as error:
+        fail(f"`doctor` cannot import what it measures with: {error}; install that package", SOME_FAILED)
+    try:
+        found = device.examine(name, out, minutes=minutes, only=only, again=again, checkout=Path.cwd(), say=typer.echo)
+    except device.BrokenError as error:
+        fail(error, SOME_FAILED)
+    for line in device.summary(found):
+        typer.echo(line)
+    typer.echo(f"report: {out / 'device.md'}")
+    raise typer.Exit(REGRESSED if device.is_wrong(found) else OK)

@@ -1,196 +1,213 @@
-"""What ``structgrad doctor --device`` says: whether the operations are right and fast on a device, in one report."""
+"""What ``structgrad doctor --device`` does: everything that can crash in a process of its own, the report anew after every answer."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import math
 import os
-import platform
-import re
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from ...suites.running.store import write_atomically
-from ...suites.speed.device import DeviceTiming, time_on_device
-from ...suites.speed.targets import Task
+from ...suites.running.store import check_writable
+from ...suites.speed import device_rows
+from ...suites.speed.device import THREADS
+from ...suites.speed.device_rows import COMPILED, DeviceRow, by_case, compiles_for_the_cpu, key, key_of, rows, steps
+from ...suites.speed.floor import Machine
+from ...suites.speed.isolation import Answer, Call, in_turn, side_by_side
+from ...suites.speed.targets import Task, tasks
 from ..results import processor
+from . import device_page
+from .device_page import Known
+from .device_tests import DeviceTests, run_tests
+from .journal import Journal
 
 SHARE = 0.5
 """Of the time that the tests may take."""
 
-LAST_SECONDS = 20.0
-"""Kept for the operation that is being timed when the time is over."""
+FEW = 2
+"""Rows of a batch where the CPU stands in for a GPU, to see what the report looks like."""
+
+LOOK = Call("structgrad.suites.speed.device:look", {}, 60.0)
+
+PROCESSES = max(1, min((os.cpu_count() or 1) // 2, 8))
+"""At a time where nothing is timed: to compare, and to compile."""
+
+ENOUGH = 4
+"""Processors from which on the next process starts while one is timed."""
+
+Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class DeviceTests:
-    """What became of the tests with the marker ``gpu``.
+class BrokenError(RuntimeError):
+    """Nothing can be measured here."""
+
+
+@dataclass
+class Examination:
+    """What is asked of a device, and what is known by now.
 
     Attributes:
-        verdict: ``passed``, ``failed``, ``stopped`` when their time was over, or why they were not run.
-        summary: pytest's last line. ``failed``: names of tests.
-        seconds: that they took.
+        device: as torch calls it.
+        out: the folder of the report.
+        wanted: the operations.
+        deadline: of `time.monotonic`.
+        environment: what figures depend on.
+        machine: what the device does at best.
+        journal: the answers.
+        tests: what the tests said.
     """
 
-    verdict: str
-    summary: str = ""
-    failed: tuple[str, ...] = ()
-    seconds: float = 0.0
+    device: str
+    out: Path
+    wanted: list[Task]
+    deadline: float
+    environment: dict[str, str]
+    machine: Machine
+    journal: Journal
+    say: Say
+    tests: DeviceTests = field(default_factory=lambda: DeviceTests("not run: the time was over"))
+
+    @property
+    def cuda(self) -> bool:
+        """Whether it is a GPU, and not the CPU in its place."""
+        return self.device != "cpu"
+
+    @property
+    def rows(self) -> list[DeviceRow]:
+        """A row for every operation, of what is known."""
+        return rows(self.wanted, self.journal.answers, self.machine)
+
+    def steps(self, task: Task) -> list[str]:
+        """All of them, but those of the compiler of torch."""
+        return ["right", *steps(task, cuda=self.cuda)]
+
+    @property
+    def unfinished(self) -> int:
+        """How many operations have steps that were not taken."""
+        return sum(any(key(task, step) not in self.journal.answers for step in self.steps(task)) for task in self.wanted)
+
+    @property
+    def known(self) -> Known:
+        """What the report is made of."""
+        return Known(self.environment, self.tests, self.rows, self.unfinished, self.cuda)
+
+    def write(self) -> None:
+        """Write the report of what is known."""
+        device_page.write(self.out, self.known)
+
+    def jobs(self, wanted: Iterable[Task], chosen: Callable[[Task], Iterable[str]]) -> list[list[Call]]:
+        """The calls that have no answer yet, by case."""
+        found = (
+            [device_rows.call(task, step, self.device) for task in group for step in chosen(task) if self.journal.lacks(key(task, step))]
+            for group in by_case(wanted)
+        )
+        return [job for job in found if job]
+
+    def keep(self, answers: Iterable[tuple[Call, Answer]]) -> None:
+        """Write each answer down as it comes, and the report."""
+        for asked, found in answers:
+            self.journal.add(key_of(asked), {"failure": found.failure} if found.failure else found.value)
+            self.write()
+            row = next(row for row in self.rows if key(row.task, "")[:3] == key_of(asked)[:3])
+            if sentence := device_page.sentence(row, key_of(asked)[3]):
+                self.say(sentence)
 
 
-def run_tests(folder: Path, seconds: float) -> DeviceTests:
-    """Run the tests of a checkout that need a GPU, in several processes where pytest-xdist is at hand."""
-    if not (folder / "tests" / "oracles" / "gpu").is_dir():
-        return DeviceTests(f"not run: no tests in {folder}; call this in a checkout of structgrad")
-    if not torch.cuda.is_available():
-        return DeviceTests("not run: torch sees no CUDA device")
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--tb=line", *_processes()]
-    start = time.monotonic()
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+def examine(  # noqa: PLR0913 - the options of the command
+    device: str, out: Path, *, minutes: float, only: str = "", again: bool = False, checkout: Path, say: Say = print
+) -> Examination:
+    """Compare, time and test operations on a device, all before the time is over; an earlier call's answers are kept.
+
+    Raises:
+        ValueError: no such device, or no such operation.
+        BrokenError: nothing can be computed on it, or not even asked.
+    """
+    begun = time.monotonic()
+    wanted = tasks(only) if device != "cpu" else tasks(only, FEW, held=False)
+    if not wanted:
+        raise ValueError(f"`doctor` got only={only!r}, which no operation holds; expected a part of a name, such as 'spanning_tree 40'")
+    check_writable(out)
+    environment, machine = looked(device)
+    journal = Journal(out, environment, again=again)
+    found = Examination(device, out, wanted, begun + 60 * minutes, environment, machine, journal, say)
+    if journal.tests is not None:
+        stored: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in journal.tests.items()}
+        found.tests = DeviceTests(**stored)
     try:
-        said, stopped = process.communicate(timeout=seconds)[0], False
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGINT)  # pytest says how far it came
-        said, stopped = _last_words(process), True
-    return outcome_of(said, process.returncode, stopped=stopped, seconds=time.monotonic() - start)
+        _work(found, checkout, 60 * minutes, only)
+    finally:
+        found.write()
+        journal.close()
+    return found
 
 
-def outcome_of(said: str, status: int, *, stopped: bool, seconds: float) -> DeviceTests:
-    """From pytest's output and exit status."""
-    lines = said.strip().splitlines()
-    summary = next((line.strip("= ") for line in reversed(lines) if re.search(r"\b(passed|failed|error|no tests ran)\b.* in ", line)), "")
-    failed = tuple(line.split(" ", 1)[1].split(" - ")[0] for line in lines if line.startswith(("FAILED ", "ERROR ")))
-    verdict = "failed" if failed or (status not in (0, 2, 5) and not stopped) else "stopped" if stopped else "passed"
-    if status == 5:
-        verdict = "not run: no test has the marker"
-    return DeviceTests(verdict, summary, failed, round(seconds, 1))
+def looked(device: str) -> tuple[dict[str, str], Machine]:
+    """What figures depend on, and what the device does at best, as a process of its own found them."""
+    ((_, found),) = in_turn([[Call(LOOK.function, {"device": device}, LOOK.limit)]])
+    if found.failure:
+        raise BrokenError(
+            f"`doctor` got no answer from device={device!r} ({found.failure}); expected one; `structgrad doctor` says what works"
+        )
+    if "refused" in found.value:
+        raise ValueError(found.value["refused"])
+    environment = {"processor": processor(), "threads of the CPU": str(THREADS)} | found.value["environment"]
+    return environment, Machine(*found.value["machine"])
 
 
-def _processes() -> list[str]:
-    try:
-        importlib.metadata.version("pytest-xdist")
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    return ["-n", str(min(os.cpu_count() or 1, 8))]
+def _work(found: Examination, checkout: Path, seconds: float, only: str) -> None:
+    """Whether all is right, what has a target, the tests, the rest: the most telling first."""
+    held = [task for task in found.wanted if task.target is not None]
+    others = [task for task in found.wanted if task.target is None]
+    comparing = found.jobs(found.wanted, lambda task: ["right"])
+    warming = found.jobs(found.wanted, lambda task: ["warm"]) if found.cuda and compiles_for_the_cpu() else []
+    together = [job for pair in _pairs(comparing, warming) for job in pair]
+    if together:
+        found.say(f"comparing with plain torch, and compiling, in {PROCESSES} processes")
+    found.keep(side_by_side(together, PROCESSES, found.deadline))
+    _time(found, held)
+    _test(found, checkout, seconds, only)
+    _time(found, others)
+    if found.cuda:
+        compiling = [task for task in (*held, *others) if task.operation in COMPILED]
+        found.keep(in_turn(found.jobs(compiling, lambda task: ["compiled"]), found.deadline, ahead=_ahead()))
 
 
-def _last_words(process: subprocess.Popen[str]) -> str:
-    try:
-        return process.communicate(timeout=LAST_SECONDS)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.communicate()[0]
+def _pairs(first: Sequence[list[Call]], second: Sequence[list[Call]]) -> Iterator[list[list[Call]]]:
+    """One of each in turns, as long as there are some."""
+    for place in range(max(len(first), len(second))):
+        yield [*first[place : place + 1], *second[place : place + 1]]
 
 
-def timings(wanted: list[Task], device: torch.device, deadline: float) -> Iterator[DeviceTiming]:
-    """Time operations until the deadline, of `time.monotonic`."""
-    return time_on_device(wanted, device, deadline - LAST_SECONDS)
+def _time(found: Examination, wanted: list[Task]) -> None:
+    found.keep(in_turn(found.jobs(wanted, lambda task: steps(task, cuda=found.cuda)), found.deadline, ahead=_ahead()))
 
 
-def environment(device: torch.device) -> dict[str, str]:
-    """What the figures depend on."""
-    found = {"processor": processor(), "python": platform.python_version(), "torch": torch.__version__}
-    if device.type == "cuda":
-        found |= {"device": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda)}
-    try:
-        found["triton"] = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        found["triton"] = "not installed: plain torch serves everything"
-    return found | {"threads of the CPU": str(torch.get_num_threads())}
+def _ahead() -> bool:
+    return (os.cpu_count() or 1) >= ENOUGH
 
 
-def write(folder: Path, device: torch.device, tests: DeviceTests, timed: list[DeviceTiming], *, left: int) -> Path:
-    """Write ``device.md``, which people read, and ``device.json``; gives the path of the former."""
-    folder.mkdir(parents=True, exist_ok=True)
-    found = environment(device)
-    rows = [
-        {"case": timing.task.case.name, "operation": timing.task.operation, "batch": timing.task.batch, "target": _target(timing)}
-        | {name: value for name, value in vars(timing).items() if name != "task"}
-        | {"met": timing.met}
-        for timing in timed
-    ]
-    page = {"environment": found, "tests": asdict(tests), "not timed": left, "timings": rows}
-    write_atomically(folder / "device.json", json.dumps(page, indent=2, ensure_ascii=False, allow_nan=False))
-    write_atomically(folder / "device.md", "\n".join(markdown(found, tests, timed, left=left)) + "\n")
-    return folder / "device.md"
+def _test(found: Examination, checkout: Path, seconds: float, only: str) -> None:
+    left = found.deadline - time.monotonic()
+    if found.tests.finished or left <= 0:
+        return
+    if only:
+        found.tests = DeviceTests(f"not run: only {only!r} was asked for")
+    elif not found.cuda:
+        found.tests = DeviceTests("not run: the CPU stands in for a GPU")
+    else:
+        found.say("tests that need a GPU")
+        found.tests = run_tests(checkout, min(left, SHARE * seconds))
+        found.journal.add_tests(asdict(found.tests))
+        found.say(f"tests: {found.tests.verdict} {found.tests.summary}")
+    found.write()
 
 
-def markdown(found: dict[str, str], tests: DeviceTests, timed: Iterable[DeviceTiming], *, left: int) -> Iterator[str]:
-    """The report, line by line."""
-    timed = list(timed)
-    yield "# Operations on this device\n"
-    yield from (f"- {name}: {value}" for name, value in found.items())
-    yield f"\n## Tests\n\n{tests.verdict}{f': {tests.summary}' if tests.summary else ''} ({tests.seconds:.0f} s)\n"
-    yield from (f"- {name}" for name in tests.failed[:50])
-    held = [timing for timing in timed if timing.task.target is not None]
-    met = sum(timing.met is True for timing in held)
-    yield f"\n## Targets\n\n{met} of {len(held)} met.\n"
-    yield "| operation | batch | against | at least | measured | met |\n|---|--:|---|--:|--:|---|"
-    yield from (_target_row(timing) for timing in held)
-    yield (
-        "\n## All operations\n\nMedians of one call in milliseconds, and how many times longer others take: plain torch on this device, "
-        "the CPU, and peers. `graph` is the time of a replay as a CUDA graph, `of floor` how much of the call the bytes or the arithmetic "
-        "take at least, `MiB` what the operation takes beside its inputs, `off` the largest difference from plain torch, relative.\n"
-    )
-    yield "| operation | batch | ms | graph | of floor | torch | CPU | others | MiB | off | kernel |"
-    yield "|---|--:|--:|--:|--:|--:|--:|---|--:|--:|---|"
-    yield from (_row(timing) for timing in timed)
-    if left:
-        yield f"\n{left} operations were not timed: the time was over."
-    failures = [(timing, name, reason) for timing in timed for name, reason in timing.failures.items()]
-    if failures:
-        yield "\n## What did not run\n"
-        yield from (f"- {timing.task.case.name} {timing.task.operation}, {name}: {reason}" for timing, name, reason in failures)
+def summary(found: Examination) -> list[str]:
+    """The last lines of the command."""
+    return [line.removeprefix("- ").replace("**", "") for line in device_page.in_short(found.known)]
 
 
-def sentence(timing: DeviceTiming) -> str:
-    """One line on the way."""
-    ours = timing.seconds.get("structgrad")
-    took = "failed" if ours is None else f"{_number(1e3 * ours)} ms, plain torch {_number(timing.ratio('torch'))} times as long"
-    return f"{timing.task.case.name} {timing.task.operation}: {took}"
-
-
-def _target(timing: DeviceTiming) -> dict[str, object] | None:
-    return None if timing.task.target is None else asdict(timing.task.target)
-
-
-def _target_row(timing: DeviceTiming) -> str:
-    target = timing.task.target
-    assert target is not None
-    said = {True: "yes", False: "**no**", None: "not timed"}[timing.met]
-    name = f"{timing.task.case.name} {timing.task.operation}"
-    return f"| {name} | {timing.task.batch} | {target.contender} | {target.factor:g} | {_number(timing.ratio(target.contender))} | {said} |"
-
-
-def _row(timing: DeviceTiming) -> str:
-    ours = timing.seconds.get("structgrad")
-    others = ", ".join(f"{name} {_number(timing.ratio(name))}" for name in timing.seconds if name not in ("structgrad", "torch", "cpu"))
-    cells = [
-        f"{timing.task.case.name} {timing.task.operation}",
-        str(timing.task.batch),
-        _number(None if ours is None else 1e3 * ours),
-        _number(None if timing.replay is None else 1e3 * timing.replay),
-        "—" if ours is None else f"{timing.floor / ours:.0%}",
-        _number(timing.ratio("torch")),
-        _number(timing.ratio("cpu")),
-        others or "—",
-        f"{timing.memory / 2**20:.0f}",
-        "—" if timing.difference is None else f"{timing.difference:.0e}",
-        "yes" if timing.kernel else "no",
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def _number(value: float | None) -> str:
-    """Three digits, or a dash."""
-    if value is None or math.isnan(value):
-        return "—"
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+def is_wrong(found: Examination) -> bool:
+    """Whether a test failed, or an operation is wrong or did not run."""
+    return found.tests.verdict == "failed" or any(row.wrong for row in found.rows)

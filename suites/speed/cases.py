@@ -84,6 +84,9 @@ CASES: dict[str, Case] = {case.name: case for case in _cases()}
 """By name."""
 
 
+Operation = Callable[[Any, Tensor, torch.Generator], Tensor]
+
+
 def _marginals_backward(oracle: Any, scores: Tensor) -> Tensor:
     leaf = scores.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(oracle.marginals(leaf).square().sum(), leaf)
@@ -96,22 +99,20 @@ def _project_backward(oracle: Any, scores: Tensor) -> Tensor:
     return gradient
 
 
-def _sample(oracle: Any, scores: Tensor, number: int) -> Tensor:
-    drawn: Tensor = oracle.sample(scores, number, generator=torch.Generator(scores.device).manual_seed(0))
-    return drawn
-
-
-OPERATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "argmax": lambda oracle, scores: oracle.argmax(scores),
-    "log_partition": lambda oracle, scores: oracle.log_partition(scores),
-    "marginals": lambda oracle, scores: oracle.marginals(scores),
-    "marginals_backward": _marginals_backward,
-    "sample": lambda oracle, scores: _sample(oracle, scores, 1),
-    "sample64": lambda oracle, scores: _sample(oracle, scores, 64),
-    "project": lambda oracle, scores: oracle.project(scores).mean,
-    "project_backward": _project_backward,
+OPERATIONS: dict[str, Operation] = {
+    "argmax": lambda oracle, scores, generator: oracle.argmax(scores),
+    "log_partition": lambda oracle, scores, generator: oracle.log_partition(scores),
+    "marginals": lambda oracle, scores, generator: oracle.marginals(scores),
+    "marginals_backward": lambda oracle, scores, generator: _marginals_backward(oracle, scores),
+    "sample": lambda oracle, scores, generator: oracle.sample(scores, 1, generator=generator),
+    "sample64": lambda oracle, scores, generator: oracle.sample(scores, 64, generator=generator),
+    "project": lambda oracle, scores, generator: oracle.project(scores).mean,
+    "project_backward": lambda oracle, scores, generator: _project_backward(oracle, scores),
 }
-"""What is timed of every case; ``…_backward`` is forward and backward together."""
+"""What is timed of every case; ``…_backward`` is forward and backward together.
+
+A generator is made before: doing so waits for the device.
+"""
 
 
 def operations(case: Case) -> list[str]:

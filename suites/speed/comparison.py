@@ -73,8 +73,8 @@ def compare(cases: list[Case], batches: list[int], machine: Machine, chosen: lis
 
 def compare_one(case: Case, operation: str, batch: int, machine: Machine) -> Comparison:
     """Time one operation against every peer that offers it."""
-    scores = case.scores(batch)
-    calls: dict[str, Callable[[], Any]] = {"structgrad": lambda: OPERATIONS[operation](case.oracle, scores)}
+    scores, generator = case.scores(batch), torch.Generator().manual_seed(0)
+    calls: dict[str, Callable[[], Any]] = {"structgrad": lambda: OPERATIONS[operation](case.oracle, scores, generator)}
     ours = calls["structgrad"]()
     disagreements, failures = {}, {}
     for peer in PEERS:

@@ -1,72 +1,99 @@
-"""Time our operations on a device: against the CPU, plain torch on the same device, peers and what the hardware allows, in one run."""
+"""What is measured of an operation on a device, step by step, in this process: whether it is right, and its time beside that of others."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import math
+import platform
 import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ...oracles import kernels
+from ...oracles.random_streams import SeedBlocks
 from ..measures.interleaving import described
 from ..measures.timing import clock
-from .cases import OPERATIONS, Case
-from .floor import Machine, floor
+from .cases import OPERATIONS
+from .floor import Machine
 from .peers import torch_struct
-from .targets import Task
+from .targets import DEVICE_CASES, Task
+
+THREADS = 2
+"""Of the CPU, as the targets say."""
 
 ROUNDS = 5
 SHORTEST = 2e-3
 """Seconds that one timing takes at least: calls are repeated up to this."""
 
 LONGEST = 1.5
-"""Seconds of one call from which on a contender is timed once."""
+"""Seconds of one call from which on a contender is timed once, after its first call."""
+
+REPEATS = 10
+"""Calls that must give the same bits."""
+
+FEW, MANY_SMALL = 16, 64
+"""Rows that are compared, at the size of a case and at a small one."""
+
+TOLERANCES = {"float32": 1e-4, "float64": 1e-8}
+"""Of a difference, relative to the scale of a result."""
+
+SMALL: dict[str, tuple[int, ...]] = {
+    "linear_chain": (5, 4, 4), "constituency": (6, 6), "projective_tree": (6, 6), "spanning_tree": (6, 6), "alignment": (5, 4),
+    "assignment": (5, 5), "subset": (14,), "shift_reduce": (6, 6, 2), "categorical": (9,), "categories": (4, 3),
+}  # fmt: skip
+"""An event that plain torch is quick with, by structure."""
 
 Call = Callable[[], Any]
 
 
-@dataclass(frozen=True)
-class DeviceTiming:
-    """One operation at one size.
+def look(device: str) -> dict[str, Any]:
+    """Which device it is, what figures depend on, and what it does at best; ``refused`` where torch has no such device."""
+    from ..running.plan import check_device
 
-    Attributes:
-        task: what was timed.
-        seconds: median time of one call, by contender: ``structgrad``, ``torch`` (the same without kernels), ``cpu``, and peers.
-        kernel: whether a kernel of the device serves it; where not, ``structgrad`` is plain torch.
-        replay: seconds of one replay of the operation as a CUDA graph; None where it is not captured.
-        floor: seconds that bytes or arithmetic take at least.
-        memory: bytes that the operation takes beyond its inputs.
-        difference: the largest difference from plain torch, relative to the scale of its result; None where samples cannot be compared.
-        failures: contenders that raised an error, with its first line; ``graph`` says why there is no replay.
-    """
+    try:
+        check_device(device)
+    except ValueError as error:
+        return {"refused": str(error)}
+    place = torch.device(device)
+    found = {"device": "the CPU", "python": platform.python_version(), "torch": torch.__version__}
+    if place.type == "cuda":
+        found |= {
+            "device": torch.cuda.get_device_name(place),
+            "memory": f"{torch.cuda.mem_get_info(place)[1] / 2**30:.0f} GiB",
+            "compute capability": ".".join(map(str, torch.cuda.get_device_capability(place))),
+            "cuda": str(torch.version.cuda),
+        }
+    found |= {package: _version(package) for package in ("triton", "numba")}
+    machine = measure_device(place)
+    return {
+        "environment": found | {"code of the oracles": _digest()},
+        "machine": [machine.bytes_per_second, machine.multiply_adds_per_second],
+    }
 
-    task: Task
-    seconds: dict[str, float]
-    kernel: bool
-    replay: float | None
-    floor: float
-    memory: int
-    difference: float | None
-    failures: dict[str, str] = field(default_factory=dict)
 
-    def ratio(self, contender: str) -> float | None:
-        """How many times longer a contender takes than we do; None where it was not timed."""
-        ours, theirs = self.seconds.get("structgrad"), self.seconds.get(contender)
-        return None if ours is None or theirs is None else theirs / ours
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is met; None where there is none, or where its contender was not timed."""
-        ratio = None if self.task.target is None else self.ratio(self.task.target.contender)
-        return None if ratio is None or self.task.target is None else ratio >= self.task.target.factor
+
+def _digest() -> str:
+    """Of the code of the oracles: figures of another one are others."""
+    found, room = hashlib.blake2b(digest_size=6), Path(kernels.__file__).parents[1]
+    for path in sorted(room.rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def measure_device(device: torch.device, repeats: int = 5) -> Machine:
@@ -80,43 +107,170 @@ def measure_device(device: torch.device, repeats: int = 5) -> Machine:
     return Machine(2 * source.numel() * 8 / min(copies), len(matrix) ** 3 / min(products))
 
 
-def time_on_device(tasks: list[Task], device: torch.device, deadline: float = math.inf) -> Iterator[DeviceTiming]:
-    """Every task, one after the other, as long as the deadline (of `time.monotonic`) allows.
+def measure(step: str, case: str, operation: str, batch: int, device: str) -> dict[str, Any]:
+    """One step of one operation, as `measure_task`; arguments and result are what JSON can hold."""
+    torch.set_num_threads(THREADS)
+    return measure_task(step, Task(DEVICE_CASES[case], operation, batch), torch.device(device))
+
+
+def measure_task(step: str, task: Task, device: torch.device) -> dict[str, Any]:
+    """One step of one operation.
 
     Args:
-        tasks: what is timed.
+        step: ``right``, compare with plain torch; ``warm``, compile what the CPU runs; ``structgrad``, time ours, and call it again and
+            again; ``graph``, capture and replay it; ``structgrad@1`` and ``cpu@1``, one row; else a contender of `contender`.
+        task: an operation at a size and a batch.
         device: where; the CPU stands in for a GPU in tests.
-        deadline: no task begins after it.
     """
-    machine = measure_device(device)
-    for task in tasks:
-        if time.monotonic() < deadline:
-            yield time_task(task, device, machine)
+    steps: dict[str, Callable[[Task, torch.device], dict[str, Any]]] = {
+        "right": right, "warm": warm, "structgrad": ours, "graph": replay
+    }  # fmt: skip
+    if step in steps:
+        return steps[step](task, device)
+    if step.endswith("@1"):
+        place = device if step == "structgrad@1" else torch.device("cpu")
+        return {"seconds": interleaved({step: _operation(task, _scores(task, 1, place))}, device, {}).get(step)}
+    return beside(step, task, device)
 
 
-def time_task(task: Task, device: torch.device, machine: Machine) -> DeviceTiming:
-    """Time one operation against all contenders that offer it."""
-    failures: dict[str, str] = {}
-    scores = task.case.scores(task.batch).to(device)
-    ours = _operation(task, scores)
-    memory = _memory(ours, device)
-    difference = _difference(task, ours, _without_kernels(ours), failures)
-    seconds = interleaved(_contenders(task, scores), device, failures)
-    replay = _replay(ours, device, failures)
-    least = floor(task.case, task.operation, task.batch, machine)
-    return DeviceTiming(task, seconds, serves(task, scores), replay, least, memory, difference, failures)
+# Right.
+
+
+def right(task: Task, device: torch.device) -> dict[str, Any]:
+    """The largest differences from plain torch, by dtype, at the size of the case and at a small one; seconds of the very first call.
+
+    Where plain torch takes minutes at the size of the case, the CPU's kernels stand in for it there.
+    """
+    small = replace(task, case=replace(task.case, event=SMALL[task.case.structure]))
+    few = min(FEW, task.batch)
+    start = clock(device)
+    _operation(task, _scores(task, few, device))()
+    found: dict[str, Any] = {"first": clock(device) - start, "off": {}}
+    reference = torch.device("cpu") if task.slow else None
+    for name, dtype in (("float32", torch.float32), ("float64", torch.float64)):
+        if reference is None or find_spec("numba") is not None:  # which compiles the CPU's kernels
+            found["off"][name] = _number(_off(task, task.case.scores(few).to(dtype), device, reference))
+        found["off"][f"small {name}"] = _number(_off(small, small.case.scores(MANY_SMALL).to(dtype), device, None))
+    return found
+
+
+def _off(task: Task, scores: Tensor, device: torch.device, elsewhere: torch.device | None) -> float:
+    """The difference from plain torch on the device, or from the kernels of another one, both in float64."""
+    given = scores.to(device)
+    found = _operation(task, given, philox(given))()
+    if elsewhere is None:
+        expected = _without_kernels(_operation(task, given.double(), philox(given)))()
+    else:
+        there = scores.to(elsewhere).double()
+        expected = _operation(task, there, philox(there))().to(device)
+    if task.operation == "argmax":
+        # Of two structures whose scores rounding cannot tell apart, either is right.
+        with kernels.disabled():
+            found, expected = (task.case.oracle.score(z.double(), given.double()) for z in (found, expected))
+    return relative(found, expected)
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the scale of what is expected; NaN where something is not a number."""
+    difference = (found.double() - expected.double()).abs().max() / expected.double().abs().max().clamp(min=1e-300)
+    return float(difference)
+
+
+def _number(value: float) -> float | None:
+    """None for what JSON has no number for."""
+    return value if math.isfinite(value) else None
+
+
+def philox(scores: Tensor) -> SeedBlocks:
+    """The same random numbers on every device, made before they are used: making them waits for the device."""
+    return SeedBlocks((0,), len(scores), scores.device)
+
+
+# Fast.
+
+
+def ours(task: Task, device: torch.device) -> dict[str, Any]:
+    """Time of a call, memory, what serves it, and whether the whole batch is what it should be."""
+    scores = _scores(task, task.batch, device)
+    call, failures = _operation(task, scores), dict[str, str]()
+    seconds = interleaved({"structgrad": call}, device, failures)
+    if failures:
+        return {"failure": failures["structgrad"]}
+    same = _operation(task, scores, philox(scores))
+    first = same()
+    repeats = all(torch.equal(same(), first) for _ in range(REPEATS))
+    found: dict[str, Any] = {"repeats": repeats, "finite": bool(first.isfinite().all())}
+    if not task.draws:
+        few = min(FEW, len(scores))
+        found["alone"] = _number(relative(first[-few:], _operation(task, scores[-few:].contiguous())()))
+    del first
+    return found | {"seconds": seconds["structgrad"], "memory": _memory(call, device), "kernel": serves(task, scores)}
+
+
+def replay(task: Task, device: torch.device) -> dict[str, Any]:
+    """Seconds of a replay of what a call launches, as a CUDA graph, and whether it gives the same numbers."""
+    scores = _scores(task, task.batch, device)
+    call = _operation(task, scores, philox(scores))
+    expected = call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call()
+    graph.replay()
+    same = bool(torch.equal(found, expected))
+    return {"seconds": statistics.median(_timed(graph.replay, 20, device) for _ in range(ROUNDS)), "same": same}
+
+
+def beside(name: str, task: Task, device: torch.device) -> dict[str, Any]:
+    """Seconds of a contender and of ours, in turns; nothing where it does not offer the operation."""
+    scores = _scores(task, task.batch, device)
+    call = contender(name, task, scores)
+    if call is None:
+        return {}
+    mine, failures = _operation(task, scores), dict[str, str]()
+    if name == "compiled" and not relative(call(), mine()) <= TOLERANCES["float32"]:
+        return {"failure": "other numbers than ours"}
+    seconds = interleaved({"structgrad": mine, name: call}, device, failures)
+    if name in failures:
+        return {"failure": failures[name]}
+    return {"seconds": seconds[name], "ours": seconds.get("structgrad")}
+
+
+def warm(task: Task, device: torch.device) -> dict[str, Any]:
+    """Let the CPU's kernels be compiled and kept on disk, for a batch and for a row, so that nobody waits for that later."""
+    for rows in (min(FEW, task.batch), 1):
+        _operation(task, _scores(task, rows, torch.device("cpu")))()
+    return {}
 
 
 def serves(task: Task, scores: Tensor) -> bool:
-    """Whether a kernel of the device serves the operation itself."""
+    """Whether a kernel serves the operation itself, as far as is known after calls."""
     structure, name = task.kernel
     options = (1,) if task.case.structure == "categorical" else task.case.options
-    kernel = kernels.find(structure, name, scores.double() if task.double else scores, options)
-    return isinstance(kernel, kernels.gpu.DeviceKernel)
+    return kernels.find(structure, name, scores.double() if task.double else scores, options) is not None
 
 
-def _operation(task: Task, scores: Tensor) -> Call:
-    return lambda: OPERATIONS[task.operation](task.case.oracle, scores)
+@lru_cache(maxsize=2)
+def _drawn(case: str, event: tuple[int, ...], batch: int, device: torch.device) -> Tensor:
+    return DEVICE_CASES[case].scores(batch).to(device)
+
+
+def _scores(task: Task, batch: int, device: torch.device) -> Tensor:
+    """Those of a case are kept, because several steps take them."""
+    if DEVICE_CASES.get(task.case.name) == task.case:
+        return _drawn(task.case.name, task.case.event, batch, device)
+    return task.case.scores(batch).to(device)
+
+
+def _operation(task: Task, scores: Tensor, generator: torch.Generator | None = None) -> Call:
+    """A call of ours; from a `SeedBlocks`, every call draws the same numbers."""
+    given = torch.Generator(scores.device).manual_seed(0) if generator is None else generator
+
+    def call() -> Tensor:
+        if isinstance(given, SeedBlocks):
+            given.draws = 0
+        return OPERATIONS[task.operation](task.case.oracle, scores, given)
+
+    return call
 
 
 def _without_kernels(call: Call) -> Call:
@@ -127,28 +281,50 @@ def _without_kernels(call: Call) -> Call:
     return run
 
 
-def _contenders(task: Task, scores: Tensor) -> dict[str, Call]:
-    """Ours first, and whatever else can do the same on the device or on the CPU."""
-    ours, copy = _operation(task, scores), scores.cpu()
-    found: dict[str, Call] = {"structgrad": ours, "torch": _without_kernels(ours)}
-    if scores.device.type != "cpu":
-        found["cpu"] = _operation(task, copy)
-    if task.case.structure == "spanning_tree" and task.operation in ("log_partition", "marginals"):
-        found["lu64"] = lambda: determinant(scores.double(), gradient=task.operation == "marginals")
-    if task.case.structure == "assignment" and task.operation == "argmax":
-        numbers = copy.double().numpy()
-        found["scipy"] = lambda: [linear_sum_assignment(item, maximize=True) for item in numbers]
-    if task.case.structure == "spanning_tree" and task.operation.startswith("sample") and kernels.gpu.takes(scores):
-        found["popping"] = lambda: popping(task.case.oracle, scores, 64 if task.operation == "sample64" else 1)
-    struct = _torch_struct(task.case, task.operation, scores)
-    return found | ({} if struct is None else {"torch-struct": struct})
+def contender(name: str, task: Task, scores: Tensor) -> Call | None:
+    """What else can do the same, on the device or on the CPU; None where it cannot.
+
+    ``torch`` is ours without kernels, ``compiled`` what torch.compile makes of that, ``cpu`` ours on the CPU; ``lu64`` a factorisation in
+    float64, ``scipy`` item by item, ``popping`` another exact sampler, and ``torch-struct`` a library.
+    """
+    found: dict[str, Callable[[], Call | None]] = {
+        "torch": lambda: _without_kernels(_operation(task, scores)),
+        "compiled": lambda: compiled(task, scores),
+        "cpu": lambda: _operation(task, scores.cpu()),
+        "lu64": lambda: lambda: determinant(scores.double(), gradient=task.operation == "marginals"),
+        "scipy": lambda: _item_by_item(scores),
+        "popping": lambda: lambda: popping(task.case.oracle, scores, 64 if task.operation == "sample64" else 1),
+        "torch-struct": lambda: torch_struct(task.case, task.operation, scores),
+    }
+    return found[name]()
 
 
-def _torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
-    try:
-        return torch_struct(case, operation, scores)
-    except ImportError:
+def _item_by_item(scores: Tensor) -> Call:
+    numbers = scores.cpu().double().numpy()
+    return lambda: [linear_sum_assignment(item, maximize=True) for item in numbers]
+
+
+def compiled(task: Task, scores: Tensor) -> Call | None:
+    """Plain torch through torch.compile, of the operations that are one function of the scores; it is compiled at the first call."""
+    oracle = task.case.oracle
+
+    def best(rows: Tensor) -> Any:
+        return oracle._argmax(oracle._cleaned(rows))
+
+    def value(rows: Tensor) -> Any:
+        return oracle._twin_log_partition(oracle._potentials(rows))
+
+    def gradient(rows: Tensor) -> Any:
+        return torch.func.grad(lambda given: value(given).sum())(rows)
+
+    def second(rows: Tensor) -> Any:
+        return torch.func.grad(lambda given: gradient(given).square().sum())(rows)
+
+    function = {"argmax": best, "log_partition": value, "marginals": gradient, "marginals_backward": second}.get(task.operation)
+    if function is None:
         return None
+    made = torch.compile(function, dynamic=False)
+    return lambda: made(scores)
 
 
 def determinant(scores: Tensor, *, gradient: bool) -> Tensor:
@@ -173,12 +349,15 @@ def popping(oracle: Any, scores: Tensor, number: int) -> Tensor:
 
 
 def interleaved(calls: Mapping[str, Call], device: torch.device, failures: dict[str, str]) -> dict[str, float]:
-    """Median seconds of one call of each, timed in turns; what raises goes to the failures and is out."""
+    """Median seconds of one call of each, timed in turns; what raises goes to the failures and is out.
+
+    The first call of each is not counted: it compiles, reads what was compiled before, or asks for memory.
+    """
     once: dict[str, float] = {}
     for name, call in calls.items():
         try:
-            first = _timed(call, 1, device)
-            once[name] = first if first > LONGEST and name != "structgrad" else _timed(call, 1, device)
+            call()
+            once[name] = _timed(call, 1, device)
         except Exception as error:  # a peer's, or memory that ran out
             failures[name] = described(error)
             _release(device)
@@ -214,29 +393,3 @@ def _memory(call: Call, device: torch.device) -> int:
     call()
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before
-
-
-def _difference(task: Task, ours: Call, plain: Call, failures: dict[str, str]) -> float | None:
-    if task.operation.startswith("sample"):
-        return None
-    try:
-        expected = np.asarray(plain().detach().cpu(), dtype=np.float64)
-    except Exception as error:  # memory that ran out
-        failures["torch"] = described(error)
-        return None
-    got = np.asarray(ours().detach().cpu(), dtype=np.float64)
-    return float(np.abs(got - expected).max() / max(np.abs(expected).max(), 1e-300))
-
-
-def _replay(call: Call, device: torch.device, failures: dict[str, str]) -> float | None:
-    """Seconds of a replay of what the call launches; capturing fails where the operation waits for the device."""
-    if device.type != "cuda":
-        return None
-    try:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
-        return statistics.median(_timed(graph.replay, 20, device) for _ in range(ROUNDS))
-    except Exception as error:  # whatever the operation did that a graph cannot hold
-        failures["graph"] = described(error)
-        return None

@@ -29,6 +29,11 @@ class Task:
     target: Target | None = None
 
     @property
+    def name(self) -> str:
+        """Of the case and of the operation."""
+        return f"{self.case.name} {self.operation}"
+
+    @property
     def kernel(self) -> tuple[str | None, str]:
         """The module and the name of the kernel that the operation stands on."""
         name = self.operation.removesuffix("64")
@@ -40,6 +45,17 @@ class Task:
     def double(self) -> bool:
         """Whether the operation computes in float64 whatever the scores are."""
         return self.operation.startswith("project")
+
+    @property
+    def draws(self) -> bool:
+        """Whether the operation is a sampler."""
+        return self.operation.startswith("sample")
+
+    @property
+    def slow(self) -> bool:
+        """Whether plain torch may take minutes: it asks the device after every step, of which there are thousands."""
+        steps = self.case.structure not in ("categorical", "categories", "subset") and self.double
+        return steps or (self.case.structure, self.operation) == ("assignment", "argmax")
 
     @property
     def numbers(self) -> int:
@@ -91,12 +107,13 @@ MOST_NUMBERS = 2**30
 """Of one result: what is larger is not timed."""
 
 
-def tasks(chosen: str = "", most: int = BATCH) -> list[Task]:
+def tasks(chosen: str = "", most: int = BATCH, *, held: bool = True) -> list[Task]:
     """Those with a target first, then every operation of every case that fits.
 
     Args:
         chosen: a part of their names, such as ``"chain"`` or ``"spanning_tree 40 argmax"``.
         most: no batch is larger.
+        held: whether they have targets, which are for a GPU.
 
     Example:
         >>> [(task.case.name, task.operation, task.batch) for task in tasks("assignment 1000")]
@@ -104,5 +121,8 @@ def tasks(chosen: str = "", most: int = BATCH) -> list[Task]:
     """
     cases = [case for name, case in DEVICE_CASES.items() if name not in LEFT_OUT]
     found = [Task(case, operation, min(BATCHES.get(case.name, BATCH), most)) for case in cases for operation in operations(case)]
-    held = [replace(task, target=TARGETS.get((task.case.name, task.operation))) for task in found if task.numbers <= MOST_NUMBERS]
-    return sorted((task for task in held if chosen in f"{task.case.name} {task.operation}"), key=lambda task: task.target is None)
+    wanted = [task for task in found if task.numbers <= MOST_NUMBERS and chosen in task.name]
+    targets = TARGETS if held else {}
+    return sorted(
+        (replace(task, target=targets.get((task.case.name, task.operation))) for task in wanted), key=lambda task: task.target is None
+    )

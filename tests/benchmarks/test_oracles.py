@@ -27,7 +27,7 @@ def test_operation(benchmark: BenchmarkFixture, name: str, operation: str, conte
     scores = case.scores(batch)
     benchmark.group = f"{name} {operation} batch {batch}"
     if contender == "structgrad":
-        result: Any = benchmark(OPERATIONS[operation], case.oracle, scores)
+        result: Any = benchmark(OPERATIONS[operation], case.oracle, scores, torch.Generator())
         assert torch.isfinite(result).all()
         return
     call = next(peer for peer in PEERS if peer.name == contender).prepare(case, operation, scores)

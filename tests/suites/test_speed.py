@@ -40,7 +40,7 @@ def test_operations_compute_what_they_say(name: str) -> None:
     case = CASES[name]
     scores = case.scores(3)
     for operation in operations(case):
-        result = OPERATIONS[operation](case.oracle, scores)
+        result = OPERATIONS[operation](case.oracle, scores, torch.Generator())
         leading = {"log_partition": (3,), "sample": (1, 3, *case.event), "sample64": (64, 3, *case.event)}
         assert tuple(result.shape) == leading.get(operation, (3, *case.event))
         assert bool(result.isfinite().all())
@@ -99,7 +99,7 @@ def test_peers_that_are_always_there(peer: Peer) -> None:
         assert call is not None
         result = call()
         if operation in {"log_partition", "marginals", "marginals_backward"}:
-            expected = OPERATIONS[operation](case.oracle, case.scores(2))
+            expected = OPERATIONS[operation](case.oracle, case.scores(2), torch.Generator())
             torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-6)
         if peer.name == "scipy":
             ours = case.oracle.argmax(case.scores(2)).argmax(-1).numpy()
@@ -146,7 +146,7 @@ def test_soft_alignments_of_peers_are_ours(name: str, operation: str) -> None:
     call, scores = peer.prepare(case, operation, case.scores(2)), case.scores(2)
     assert call is not None
     theirs = torch.as_tensor(call()).to(scores.dtype)
-    torch.testing.assert_close(theirs, OPERATIONS[operation](case.oracle, scores), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(theirs, OPERATIONS[operation](case.oracle, scores, torch.Generator()), rtol=1e-4, atol=1e-5)
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
