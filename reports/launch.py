@@ -52,7 +52,7 @@ def planned(plan: Plan, machine: Machine) -> Grid:
     Raises:
         ValueError: one sentence on what cannot be.
     """
-    machine.checked(ENGINES)
+    machine.checked(ENGINES, plan)
     return grid(plan)
 
 

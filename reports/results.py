@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
+from ..suites.running.devices import devices_of, kind_of
 from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
 
 if TYPE_CHECKING:
@@ -211,8 +212,8 @@ def _text(manifest: Mapping[str, Any]) -> str:
 
 
 def plan_hash(plan: Mapping[str, Any]) -> str:
-    """Eight hex digits that name a plan; what cannot change a number (rows per launch) does not enter."""
-    settled = {key: value for key, value in plan.items() if key not in _SETTLED_ELSEWHERE}
+    """Eight hex digits that name a plan; what cannot change a number (rows per launch, which of several devices) does not enter."""
+    settled = {key: kind_of(value) if key == "device" else value for key, value in plan.items() if key not in _SETTLED_ELSEWHERE}
     return hashlib.blake2b(json.dumps(settled, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
 
 
@@ -220,6 +221,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     """Where a run happens: commit, versions, processor, system, threads, device."""
     import torch
 
+    cuda = kind_of(device) == "cuda" and torch.cuda.is_available()
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
@@ -229,7 +231,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "os": platform.platform(),
         "threads": torch.get_num_threads(),
         "device": device,
-        "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") and torch.cuda.is_available() else None,
+        "device_name": ", ".join(map(torch.cuda.get_device_name, devices_of(device))) if cuda else None,
     }
 
 

@@ -259,6 +259,15 @@ COMMANDS: dict[tuple[str, ...], str] = {
     (*SMALL, "--dtype", "float16"): "got the unknown dtype 'float16'; did you mean",
     (*SMALL, "--device", "gpu"): "got device='gpu'; expected cpu, cuda",
     (*SMALL, "--device", ""): "got device=''; expected cpu",
+    (*SMALL, "--device", "cuda:99"): "got device='cuda:99', which is not at hand",
+    (*SMALL, "--device", "cuda:0,"): "got device='cuda:0,'; expected CUDA devices by their numbers where there are several",
+    (*SMALL, "--device", "cuda:0;cuda:1"): "got device='cuda:0;cuda:1'; expected cpu, cuda",
+    (*SMALL, "--device", "cpu,cuda:0"): "got device='cpu,cuda:0'; expected CUDA devices by their numbers",
+    (*SMALL, "--device", "cuda,cuda:1"): "got device='cuda,cuda:1'; expected CUDA devices by their numbers",
+    (*SMALL, "--device", "cuda:1,cuda:0,cuda:1"): "names cuda:1 twice; expected every device once",
+    (*SMALL, "--device", "cuda:0,cuda:1"): "got jobs=0 for the 2 devices cuda:0,cuda:1; expected a worker for each: give --jobs 2 or more",
+    (*SMALL, "--device", "cuda:98,cuda:99", "-j", "2"): "got device='cuda:98', which is not at hand",
+    (*SMALL, "--device", "cuda:1", "--engine", "ray"): "the engine ray got device='cuda:1'; expected cuda: it deals GPUs",
     (*SMALL, "--tier", "exakt"): "got the unknown tier 'exakt'; did you mean exact",
     (*SMALL, "--batch-size", "0"): "batch_size=0; expected at least 1",
     (*SMALL, "-j", "-1"): "got '-1': Invalid value for '--jobs'",
@@ -349,6 +358,7 @@ COMMANDS: dict[tuple[str, ...], str] = {
     ("audit", "own.py:x"): "got a int; expected an estimator, or a function",
     ("audit", "rloo[num_samples=x]"): "got num_samples=x; expected an integer >= 2",
     ("doctor", "--device", "zz"): "got device='zz'; expected cpu, cuda",
+    ("doctor", "--device", "cuda:0,cuda:1"): "got device='cuda:0,cuda:1'; expected cpu, cuda, or",
     ("doctor", "--only", "zz"): "got --only zz without --device; expected both",
 }
 

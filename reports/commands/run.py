@@ -193,7 +193,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             help="Worker processes; 0 works in this one, without time limits. Numbers do not depend on it.",
             metavar="N",
             rich_help_panel=_MACHINE,
-            show_default="as many as there are cores",
+            show_default="as many as there are cores, or devices",
         ),
     ] = None,
     threads: Annotated[
@@ -236,7 +236,14 @@ def run(  # noqa: PLR0913 - one parameter per option
             show_default="1h, and no limit with the preset thorough",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda, cuda:1, ...", metavar="NAME", rich_help_panel=_MACHINE)] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu, cuda, cuda:1, or several: cuda:0,cuda:1. Each has a worker of its own, which takes cell after cell.",
+            metavar="NAME",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = "cpu",
     timing: Annotated[
         bool, typer.Option("--timing/--no-timing", help="Whether suites that need the machine alone take part.", rich_help_panel=_WHAT)
     ] = True,
@@ -285,7 +292,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             return
 
         from ...suites.running.course import Course
-        from ...suites.running.plan import CORES, Machine
+        from ...suites.running.plan import Machine, default_jobs
         from ...suites.running.presets import DEFAULT, PRESETS, plan_of
         from .. import launch
         from ..plans import durations, options, outline, repeat
@@ -316,7 +323,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             threads=threads,
             plugins=tuple(map(str, plugin)),
         )
-        workers = max(CORES // threads, 1) if jobs is None else jobs
+        workers = default_jobs(plan) if jobs is None else jobs
         machine = Machine(workers, durations.optional_seconds(timeout, "--timeout"), memory_limit, engine, address)
         longest = durations.optional_seconds(longest_cell, "--longest-cell")
         course = Course(rerun, durations.optional_seconds(budget, "--budget"), fail_fast, longest)

@@ -96,7 +96,7 @@ def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
         f"{len(found.estimators)} estimators: {', '.join(found.estimators)}",
         f"{instances_line(plan)} each, {limit}, seed {plan.seed}, {plan.dtype} on {plan.device}",
         *(f"{name}: {count} cells, {instances} instances" for name, (count, instances) in found.suites.items()),
-        f"{found.cells} cells, {found.skipped} pairs skipped; about {duration(found.seconds)} with {processes(machine)}{compiling}, "
+        f"{found.cells} cells, {found.skipped} pairs skipped; about {duration(found.seconds)} with {processes(plan, machine)}{compiling}, "
         f"about {found.bytes / 2**30:.1f} GiB of memory",
     ]
 
@@ -150,9 +150,13 @@ def instances_line(plan: Plan) -> str:
     return f"{count} instances"
 
 
-def processes(machine: Machine) -> str:
-    """How many processes work."""
-    return "1 worker" if machine.jobs == 1 else f"{machine.jobs} workers" if machine.jobs else "this process alone"
+def processes(plan: Plan, machine: Machine) -> str:
+    """How many processes work, and how many of them on each device."""
+    found = "1 worker" if machine.jobs == 1 else f"{machine.jobs} workers" if machine.jobs else "this process alone"
+    if plan.device_kind == "cpu" or machine.engine != "local":
+        return found
+    count = len(plan.devices)
+    return f"{found} on one device" if count == 1 else f"{found} on {count} devices"
 
 
 def as_json(found: Outline, work: Grid, plan: Plan, repeat: str) -> dict[str, Any]:
@@ -189,10 +193,11 @@ def _structures_of(plan: Plan, cells: Sequence[Cell]) -> set[str]:
 
 
 def _bytes(plan: Plan, machine: Machine, cells: Sequence[Cell]) -> float:
-    """Workers, each with the launches of the largest problem."""
+    """Workers, each with the launches of the largest problem; those of a device take its own memory, and what is free of it."""
     problems = (sample(plan, *scores) for scores in dict.fromkeys(cell.scores for cell in cells))
     parts = max((item.scores.numel() for problem in problems for item in problem.instances), default=0)
-    return max(machine.jobs, 1) * (WORKER_BYTES + 8.0 * COPIES * parts * plan.batch_size)
+    launches = 8.0 * COPIES * parts * plan.batch_size if plan.device_kind == "cpu" else 0.0
+    return max(machine.jobs, 1) * (WORKER_BYTES + launches)
 
 
 def show(found: Outline, work: Grid, plan: Plan, machine: Machine, repeat: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...suites.problems.score_files import Convention
 from ...suites.running.course import Course
-from ...suites.running.plan import Machine, Plan
+from ...suites.running.plan import Machine, Plan, default_jobs
 from ...suites.running.presets import plan_of
 from .options import KEYS
 
@@ -35,7 +35,8 @@ def command(plan: Plan, out: Path | None = None, *, preset: str, machine: Machin
             words += [word for item in value for word in (_FLAGS[field.name], item)]
         elif field.name in _PLAIN and value != getattr(standard, field.name):
             words += [f"--{field.name.replace('_', '-')}", str(value)]
-    words += _changed(machine or Machine(), Machine(), _MACHINE) + _changed(course or Course(), Course(), _COURSE)
+    usual = Machine(jobs=default_jobs(plan))
+    words += _changed(machine or usual, usual, _MACHINE) + _changed(course or Course(), Course(), _COURSE)
     words += ["--fail-fast"] if course is not None and course.fail_fast else []
     return shlex.join([*words, *(["--out", str(out)] if out else [])])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -70,17 +71,23 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     Returns:
         The content of the cell's file. An exception of the measured code is in its rows.
     """
+    plan = plan.at(0)
     torch.set_num_threads(plan.threads)
     plugins.use(plan.plugins)
     load()
     start = time.perf_counter()
     try:
-        with remembering():
+        with remembering(), _current(plan.device):
             rows = _measured(plan, cell, replace(plan.context(), scratch=scratch))
     except Exception as error:  # the estimators may be anybody's
         rows = failed_rows(plan, cell, Failure.of(error))
     seconds = time.perf_counter() - start
     return encode(cell, [replace(row, seconds=seconds) for row in rows], seconds)
+
+
+def _current(device: str) -> AbstractContextManager[object]:
+    """What measured code means by ``cuda`` is the worker's device."""
+    return torch.cuda.device(device) if device.startswith("cuda:") else nullcontext()
 
 
 def failed(plan: Plan, cell: Cell, failure: Failure, seconds: float) -> str:

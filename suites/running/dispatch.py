@@ -28,6 +28,7 @@ class _Hired:
     """A worker, its cell, and since when it has been at it."""
 
     worker: Worker
+    place: int = 0
     ready: bool = False
     cell: Cell | None = None
     last: tuple[str, str] | None = None
@@ -85,11 +86,12 @@ class Dispatcher:
 
     def _staff(self, places: int) -> None:
         """Hire and dismiss up to the number of places, and give every free worker a cell."""
-        for hired in [hired for hired in self.hired if hired.cell is None][: max(len(self.hired) - places, 0)]:
+        for hired in [hired for hired in self.hired if hired.cell is None and hired.place >= places]:
             self._dismiss(hired)
         occupied = sum(hired.cell is not None for hired in self.hired)
         while len(self.hired) < min(places, occupied + len(self.waiting)) and self.stillborn < HOPELESS:
-            self.hired.append(_Hired(self.engine.hire(self.directory), since=time.monotonic()))
+            place = min(set(range(places)) - {hired.place for hired in self.hired})
+            self.hired.append(_Hired(self.engine.hire(self.directory, place), place, since=time.monotonic()))
         for hired in self.hired:
             if hired.ready and hired.cell is None and self.waiting:
                 self._give(hired)

@@ -130,7 +130,7 @@ def _content(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[s
         "scores": fingerprint(plan, *where),
         "estimators": [[name, make_estimator(name).version] for name in estimators],
         "effort": asdict(plan.effort),
-        "sampling": [plan.seed, plan.tier, plan.dtype, plan.device.partition(":")[0]],
+        "sampling": [plan.seed, plan.tier, plan.dtype, plan.device_kind],
     }
 
 

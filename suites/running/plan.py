@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from ...oracles.registry import unknown
 from ..problems.score_files import ScoreFile
 from ..suite import Context, Effort
+from .devices import check_device, check_names, devices_of, kind_of
 
 CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
 """Workers by default: what this process may use, and no more than a laptop's worth."""
@@ -50,7 +50,8 @@ class Plan:
         instances: per problem and stage.
         portions: of suites that take a part of the grid only.
         effort: how much work goes into one answer.
-        seed: everything random comes from it. ``tier, dtype, device``: see `Context`.
+        seed: everything random comes from it. ``tier, dtype, device``: see `Context`; of several devices (``cuda:0,cuda:1``) each
+            takes cells as a whole, and no number depends on which.
         batch_size: rows per launch; changes no number.
         threads: of every worker; times are taken on one, and other numbers depend on it in their rounding alone.
         plugins: Python files whose estimators and oracles can be named.
@@ -79,9 +80,23 @@ class Plan:
         """What a suite takes of the grid."""
         return dict(self.portions).get(suite, Portion())
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where cells can be measured."""
+        return devices_of(self.device)
+
+    @property
+    def device_kind(self) -> str:
+        """What numbers depend on of the devices."""
+        return kind_of(self.device)
+
+    def at(self, place: int) -> Plan:
+        """The plan of the worker at a place: with the one device that it computes on; they take turns."""
+        return replace(self, device=self.devices[place % len(self.devices)])
+
     def context(self) -> Context:
         """What every suite is given."""
-        return Context(self.seed, DTYPES[self.dtype], self.device, self.batch_size, self.tier, self.effort)
+        return Context(self.seed, DTYPES[self.dtype], self.devices[0], self.batch_size, self.tier, self.effort)
 
     def checked(self) -> Plan:
         """The same plan, or ValueError with one sentence on the first setting that cannot be."""
@@ -102,8 +117,13 @@ class Plan:
             raise ValueError(f"the plan got seed={self.seed}; expected an integer >= 0")
         if self.threads < 1:
             raise ValueError(f"the plan got threads={self.threads}; expected at least 1")
-        check_device(self.device)
+        check_names(self.device)
         return self
+
+
+def default_jobs(plan: Plan) -> int:
+    """Workers where nobody says how many: one for each device, whose memory is one; on the CPU one for each core, by their threads."""
+    return max(CORES // plan.threads, 1) if plan.device_kind == "cpu" else len(plan.devices)
 
 
 @dataclass(frozen=True)
@@ -111,7 +131,7 @@ class Machine:
     """How a plan is run; no number depends on it.
 
     Attributes:
-        jobs: worker processes; 0 works in this process, on one thread and without time limits.
+        jobs: worker processes, at least one for each device; 0 works in this process, on one thread and without time limits.
         timeout: seconds for one cell; None lets `time_limit` decide.
         memory: GiB that a worker may take beyond what its imports took; None for no limit.
         engine: a key of `ENGINES`. ``address``: of its cluster, where it has one.
@@ -123,8 +143,8 @@ class Machine:
     engine: str = "local"
     address: str | None = None
 
-    def checked(self, engines: Mapping[str, Any]) -> Machine:
-        """The same machine, or ValueError with one sentence on what cannot be."""
+    def checked(self, engines: Mapping[str, Any], plan: Plan) -> Machine:
+        """The same machine, or ValueError with one sentence on what cannot be, such as a device that is not there."""
         if self.engine not in engines:
             raise ValueError(unknown(self.engine, engines, "engine"))
         if self.jobs < 0 or (self.timeout is not None and self.timeout <= 0):
@@ -135,17 +155,21 @@ class Machine:
             raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB")
         if self.address is not None and self.engine == "local":
             raise ValueError(f"the machine got the address {self.address!r} for the engine local, which has none; choose --engine ray")
+        self._check_devices(plan)
         return self
 
-
-def check_device(name: str) -> None:
-    """Raise ValueError where torch has no such device."""
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"the plan got device={name!r}; expected cpu, cuda, or cuda:1 and so on")
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"the plan got device={name!r}, which is not at hand ({reason}); expected cpu, or cuda where there is one"
-        ) from error
+    def _check_devices(self, plan: Plan) -> None:
+        """What a cluster has is its own matter: its driver need not have a device."""
+        check_names(plan.device)
+        if self.engine != "local":
+            if plan.device != plan.device_kind:
+                raise ValueError(f"the engine {self.engine} got device={plan.device!r}; expected cuda: it deals GPUs to workers by itself")
+            return
+        names = plan.devices
+        if len(names) > 1 and 0 <= self.jobs < len(names):
+            raise ValueError(
+                f"the machine got jobs={self.jobs} for the {len(names)} devices {plan.device}; expected a worker for each: give --jobs "
+                f"{len(names)} or more, or fewer devices"
+            )
+        for name in names:
+            check_device(name)

@@ -40,7 +40,7 @@ def pair_columns(plan: Plan, problem: Problem, name: str) -> dict[str, Any]:
         "deterministic": estimator.deterministic,
         "seed": plan.seed,
         "dtype": plan.dtype,
-        "device": plan.device,
+        "device": plan.device_kind,
         **loss_columns(problem.instances[0].loss),
     }
 

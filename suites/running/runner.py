@@ -13,7 +13,7 @@ from .derived import derive
 from .dispatch import Dispatcher
 from .engines import ENGINES
 from .grid import grid
-from .plan import Machine, Plan
+from .plan import Machine, Plan, default_jobs
 from .progress import CostModel, Progress, Snapshot, time_limit
 from .store import check_writable, finished, freeze, planned, scratch_path, stored, stored_rows, write_cell
 from .work import Cell, Grid
@@ -52,8 +52,8 @@ def run(
         >>> {row.verdict for row in rows if row.metric == "relative_bias"}
         {'unbiased-exact'}
     """
-    machine, course = (machine or Machine()).checked(ENGINES), (course or Course()).checked()
-    work = grid(plan)
+    machine = (machine or Machine(jobs=default_jobs(plan))).checked(ENGINES, plan)
+    course, work = (course or Course()).checked(), grid(plan)
     check_writable(directory)
     freeze(directory, work)
     _Run(plan, directory, machine, progress, course).perform(work)

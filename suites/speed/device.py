@@ -58,7 +58,7 @@ Call = Callable[[], Any]
 
 def look(device: str) -> dict[str, Any]:
     """Which device it is, what figures depend on, and what it does at best; ``refused`` where torch has no such device."""
-    from ..running.plan import check_device
+    from ..running.devices import check_device
 
     try:
         check_device(device)

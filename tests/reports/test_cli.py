@@ -23,7 +23,7 @@ from structgrad.suites.problems.score_files import Convention
 from structgrad.suites.running import runner
 from structgrad.suites.running.course import Course
 from structgrad.suites.running.grid import Grid
-from structgrad.suites.running.plan import Machine, Plan
+from structgrad.suites.running.plan import CORES, Machine, Plan
 from structgrad.suites.running.presets import plan_of
 from structgrad.suites.running.progress import Busy, Snapshot
 from structgrad.suites.suite import EFFORTS
@@ -180,7 +180,7 @@ def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
     plans = fake_run(examples.rows()[:4])
     (tmp_path / "categorical_fsdd.npz").touch()
     words = "bias spa* -e ste -e imle[lambda=2.5] -p a -p b --stage init --loss f1 --instances 7 --replicates 99 --batch-size 5 --seed 4"
-    more = "--max-replicates 990 --seconds 3.5 --dtype float32 --device meta --tier mc --offset 10"
+    more = "--max-replicates 990 --seconds 3.5 --dtype float32 --device cuda --tier mc --offset 10"
     machine = "-j 2 --timeout 9.5 --memory-limit 4 --engine ray --address here:1"
     given = [*words.split(), *more.split(), *machine.split()]
     assert call("run", *given, "--preset", "standard", "--data", str(tmp_path), "-o", str(tmp_path)).exit_code == 0
@@ -198,10 +198,20 @@ def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
         seed=4,
         tier="mc",
         dtype="float32",
-        device="meta",
+        device="cuda",
     )
     assert plans == [expected]
     assert MACHINES[-1] == Machine(2, 9.5, 4.0, "ray", "here:1")
+
+
+def test_a_device_has_one_process_unless_more_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any) -> None:
+    plans = fake_run(examples.rows()[:4])
+    monkeypatch.setattr("structgrad.suites.running.plan.check_device", lambda name: None)
+    asked = {("cuda",): 1, ("cuda:1",): 1, ("cuda:0,cuda:2",): 2, ("cuda", "-j", "5"): 5, ("cpu",): CORES}
+    for words, jobs in asked.items():
+        assert call("run", "--builtin", "--device", *words, "-o", str(tmp_path)).exit_code == 0
+        assert (plans[-1].device, MACHINES[-1].jobs) == (words[0], jobs)
+        assert f"--device {words[0]}" in results.read(tmp_path)[1]["command"] or words[0] == "cpu"
 
 
 def test_the_preset_is_quick_unless_told_otherwise(tmp_path: Path, fake_run: Any) -> None:

@@ -42,12 +42,13 @@ class Paper(Worker):
 
 class PaperEngine(Engine):
     def __init__(self, *scripts, retries=0):
-        self.scripts, self.retries, self.workers, self.most = list(scripts), retries, [], 0
+        self.scripts, self.retries, self.workers, self.hired, self.most = list(scripts), retries, [], [], 0
 
     def places(self):
         return 2
 
-    def hire(self, directory):
+    def hire(self, directory, place):
+        self.hired.append(place)
         self.workers.append(Paper(f"w{len(self.workers)}", self.scripts.pop(0) if self.scripts else [Ready()]))
         return self.workers[-1]
 
@@ -137,3 +138,15 @@ def test_a_worker_without_memory_is_replaced():
     assert sum(result is not None for result in dispatcher.measured(CELLS, 1)) == 3
     assert len(engine.workers) == 2
     assert engine.workers[0].killed
+
+
+def test_workers_have_places_and_what_needs_the_machine_alone_has_the_first() -> None:
+    engine = PaperEngine([Ready(), Dead(DEATH)])
+    dispatcher = Dispatcher(SMALL, Path("unused"), engine, lambda cell: 1e9)
+    list(dispatcher.measured(CELLS, 2))
+    assert engine.hired == [0, 1]
+    assert [hired.place for hired in dispatcher.hired] == [1], "nothing was left for a worker in place of the dead one"
+    list(dispatcher.measured(CELLS[:1], 1))
+    assert engine.hired == [0, 1, 0]
+    assert engine.workers[1].killed
+    dispatcher.close()

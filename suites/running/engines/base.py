@@ -82,8 +82,8 @@ class Engine(abc.ABC):
         """How many workers may run at a time."""
 
     @abc.abstractmethod
-    def hire(self, directory: Path) -> Worker:
-        """A new worker, which says `Ready` when it has started."""
+    def hire(self, directory: Path, place: int) -> Worker:
+        """A new worker at a place that nobody has, counted from 0; it says `Ready` when it has started."""
 
     @abc.abstractmethod
     def wait(self, workers: Sequence[Worker], seconds: float) -> None:

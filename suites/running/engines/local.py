@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ....oracles.kernels import notices
+from ... import device_memory
 from ...problems.padding import PaddingWarning
 from ..cells import Failure, execute, healthy, load
 from ..plan import Machine, Plan
@@ -41,13 +43,25 @@ class LocalEngine(Engine):
 
     def __init__(self, plan: Plan, machine: Machine) -> None:
         self.plan, self.machine, self.hired = plan, machine, 0
+        self._shares: dict[str, float] = {}
 
     def places(self) -> int:
         return self.machine.jobs
 
-    def hire(self, directory: Path) -> Worker:
+    def hire(self, directory: Path, place: int) -> Worker:
         self.hired += 1
-        return LocalWorker(f"worker {self.hired}", _Duty(self.plan, directory, self.machine.memory))
+        plan = self.plan.at(place)
+        name = f"worker {self.hired}" if plan == self.plan else f"worker {self.hired} on {plan.device}"
+        return LocalWorker(name, _Duty(plan, directory, self.machine.memory, self._share(plan.device)))
+
+    def _share(self, device: str) -> float:
+        """Bytes for each worker of a device: of what was free before any of them came."""
+        if self.plan.device_kind != "cuda":
+            return math.inf
+        if device not in self._shares:
+            neighbours = [self.plan.at(place).device for place in range(self.places())].count(device)
+            self._shares[device] = device_memory.free(device) / neighbours
+        return self._shares[device]
 
     def wait(self, workers: Sequence[Worker], seconds: float) -> None:
         mine = [worker for worker in workers if isinstance(worker, LocalWorker)]
@@ -56,11 +70,12 @@ class LocalEngine(Engine):
 
 @dataclass(frozen=True)
 class _Duty:
-    """What a worker is told once."""
+    """What a worker is told once: its plan, which names one device, and what it may take of this machine's memory and of that device's."""
 
     plan: Plan
     directory: Path
     memory: float | None
+    share: float = math.inf
 
 
 class LocalWorker(Worker):
@@ -162,6 +177,7 @@ def _work(pipe: Connection, duty: _Duty, compiling: Any) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     warnings.simplefilter("ignore", PaddingWarning)  # the parent has said it
     load()
+    device_memory.allot(duty.share)
     if duty.memory is not None:
         _limit_memory(duty.memory)
     pipe.send(Ready())

@@ -1,5 +1,7 @@
 """Workers on a Ray cluster: actors, one CPU each, that send the content of a cell's file back; nothing need be shared but the package.
 
+On CUDA each has a GPU to itself, the one that Ray shows it.
+
 Ray has no time limit for a task of its own, and an actor that hangs is ended from outside; a cell whose worker or node is lost is tried
 again elsewhere a few times.
 """
@@ -30,7 +32,7 @@ def imported_ray() -> Any:
 
 
 class RayEngine(Engine):
-    """Actors of a cluster, as many as it has CPUs unless fewer are asked for.
+    """Actors of a cluster, as many as it has CPUs, and GPUs where the plan computes there, unless fewer are asked for.
 
     Args:
         plan: what is measured.
@@ -44,7 +46,10 @@ class RayEngine(Engine):
         self.ours = not self.ray.is_initialized()
         if self.ours:
             self._connect()
-        self.actor = self.ray.remote(num_cpus=1, num_gpus=float(plan.device.startswith("cuda")), max_restarts=0)(_Actor)
+        self.actor = self.ray.remote(num_cpus=1, num_gpus=int(plan.device == "cuda"), max_restarts=0)(_Actor)
+        if not self.places():
+            self.close()
+            raise ValueError("the engine ray got device='cuda' and a cluster without a GPU; expected one: start a node with --num-gpus")
 
     def _connect(self) -> None:
         size = {} if self.machine.address else {"num_cpus": max(self.machine.jobs, 1), "include_dashboard": False}
@@ -55,10 +60,13 @@ class RayEngine(Engine):
             raise ValueError(f"the engine ray cannot reach a cluster at {self.machine.address} ({reason}); check --address") from error
 
     def places(self) -> int:
-        available = int(self.ray.cluster_resources().get("CPU", 1))
+        resources = self.ray.cluster_resources()
+        available = int(resources.get("CPU", 1))
+        if self.plan.device == "cuda":
+            available = min(available, int(resources.get("GPU", 0)))
         return available if self.machine.address else min(max(self.machine.jobs, 1), available)
 
-    def hire(self, directory: Path) -> Worker:
+    def hire(self, directory: Path, place: int) -> Worker:
         self.hired += 1
         return RayWorker(f"ray worker {self.hired}", self.ray, self.actor.remote(self.plan))
 
