@@ -66,6 +66,8 @@ def walk_kernel(
     prefixes += item * length * tags
     place = tl.program_id(0) % shares * together + tl.arange(0, together)
     drawn += item * length * count + place
+    # Steps times samples may exceed 32 bits.
+    apart = item * 0 + count
     # An idle lane does what the last sample does.
     uniforms += (item * count + tl.minimum(place, count - 1)) * length
     feasible = tl.load(log_partition + item) > -float("inf")
@@ -73,13 +75,13 @@ def walk_kernel(
     inside = p < tags
     joint = tl.load(prefixes + (length - 1) * tags + p, mask=inside, other=-float("inf"))
     tag = _pick(tl.broadcast_to(joint, (together, block)), tl.load(uniforms + length - 1), p, tags)
-    tl.store(drawn + (length - 1) * count, tl.where(feasible, tag, -1), mask=place < count)
+    tl.store(drawn + (length - 1) * apart, tl.where(feasible, tag, -1), mask=place < count)
     for done in range(1, length):
         i = length - done
         prefix = tl.load(prefixes + (i - 1) * tags + p, mask=inside, other=-float("inf"))
         scores = tl.load(row + (i * tags + p) * tags + tag[:, None], mask=inside, other=-float("inf")).to(tl.float64)
         tag = _pick(prefix + scores, tl.load(uniforms + i - 1), p, tags)
-        tl.store(drawn + (i - 1) * count, tl.where(feasible, tag, -1), mask=place < count)
+        tl.store(drawn + (i - 1) * apart, tl.where(feasible, tag, -1), mask=place < count)
 
 
 @triton.jit
@@ -98,13 +100,14 @@ def write_kernel(drawn, structures, count, pieces, length, tags, block: tl.const
     item = (tl.program_id(0) // pieces).to(tl.int64)
     structures += item * length * tags * tags
     drawn += item // count * length * count + item % count
+    apart = item * 0 + count
     p = tl.arange(0, block)[:, None]
     c = tl.arange(0, block)[None, :]
     inside = (p < tags) & (c < tags)
     for step in tl.static_range(steps):
         i = tl.program_id(0) % pieces * steps + step
-        tag = tl.load(drawn + i * count, mask=i < length, other=-1)
-        previous = tl.load(drawn + (i - 1) * count, mask=(i < length) & (i > 0), other=0)
+        tag = tl.load(drawn + i * apart, mask=i < length, other=-1)
+        previous = tl.load(drawn + (i - 1) * apart, mask=(i < length) & (i > 0), other=0)
         part = (p == previous) & (c == tag)
         # An interpreter of Triton takes the whole for a number where one side of `&` is a scalar.
         written = (inside & (i < length)) != 0

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import mmap
+from pathlib import Path
 
 import pytest
 import torch
@@ -135,3 +137,24 @@ def test_the_oracle_takes_them(gpu_kernels: torch.device) -> None:
 
 def test_wide_chains_run_on_the_twin(gpu_kernels: torch.device) -> None:
     assert kernels.find("linear_chain", "marginals", torch.zeros(1, 2, 65, 65, device=gpu_kernels)) is None
+
+
+def test_steps_times_samples_may_exceed_32_bits(gpu_kernels: torch.device, tmp_path: Path) -> None:
+    """One sample of many, in a file of which nothing but its own tags is ever touched."""
+    from structgrad.oracles.kernels.gpu.chain_walks import write_kernel
+
+    length, count = 16, 2**31 // 15 + 1
+    if gpu_kernels.type == "cuda":
+        drawn = torch.empty(length, count, dtype=torch.int32, device=gpu_kernels)
+        places = drawn[:, 0]
+    else:
+        with (tmp_path / "drawn").open("wb+") as file:
+            file.truncate(4 * length * count)
+            space = mmap.mmap(file.fileno(), 0)
+        # The interpreter copies what a tensor holds, and reads wherever a pointer leads.
+        drawn, places = torch.frombuffer(space, dtype=torch.int32, count=1), torch.frombuffer(space, dtype=torch.int32)[::count]
+    tags = torch.tensor([0, 1] * (length // 2), dtype=torch.int32)
+    places.copy_(tags)
+    found = torch.zeros(length, 2, 2, device=gpu_kernels)
+    write_kernel[(2,)](drawn, found, count, 2, length, 2, 2, 8, num_warps=1)
+    assert found[1:].nonzero().tolist() == [[step - 1, (step - 1) % 2, step % 2] for step in range(1, length)]
