@@ -85,6 +85,8 @@ class Use:
         """Let it serve no longer in this process, because a launch raised an error that its twin does not share."""
         cause = in_short(error)
         self.refuse(cause, cause, advice_on(error), error)
+        if of_all(error):
+            _without[self.device] = cause
 
 
 class Trial(NamedTuple):
@@ -111,6 +113,9 @@ _use = cache(Use)
 
 _judging = threading.Lock()
 
+_without: dict[int, str] = {}
+"""Devices for which nothing can be compiled now, and why: each attempt would take a second and print what Triton asks to be sent."""
+
 
 def judge(use: Use, trial: Callable[[], Trial]) -> None:
     """Find out whether a kernel may serve, from the disk or by a trial.
@@ -121,6 +126,9 @@ def judge(use: Use, trial: Callable[[], Trial]) -> None:
     """
     with _judging:
         if use.proven or use.refused:
+            return
+        if use.device in _without:
+            use.refused = _without[use.device]
             return
         known = None if switch.CHOSEN == "check" else verdicts.recorded(use.device).get(use.name)
         if known is None:
@@ -255,17 +263,30 @@ def in_short(error: Exception) -> str:
         # The rest of a command names temporary files.
         command = error.cmd if isinstance(error.cmd, str) else error.cmd[0]
         return f"{command} ended with {error.returncode}"
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return " ".join(f"{type(error).__name__}: {error}".partition("Repro command")[0].split())[:200]
 
 
 def advice_on(error: Exception) -> str:
     """What to do about a kernel that cannot be launched."""
-    said = str(error)
-    if isinstance(error, subprocess.CalledProcessError) or "C compiler" in said or "Python.h" in said:
+    if _lacks_compiler(error):
         return "install a C compiler and the headers of Python (such as gcc and python3-dev), which Triton needs"
-    if type(error).__name__ == "PTXASError" or "ptxas" in said.lower():
+    if _lacks_card(error):
         return "install a torch, with its Triton, that knows this card"
     return "`structgrad doctor` lists what is served by what"
+
+
+def of_all(error: Exception) -> bool:
+    """Whether every kernel would fail so."""
+    return _lacks_compiler(error) or _lacks_card(error)
+
+
+def _lacks_compiler(error: Exception) -> bool:
+    return isinstance(error, subprocess.CalledProcessError) or "C compiler" in str(error)
+
+
+def _lacks_card(error: Exception) -> bool:
+    """In the words of Triton's assembler: ``Value 'sm_120' is not defined for option 'gpu-name'``."""
+    return "ptxas" in str(error) and "is not defined" in str(error)
 
 
 def capped(structure: str, operation: str, event: tuple[int, ...], options: tuple[object, ...]) -> tuple[int, ...]:

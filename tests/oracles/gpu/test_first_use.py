@@ -49,6 +49,7 @@ def forget() -> None:
     """Be a new process."""
     for cached in (gpu._kernel, gpu.unserved, first_use._use):
         cached.cache_clear()
+    first_use._without.clear()
     notices._said.clear()
 
 
@@ -244,9 +245,11 @@ def test_processes_record_at_once() -> None:
 
 def test_a_kernel_that_fails_is_reported_once_and_not_tried_again(first: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, rows = Replaced(monkeypatch), scores(first)
-    kernel.instead = raising(RuntimeError("Failed to find C compiler.\n  Please specify"))
-    sentence = rf"`{NAME}` does not serve .*: RuntimeError: Failed to find C compiler. Please specify; its operation goes on in plain torch"
-    with pytest.warns(KernelWarning, match=f"{sentence}, more slowly; install a C compiler") as said:
+    kernel.instead = raising(RuntimeError("out of resource:\n  shared memory"))
+    sentence = (
+        rf"`{NAME}` does not serve .*: RuntimeError: out of resource: shared memory; its operation goes on in plain torch, more slowly"
+    )
+    with pytest.warns(KernelWarning, match=f"{sentence}; `structgrad doctor`") as said:
         assert torch.equal(LinearChain().log_partition(rows), expected(rows))
     assert len(said) == 1
     assert torch.equal(LinearChain().log_partition(rows), expected(rows))
@@ -261,6 +264,21 @@ def test_a_kernel_that_fails_is_reported_once_and_not_tried_again(first: torch.d
     kernel.instead = kernel.original
     torch.testing.assert_close(LinearChain().log_partition(rows), expected(rows))
     assert kernel.launches == 3, "another process did not try"
+
+
+def test_where_nothing_can_be_compiled_no_other_kernel_is_tried(first: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, served, failing, other = scores(first), *(Replaced(monkeypatch, operation=name) for name in ("argmax", "marginals", "sample"))
+    LinearChain().argmax(rows)
+    failing.instead = raising(
+        RuntimeError("`ptxas` stderr: Value 'sm_120' is not defined for option 'gpu-name'\nRepro command: ptxas /tmp/1")
+    )
+    with pytest.warns(KernelWarning, match="option 'gpu-name'; its .*; install a torch"):
+        LinearChain().marginals(rows)
+    LinearChain().sample(rows, generator=SeedBlocks((7,), 2, first))
+    assert other.launches == 0
+    before = served.launches
+    LinearChain().argmax(rows)
+    assert served.launches == before + 1, "what is compiled goes on"
 
 
 def test_a_kernel_that_fails_for_one_size_serves_the_others(first: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -537,7 +555,7 @@ def test_a_triton_that_launches_nothing_is_reported_once(monkeypatch: pytest.Mon
     [
         (RuntimeError("Failed to find C compiler."), "install a C compiler"),
         (subprocess.CalledProcessError(1, "gcc"), "the headers of Python"),
-        (RuntimeError("ptxas fatal: Value 'sm_120' is not defined"), "that knows this card"),
+        (RuntimeError("ptxas fatal: Value 'sm_120' is not defined for option 'gpu-name'"), "that knows this card"),
         (RuntimeError("out of resource"), "structgrad doctor"),
     ],
 )
