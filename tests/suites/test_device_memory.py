@@ -26,7 +26,7 @@ from structgrad.suites.measures.draws import Draws, estimates
 from structgrad.suites.measures.replicates import FILLING, launches_of
 from structgrad.suites.running.runner import run
 from structgrad.suites.suite import Context
-from structgrad.suites.truth import exact_truth, space
+from structgrad.suites.truth import Target, exact_truth, space
 from structgrad.suites.truth.quadrature import sobol_moments
 from structgrad.suites.truth.replay import replay
 from structgrad.suites.truth.space import fitting_chunk
@@ -153,6 +153,18 @@ def test_the_second_launch_is_as_large_as_the_first_one_shows(each: int, second:
     assert work.asked == [(0, second)]
 
 
+def test_a_gauge_tells_what_was_taken_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Gauge.of(CPU) is None
+    asked: list[str] = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: asked.append(f"reset {device}"))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 350)
+    gauge = Gauge.of(torch.device("cuda:1"))
+    assert gauge is not None
+    assert asked == ["reset cuda:1"]
+    assert gauge.taken() == 250
+
+
 def test_a_launch_asks_for_no_more_than_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     class Scores:
         device, shape = CUDA, (2,)
@@ -268,3 +280,25 @@ def test_a_cell_goes_on(tmp_path: Path) -> None:
     plenty = run(dataclasses.replace(plan, estimators=("reinforce",)), tmp_path / "plenty", machine=HERE)
     numbers = [{(row.metric, row.instance): row.value for row in found} for found in (by["Starved"], plenty)]
     assert numbers[0] == numbers[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_replicates_are_the_same_with_little_memory_of_a_device() -> None:
+    """With so little that the first launch does not fit."""
+    oracle, scores = Subset(2), scores_of("subset").to(CUDA)
+    weights = torch.randn(6, dtype=torch.float64, device=CUDA)
+    target = Target(oracle, lambda z: z @ weights, scores, exact_truth(lambda z: z @ weights, oracle, scores))
+    sampling = Sampling(replicates=2**16, batch_size=2**16)
+    plenty = draw_moments(LeaveOneOut(64), target, sampling)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    whole = torch.cuda.mem_get_info()[1]
+    try:
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**27) / whole)
+        with remembering():
+            little = draw_moments(LeaveOneOut(64), target, sampling)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert torch.cuda.max_memory_allocated() < 2**28
+    torch.testing.assert_close(little.mean, plenty.mean, rtol=1e-12, atol=1e-14)
