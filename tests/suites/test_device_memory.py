@@ -17,6 +17,7 @@ from torch import Tensor
 
 from structgrad.estimators import LeaveOneOut
 from structgrad.estimators.base import Loss
+from structgrad.estimators.noise import Gumbel
 from structgrad.oracles import Subset
 from structgrad.suites import device_memory
 from structgrad.suites.device_memory import GIB, Gauge, Launches, allot, available, free, ran_out, remembering
@@ -25,11 +26,13 @@ from structgrad.suites.measures.bias import Sampling, draw_moments
 from structgrad.suites.measures.draws import Draws, estimates
 from structgrad.suites.measures.replicates import FILLING, launches_of
 from structgrad.suites.running.runner import run
-from structgrad.suites.suite import Context
+from structgrad.suites.suite import Context, Effort
 from structgrad.suites.truth import Target, exact_truth, space
+from structgrad.suites.truth.perturbation import perturbed_gradient
 from structgrad.suites.truth.quadrature import sobol_moments
 from structgrad.suites.truth.replay import replay
 from structgrad.suites.truth.space import fitting_chunk
+from tests.suites import broken_estimators
 from tests.suites.cases import quadratic, scores_of, target_of
 from tests.suites.running_cases import HERE, SMALL, broken
 
@@ -221,13 +224,17 @@ class Starved(LeaveOneOut):
 
 @dataclass(frozen=True)
 class StarvedSubset(Subset):
-    """Subsets of which so many can be listed at a time."""
+    """Subsets of which so many can be listed or looked for at a time."""
 
     most: int = 6
 
     def enumerate(self, event: tuple[int, ...], first: int, last: int, **options: Any) -> Tensor:
         refuse_beyond(self.most, last - first)
         return super().enumerate(event, first, last, **options)
+
+    def argmax(self, scores: Tensor, **options: Any) -> Tensor:
+        refuse_beyond(max(self.most, 100), len(scores) if scores.ndim > 1 else 1)
+        return super().argmax(scores, **options)
 
 
 def starved(most: int, call: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -257,6 +264,15 @@ def test_tuples_that_are_dealt_are_the_same() -> None:
             assert getattr(few, name) == pytest.approx(value, rel=1e-12, abs=1e-13)
 
 
+def test_perturbed_references_are_the_same() -> None:
+    def found(oracle: Subset) -> tuple[Any, ...]:
+        return perturbed_gradient(oracle, quadratic("subset"), scores_of("subset"), Gumbel(), key=("it",), replicates=2048)
+
+    (few, *numbers), (many, *expected) = found(StarvedSubset(2, most=300)), found(Subset(2))
+    assert torch.equal(few, many)
+    assert numbers == expected
+
+
 def test_structures_that_are_enumerated_are_the_same() -> None:
     scores, loss = scores_of("subset"), quadratic("subset")
     found, expected = (exact_truth(loss, oracle, scores) for oracle in (StarvedSubset(2), Subset(2)))
@@ -268,11 +284,14 @@ def test_structures_that_are_enumerated_are_the_same() -> None:
 
 
 def test_a_cell_goes_on(tmp_path: Path) -> None:
-    """With half of its rows; where there is no memory for a block, it says so."""
-    plan = dataclasses.replace(SMALL, tier="mc", estimators=broken("Starved", "Famished"), instances=1)
+    """With half of its rows, to its end; where there is no memory for a block, it says so."""
+    effort = Effort(replicates=512, most_replicates=2048)
+    plan = dataclasses.replace(SMALL, tier="mc", estimators=broken("Starved", "Famished"), instances=1, effort=effort)
     rows = run(plan, tmp_path, machine=HERE)
     by = {name: [row for row in rows if row.estimator.endswith(name)] for name in ("Starved", "Famished")}
     assert {row.status for row in by["Starved"]} == {"ok"}
+    assert max(row.replicates or 0 for row in by["Starved"]) == 2048
+    assert broken_estimators.Starved.refused == [512, 256, 512, 256, 128]
     (failed,) = by["Famished"]
     assert (failed.status, failed.error_type) == ("oom", "OutOfMemoryError")
     assert "on scores of shape" in failed.reason
