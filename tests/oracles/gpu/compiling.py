@@ -1,9 +1,9 @@
 """Launch kernels on a GPU that need not be there: what Triton's interpreter accepts, its binder, compiler or launcher may refuse.
 
-``python tests/oracles/gpu/compiling.py spanning_tree`` runs every operation of a structure at three sizes, with all its options, on the
+``python tests/oracles/gpu/compiling.py spanning_tree`` runs every operation of a structure at four sizes, with all its options, on the
 device of `pretended_device`, and prints what each kernel takes: registers of a thread and bytes that it spills, shared memory, and how many
-programs one multiprocessor holds. A second word names an operation, a third a size (``least``, ``small`` or ``real``). The results of the
-operations mean nothing.
+programs one multiprocessor holds. A second word names an operation, a third a size (``least``, ``small``, ``real`` or ``largest``). The
+results of the operations mean nothing.
 
 Another Triton than the installed one comes first on the path: ``pip install --no-deps --target DIR triton==3.6.0``, then the same with
 ``PYTHONPATH=DIR``. Compiled kernels are kept in Triton's cache, whose place is ``TRITON_CACHE_DIR``.
@@ -33,11 +33,12 @@ from structgrad.oracles import make_oracle
 from structgrad.oracles.device_atoms import DeviceAtoms
 from structgrad.oracles.random_streams import SeedBlocks
 
-SIZES = ("least", "small", "real")
-"""Where numbers are 1, which Triton makes constants of; where 16 does not divide them, where it often does, and people have such."""
+SIZES = ("least", "small", "real", "largest")
+"""Where numbers are 1, which Triton makes constants of; where 16 does not divide them; where it often does, and people have such; and the
+largest that are served."""
 
-BATCHES = {"least": 1, "small": 3, "real": 16}
-SAMPLES = {"least": 1, "small": 3, "real": 64}
+BATCHES = {"least": 1, "small": 3, "real": 16, "largest": 1}
+SAMPLES = {"least": 1, "small": 3, "real": 64, "largest": 3}
 
 MANY = 2**16 * 32 + 33
 """Samples; 16 does not divide them either."""
@@ -50,7 +51,7 @@ class Case:
     Attributes:
         oracle: by name.
         events: of the sizes.
-        listed: the event whose structures are enumerated in place of the real one, which has too many.
+        listed: the event whose structures are enumerated in place of the real one and larger ones, which have too many.
         only: operations, all where there are none.
         sizes: which there are.
         covers: whether it is among those that are always tested; others are like one of them but for an option or a shape.
@@ -146,22 +147,29 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 CASES: dict[str, Case] = {
-    "categorical": Case("categorical", ((1,), (5,), (1000,))),
-    "categories": Case("categories", ((1, 2), (3, 5), (32, 16)), listed=(8, 4)),
-    "subset": Case("subset[k=1]", ((1,), (5,), (1000,)), listed=(30,)),
-    "subset_several": Case("subset[k=10]", ((10,), (13,), (1000,)), listed=(30,), covers=False),
-    "linear_chain": Case("linear_chain", ((1, 1, 1), (3, 3, 3), (128, 32, 32)), listed=(8, 4, 4)),
-    "alignment": Case("alignment", ((1, 1), (3, 5), (512, 512)), listed=(8, 8)),
-    "alignment_tall": Case("alignment", ((2, 1), (5, 3), (512, 500)), listed=(8, 7), covers=False),
-    "constituency": Case("constituency", ((1, 1), (5, 5), (40, 40)), listed=(12, 12)),
-    "projective_tree": Case("projective_tree", ((2, 2), (5, 5), (41, 41)), listed=(9, 9)),
-    "projective_tree_roots": Case("projective_tree[single_root=False]", ((2, 2), (5, 5), (41, 41)), listed=(9, 9), covers=False),
-    "spanning_tree": Case("spanning_tree", ((2, 2), (5, 5), (41, 41)), listed=(9, 9)),
-    "spanning_tree_roots": Case("spanning_tree[single_root=False]", ((2, 2), (5, 5), (41, 41)), listed=(9, 9), covers=False),
-    "assignment": Case("assignment", ((1, 1), (3, 3), (16, 16)), listed=(10, 10)),
-    "assignment_large": Case("assignment", ((64, 64), (1000, 1000)), only=("argmax",), sizes=("small", "real"), covers=False),
-    "shift_reduce": Case("shift_reduce", ((2, 2, 2), (5, 5, 2), (41, 41, 2)), listed=(12, 12, 2)),
-    "shift_reduce_local": Case("shift_reduce[normalization=local]", ((2, 2, 2), (5, 5, 2), (41, 41, 2)), listed=(12, 12, 2)),
+    "categorical": Case("categorical", ((1,), (5,), (1000,), (8192,))),
+    "categories": Case("categories", ((1, 2), (3, 5), (32, 16), (2, 8192)), listed=(8, 4)),
+    "subset": Case("subset[k=1]", ((1,), (5,), (1000,), (16384,)), listed=(30,)),
+    "subset_several": Case("subset[k=10]", ((10,), (13,), (1000,), (16384,)), listed=(30,), covers=False),
+    "linear_chain": Case("linear_chain", ((1, 1, 1), (3, 3, 3), (128, 32, 32), (7, 64, 64)), listed=(8, 4, 4)),
+    "alignment": Case("alignment", ((1, 1), (3, 5), (512, 512), (2048, 2048)), listed=(8, 8)),
+    "alignment_tall": Case("alignment", ((2, 1), (5, 3), (512, 500), (2049, 2048)), listed=(8, 7), covers=False),
+    "constituency": Case("constituency", ((1, 1), (5, 5), (40, 40), (512, 512)), listed=(12, 12)),
+    "projective_tree": Case("projective_tree", ((2, 2), (5, 5), (41, 41), (512, 512)), listed=(9, 9)),
+    "projective_tree_roots": Case(
+        "projective_tree[single_root=False]", ((2, 2), (5, 5), (41, 41), (512, 512)), listed=(9, 9), covers=False
+    ),
+    "spanning_tree": Case("spanning_tree", ((2, 2), (5, 5), (41, 41), (65, 65)), listed=(9, 9)),
+    "spanning_tree_roots": Case("spanning_tree[single_root=False]", ((2, 2), (5, 5), (41, 41), (65, 65)), listed=(9, 9), covers=False),
+    "spanning_tree_long": Case("spanning_tree", ((512, 512),), only=("argmax", "project"), sizes=("largest",), covers=False),
+    "assignment": Case("assignment", ((1, 1), (3, 3), (16, 16), (15, 15)), listed=(10, 10)),
+    "assignment_large": Case(
+        "assignment", ((64, 64), (1000, 1000), (2048, 2048)), only=("argmax",), sizes=("small", "real", "largest"), covers=False
+    ),
+    "shift_reduce": Case("shift_reduce", ((2, 2, 2), (5, 5, 2), (41, 41, 2), (2048, 2048, 2)), listed=(12, 12, 2)),
+    "shift_reduce_local": Case(
+        "shift_reduce[normalization=local]", ((2, 2, 2), (5, 5, 2), (41, 41, 2), (2048, 2048, 2)), listed=(12, 12, 2)
+    ),
 }
 """Structures with their options, and kernels' own where these differ by the shape of the event."""
 
@@ -172,7 +180,7 @@ def records(case: str, operation: str, size: str, dtype: torch.dtype) -> Iterato
     """What an operation launches, each program that Triton made once, and what goes wrong, which has no launch."""
     task = CASES[case]
     oracle, scores = make_oracle(task.oracle), task.scores(size, dtype)
-    if operation == "enumerate" and size == "real" and task.listed:
+    if operation == "enumerate" and size in ("real", "largest") and task.listed:
         scores = torch.zeros(1, *task.listed)
     about = {"case": case, "operation": operation, "size": size, "dtype": str(dtype).removeprefix("torch.")}
     failure: Exception | None = None

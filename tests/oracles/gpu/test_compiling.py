@@ -22,12 +22,13 @@ from structgrad.oracles.kernels import gpu
 from tests.costs import COMPILING
 
 HERE = Path(__file__).parent
-CASES = (
-    *("categorical", "categories", "subset", "subset_several", "linear_chain", "alignment", "alignment_tall", "constituency"),
-    *("projective_tree", "projective_tree_roots", "spanning_tree", "spanning_tree_roots", "assignment", "assignment_large"),
-    *("shift_reduce", "shift_reduce_local"),
-)
-"""Those of `compiling`, which cannot be imported here: kernels are defined for the interpreter in this process."""
+
+
+def names_of_cases() -> list[str]:
+    """Those of `compiling`, which cannot be imported here: kernels are defined for the interpreter in this process."""
+    tree = ast.parse((HERE / "compiling.py").read_text(encoding="utf-8"))
+    (table,) = (node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "CASES")
+    return [ast.literal_eval(name) for name in table.keys]
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_every_kernel_is_launched_on_a_device_that_is_not_there(request: pytest.
 
 @pytest.mark.sweep
 @pytest.mark.usefixtures("_tools")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", names_of_cases())
 def test_every_operation_is_launched_at_every_size(case: str, request: pytest.FixtureRequest) -> None:
     found = launched(request, case)
     assert not failures(found)
