@@ -52,7 +52,7 @@ def _load_library() -> None:
     """Where the process finds ``libcuda.so.1`` loaded, it looks for no other."""
     library = Path(_FOLDER.name, "libcuda.so.1")
     headers = Path(nvidia.__file__).with_name("include")
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or "cc"
+    compiler = os.environ.get("CC") or shutil.which("gcc") or "clang"
     options = ["-shared", "-fPIC", "-w", f"-I{headers}", "-Wl,-soname,libcuda.so.1", "-o", str(library)]
     subprocess.run([compiler, str(Path(__file__).with_name("pretended_cuda.c")), *options], check=True)
     ctypes.CDLL(str(library))

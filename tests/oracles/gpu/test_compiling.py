@@ -35,7 +35,7 @@ def names_of_cases() -> list[str]:
 def _tools() -> None:
     """What Triton needs too, on every machine."""
     pytest.importorskip("triton", reason="Triton is offered for Linux alone")
-    if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+    if not any(map(shutil.which, (os.environ.get("CC", "gcc"), "clang"))):
         pytest.skip("no C compiler")
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         pytest.skip("no headers of Python")
