@@ -99,7 +99,7 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["covering_seed"] = node.config.option.covering_seed
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """All processors for all tests; some files are sooner done than workers have started, and a device is not shared."""
     few = config.args_source is pytest.Config.ArgsSource.ARGS and all(Path(word.partition("::")[0]).is_file() for word in config.args)

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _pytest import hookspec
 
 from tests import costs
+from tests import covering as covering_plugin
 from tests.covering import FEW, PAIRS, covering, traits
 from tests.estimator_cases import CASES, VARIANTS
 from tests.helpers import GENERIC_CASES, ORACLE_CASES, REGIMES
@@ -109,3 +111,13 @@ def test_a_slow_machine_has_the_same_budget() -> None:
     bill.paces = [4 * costs.REFERENCE]
     assert bill.spent() == pytest.approx(20)
     assert bill.table() == ["| file | CPU s |", "|---|---|", "| `tests/test_a.py` | 80.0 |", "| `compiling kernels` | 30.0 |"]
+
+
+def test_hooks_of_other_plugins_are_not_missed_where_these_are_missing() -> None:
+    """A machine with a GPU may have pytest and nothing beside it."""
+    hooks = [
+        (owner, name) for owner in (covering_plugin, costs, costs.Costs, costs.Bill) for name in vars(owner) if name.startswith("pytest_")
+    ]
+    foreign = {name: getattr(owner, name) for owner, name in hooks if not hasattr(hookspec, name)}
+    assert set(foreign) == {"pytest_configure_node", "pytest_testnodedown", "pytest_xdist_auto_num_workers"}
+    assert all(hook.pytest_impl["optionalhook"] for hook in foreign.values())
