@@ -97,7 +97,9 @@ def test_who_looks_no_further_ends_what_is_at_work(tmp_path: Path) -> None:
     answers = side_by_side(jobs, 2)
     assert next(answers)[1].value
     assert soon(lambda: written.exists() and len(written.read_text().split()) == 2)
+    start = time.monotonic()
     answers.close()
+    assert time.monotonic() - start < LONG, "waited for the call"
     assert all(soon(lambda process=process: gone(int(process))) for process in written.read_text().split())
 
 

@@ -289,7 +289,8 @@ def test_what_pytest_said(said: str, status: int, stopped: bool, expected: Devic
 def planted_checkout(folder: Path, body: str) -> None:
     (folder / "tests/oracles/gpu").mkdir(parents=True)
     (folder / "tests/test_marked.py").write_text(body)
-    (folder / "tests/test_unread.py").write_text("import no_such_module_of_this_name\n")
+    (folder / "tests/test_unread.py").write_text("import no_such_module_of_this_name  # of the gpu\n")
+    (folder / "tests/test_elsewhere.py").write_text("raise RuntimeError('nobody reads it')\n")
     # As in the project: options of plugins that may be missing.
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\naddopts = --numprocesses=logical\nfilterwarnings = error\n")
 
