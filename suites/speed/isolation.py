@@ -140,7 +140,8 @@ class Worker:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", f"{__package__}.worker", *PREPARED],
-            env=os.environ | {"PYTHONPATH": paths},
+            # A kernel that is wrong here is to be told, not to be replaced by plain torch.
+            env={"STRUCTGRAD_KERNELS": "check"} | os.environ | {"PYTHONPATH": paths},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
