@@ -78,6 +78,7 @@ def markdown(known: Known) -> Iterator[str]:
     if known.cuda:
         yield from _targets(known.rows)
     yield from _table(known.rows)
+    yield from _said(known.rows)
     yield from _not_run(known.rows)
     yield "\n## Measured with\n"
     yield from (f"- {name}: {value}" for name, value in known.environment.items())
@@ -201,6 +202,13 @@ def _cells(row: DeviceRow) -> Iterator[str]:
     yield "—" if memory is None else f"{memory / 2**20:.0f}"
     yield "—" if row.off is None else f"{row.off:.0e}"
     yield _figure(row.value("right", "first"))
+
+
+def _said(found: Sequence[DeviceRow]) -> Iterator[str]:
+    sentences = dict.fromkeys(sentence for row in found for sentence in row.said)
+    if sentences:
+        yield "\n## What was warned of\n"
+        yield from (f"- {sentence}" for sentence in sentences)
 
 
 def _not_run(found: Sequence[DeviceRow]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import importlib
 import math
 import platform
 import statistics
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ...oracles import kernels
+from ...oracles.kernels.switch import CHOSEN
 from ...oracles.random_streams import SeedBlocks
 from ..measures.interleaving import described
 from ..measures.timing import clock
@@ -76,7 +78,7 @@ def look(device: str) -> dict[str, Any]:
     found |= {package: _version(package) for package in ("triton", "numba")}
     machine = measure_device(place)
     return {
-        "environment": found | {"code of the oracles": _digest()},
+        "environment": found | {"kernels": CHOSEN, "code of the oracles": _digest()},
         "machine": [machine.bytes_per_second, machine.multiply_adds_per_second],
     }
 
@@ -108,9 +110,16 @@ def measure_device(device: torch.device, repeats: int = 5) -> Machine:
 
 
 def measure(step: str, case: str, operation: str, batch: int, device: str) -> dict[str, Any]:
-    """One step of one operation, as `measure_task`; arguments and result are what JSON can hold."""
+    """One step of one operation, as `measure_task`; arguments and result are what JSON can hold.
+
+    What this package warns of meanwhile, such as a kernel that does not serve, is ``said``.
+    """
     torch.set_num_threads(THREADS)
-    return measure_task(step, Task(DEVICE_CASES[case], operation, batch), torch.device(device))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        found = measure_task(step, Task(DEVICE_CASES[case], operation, batch), torch.device(device))
+    said = {str(each.message) for each in heard if each.category.__module__.partition(".")[0] == "structgrad"}
+    return found | ({"said": sorted(said)} if said else {})
 
 
 def measure_task(step: str, task: Task, device: torch.device) -> dict[str, Any]:

@@ -141,6 +141,11 @@ class DeviceRow:
         named = {step: answer["failure"] for step, answer in self.answers.items() if "failure" in answer}
         return {step: reason for step, reason in named.items() if step not in ("right", "structgrad")}
 
+    @property
+    def said(self) -> list[str]:
+        """What the package warned of."""
+        return [sentence for answer in self.answers.values() for sentence in answer.get("said", ())]
+
     def _failed(self) -> Iterator[str]:
         for step, what in (("right", "was to be compared"), ("structgrad", "was to be timed")):
             if reason := self.value(step, "failure"):

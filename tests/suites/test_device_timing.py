@@ -273,6 +273,20 @@ def test_what_a_process_is_asked_is_what_its_answer_is_found_by() -> None:
     assert measure(**asked.arguments)["seconds"] > 0
 
 
+def test_what_the_package_warns_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = type("KernelWarning", (UserWarning,), {"__module__": "structgrad.oracles"})
+
+    def warned(*given: Any) -> dict[str, Any]:
+        warnings.warn("the kernel does not serve", ours, stacklevel=1)
+        warnings.warn("something of a library", UserWarning, stacklevel=1)
+        return {"seconds": 1.0}
+
+    monkeypatch.setattr(timing, "measure_task", warned)
+    found = measure("structgrad", "categorical 1000", "argmax", 2, "cpu")
+    assert found == {"seconds": 1.0, "said": ["the kernel does not serve"]}
+    assert DeviceRow(TREE, {"structgrad": found}).said == ["the kernel does not serve"]
+
+
 def test_a_target_is_given_more_time_than_what_nobody_waits_for() -> None:
     (task,) = tasks("spanning_tree 40 argmax")
     assert call(task, "cpu", "cuda").limit > call(task, "torch", "cuda").limit

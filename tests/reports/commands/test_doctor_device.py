@@ -363,6 +363,7 @@ def test_every_column_of_the_report() -> None:
         "structgrad@1": {"seconds": 1e-4},
         "cpu@1": {"seconds": 5e-5},
         "popping": {"failure": "it waited"},
+        "scipy": {"said": ["the kernel does not serve"]},
     }
     row = DeviceRow(task, answers, Machine(1e12, 1e12))
     text = "\n".join(device_page.markdown(Known(ENVIRONMENT, DeviceTests("passed"), [row])))
@@ -372,6 +373,7 @@ def test_every_column_of_the_report() -> None:
     timed = f"2 | 1 | {row.share:.0%} | 10 | 2 | 5 | torch-struct 1.5 | 0.1, CPU 0.5 | 3 | 1e-07 | 3.2 |"
     assert f"| spanning_tree 40 argmax | 1024 | yes | kernel | {timed}" in text
     assert "- spanning_tree 40 argmax, popping cycles: it waited" in text
+    assert "## What was warned of\n\n- the kernel does not serve" in text
 
 
 def test_what_has_no_target_and_what_was_not_timed_is_said() -> None:
