@@ -22,6 +22,22 @@ LARGEST = tl.constexpr(1e150)
 
 
 @triton.jit
+def is_open(certain, item, logs: tl.constexpr):
+    """Whether this attempt is to compute an item: the first one all, the one in logarithms those in which the first lost a weight."""
+    todo = True
+    if logs:
+        todo = tl.load(certain + item) == 0
+    return todo
+
+
+@triton.jit
+def close(certain, item, held, logs: tl.constexpr):
+    """Let the next attempt know."""
+    if not logs:
+        tl.store(certain + item, held)
+
+
+@triton.jit
 def load_weights(row, words, single_root: tl.constexpr, block: tl.constexpr, logs: tl.constexpr):
     """Weights [block, block] and [block] of one row of scores, the logarithm of what every tree was divided by, and whether none is lost.
 

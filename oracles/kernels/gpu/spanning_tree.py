@@ -1,8 +1,9 @@
 """Sums over spanning trees: one program takes one item; see `elimination` and `escapes` for the steps.
 
 Every item first tries plain float64 numbers, which hold it unless its scores lie hundreds apart; the program sees whether a weight was
-lost, and takes logarithms instead. The log-partition is one elimination in registers, n steps bound by latency. Marginals take n steps out
-and n back over a workspace of some 5 n² numbers (70 kB for 40 words), which stays in the caches; their derivatives twice as much.
+lost, and marks the item for a second launch, which takes logarithms: in one kernel, they would cost every item half of its neighbours. The
+log-partition is one elimination in registers, n steps bound by latency. Marginals take n steps out and n back over a workspace of some 5 n²
+numbers (70 kB for 40 words), which stays in the caches; their derivatives twice as much.
 """
 
 from __future__ import annotations
@@ -16,15 +17,21 @@ from torch import Tensor
 
 from . import arborescence, tree_samples
 from .active_set import Map, launcher
-from .elimination import finite, load_weights, logarithm, out_of_range, take_out, times
+from .elimination import close, finite, is_open, load_weights, logarithm, out_of_range, take_out, times
 from .escapes import begin, begin_rates, escape, halved, halvings, record, room, words_at
-from .launching import lanes, launches, warps
+from .launching import WARP, lanes, launches, warps
 
 MOST = 64
 """The most words whose weights fit into the registers of one program."""
 
 GROUP = 4
 """Samples that a warp draws at once."""
+
+MARK = (1, torch.int32)
+"""Whether plain numbers held an item; what they did not is left to a second launch, in logarithms."""
+
+REGISTERS = 128
+"""The most that a thread of a sum takes: two programs of 64 words to a multiprocessor."""
 
 LEAST_TOTAL = tl.constexpr(1e-250)
 """The least sum of chances of escape: what was lost below 1e-308 on the way is then nothing."""
@@ -51,26 +58,34 @@ project = launcher(_map)
 """SparseMAP: see `active_set`."""
 
 
-def _block(rows: Tensor) -> tuple[int, int, int]:
-    """The extent of a table, the columns that a step takes at once, and warps."""
+def _block(rows: Tensor) -> tuple[int, int]:
+    """The extent of a table, and warps."""
     block = lanes(rows.shape[1] - 1)
-    return block, min(block, 16), warps(block * block, 16)
+    return block, warps(block * block, 16)
+
+
+def _columns(block: int, warps: int, logs: bool) -> tuple[int, int]:
+    """How many columns are begun at once, and how many a step takes: such that a thread holds two numbers of each of its tables."""
+    return max(min(block // 2, 8), 1) if logs else min(block, 16), min(block, 2 * WARP * warps // block)
 
 
 def log_partition(rows: Tensor, log_partition: Tensor, single_root: bool) -> None:
     """The log-partition of rows [b, n + 1, n + 1] by one elimination."""
-    block, _, number = _block(rows)
-    _log_partition[(len(rows),)](rows, log_partition, rows.shape[1] - 1, single_root, block, num_warps=number)
+    block, number = _block(rows)
+    for part, (certain,) in launches(rows, MARK):
+        for logs in (False, True):
+            _log_partition[(len(certain),)](
+                rows[part], log_partition[part], certain, rows.shape[1] - 1, single_root, block, logs, num_warps=number, maxnreg=REGISTERS
+            )
 
 
 @triton.jit(do_not_specialize=["words"])
-def _log_partition(rows, log_partition, words, single_root: tl.constexpr, block: tl.constexpr):
+def _log_partition(rows, log_partition, certain, words, single_root: tl.constexpr, block: tl.constexpr, logs: tl.constexpr):
     item = tl.program_id(0).to(tl.int64)
-    row = rows + item * (words + 1) * (words + 1)
-    total, certain = _eliminate(row, words, single_root, block, False)
-    if certain == 0:
-        total, _ = _eliminate(row, words, single_root, block, True)
-    tl.store(log_partition + item, total)
+    if is_open(certain, item, logs):
+        total, held = _eliminate(rows + item * (words + 1) * (words + 1), words, single_root, block, logs)
+        tl.store(log_partition + item, total)
+        close(certain, item, held, logs)
 
 
 @triton.jit
@@ -93,37 +108,39 @@ def _eliminate(row, words, single_root: tl.constexpr, block: tl.constexpr, logs:
 
 def marginals(rows: Tensor, marginals: Tensor, log_partition: Tensor, single_root: bool) -> None:
     """Marginals of rows [b, n + 1, n + 1] from the chances of escape; every one is right to its own size, and none is a difference."""
-    block, lines, number = _block(rows)
+    block, number = _block(rows)
     words = rows.shape[1] - 1
     numbers = room(words)
-    for part, (workspace,) in launches(rows, (numbers, torch.float64)):
-        _marginals[(len(workspace),)](
-            rows[part], marginals[part], log_partition[part], workspace, numbers, words, halvings(words),
-            single_root, lines, max(lines // 2, 1), block, num_warps=number,
-        )  # fmt: skip
+    for part, (workspace, certain) in launches(rows, (numbers, torch.float64), MARK):
+        for logs in (False, True):
+            _marginals[(len(certain),)](
+                rows[part], marginals[part], log_partition[part], certain, workspace, numbers, words, halvings(words),
+                single_root, *_columns(block, number, logs), block, logs, num_warps=number, maxnreg=REGISTERS,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["words", "halvings", "room"])
 def _marginals(
-    rows, marginals, log_partition, workspace, room, words, halvings,
-    single_root: tl.constexpr, lines: tl.constexpr, few: tl.constexpr, block: tl.constexpr,
+    rows, marginals, log_partition, certain, workspace, room, words, halvings,
+    single_root: tl.constexpr, first: tl.constexpr, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
     start = item * (words + 1) * (words + 1)
-    tables = workspace + item * room
-    total, certain = _expect(rows + start, marginals + start, tables, words, halvings, single_root, lines, block, False)
-    if certain == 0:
-        tl.debug_barrier()
-        total, _ = _expect(rows + start, marginals + start, tables, words, halvings, single_root, few, block, True)
-    tl.store(log_partition + item, total)
+    if is_open(certain, item, logs):
+        total, held = _expect(
+            rows + start, marginals + start, workspace + item * room, words, halvings, single_root, first, lines, block, logs
+        )
+        tl.store(log_partition + item, total)
+        close(certain, item, held, logs)
 
 
 @triton.jit
 def _expect(
-    row, marginals, tables, words, halvings, single_root: tl.constexpr, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr
+    row, marginals, tables, words, halvings,
+    single_root: tl.constexpr, first: tl.constexpr, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr,
 ):  # fmt: skip
     """Write the marginals of one item; gives its log-partition, and whether no weight was lost."""
-    shift, certain = begin(row, tables, words, single_root, lines, block, logs)
+    shift, certain = begin(row, tables, words, single_root, first, block, logs)
     total, found = escape(tables, tables, words, halvings, lines, block, logs, False)
     known = _conclude(marginals, tables, tables, words, total, lines, block, logs, False)
     return shift + total, certain & found & known
@@ -215,38 +232,40 @@ def _put(results, words, m, values, root_values, block: tl.constexpr):
 
 def covariance_product(rows: Tensor, direction: Tensor, product: Tensor, single_root: bool) -> None:
     """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
-    block, lines, number = _block(rows)
+    block, number = _block(rows)
     words = rows.shape[1] - 1
     numbers = 2 * room(words)
-    for part, (workspace,) in launches(rows, (numbers, torch.float64)):
-        _covariance_product[(len(workspace),)](
-            rows[part], direction[part], product[part], workspace, numbers, words, halvings(words),
-            single_root, lines, max(lines // 2, 1), block, num_warps=number,
-        )  # fmt: skip
+    for part, (workspace, certain) in launches(rows, (numbers, torch.float64), MARK):
+        for logs in (False, True):
+            _covariance_product[(len(certain),)](
+                rows[part], direction[part], product[part], certain, workspace, numbers, words, halvings(words),
+                single_root, *_columns(block, number, logs), block, logs, num_warps=number, maxnreg=REGISTERS,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["words", "halvings", "room"])
 def _covariance_product(
-    rows, direction, product, workspace, room, words, halvings,
-    single_root: tl.constexpr, lines: tl.constexpr, few: tl.constexpr, block: tl.constexpr,
+    rows, direction, product, certain, workspace, room, words, halvings,
+    single_root: tl.constexpr, first: tl.constexpr, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
     start = item * (words + 1) * (words + 1)
     tables = workspace + item * room
-    certain = _vary(rows + start, direction + start, product + start, tables, room // 2, words, halvings, single_root, lines, block, False)
-    if certain == 0:
-        tl.debug_barrier()
-        _vary(rows + start, direction + start, product + start, tables, room // 2, words, halvings, single_root, few, block, True)
+    if is_open(certain, item, logs):
+        held = _vary(
+            rows + start, direction + start, product + start, tables, room // 2, words, halvings, single_root, first, lines, block, logs
+        )
+        close(certain, item, held, logs)
 
 
 @triton.jit
 def _vary(
     row, direction, product, tables, room, words, halvings,
-    single_root: tl.constexpr, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr,
+    single_root: tl.constexpr, first: tl.constexpr, lines: tl.constexpr, block: tl.constexpr, logs: tl.constexpr,
 ):  # fmt: skip
     """Write the derivative of one item; gives whether no weight was lost."""
     rates = tables + room
-    _, certain = begin(row, tables, words, single_root, lines, block, logs)
+    _, certain = begin(row, tables, words, single_root, first, block, logs)
     begin_rates(direction, tables, rates, words, lines, block, logs)
     total, found = escape(tables, rates, words, halvings, lines, block, logs, True)
     known = _conclude(product, tables, rates, words, total, lines, block, logs, True)
@@ -255,13 +274,16 @@ def _vary(
 
 def sample(rows: Tensor, uniforms: Tensor, structures: Tensor, single_root: bool) -> None:
     """Trees of rows [b, n + 1, n + 1] from uniforms [b, s, n]: one elimination for all samples of an item."""
-    block, _, number = _block(rows)
+    block, number = _block(rows)
     words, samples = rows.shape[1] - 1, uniforms.shape[1]
     numbers = tree_samples.room(words)
     group = min(lanes(samples), GROUP)
-    for part, (workspace,) in launches(rows, (numbers, torch.float64)):
-        items = len(workspace)
-        tree_samples.prepare[(items,)](rows[part], workspace, words, numbers, single_root, block, num_warps=number)
+    for part, (workspace, certain) in launches(rows, (numbers, torch.float64), MARK):
+        items = len(rows[part])
+        for logs in (False, True):
+            tree_samples.prepare[(items,)](
+                rows[part], workspace, certain, words, numbers, single_root, block, logs, num_warps=number, maxnreg=REGISTERS
+            )
         tree_samples.draw[(items * -(-samples // group),)](
             workspace, uniforms[part], structures[part], words, numbers, samples, single_root, group, lanes(words + 1, 2), num_warps=1
         )

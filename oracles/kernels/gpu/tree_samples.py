@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .elimination import finite, load_weights, logarithm, out_of_range, pick, take_out
+from .elimination import close, finite, is_open, load_weights, logarithm, out_of_range, pick, take_out
 
 TOP = tl.constexpr(1 - 2**-53)
 """The greatest uniform below 1."""
@@ -23,14 +23,12 @@ def room(words: int) -> int:
 
 
 @triton.jit(do_not_specialize=["words", "room"])
-def prepare(rows, workspace, words, room, single_root: tl.constexpr, block: tl.constexpr):
+def prepare(rows, workspace, certain, words, room, single_root: tl.constexpr, block: tl.constexpr, logs: tl.constexpr):
     """Fill the tables of one item; after them comes the word that was eliminated last, which has position 1, or 0 without a tree."""
     item = tl.program_id(0).to(tl.int64)
-    row = rows + item * (words + 1) * (words + 1)
-    certain = _fill(row, workspace + item * room, words, single_root, block, False)
-    if certain == 0:
-        tl.debug_barrier()
-        _fill(row, workspace + item * room, words, single_root, block, True)
+    if is_open(certain, item, logs):
+        held = _fill(rows + item * (words + 1) * (words + 1), workspace + item * room, words, single_root, block, logs)
+        close(certain, item, held, logs)
 
 
 @triton.jit

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import math
 
 import pytest
@@ -50,6 +51,23 @@ def test_marginals_equal_the_twin(gpu_kernels: torch.device) -> None:
         assert not found[3].any()
         if single_root:
             assert torch.equal(oracle.marginals(rows[0]), found[0])
+
+
+def test_logarithms_are_for_items_that_lost_a_weight(gpu_kernels: torch.device) -> None:
+    """Those of scores too far apart; the second launch leaves the others alone."""
+    kernel = importlib.import_module("structgrad.oracles.kernels.gpu.spanning_tree")._log_partition
+    rows = rows_of(3, gpu_kernels)[:3].nan_to_num(nan=0.0, neginf=-math.inf)
+    found = torch.empty(3, dtype=torch.float64, device=gpu_kernels)
+    certain = torch.empty(3, dtype=torch.int32, device=gpu_kernels)
+    kernel[(3,)](rows, found, certain, 3, True, 4, False, num_warps=1)
+    with kernels.disabled():
+        expected = SpanningTree().log_partition(rows)
+    assert certain.tolist() == [1, 1, 0]
+    torch.testing.assert_close(found[:2], expected[:2], rtol=1e-12, atol=0)
+    found.fill_(7.0)
+    kernel[(3,)](rows, found, certain, 3, True, 4, True, num_warps=1)
+    assert found[:2].tolist() == [7.0, 7.0]
+    torch.testing.assert_close(found[2], expected[2], rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
