@@ -40,11 +40,13 @@ def serves(operation: str, event: tuple[int, ...], dtype: torch.dtype, options: 
     return min(event) <= WIDEST and event[0] * event[1] <= LARGEST
 
 
-project = launcher(
-    lambda event: Map(
-        best, workspace(event), torch.float64, event, (turned(*event).flipped, turned(*event).block), (warps(turned(*event).block, 8), 4)
-    )
-)
+def _map(event: tuple[int, ...]) -> Map:
+    grid = turned(*event)
+    few = warps(grid.block, 8)
+    return Map(best, workspace(event), torch.float64, event, (grid.flipped, grid.block), (few, max(few, 4)))
+
+
+project = launcher(_map)
 """SparseMAP: see `active_set`."""
 
 

@@ -50,11 +50,13 @@ def workspace(event: tuple[int, ...]) -> int:
     return event[0] * event[1]
 
 
-project = launcher(
-    lambda event: Map(
-        best, workspace(event), torch.int32, event[:2], (lanes(event[1]), lanes(event[1]) == event[1]), (warps(lanes(event[1]) ** 2, 32), 4)
-    )
-)
+def _map(event: tuple[int, ...]) -> Map:
+    block = lanes(event[1])
+    few = warps(block * block, 16)
+    return Map(best, workspace(event), torch.int32, event[:2], (block, block == event[1]), (few, max(few, 4)))
+
+
+project = launcher(_map)
 """SparseMAP: see `active_set`."""
 
 

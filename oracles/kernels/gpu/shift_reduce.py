@@ -369,7 +369,11 @@ def best(scores, structure, workspace, size, block: tl.constexpr):
     tl.debug_barrier()
 
 
-project = launcher(
-    lambda event: Map(best, workspace(event), torch.float64, (event[0],), (_block(event[0]),), (warps(_block(event[0]), 8), 4), 168)
-)
+def _map(event: tuple[int, ...]) -> Map:
+    block = _block(event[0])
+    few = warps(block, 8)
+    return Map(best, workspace(event), torch.float64, (event[0],), (block,), (few, max(few, 4)), 168 if few == 1 else None)
+
+
+project = launcher(_map)
 """SparseMAP: see `active_set`."""
