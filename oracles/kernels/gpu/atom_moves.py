@@ -77,7 +77,7 @@ def _move(
                 shifted, even, _ = solve(factor, correlations, ones, rows, lane, capacity, cells, True)
                 change = tl.where(active > 0, shifted - tl.sum(shifted, 0) / tl.maximum(tl.sum(even, 0), 1e-300) * even, 0.0)
                 if to_parts:
-                    _mix(target, change, own_part, own_bits, active, places, size, asked, lane, cells, wide)
+                    _mix(target, change, own_part, own_bits, places, size, asked, lane, cells, wide)
                 else:
                     tl.store(target + lane, change)
                     for beyond in tl.static_range(capacity, most, capacity):
@@ -120,7 +120,7 @@ def _correlate(direction, part, bits, active, places, size, lane, chunk: tl.cons
 
 
 @triton.jit
-def _mix(moved, change, part, bits, active, places, size, asked, lane, chunk: tl.constexpr, wide: tl.constexpr):
+def _mix(moved, change, part, bits, places, size, asked, lane, chunk: tl.constexpr, wide: tl.constexpr):
     """Write the sum of the atoms by a change of their weights."""
     for first in range(0, asked, wide):
         at = first + tl.arange(0, wide)
@@ -129,6 +129,7 @@ def _mix(moved, change, part, bits, active, places, size, asked, lane, chunk: tl
     for first in range(0, places, chunk):
         place = first + tl.arange(0, chunk)
         met = place < places
-        held = holds(bits, place, lane, size, (active > 0)[:, None] & met[None, :])
+        # What other lanes hold does not matter: their weights do not change.
+        held = holds(bits, place, lane, size, met[None, :])
         value = tl.sum(tl.where(held, change[:, None], 0.0), 0)
         tl.store(moved + tl.load(part + place, mask=met, other=0), value, mask=met)

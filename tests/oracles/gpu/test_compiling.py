@@ -161,7 +161,8 @@ def names_of_triton() -> set[str]:
     pytest.importorskip("triton", reason="Triton is offered for Linux alone")
     jit, nvidia = (importlib.import_module(name) for name in ("triton.runtime.jit", "triton.backends.nvidia.compiler"))
     kernel = jit.JITFunction(_kernel)
-    binder = jit.create_function_from_signature(kernel.signature, kernel.params, None).__code__
+    backend = nvidia.CUDABackend(importlib.import_module("triton.backends.compiler").GPUTarget("cuda", 90, 32))
+    binder = jit.create_function_from_signature(kernel.signature, kernel.params, backend).__code__
     launch = inspect.signature(jit.JITFunction.run).parameters.values()
     own = {parameter.name for parameter in launch if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
     return own | {field.name for field in dataclasses.fields(nvidia.CUDAOptions)} | ({*binder.co_varnames, *binder.co_names} - {"value"})
