@@ -179,7 +179,7 @@ def test_the_compiler_of_torch_gets_plain_torch(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch, "compile", lambda function, **options: compiler(function, backend="eager", **options))
     case = Case("linear_chain 3x2", LinearChain(), (3, 2, 2))
     scores = case.scores(2)
-    for operation in ("argmax", "marginals_backward"):
+    for operation in ("argmax", "marginals"):
         made = compiled(Task(case, operation, 2), scores)
         assert made is not None
         with warnings.catch_warnings():

@@ -38,12 +38,25 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *launch, CUfunction function, voi
   return CUDA_SUCCESS;
 }
 
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr pointer) {
+  for (unsigned i = 0; i < count; i++)
+    if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER) memcpy(values[i], &pointer, sizeof pointer);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
 #define FINE(name, ...) \
   CUresult name(__VA_ARGS__) { return CUDA_SUCCESS; }
 
 FINE(cuDriverGetVersion, int *version)
 FINE(cuDeviceGet, CUdevice *device, int ordinal)
 FINE(cuCtxGetCurrent, CUcontext *context)
+FINE(cuCtxGetDevice, CUdevice *device)
+FINE(cuModuleUnload, CUmodule module)
 FINE(cuCtxSetCurrent, CUcontext context)
 FINE(cuCtxGetLimit, size_t *value, CUlimit limit)
 FINE(cuCtxSetLimit, CUlimit limit, size_t value)
