@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
+from ..oracles.kernels.switch import SERVING, serving_as
 from ..oracles.options import Configured
 from ..oracles.random_streams import A_GENERATOR
 from ..oracles.transforms import operation, transforming, uncompiled
@@ -371,12 +372,13 @@ class _Carry(torch.autograd.Function):
 class _WithBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.pull_back = pull_back
+        ctx.pull_back, ctx.serving = pull_back, SERVING.get()
         return structure.view_as(structure)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
-        return None, ctx.pull_back(grads[0]), None
+        with serving_as(ctx.serving):
+            return None, ctx.pull_back(grads[0]), None
 
 
 def _listed(names: list[str]) -> str:

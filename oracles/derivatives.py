@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .kernels.switch import SERVING, serving_as
+
 
 class Differentiable(Protocol):
     """What these functions ask of an oracle: computations on scores [*batch, *event], without gradients, and the twin with them."""
@@ -35,14 +37,15 @@ class LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, oracle: Differentiable) -> Tensor:
-        ctx.oracle = oracle
+        ctx.oracle, ctx.serving = oracle, SERVING.get()
         ctx.save_for_backward(scores)
         return oracle._compute_log_partition(scores)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (scores,) = ctx.saved_tensors
-        return unsqueeze_event(grads[0], ctx.oracle.event_ndim) * Marginals.apply(scores, ctx.oracle)[0], None  # type: ignore[no-untyped-call]
+        with serving_as(ctx.serving):
+            return unsqueeze_event(grads[0], ctx.oracle.event_ndim) * Marginals.apply(scores, ctx.oracle)[0], None  # type: ignore[no-untyped-call]
 
 
 class Marginals(torch.autograd.Function):
@@ -50,7 +53,7 @@ class Marginals(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, oracle: Differentiable) -> tuple[Tensor, Tensor]:
-        ctx.oracle = oracle
+        ctx.oracle, ctx.serving = oracle, SERVING.get()
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(scores)
         return oracle._compute_marginals(scores)
@@ -59,10 +62,11 @@ class Marginals(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
         (scores,) = ctx.saved_tensors
         of_marginals, of_log_partition = grads
-        gradient = None if of_marginals is None else CovarianceProduct.apply(scores, of_marginals, ctx.oracle)  # type: ignore[no-untyped-call]
-        if of_log_partition is not None:
-            first = unsqueeze_event(of_log_partition, ctx.oracle.event_ndim) * Marginals.apply(scores, ctx.oracle)[0]  # type: ignore[no-untyped-call]
-            gradient = first if gradient is None else gradient + first
+        with serving_as(ctx.serving):
+            gradient = None if of_marginals is None else CovarianceProduct.apply(scores, of_marginals, ctx.oracle)  # type: ignore[no-untyped-call]
+            if of_log_partition is not None:
+                first = unsqueeze_event(of_log_partition, ctx.oracle.event_ndim) * Marginals.apply(scores, ctx.oracle)[0]  # type: ignore[no-untyped-call]
+                gradient = first if gradient is None else gradient + first
         return gradient, None
 
 

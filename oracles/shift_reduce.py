@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, at_least_single
 from .capabilities import PolicyOracle
 from .device_tables import made_once
+from .kernels.switch import SERVING, serving_as
 from .masking import log_sum_exp, share_rows
 from .transforms import operation
 
@@ -262,7 +263,7 @@ class _Policy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, oracle: ShiftReduce) -> Tensor:
-        ctx.oracle = oracle
+        ctx.oracle, ctx.serving = oracle, SERVING.get()
         ctx.save_for_backward(scores)
         shared = share_rows(scores, 3)
         return oracle._policy(shared.reshape(-1, *scores.shape[-3:])).reshape(shared.shape).expand_as(scores)
@@ -270,7 +271,8 @@ class _Policy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (scores,) = ctx.saved_tensors
-        policy = _Policy.apply(scores, ctx.oracle)  # type: ignore[no-untyped-call]
+        with serving_as(ctx.serving):
+            policy = _Policy.apply(scores, ctx.oracle)  # type: ignore[no-untyped-call]
         possible = ctx.oracle.read_mask(tuple(scores.shape[-3:]), scores.device) & (policy > -math.inf)
         chance = torch.where(possible, policy, -math.inf).exp()
         rates = torch.where(possible, grads[0], 0)

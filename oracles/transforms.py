@@ -22,6 +22,8 @@ from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
+from .kernels.switch import SERVING, serving_as
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -95,9 +97,11 @@ def _transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: bo
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     fixed = {name: value for name, value in given.items() if name not in tensors}
     tensors = _aligned(tensors, given.get("oracle", given.get("self")), event_ndims)
+    serving = SERVING.get()
 
     def run(*values: Tensor) -> tuple[Tensor, ...]:
-        result = method(**fixed, **dict(zip(tensors, values, strict=True)))
+        with serving_as(serving):
+            result = method(**fixed, **dict(zip(tensors, values, strict=True)))
         return result if isinstance(result, tuple) else (result,)
 
     name, generator = method.__qualname__.removesuffix(".__call__").rpartition(".")[2], fixed.get("generator")

@@ -38,8 +38,6 @@ HUGE = 2**25
 
 _Function = Callable[..., None]
 
-_enabled: ContextVar[bool] = ContextVar("structgrad_kernels_enabled", default=switch.CHOSEN != "off")
-
 
 @contextmanager
 def disabled() -> Iterator[None]:
@@ -53,11 +51,8 @@ def disabled() -> Iterator[None]:
         ...     LinearChain().log_partition(scores)
         tensor(2.1972)
     """
-    token = _enabled.set(False)
-    try:
+    with switch.serving_as(False):
         yield
-    finally:
-        _enabled.reset(token)
 
 
 _shown: ContextVar[bool] = ContextVar("structgrad_kernels_shown", default=False)
@@ -137,12 +132,12 @@ AnyKernel = Kernel | gpu.DeviceKernel
 
 def enabled(rows: Tensor) -> bool:
     """Whether kernels serve these rows: float32 or float64 on the CPU."""
-    return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64) and _enabled.get()
+    return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64) and switch.SERVING.get()
 
 
 def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> AnyKernel | None:
     """The kernel of an operation for rows [b, *event], or None where the torch twin is to run."""
-    if structure is None or not _enabled.get() or rows.dtype not in (torch.float32, torch.float64):
+    if structure is None or not switch.SERVING.get() or rows.dtype not in (torch.float32, torch.float64):
         return None
     if gpu.takes(rows):
         return gpu.find(structure, operation, tuple(rows.shape[1:]), rows.dtype, options, rows.get_device())
@@ -154,7 +149,7 @@ def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any
 
 def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...], options: tuple[Any, ...]) -> AnyKernel | None:
     """The kernel that lists structures of an event by ranks [c], or None where the torch twin is to run."""
-    if structure is None or not _enabled.get():
+    if structure is None or not switch.SERVING.get():
         return None
     if gpu.takes(ranks):
         return gpu.find("unranking", structure, event, ranks.dtype, options, ranks.get_device())

@@ -1,8 +1,11 @@
-"""Whether compiled kernels serve, by the variable STRUCTGRAD_KERNELS of the environment; it is read when the process first needs it."""
+"""Whether compiled kernels serve: by the variable STRUCTGRAD_KERNELS, which is read when the process first needs it, and by context."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 VARIABLE = "STRUCTGRAD_KERNELS"
 
@@ -24,3 +27,19 @@ def chosen() -> str:
 
 
 CHOSEN = chosen()
+
+SERVING: ContextVar[bool] = ContextVar("structgrad_kernels_serving", default=CHOSEN != "off")
+"""Whether kernels serve in this context."""
+
+
+@contextmanager
+def serving_as(serving: bool) -> Iterator[None]:
+    """Let kernels serve in this context, or not.
+
+    So a gradient is computed by what computed its value: on a GPU autograd does so in a thread of its own, which has another context.
+    """
+    token = SERVING.set(serving)
+    try:
+        yield
+    finally:
+        SERVING.reset(token)

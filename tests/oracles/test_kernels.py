@@ -6,15 +6,19 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numba import njit
 
-from structgrad.oracles import LinearChain, kernels
+from structgrad.estimators import make_estimator
+from structgrad.oracles import LinearChain, ShiftReduce, kernels
+from structgrad.oracles.kernels import switch
 from structgrad.oracles.kernels.exponential import exponential_single, exponentials
 from structgrad.oracles.kernels.lanes import WIDTH, high_half, load_singles, low_half, store
 
@@ -108,6 +112,51 @@ def test_kernels_apply_to_the_cpu_and_can_be_switched_off() -> None:
             pass
         assert not kernels.enabled(rows)
     assert kernels.enabled(rows)
+
+
+STREAM = torch.Generator()
+
+GRADIENTS: dict[str, tuple[Any, tuple[int, ...], Callable[[Any, torch.Tensor], torch.Tensor]]] = {
+    "of a log-partition": (LinearChain(), (3, 2, 2), lambda oracle, leaf: oracle.log_partition(leaf)),
+    "of marginals": (LinearChain(), (3, 2, 2), lambda oracle, leaf: oracle.marginals(leaf).square()),
+    "of a policy": (ShiftReduce("local"), (4, 4, 2), lambda oracle, leaf: oracle.step_log_probs(leaf).exp()),
+    "of an estimator": (
+        LinearChain(),
+        (3, 2, 2),
+        lambda oracle, leaf: make_estimator("blackbox").structure(oracle, leaf, generator=STREAM),
+    ),
+    "under torch.func": (LinearChain(), (3, 2, 2), lambda oracle, leaf: torch.func.vmap(oracle.marginals)(leaf).square()),
+}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_is_computed_by_what_computed_its_value(name: str, enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU autograd does so in a thread of its own, which knows nothing of the context of the call."""
+    oracle, event, compute = GRADIENTS[name]
+    served: list[bool] = []
+    find = kernels.find
+
+    def spied(*given: Any) -> Any:
+        served.append(switch.SERVING.get())
+        return find(*given)
+
+    monkeypatch.setattr(kernels, "find", spied)
+    leaf = torch.randn(2, *event, requires_grad=True)
+    with switch.serving_as(enabled):
+        value = compute(oracle, leaf).nan_to_num().sum()
+    served.clear()
+    context = switch.serving_as(not enabled)
+
+    def backward() -> None:
+        with context:
+            value.backward()
+
+    thread = threading.Thread(target=backward)
+    thread.start()
+    thread.join()
+    assert leaf.grad is not None
+    assert set(served) == {enabled}
 
 
 def test_rows_without_a_certificate_go_to_the_twin() -> None:

@@ -325,7 +325,9 @@ def problem(use: Use, given: tuple[Tensor, ...], options: tuple[object, ...]) ->
     """Inputs like those of a call, on the CPU: few rows, and their event `capped`."""
     generator, operation = torch.Generator().manual_seed(1), use.operation
     if use.structure == "unranking":
-        return (given[0][:: max(1, len(given[0]) // MOST_RANKS)][:MOST_RANKS].cpu(),)
+        # There is a structure of rank 0, and one of every rank up to those of the call.
+        most = int(given[0].max()) if len(given[0]) else 0
+        return (torch.tensor(sorted({most * place // (MOST_RANKS - 1) for place in range(MOST_RANKS)})),)
     if operation == "uniforms":
         keys = torch.randint(-(2**63), 2**63 - 1, (len(SCALES),), generator=generator)
         return keys, torch.arange(len(SCALES)) * 1000

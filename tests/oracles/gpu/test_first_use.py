@@ -114,6 +114,15 @@ OPERATIONS: dict[str, Callable[[Any, Tensor], Any]] = {
 }
 
 
+def test_the_first_use_may_be_of_an_empty_batch(first: torch.device) -> None:
+    """It is compared on a problem of its own, which is not empty."""
+    oracle = make_oracle("subset[k=2]")
+    assert oracle.argmax(scores(first, 4, batch=0)).shape == (0, 4)
+    assert oracle.enumerate((4,), 3, 3, device=first).shape == (0, 4)
+    known = verdicts.recorded(index(first))
+    assert {name.split()[0] for name, wrong in known.items() if not wrong} == {"subset.argmax", "unranking.subset"}
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
