@@ -1,0 +1,172 @@
+"""Latent categories: every cluster has a linear classifier of its own, and nobody says which cluster a point is of."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+
+from ...oracles import Categorical
+from .task import EVALUATED, Batch, LatentModel, Split, Task, TaskLoss
+from .training import fit
+
+SPLITS: dict[Split, int] = {"train": 0, "validation": 1, "test": 2}
+
+
+@dataclass(frozen=True)
+class Clusters(Task):
+    """Synthetic classification with latent clusters: ``y = sign(w_z·(x − c_z))`` for a point x of the cluster z around c_z.
+
+    So the label says nothing of the cluster, nor the cluster of the label.
+
+    The encoder is linear, the decoder bilinear in cluster and point. Structures are categories; their quality is the V-measure of the
+    clustering by the encoder's best category.
+
+    Args:
+        clusters: K. ``features``: d. ``train, heldout``: points to learn from, and of validation and test each.
+
+    References:
+        Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT: surrogate gradients for latent structure learning",
+        section 5.1.
+    """
+
+    clusters: int = 10
+    features: int = 20
+    train: int = 5000
+    heldout: int = 2000
+    steps: int = 500
+    rates: tuple[float, ...] = (0.005, 0.02, 0.05)
+    batch_size: int = 128
+
+    name: ClassVar[str] = "clusters"
+    summary: ClassVar[str] = "latent clusters with a linear classifier each"
+    references: ClassVar[tuple[str, ...]] = ("mihaylova2020understanding",)
+    structured: ClassVar[str] = "V-measure"
+
+    @property
+    def oracle(self) -> Categorical:
+        return Categorical()
+
+    def size(self, split: Split) -> int:
+        return self.train if split == "train" else self.heldout
+
+    def model(self, seed: int) -> LatentModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return LatentModel(nn.Linear(self.features, self.clusters), Experts(self.clusters, self.features))
+
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        points = _points(self, split)
+        return Batch((points.x[items],), points.y[items], None, one_hot(points.z[items], self.clusters).float())
+
+    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
+        scores: Tensor = model.encoder(*batch.inputs)
+        return scores
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        (x,), y = batch.inputs, batch.labels
+
+        def cross_entropy(z: Tensor) -> Tensor:
+            logits = model.decoder(x, z)
+            return binary_cross_entropy_with_logits(logits, y.expand_as(logits), reduction="none")
+
+        return TaskLoss(cross_entropy, "cross_entropy")
+
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        return {"accuracy": ((model.decoder(*batch.inputs, structure) > 0) == (batch.labels > 0.5)).float()}
+
+    @torch.no_grad()
+    def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
+        points = _points(self, split)
+        found = torch.cat([model.encoder(part).argmax(-1) for part in points.x.split(EVALUATED)])
+        return super().evaluate(model, split) | {"structure_accuracy": v_measure(found, points.z)}
+
+    def floor(self, seed: int) -> Mapping[str, float]:
+        """A linear classifier of the point."""
+        points = _points(self, "train")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            linear = nn.Linear(self.features, 1)
+        fit(
+            linear,
+            lambda items: binary_cross_entropy_with_logits(linear(points.x[items])[:, 0], points.y[items]),
+            self,
+            rate=0.01,
+            seed=seed,
+        )
+        test = _points(self, "test")
+        return {"accuracy": float(((linear(test.x)[:, 0] > 0) == (test.y > 0.5)).float().mean())}
+
+    def ceiling(self, seed: int) -> Mapping[str, float]:
+        """The decoder trained and tested on the true clusters."""
+        model, test = self.model(seed), self.batch("test", torch.arange(self.heldout))
+
+        def loss(items: Tensor) -> Tensor:
+            batch = self.batch("train", items)
+            assert batch.gold is not None
+            return self.loss(model, batch)(batch.gold).mean()
+
+        fit(model.decoder, loss, self, rate=0.02, seed=seed)
+        assert test.gold is not None
+        return {"accuracy": float(self.judge(model, test, test.gold)["accuracy"].mean()), "structure_accuracy": 1.0}
+
+
+class Experts(nn.Module):
+    """``(x, z) -> z·(W x + b)``: a linear classifier for each cluster, mixed between structures."""
+
+    def __init__(self, clusters: int, features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, clusters)
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        """``[b, d], [..., b, K] -> [..., b]``: logits."""
+        logits: Tensor = (z * self.linear(x)).sum(-1)
+        return logits
+
+
+class Points(NamedTuple):
+    """``x [n, d]``, clusters ``z [n]``, and labels ``y [n]`` as 0 and 1."""
+
+    x: Tensor
+    z: Tensor
+    y: Tensor
+
+
+def _points(task: Clusters, split: Split) -> Points:
+    return _drawn(replace(task, steps=0, rates=(), batch_size=1), split)
+
+
+@functools.lru_cache(maxsize=12)
+def _drawn(task: Clusters, split: Split) -> Points:
+    """The same centres and classifiers in all splits."""
+    world, generator = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1 + SPLITS[split])
+    centres = torch.randn(task.clusters, task.features, generator=world)
+    weights = torch.randn(task.clusters, task.features, generator=world)
+    z = torch.randint(task.clusters, (task.size(split),), generator=generator)
+    x = centres[z] + torch.randn(len(z), task.features, generator=generator)
+    return Points(x, z, ((weights[z] * (x - centres[z])).sum(-1) > 0).float())
+
+
+def v_measure(found: Tensor, true: Tensor) -> float:
+    """The harmonic mean of homogeneity and completeness of a clustering (Rosenberg & Hirschberg 2007); 1 for the same partition.
+
+    Example:
+        >>> v_measure(torch.tensor([3, 3, 0, 0]), torch.tensor([0, 0, 1, 1]))
+        1.0
+    """
+    joint = torch.zeros(int(found.max()) + 1, int(true.max()) + 1, dtype=torch.float64)
+    joint.index_put_((found, true), torch.ones(len(found), dtype=torch.float64), accumulate=True)
+    joint /= joint.sum()
+    of_found, of_true = _entropy(joint.sum(1)), _entropy(joint.sum(0))
+    shared = of_found + of_true - _entropy(joint)
+    return 2 * shared / (of_found + of_true) if of_found + of_true > 0 else 1.0
+
+
+def _entropy(law: Tensor) -> float:
+    return -math.fsum(p * math.log(p) for p in law.flatten().tolist() if p > 0)

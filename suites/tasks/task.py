@@ -1,0 +1,151 @@
+"""What a task is: data, a model with a latent structure in its middle, and what it means to have learnt it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...oracles.base import MarginalOracle, Oracle
+
+Split = Literal["train", "validation", "test"]
+
+
+class Batch(NamedTuple):
+    """Items of a task, as tensors whose first dimension is the item: ``torch.func.vmap`` maps over whole batches.
+
+    Attributes:
+        inputs: what the encoder sees, one tensor or several.
+        labels: what the decoder is to predict.
+        lengths: how much of an event each item uses; None where all have the same size.
+        gold: the true structures ``[b, *event]``, where they are known.
+    """
+
+    inputs: tuple[Tensor, ...]
+    labels: Tensor
+    lengths: Tensor | None = None
+    gold: Tensor | None = None
+
+
+class LatentModel(nn.Module):
+    """Two modules: one gives scores of parts, the other takes a structure; a task knows how they are called.
+
+    Args:
+        encoder: inputs to scores.
+        decoder: inputs and a structure to a prediction.
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+
+@dataclass(frozen=True, eq=False)
+class TaskLoss:
+    """The loss of a batch, one value per structure: ``[..., b, *event] -> [..., b]``; it says what it can give, as `ProblemLoss` does."""
+
+    call: Callable[[Tensor], Tensor]
+    name: str
+    differentiable: bool = True
+    inside_hull: bool = True
+    vertex_degree: int | None = None
+    extension: str = "formula"
+    offset: float = 0.0
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        return self.call(structure)
+
+
+class Task(abc.ABC):
+    """A problem of learning with a latent structure; a concrete one is a frozen dataclass of sizes.
+
+    Everything that it gives is a function of its sizes and of seeds. Losses of structures and of points between them are one formula, so
+    that soft and hard losses agree on structures.
+
+    Attributes:
+        name: registry name. ``summary``: one line. ``references``: BibTeX keys. ``version``: raised when numbers change.
+        steps: of training. ``rates``: learning rates of Adam that validation chooses among. ``batch_size``: items of a step.
+        clip: the longest gradient of a step.
+        structured: what `judge` says of structures under ``structure_accuracy``: ``bracket recall``, ``V-measure``; empty where nothing.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    references: ClassVar[tuple[str, ...]] = ()
+    version: ClassVar[int] = 1
+    structured: ClassVar[str] = ""
+
+    steps: int = 500
+    rates: tuple[float, ...] = (0.01,)
+    batch_size: int = 128
+    clip: float = 5.0
+
+    @property
+    @abc.abstractmethod
+    def oracle(self) -> Oracle:
+        """Of the latent structures."""
+
+    @abc.abstractmethod
+    def model(self, seed: int) -> LatentModel:
+        """A model with fresh parameters, float32; a decoder that is trained beforehand or frozen is so here."""
+
+    @abc.abstractmethod
+    def size(self, split: Split) -> int:
+        """How many items a split has."""
+
+    @abc.abstractmethod
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        """Items of a split by number ``[b]``; all batches of a task have the same event shape."""
+
+    @abc.abstractmethod
+    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
+        """``[b, *event]``, padded by ``lengths`` where items have them."""
+
+    @abc.abstractmethod
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        """What the structures of a batch cost."""
+
+    @abc.abstractmethod
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        """What predictions from structures ``[b, *event]`` are worth, one number per item ``[b]``: ``accuracy``, ``structure_accuracy``."""
+
+    @abc.abstractmethod
+    def floor(self, seed: int) -> Mapping[str, float]:
+        """What is reached without structure: the largest class, or a model that sees the inputs alone."""
+
+    @abc.abstractmethod
+    def ceiling(self, seed: int) -> Mapping[str, float]:
+        """What is reached with the true structures, or with the exact gradient where nobody knows them."""
+
+    def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
+        """For the optimiser: encoder and decoder, with rates of their own where a task has two."""
+        return [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad], "lr": rate}]
+
+    def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor] | None:
+        """What is added to the loss as a function of the scores ``[b, *event] -> [b]``, such as a divergence; None where nothing is."""
+        return None
+
+    @torch.no_grad()
+    def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
+        """Means over a split: at the best structures, and with the prefix ``relaxed_`` at the marginals where there are such."""
+        items = torch.arange(self.size(split))
+        batches = [self.batch(split, part) for part in items.split(EVALUATED)]
+        found: dict[str, list[Tensor]] = {}
+        for batch in batches:
+            scores = self.scores(model, batch)
+            points = {"": self.oracle.argmax(scores)}
+            if isinstance(self.oracle, MarginalOracle) and self.loss(model, batch).inside_hull:
+                points["relaxed_"] = self.oracle.marginals(scores)
+            for prefix, point in points.items():
+                for metric, values in self.judge(model, batch, point).items():
+                    if not prefix or metric == "accuracy":
+                        found.setdefault(prefix + metric, []).append(values.double())
+        return {metric: float(torch.cat(values).mean()) for metric, values in found.items()}
+
+
+EVALUATED = 500
+"""Items that are evaluated together."""
