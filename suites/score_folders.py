@@ -1,4 +1,4 @@
-"""Where real score files are looked for."""
+"""Where real score files, and the data of tasks, are looked for."""
 
 from __future__ import annotations
 
@@ -22,3 +22,17 @@ def default_data() -> str | None:
         raise ValueError(f"{DATA_VARIABLE} is {chosen!r}, which is no folder; set it to the folder of the score files, or unset it")
     folders = [chosen or "" if folder == f"${DATA_VARIABLE}" else folder for folder in DATA_FOLDERS]
     return next((folder for folder in folders if folder and Path(folder).is_dir()), None)
+
+
+TASK_VARIABLE = "STRUCTGRAD_TASK_DATA"
+
+TASK_FOLDERS: tuple[str, ...] = (f"${TASK_VARIABLE}", "./data", "../shared/data")
+"""Where the data of tasks is looked for: each kind in a folder of its own, such as ``listops``."""
+
+
+def task_file(name: str) -> Path | None:
+    """A file of a task's data, such as ``listops/train_4000.tsv``, in the first of `TASK_FOLDERS` that holds it; None where none does."""
+    chosen = os.environ.get(TASK_VARIABLE)
+    folders = [chosen or "" if folder == f"${TASK_VARIABLE}" else folder for folder in TASK_FOLDERS]
+    found = (Path(folder) / name for folder in folders if folder)
+    return next((path for path in found if path.is_file()), None)

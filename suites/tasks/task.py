@@ -121,6 +121,10 @@ class Task(abc.ABC):
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """What is reached with the true structures, or with the exact gradient where nobody knows them."""
 
+    def unavailable(self) -> str | None:
+        """Why the task cannot be run here, as one sentence, such as data that is not there; None where it can."""
+        return None
+
     def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
         """For the optimiser: encoder and decoder, with rates of their own where a task has two."""
         return [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad], "lr": rate}]
