@@ -1,8 +1,8 @@
 """What the tests cost, per file, in CPU time; a run of all of them fails where they have outgrown their budget.
 
 Time on a clock tells how busy a machine is. So CPU seconds are counted, those of child processes too, and divided by how long a fixed piece
-of work takes on the same processors at the same time. Compiling kernels is counted apart: it happens once per machine. ``--costs`` shows
-the table that CONTRIBUTING holds.
+of work takes on the same processors, again and again all along the run: what else a processor does slows both alike. Compiling kernels is
+counted apart: it happens once per machine. ``--costs`` shows the table that CONTRIBUTING holds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ BUDGET = 620.0
 
 REFERENCE = 0.04
 
+OFTEN = 10.0
+"""Seconds from one look at the pace to the next."""
+
+SLACK = 1.5
+"""A run fails beyond this multiple of the budget: the same tests were seen to take from .9 to 1.3 of it on processors of two kinds."""
+
 COMPILING = "compiling kernels"
 
 
@@ -30,9 +36,13 @@ class Costs:
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
         self.paces = [pace()]
+        self.looked = time.monotonic()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if time.monotonic() > self.looked + OFTEN:
+            self.paces.append(pace())
+            self.looked = time.monotonic()
         start, compiled = _cpu_seconds(), self.seconds[COMPILING]
         try:
             return (yield)
@@ -87,12 +97,12 @@ class Bill:
         if self.own is not None:
             self.seconds.update(self.own.seconds)
             self.paces += self.own.paces
-        if self.spent() > 1.25 * BUDGET and session.exitstatus == pytest.ExitCode.OK and _whole(self.config):
+        if self.spent() > SLACK * BUDGET and session.exitstatus == pytest.ExitCode.OK and _whole(self.config):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def spent(self) -> float:
         """CPU seconds of the tests at the reference's pace, without the compiler's."""
-        pace = statistics.median(self.paces) / REFERENCE if self.paces else 1.0
+        pace = statistics.fmean(self.paces) / REFERENCE if self.paces else 1.0
         return (sum(self.seconds.values()) - self.seconds[COMPILING]) / pace
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -101,9 +111,9 @@ class Bill:
             f"tests took {sum(self.seconds.values()) - self.seconds[COMPILING]:.0f} CPU s ({spent:.0f} at the reference's pace; "
             f"their budget is {BUDGET:.0f}), and compiling kernels {self.seconds[COMPILING]:.0f}"
         )
-        if spent > 1.25 * BUDGET and _whole(self.config):
+        if spent > SLACK * BUDGET and _whole(self.config):
             terminalreporter.write_line(
-                "error: that is over the budget by more than a quarter; shrink what grew (--costs lists files), mark large forms `sweep`, "
+                "error: that is over the budget by more than half; shrink what grew (--costs lists files), mark large forms `sweep`, "
                 "or raise BUDGET in tests/costs.py and say why",
                 red=True,
             )
@@ -126,7 +136,7 @@ def pace() -> float:
             sorted(range(number % 50), key=lambda index: -index)
         return time.process_time() - start
 
-    return statistics.median(work() for _ in range(5))
+    return statistics.median(work() for _ in range(3))
 
 
 def _cpu_seconds() -> float:
