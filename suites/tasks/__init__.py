@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from ...oracles.registry import unknown
+from ...oracles import registry
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
 __all__ = ["TASKS", "Batch", "LatentModel", "Split", "Task", "TaskLoss", "make_task"]
@@ -15,18 +16,32 @@ TASKS: dict[str, str] = {
 """Where every task is, by name; modules are imported when they are asked for."""
 
 
+class _Modules(Mapping[str, type[Task]]):
+    """The classes of `TASKS`, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> type[Task]:
+        module, _, attribute = TASKS[name].partition(":")
+        found: type[Task] = getattr(import_module(f".{module}", __name__), attribute)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(TASKS)
+
+    def __len__(self) -> int:
+        return len(TASKS)
+
+
 def make_task(name: str) -> Task:
-    """A task by name.
+    """The task of a name such as ``clusters[start=pretrained]``, ``my_module:MyTask`` or ``./my_file.py:MyTask``.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name, an option that the task does not take, or an object that is no task.
 
     Example:
-        >>> make_task("clusters").steps
-        500
+        >>> make_task("clusters[clusters=4]").oracle
+        Categorical()
     """
-    if name not in TASKS:
-        raise ValueError(unknown(name, TASKS, "task"))
-    module, _, attribute = TASKS[name].partition(":")
-    task: Task = getattr(import_module(f".{module}", __name__), attribute)()
+    task = registry.build(name, _Modules(), "task")
+    if not isinstance(task, Task):
+        raise ValueError(f"got {name!r}, a {type(task).__name__}; expected a task")
     return task

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from ...oracles import Categorical
+from ...oracles.options import Count, NonNegative
 from .task import EVALUATED, Batch, LatentModel, Split, Task, TaskLoss
-from .training import fit
+from .training import descend, fit
+
+PRETRAINED = 200
+"""Steps over all labelled points."""
 
 SPLITS: dict[Split, int] = {"train": 0, "validation": 1, "test": 2}
 
@@ -28,21 +32,32 @@ class Clusters(Task):
     The encoder is linear, the decoder bilinear in cluster and point. Structures are categories; their quality is the V-measure of the
     clustering by the encoder's best category.
 
+    Of five ways to train through a discrete choice, three are estimators: noise (``rloo``, ``st_gumbel``, ``perturb_and_map``), surrogate
+    gradients (``ste``, ``spigot``) and relaxation (``structured_attention``, ``sparsemap``). The other two are options here, for any
+    estimator: an encoder that was trained beforehand on points whose cluster is known (with the estimator ``frozen`` it stays so, a
+    pipeline), and one that is trained along on them, with a second loss.
+
     Args:
         clusters: K. ``features``: d. ``train, heldout``: points to learn from, and of validation and test each.
+        start: ``pretrained`` trains the encoder on the labelled points first.
+        auxiliary: weight of the mean cross-entropy of labelled points.
+        labelled: so many of the training points have a known cluster; they count for the two options above only.
 
     References:
         Mihaylova, Niculae & Martins 2020, "Understanding the mechanics of SPIGOT: surrogate gradients for latent structure learning",
         section 5.1.
     """
 
-    clusters: int = 10
-    features: int = 20
-    train: int = 5000
-    heldout: int = 2000
-    steps: int = 500
+    clusters: Count = 10
+    features: Count = 20
+    train: Count = 5000
+    heldout: Count = 2000
+    start: Literal["fresh", "pretrained"] = "fresh"
+    auxiliary: NonNegative = 0.0
+    labelled: Count = 200
+    steps: Count = 500
     rates: tuple[float, ...] = (0.005, 0.02, 0.05)
-    batch_size: int = 128
+    batch_size: Count = 128
 
     name: ClassVar[str] = "clusters"
     summary: ClassVar[str] = "latent clusters with a linear classifier each"
@@ -59,27 +74,39 @@ class Clusters(Task):
     def model(self, seed: int) -> LatentModel:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return LatentModel(nn.Linear(self.features, self.clusters), Experts(self.clusters, self.features))
+            model = LatentModel(nn.Linear(self.features, self.clusters), Experts(self.clusters, self.features))
+        if self.start == "pretrained":
+            points, known = _points(self, "train"), min(self.labelled, self.train)
+            x, z = points.x[:known], points.z[:known]
+            descend(model.encoder, lambda: cross_entropy(model.encoder(x), z), steps=PRETRAINED, rate=0.02)
+        return model
 
     def batch(self, split: Split, items: Tensor) -> Batch:
         points = _points(self, split)
-        return Batch((points.x[items],), points.y[items], None, one_hot(points.z[items], self.clusters).float())
+        known = items < self.labelled if split == "train" else torch.zeros_like(items, dtype=torch.bool)
+        return Batch((points.x[items], known), points.y[items], None, one_hot(points.z[items], self.clusters).float())
 
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
-        scores: Tensor = model.encoder(*batch.inputs)
+        scores: Tensor = model.encoder(batch.inputs[0])
         return scores
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
-        (x,), y = batch.inputs, batch.labels
+        x, y = batch.inputs[0], batch.labels
 
-        def cross_entropy(z: Tensor) -> Tensor:
+        def of_label(z: Tensor) -> Tensor:
             logits = model.decoder(x, z)
             return binary_cross_entropy_with_logits(logits, y.expand_as(logits), reduction="none")
 
-        return TaskLoss(cross_entropy, "cross_entropy")
+        return TaskLoss(of_label, "cross_entropy")
+
+    def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor] | None:
+        gold, weight = batch.gold, self.auxiliary * self.train / min(self.labelled, self.train)
+        if not weight or gold is None:
+            return None
+        return lambda scores: -weight * torch.where(batch.inputs[1], (scores.log_softmax(-1) * gold).sum(-1), 0)
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        return {"accuracy": ((model.decoder(*batch.inputs, structure) > 0) == (batch.labels > 0.5)).float()}
+        return {"accuracy": ((model.decoder(batch.inputs[0], structure) > 0) == (batch.labels > 0.5)).float()}
 
     @torch.no_grad()
     def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
@@ -139,17 +166,16 @@ class Points(NamedTuple):
 
 
 def _points(task: Clusters, split: Split) -> Points:
-    return _drawn(replace(task, steps=0, rates=(), batch_size=1), split)
+    return _drawn(task.clusters, task.features, task.size(split), split)
 
 
 @functools.lru_cache(maxsize=12)
-def _drawn(task: Clusters, split: Split) -> Points:
+def _drawn(clusters: int, features: int, size: int, split: Split) -> Points:
     """The same centres and classifiers in all splits."""
     world, generator = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1 + SPLITS[split])
-    centres = torch.randn(task.clusters, task.features, generator=world)
-    weights = torch.randn(task.clusters, task.features, generator=world)
-    z = torch.randint(task.clusters, (task.size(split),), generator=generator)
-    x = centres[z] + torch.randn(len(z), task.features, generator=generator)
+    centres, weights = torch.randn(clusters, features, generator=world), torch.randn(clusters, features, generator=world)
+    z = torch.randint(clusters, (size,), generator=generator)
+    x = centres[z] + torch.randn(size, features, generator=generator)
     return Points(x, z, ((weights[z] * (x - centres[z])).sum(-1) > 0).float())
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...oracles.base import MarginalOracle, Oracle
+from ...oracles.options import Configured, Count, Positive
 
 Split = Literal["train", "validation", "test"]
 
@@ -60,7 +61,7 @@ class TaskLoss:
         return self.call(structure)
 
 
-class Task(abc.ABC):
+class Task(Configured, abc.ABC):
     """A problem of learning with a latent structure; a concrete one is a frozen dataclass of sizes.
 
     Everything that it gives is a function of its sizes and of seeds. Losses of structures and of points between them are one formula, so
@@ -79,10 +80,10 @@ class Task(abc.ABC):
     version: ClassVar[int] = 1
     structured: ClassVar[str] = ""
 
-    steps: int = 500
+    steps: Count = 500
     rates: tuple[float, ...] = (0.01,)
-    batch_size: int = 128
-    clip: float = 5.0
+    batch_size: Count = 128
+    clip: Positive = 5.0
 
     @property
     @abc.abstractmethod

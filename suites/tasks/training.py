@@ -53,10 +53,16 @@ def train(task: Task, estimator: Estimator[Any], *, rate: float, seed: int, step
 
 
 def fit(module: nn.Module, loss: Callable[[Tensor], Tensor], task: Task, *, rate: float, seed: int) -> None:
-    """Train a module without latent structure on a task's data by Adam; the loss is of the numbers of a batch's items."""
-    optimiser, draw = torch.optim.Adam(module.parameters(), lr=rate), order(task, seed, task.size("train"))
-    for _ in range(task.steps):
+    """Train a module without latent structure on a task's data, for as long as the task; the loss is of the numbers of a batch's items."""
+    draw = order(task, seed, task.size("train"))
+    descend(module, lambda: loss(draw()), steps=task.steps, rate=rate, clip=task.clip)
+
+
+def descend(module: nn.Module, loss: Callable[[], Tensor], *, steps: int, rate: float, clip: float = 5.0) -> None:
+    """Train a module without latent structure by Adam."""
+    optimiser = torch.optim.Adam(module.parameters(), lr=rate)
+    for _ in range(steps):
         optimiser.zero_grad()
-        loss(draw()).backward()
-        nn.utils.clip_grad_norm_(module.parameters(), task.clip)
+        loss().backward()
+        nn.utils.clip_grad_norm_(module.parameters(), clip)
         optimiser.step()
