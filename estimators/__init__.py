@@ -12,6 +12,7 @@ from .categories.gumbel_rao import GappedStraightThrough, GumbelRao
 from .categories.reinmax import ReinMax, ReinMaxRao
 from .exact import ExactMarginalisation
 from .identity import Identity, PerturbedIdentity
+from .layer import StructuredLayer, train_step
 from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_noise
 from .perturbation.gumbel import GumbelSoftmax, StraightThroughGumbel
 from .perturbation.gumbel_crf import GumbelCRF, StraightThroughGumbelCRF
@@ -230,6 +231,7 @@ __all__ = [
     "StraightThroughMarginals",
     "StraightThroughTopK",
     "StructuredAttention",
+    "StructuredLayer",
     "SumAndSample",
     "SumOfGamma",
     "TopKSparsemax",
@@ -251,6 +253,7 @@ __all__ = [
     "smoothed_maximum",
     "sparsemap_loss",
     "structured_perceptron",
+    "train_step",
 ]
 
 

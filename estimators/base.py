@@ -17,7 +17,7 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final
 
@@ -37,6 +37,9 @@ For what needs values only, integers and booleans are values too: ``lambda z: (z
 """
 
 Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse"]
+
+NOTHING = torch.empty(0)
+"""What was seen of no rows."""
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
 
@@ -83,11 +86,7 @@ def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(method)
     def checked(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
         given = dict(zip(parameters, args, strict=False)) | named
-        check_call(self.name, **{name: value for name, value in given.items() if name in ASKED})
-        oracle, scores = given["oracle"], given["scores"]
-        reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
-        if reason is not None:
-            raise ValueError(f"{reason}; choose another pair")
+        self._refuse(**{name: value for name, value in given.items() if name in ASKED})
         return method(self, *args, **named)
 
     return checked
@@ -158,6 +157,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         unbiased: whether the estimate is unbiased for its objective, for every loss.
         deterministic: whether it draws no random numbers.
         inside_hull: whether the loss is evaluated at points that are no structures.
+        state: the options that `observed` changes; training starts with what they are given as.
         version: raised when a change moves the measured values.
     """
 
@@ -168,6 +168,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     unbiased: ClassVar[bool] = False
     deterministic: ClassVar[bool] = False
     inside_hull: ClassVar[bool] = False
+    state: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
 
     @property
@@ -207,6 +208,32 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         """The estimator in the state in which it is measured: itself, where it has no state."""
         return self
 
+    # What training asks for besides; `StructuredLayer` and `train_step` call all of it. Without state, none of it is to be written.
+
+    def observed(self, values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Self:
+        """The estimator after it has seen a batch of what it gave: itself, where it has no `state`.
+
+        Args:
+            values: ``[rows]``, of its surrogate; empty where they are not known.
+            estimates: ``[rows, *event]``, the gradient that went to the scores, up to a factor; empty where it is not known.
+        """
+        return self
+
+    def prepared(self, oracle: O, event_shape: tuple[int, ...] | None, generator: torch.Generator) -> Self:
+        """The estimator with the modules that it learns along, fresh, for scores of this shape: itself, where it learns none."""
+        return self
+
+    def rounds(self, loss: Loss, oracle: O, scores: Callable[[], Tensor], *, generator: torch.Generator) -> Iterator[Tensor]:
+        """The surrogates of one training step, each ``[*batch]``: one, or one for every step of the optimiser on the same samples.
+
+        Args:
+            loss: as for `surrogate`.
+            oracle: an instance of everything in `needs`.
+            scores: gives ``[*batch, *event]`` with the model's parameters as they are; called once for each surrogate.
+            generator: the only source of randomness.
+        """
+        yield self.surrogate(loss, oracle, scores(), generator=generator)
+
     @final
     def incompatibility(self, oracle: Oracle, event_shape: tuple[int, ...] | None = None) -> str | None:
         """Why this estimator cannot serve an oracle, or its scores of a shape; None where it can."""
@@ -216,6 +243,15 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         if event_shape is None:
             return None
         return self._out_of_reach(oracle, event_shape) or self._limitation(oracle, event_shape)
+
+    @final
+    def _refuse(self, **given: Any) -> None:
+        """ValueError where the arguments of an estimate are not what they have to be, or the oracle cannot be served with such scores."""
+        check_call(self.name, **given)
+        oracle, scores = given["oracle"], given["scores"]
+        reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
+        if reason is not None:
+            raise ValueError(f"{reason}; choose another pair")
 
     def _out_of_reach(self, oracle: Oracle, event_shape: tuple[int, ...]) -> str | None:
         """Why the sums over structures that it needs cannot be had of scores of this shape, in the words of the oracle."""

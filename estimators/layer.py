@@ -2,43 +2,226 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..oracles.base import Oracle
-from .base import Estimator, Loss, PathwiseEstimator
+from .. import estimators
+from ..oracles.base import MarginalOracle, Oracle
+from .base import NOTHING, Estimator, Loss, PathwiseEstimator
+
+Evaluation = Literal["argmax", "relaxed"]
+
+
+@dataclasses.dataclass(eq=False)
+class Seen:
+    """What one training call gave, for `Estimator.observed`; it waits here until the next call, because estimates come with `backward`."""
+
+    values: Tensor = NOTHING
+    estimates: Tensor = NOTHING
 
 
 class StructuredLayer(nn.Module):
-    """An oracle with an estimator of the gradient through its structures.
+    """An oracle with an estimator of the gradient through its structures: what a network trains on, whichever estimator it is.
+
+    In training, `surrogate` serves every estimator and `forward` those that are pathwise; `train_step` is a whole step. The layer draws its
+    own random numbers and holds the estimator's state: what a training call gave (the values of the surrogate, the estimates that went to
+    the scores) is observed at the next one, so after use, or when the state is saved. Nothing is observed in evaluation, or without
+    gradients. `state_dict` has the state and the generator's, so that a run goes on bit for bit; `parameters` has those of what the
+    estimator learns along, such as a baseline, and they go to the optimiser with the model's.
 
     Args:
         oracle: of the structures.
-        estimator: which gradient.
-        seed: of all random numbers that training draws.
+        estimator: which gradient, or its name.
+        seed: of all random numbers: those that training draws, and the first parameters of a baseline.
+        event_shape: of the scores of one item; asked for by an estimator that learns a baseline along.
+        evaluation: what `forward` gives in `eval()`: the best structure, or a relaxed one, which is the estimator's own where that is
+            deterministic and lies in the hull, as SparseMAP's, and else the marginals.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> layer = StructuredLayer(Subset(2), "reinforce_running_mean", seed=1)
+        >>> scores, target = torch.nn.Parameter(torch.zeros(4)), torch.tensor([1.0, 0.0, 0.0, 1.0])
+        >>> optimiser = torch.optim.Adam([scores, *layer.parameters()], lr=0.1)
+        >>> for _ in range(60):
+        ...     values = train_step(layer, optimiser, lambda: scores.expand(8, 4), lambda z: 7 + (z - target).square().sum(-1))
+        >>> layer.eval()(scores), layer.estimator.mean > 6
+        (tensor([1., 0., 0., 1.]), True)
     """
 
-    def __init__(self, oracle: Oracle, estimator: Estimator[Any], *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        oracle: Oracle,
+        estimator: Estimator[Any] | str,
+        *,
+        seed: int = 0,
+        event_shape: tuple[int, ...] | None = None,
+        evaluation: Evaluation = "argmax",
+    ) -> None:
         super().__init__()
-        self.oracle, self.estimator = oracle, estimator
+        chosen = estimators.make_estimator(estimator) if isinstance(estimator, str) else estimator
+        reason = chosen.incompatibility(oracle, event_shape)
+        if reason is not None:
+            raise ValueError(f"{reason}; choose another pair")
+        self.oracle, self.evaluation = oracle, evaluation
         self.generator = torch.Generator().manual_seed(seed)
+        self.estimator: Estimator[Any] = chosen.prepared(oracle, event_shape, self.generator)
+        self.learnt = nn.ModuleDict(_modules(self.estimator))
+        self._seen: list[Seen] = []
+        self._check_evaluation()
 
     def forward(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """A structure ``[*batch, *event]``: differentiable in training, the best one in evaluation."""
-        padded = scores if lengths is None else self.oracle.pad(scores, lengths)
-        if not self.training:
-            return self.oracle.argmax(padded)
+        """A structure ``[*batch, *event]``: differentiable in training, for estimators that are pathwise; see ``evaluation`` else.
+
+        Args:
+            scores: ``[*batch, *event]``.
+            lengths: of the items, where they differ; what lies beyond is 0 in the structure, and has no gradient.
+        """
+        if not self.training and not self._own_relaxation:
+            evaluate = self.oracle.argmax if self.evaluation == "argmax" else self.oracle.marginals  # type: ignore[attr-defined]
+            structure: Tensor = evaluate(scores, lengths=lengths)
+            return structure
         if not isinstance(self.estimator, PathwiseEstimator):
-            raise ValueError(f"`{self.estimator.name}` gives no structure; train with `surrogate` or `train_step`")
-        return self.estimator.structure(self.oracle, padded, generator=self.generator)
+            raise ValueError(
+                f"`{self.estimator.name}` got forward() in training; expected a pathwise estimator, such as ste or simple, "
+                "which hands on a structure with a gradient: train with `surrogate` or `train_step`"
+            )
+        theta, seen = self._begin(scores, lengths)
+        structure = self.estimator.structure(self.oracle, theta, generator=self._generator(scores))
+        self._keep(seen)
+        return structure if lengths is None else self._cut(structure, scores, lengths)
 
     def surrogate(self, loss: Loss, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """``[*batch]``: the objective's estimate, whose gradient in scores and decoder is what training follows."""
-        padded = scores if lengths is None else self.oracle.pad(scores, lengths)
-        return self.estimator.surrogate(loss, self.oracle, padded, generator=self.generator)
+        """``[*batch]``: the objective's estimate, whose gradient in scores and decoder is what training follows.
+
+        Args:
+            loss: maps structures ``[..., *batch, *event]`` to ``[..., *batch]``; what lies beyond the lengths is 0 in them.
+            scores: ``[*batch, *event]``.
+            lengths: of the items, where they differ.
+        """
+        theta, seen = self._begin(scores, lengths)
+        value = self.estimator.surrogate(self._inside(loss, scores, lengths), self.oracle, theta, generator=self._generator(scores))
+        self._keep(seen, value)
+        return value
+
+    def rounds(self, loss: Loss, scores: Callable[[], Tensor], *, lengths: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Scores and surrogate of every step of the optimiser that one set of samples serves: one, but for estimators with inner steps."""
+        first = scores()
+        theta, seen = self._begin(first, lengths)
+        given, waiting = [first], [theta]
+
+        def padded() -> Tensor:
+            if waiting:
+                return waiting.pop()
+            given.append(scores())
+            return self._padded(given[-1], lengths)
+
+        inside, generator = self._inside(loss, first, lengths), self._generator(first)
+        for number, surrogate in enumerate(self.estimator.rounds(inside, self.oracle, padded, generator=generator)):
+            if number == 0:
+                self._keep(seen, surrogate)
+            yield given[-1], surrogate
+
+    # The state.
+
+    def _begin(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Seen | None]:
+        """Padded scores, and where what this call gives is to be kept: None where it is not."""
+        theta = self._padded(scores, lengths)
+        if not (self.estimator.state and self.training and torch.is_grad_enabled()):
+            return theta, None
+        self._observe()
+        seen = Seen()
+        if theta.requires_grad:
+            theta = theta.view_as(theta)
+            theta.register_hook(lambda estimate: self._keep_estimates(seen, estimate))
+        return theta, seen
+
+    def _keep(self, seen: Seen | None, value: Tensor = NOTHING) -> None:
+        """After a call that did not fail."""
+        if seen is not None:
+            seen.values = value.detach().flatten().clone()
+            self._seen.append(seen)
+
+    def _keep_estimates(self, seen: Seen, estimate: Tensor) -> None:
+        """Once for each call, whenever its gradient comes."""
+        if seen.estimates is NOTHING:
+            rows = estimate.detach().reshape(-1, *estimate.shape[estimate.ndim - self.oracle.event_ndim :])
+            seen.estimates = rows.clone()
+            if not any(seen is other for other in self._seen):
+                self._seen.append(Seen(estimates=seen.estimates))
+
+    def _observe(self) -> None:
+        while self._seen:
+            seen = self._seen.pop(0)
+            self.estimator = self.estimator.observed(seen.values, seen.estimates)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The estimator's state after all that it has seen, and that of the generator."""
+        self._observe()
+        return {
+            "estimator": self.estimator.name,
+            "state": {name: getattr(self.estimator, name) for name in self.estimator.state},
+            "generator": self.generator.get_state(),
+            "device": str(self.generator.device),
+        }
+
+    def set_extra_state(self, state: Any) -> None:
+        """Go on from what `get_extra_state` gave."""
+        if state["estimator"] != self.estimator.name:
+            raise ValueError(
+                f"`StructuredLayer` got the state of the estimator {state['estimator']}; expected that of {self.estimator.name}: "
+                "make the layer with the estimator that was saved"
+            )
+        self._seen.clear()
+        if state["state"]:
+            options: Any = self.estimator
+            self.estimator = dataclasses.replace(options, **state["state"])
+        self.generator = torch.Generator(state["device"])
+        self.generator.set_state(state["generator"].cpu())
+
+    # The parts of a call.
+
+    def _generator(self, scores: Tensor) -> torch.Generator:
+        """The generator, on the device of the scores: on another one it starts anew, from a seed that the last one draws."""
+        if self.generator.device != scores.device and isinstance(scores, Tensor):
+            seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
+            self.generator = torch.Generator(scores.device).manual_seed(int(seed))
+        return self.generator
+
+    def _padded(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+        return scores if lengths is None else self.oracle.pad(scores, lengths)
+
+    def _inside(self, loss: Loss, scores: Tensor, lengths: Tensor | None) -> Loss:
+        """The loss, which sees what lies within the lengths."""
+        return loss if lengths is None else lambda z: loss(self._cut(z, scores, lengths))
+
+    def _cut(self, structure: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        inside = self.oracle._inside(self.oracle._event(scores), lengths).expand_as(scores)
+        return self.oracle._cut(structure, inside)
+
+    @property
+    def _own_relaxation(self) -> bool:
+        """Whether what `forward` gives in evaluation is what it gives in training."""
+        own = isinstance(self.estimator, PathwiseEstimator) and self.estimator.deterministic and self.estimator.inside_hull
+        return self.evaluation == "relaxed" and own
+
+    def _check_evaluation(self) -> None:
+        if self.evaluation not in ("argmax", "relaxed"):
+            raise ValueError(f'`StructuredLayer` got evaluation={self.evaluation!r}; expected "argmax" or "relaxed"')
+        if self.evaluation == "relaxed" and not self._own_relaxation and not isinstance(self.oracle, MarginalOracle):
+            raise ValueError(
+                f"`StructuredLayer` got evaluation='relaxed' for {self.estimator.name} and the oracle {self.oracle.name}; expected "
+                "an oracle with marginals or a deterministic relaxation, such as sparsemap: choose evaluation='argmax'"
+            )
+
+
+def _modules(estimator: Estimator[Any]) -> dict[str, nn.Module]:
+    """Those among the options of an estimator, by name."""
+    names: list[str] = [option.name for option in dataclasses.fields(estimator)] if dataclasses.is_dataclass(estimator) else []
+    return {name: module for name in names if isinstance(module := getattr(estimator, name), nn.Module)}
 
 
 def train_step(  # noqa: PLR0913
@@ -53,21 +236,61 @@ def train_step(  # noqa: PLR0913
 ) -> Tensor:
     """One step of training, the same for every estimator: ``[*batch]``, the values of the surrogate.
 
+    It is ``layer.surrogate(...).mean().backward()`` and a step of the optimiser, and for estimators with inner steps (PPO) as many steps on
+    the same samples.
+
+    A regulariser is a term that is known exactly as a function of the scores. Its gradient is added to the estimate, which is the whole
+    gradient of ``E_{z∼p_θ} L(z) + R(θ)`` wherever L does not look at the scores itself: the entropy bonus ``−w H(p_θ)`` and the divergence
+    ``KL(p_θ ‖ prior)`` of an evidence lower bound are such terms, of `Oracle.entropy` and `Oracle.kl`, whatever the estimator. A loss that
+    reads the scores beside the structure has a gradient there which estimators do not give; write such a term as a regulariser.
+
     Args:
         layer: in training mode.
         optimiser: of encoder, decoder and the layer's own parameters.
         scores: gives ``[*batch, *event]`` with the parameters as they are; called once for each inner step.
         loss: of structures, with the parameters as they are.
         lengths: of the items, where they differ.
-        regulariser: ``[*batch]``, of the scores, which is added to the loss: an entropy bonus, or a Kullback–Leibler divergence.
+        regulariser: ``[*batch]``, of the scores as they were given, which is added to the loss.
         clip: the longest gradient, over all parameters of the optimiser.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> layer, data = StructuredLayer(Categorical(), "rloo[num_samples=4]"), torch.tensor([0.5, 0.3, 0.2])  # p(x|z) of the x seen
+        >>> scores, prior = torch.nn.Parameter(torch.zeros(16, 3)), torch.zeros(3)
+        >>> optimiser = torch.optim.Adam([scores, *layer.parameters()], lr=0.05)
+        >>> for _ in range(300):  # minus an evidence lower bound
+        ...     values = train_step(
+        ...         layer,
+        ...         optimiser,
+        ...         lambda: scores,
+        ...         lambda z: -(z @ data.log()),
+        ...         regulariser=lambda theta: layer.oracle.kl(theta, prior),
+        ...     )
+        >>> posterior = layer.oracle.marginals(scores.detach()).mean(0)
+        >>> bool((posterior - data).abs().max() < 0.03)  # under a uniform prior it is in proportion to p(x|z)
+        True
     """
-    optimiser.zero_grad()
-    theta = scores()
-    values = layer.surrogate(loss, theta, lengths=lengths)
-    total = values if regulariser is None else values + regulariser(theta)
-    total.mean().backward()
-    if clip is not None:
-        nn.utils.clip_grad_norm_([parameter for group in optimiser.param_groups for parameter in group["params"]], clip)
-    optimiser.step()
-    return values.detach()
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    _check_step(layer, parameters)
+    values = None
+    for theta, surrogate in layer.rounds(loss, scores, lengths=lengths):
+        total = surrogate if regulariser is None else surrogate + regulariser(theta)
+        optimiser.zero_grad()
+        total.mean().backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(parameters, clip)
+        optimiser.step()
+        values = surrogate.detach() if values is None else values
+    assert values is not None
+    return values
+
+
+def _check_step(layer: StructuredLayer, parameters: list[Tensor]) -> None:
+    if not layer.training:
+        raise ValueError("`train_step` got a layer in evaluation; expected one in training: call layer.train() first")
+    known = {id(parameter) for parameter in parameters}
+    if any(parameter.requires_grad and id(parameter) not in known for parameter in layer.parameters()):
+        raise ValueError(
+            f"`train_step` got an optimiser without the parameters that {layer.estimator.name} learns along; "
+            "expected them with the model's: add layer.parameters()"
+        )

@@ -13,6 +13,7 @@ from ...oracles.base import inner
 from ...oracles.capabilities import PolicyOracle
 from ...oracles.options import Count, NonNegative
 from ..base import Loss, evaluate
+from ..score_function.learned import SmallNetwork, parts_of
 from .reinforce import StepScoreFunction, Walks
 
 WARM_UP = 64
@@ -25,8 +26,9 @@ class StepLearned(StepScoreFunction):
 
     The surrogate carries the regression ``λ (1/N) Σ_i Σ_t (L(z_i) − v(s_t))²`` over the states that were visited: it adds a gradient in the
     parameters of the network, and changes neither the surrogate's value nor its gradient in the scores. Unbiased for every network, because
-    a value knows the scores and the state and not the action. Without a network, the baseline is 0 until `warmed_up` has fitted the
-    mean loss of every state from 64 samples at the scores that it is given.
+    a value knows the scores and the state and not the action. Without a network, the baseline is 0 until `prepared` has made a small one
+    to be trained along, as a `StructuredLayer` asks for, or `warmed_up` has fitted the mean loss of every state from 64 samples at the
+    scores that it is given.
 
     Cost: that of REINFORCE, and one pass through the network and back.
 
@@ -93,6 +95,13 @@ class StepLearned(StepScoreFunction):
             return carrier
         errors = (walks.over_parts(walks.losses) - baselines).square().expand_as(walks.samples)
         return carrier + self.regression_weight * inner(walks.samples, errors, walks.oracle.event_ndim).mean(0)
+
+    def prepared(self, oracle: PolicyOracle, event_shape: tuple[int, ...] | None, generator: torch.Generator) -> Self:
+        """The estimator with a fresh network for scores of this shape; itself where it has a module, or values."""
+        if self.module is not None or self.values:
+            return self
+        parts = parts_of(self.name, oracle, event_shape)
+        return replace(self, module=SmallNetwork(parts, generator, tuple(parts.shape[:-1])))
 
     def warmed_up(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
         """The estimator with the mean loss of every state at these scores; itself where it has a network or the batch is empty."""

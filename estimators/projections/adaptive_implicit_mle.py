@@ -11,6 +11,7 @@ from torch import Tensor
 from ...oracles.base import Oracle
 from ...oracles.options import Count, Decay, NonNegative, Positive
 from ..base import (
+    NOTHING,
     Evaluations,
     Loss,
     Objective,
@@ -29,14 +30,10 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle]):
     symmetric. The norms are those of the free parts of one row (the authors' are of a whole batch: here rows are independent), so that
     scaling γ, as a reduction of the losses does, scales the estimate and changes nothing else.
 
-    The state is a value: `updated` returns a new estimator. In training::
+    The state is a value: `observed` returns a new estimator, and a `StructuredLayer` holds the last one. Measured after 64 updates, and
+    then frozen, so that replicates are independent.
 
-        estimates = estimator.gradient(loss, oracle, scores, generator=generator)
-        estimator = estimator.updated(estimates)
-
-    Measured after 64 updates, and then frozen, so that replicates are independent.
-
-    Cost: three argmax per sample, two where not symmetric; one noise tensor and one loss gradient per sample; one host copy per `updated`.
+    Cost: three argmax per sample, two where not symmetric; one noise tensor and one loss gradient per sample; one host copy per `observed`.
 
     Args:
         beta: β. The authors start at 0, where estimates are 0, and so the number of non-zeros raises it; here it starts at 1, a step as
@@ -61,7 +58,7 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle]):
         >>> estimator, generator = AdaptiveImplicitMLE(beta=0.0, step_size=0.05), torch.Generator().manual_seed(0)
         >>> for _ in range(200):
         ...     estimates = estimator.gradient(loss, Categorical(), scores.expand(64, 3), generator=generator)
-        ...     estimator = estimator.updated(estimates)
+        ...     estimator = estimator.observed(estimates=estimates)
         >>> round(float((estimates != 0).sum(-1).float().mean()))
         1
     """
@@ -79,6 +76,7 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle]):
     name: ClassVar[str] = "aimle"
     references: ClassVar[tuple[str, ...]] = ("minervini2023adaptive",)
     objective: ClassVar[Objective] = "perturbed"
+    state: ClassVar[tuple[str, ...]] = ("beta", "nonzeros")
 
     @property
     def scale(self) -> float:
@@ -88,8 +86,8 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle]):
         n = self.num_samples
         return Evaluations(losses=n, loss_gradients=n, argmax=(3 if self.symmetric else 2) * n, perturbations=n)
 
-    def updated(self, estimates: Tensor) -> Self:
-        """The estimator after it has seen the estimates ``[rows, *event]`` of a batch; itself after none."""
+    def observed(self, values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Self:
+        """The estimator after it has seen the estimates of a batch; itself after none."""
         if not len(estimates):
             return self
         found = float((estimates != 0).sum()) / len(estimates)
@@ -101,7 +99,7 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle]):
         """The estimator after 64 updates at these scores."""
         state, event = self, scores.shape[scores.ndim - oracle.event_ndim :]
         for _ in range(64):
-            state = state.updated(state.gradient(loss, oracle, scores, generator=generator).reshape(-1, *event))
+            state = state.observed(estimates=state.gradient(loss, oracle, scores, generator=generator).reshape(-1, *event))
         return state
 
     def _draws(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
 from ...oracles.options import Count, Decay
-from ..base import Estimator, Evaluations, Loss, Objective, evaluate
+from ..base import NOTHING, Estimator, Evaluations, Loss, Objective, evaluate
 from .reinforce import Reinforce
 
 
@@ -82,15 +82,11 @@ class ConstantBaseline(Baseline):
 class RunningMeanBaseline(Baseline):
     """REINFORCE minus a running mean of past losses. Unbiased, because the mean is updated *after* use.
 
-    The state is a value: `updated` returns a new estimator. In training::
+    The state is a value: `observed` returns a new estimator, and a `StructuredLayer` holds the last one. (Mixing the current loss in first
+    scales the gradient by ``1 − (1 − decay)/N``, a known error of published code.) Measured after 64 updates, and then frozen, so that
+    replicates are independent.
 
-        surrogate = estimator.surrogate(loss, oracle, scores, generator=generator)
-        estimator = estimator.updated(surrogate.detach())
-
-    (Mixing the current loss in first scales the gradient by ``1 − (1 − decay)/N``, a known error of published code.) Measured after 64
-    updates, and then frozen, so that replicates are independent.
-
-    Cost: that of REINFORCE, and one host copy per `updated`.
+    Cost: that of REINFORCE, and one host copy per `observed`.
 
     Args:
         mean: the running mean before the first update.
@@ -107,7 +103,7 @@ class RunningMeanBaseline(Baseline):
         >>> estimator, generator = RunningMeanBaseline(), torch.Generator().manual_seed(0)
         >>> for _ in range(200):
         ...     surrogate = estimator.surrogate(loss, Categorical(), scores, generator=generator)
-        ...     estimator = estimator.updated(surrogate)
+        ...     estimator = estimator.observed(surrogate)
         >>> 0.5 < estimator.mean < 2.0  # the expected loss is 1.11
         True
     """
@@ -118,15 +114,16 @@ class RunningMeanBaseline(Baseline):
 
     name: ClassVar[str] = "reinforce_running_mean"
     references: ClassVar[tuple[str, ...]] = ("havrylov2019cooperative",)
+    state: ClassVar[tuple[str, ...]] = ("mean",)
 
     def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> float:
         return self.mean
 
-    def updated(self, losses: Tensor) -> Self:
-        """The estimator after it has seen a batch of losses (the values of its surrogate); itself after none."""
-        if not losses.numel():
+    def observed(self, values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Self:
+        """The estimator after it has seen the values of a batch; itself after none."""
+        if not values.numel():
             return self
-        return replace(self, mean=self.decay * self.mean + (1 - self.decay) * float(losses.detach().mean()))
+        return replace(self, mean=self.decay * self.mean + (1 - self.decay) * float(values.detach().mean()))
 
     def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
         """The estimator after 64 updates at these scores, started from the first value; itself where the batch is empty."""
@@ -135,7 +132,7 @@ class RunningMeanBaseline(Baseline):
             return self
         state = replace(self, mean=float(values[0].mean()))
         for value in values[1:]:
-            state = state.updated(value)
+            state = state.observed(value)
         return state
 
 

@@ -31,8 +31,9 @@ class LearnedBaseline(Estimator[SamplingOracle]):
     REINFORCE with the baseline.
 
     The state is in the module, which is yours, and which two estimators may share; estimators are equal where they hold the same module.
-    Without a module the baseline is 0, until `warmed_up` fits a small network to samples at the given scores, and returns an estimator that
-    holds it. That is how the estimator is measured. The weights of the network come from the generator.
+    Without a module the baseline is 0, until `prepared` makes a small network to be trained along, as a `StructuredLayer` asks for, or
+    `warmed_up` fits one to samples at the given scores, which is how the estimator is measured. Either returns an estimator that holds it;
+    its weights come from the generator.
 
     Cost: that of REINFORCE, and the module.
 
@@ -93,6 +94,12 @@ class LearnedBaseline(Estimator[SamplingOracle]):
             )
         return prediction.to(scores.dtype)
 
+    def prepared(self, oracle: SamplingOracle, event_shape: tuple[int, ...] | None, generator: torch.Generator) -> Self:
+        """The estimator with a fresh network for scores of this shape; itself where it has a module."""
+        if self.module is not None:
+            return self
+        return replace(self, module=SmallNetwork(parts_of(self.name, oracle, event_shape), generator))
+
     def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
         """The estimator with a network fitted to losses of samples at these scores; itself where it has a module or the batch is empty."""
         if self.module is not None or not scores.numel():
@@ -106,19 +113,29 @@ class LearnedBaseline(Estimator[SamplingOracle]):
         return replace(self, module=network)
 
 
+def parts_of(name: str, oracle: Oracle, event_shape: tuple[int, ...] | None) -> Tensor:
+    """Which entries of scores a network reads, for the estimator of this name; ValueError where nobody said what shape they have."""
+    if event_shape is None:
+        raise ValueError(f"`{name}` got no event_shape; expected that of the scores, such as (10,), which its network is made for")
+    return oracle.read_mask(event_shape)
+
+
 class SmallNetwork(nn.Module):
-    """A regression with one hidden layer, in float64: ``[*batch, *event]`` to ``[*batch]``; forbidden and ignored parts count as 0."""
+    """A regression with one hidden layer, in float64: ``[*batch, *event]`` to ``[*batch, *outputs]``.
+
+    Forbidden and ignored parts count as 0, and what padding adds to an event is not read.
+    """
 
     location: Tensor
     spread: Tensor
     parts: Tensor
 
-    def __init__(self, parts: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, parts: Tensor, generator: torch.Generator, outputs: tuple[int, ...] = ()) -> None:
         super().__init__()
-        size = parts.numel()
+        size, self.outputs = parts.numel(), outputs
         drawn = random_uniform((), (HIDDEN, size + 1), generator=generator, device=parts.device)
         self.hidden = nn.Parameter((2 * drawn - 1) / math.sqrt(size))
-        self.out = nn.Parameter(torch.zeros(HIDDEN + 1, dtype=torch.float64, device=parts.device))
+        self.out = nn.Parameter(torch.zeros(math.prod(outputs), HIDDEN + 1, dtype=torch.float64, device=parts.device))
         self.register_buffer("parts", parts)
         self.register_buffer("location", self.out.new_zeros(()))
         self.register_buffer("spread", self.out.new_ones(()))
@@ -126,9 +143,12 @@ class SmallNetwork(nn.Module):
     def forward(self, scores: Tensor) -> Tensor:
         """The predicted loss."""
         event_ndim = self.parts.ndim
+        for dim, size in enumerate(self.parts.shape, -event_ndim):
+            scores = scores.narrow(dim, 0, size)
         known = torch.where(self.parts & scores.isfinite(), scores.double(), 0).flatten(scores.ndim - event_ndim)
         hidden = (row_products(known, self.hidden[:, 1:]) + self.hidden[:, 0]).tanh()
-        return self.location + self.spread * (row_products(hidden, self.out[1:].unsqueeze(0)).squeeze(-1) + self.out[0])
+        values = self.location + self.spread * (row_products(hidden, self.out[:, 1:]) + self.out[:, 0])
+        return values.unflatten(-1, self.outputs) if self.outputs else values.squeeze(-1)
 
     def fit(self, scores: Tensor, losses: Tensor) -> None:
         """Least squares on losses ``[N, *batch]``, by a few steps of Adam that start from their mean; the best step is kept.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeVar
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
 from ...oracles.options import Count, Positive, Within
-from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
+from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate, with_gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,9 @@ class ClippedUpdates(Estimator[S]):
 
     As an estimator: samples are drawn at θ, k steps ``θ_{t+1} = θ_t − η g_t`` go over them, and ``ĝ = (1/k) Σ g_t``. The first g is that of
     the score function with a constant baseline, which is unbiased; the later ones look at the samples again, and are biased.
+
+    In training, `rounds` gives a surrogate for each of k steps in the model's parameters. The first carries the gradient of the losses in
+    their own parameters; the later ones know the losses as numbers.
     """
 
     inner_steps: int
@@ -70,6 +74,18 @@ class ClippedUpdates(Estimator[S]):
                 (step,) = torch.autograd.grad(self._clipped(rollout, log_probs, oracle.event_ndim).sum(), leaf)
             theta, total = theta - self.step_size * step, total + step
         return with_gradient(losses.mean(0), scores, total / self.inner_steps)
+
+    def rounds(self, loss: Loss, oracle: S, scores: Callable[[], Tensor], *, generator: torch.Generator) -> Iterator[Tensor]:
+        """``inner_steps`` surrogates on the same samples."""
+        theta = scores()
+        self._refuse(loss=loss, oracle=oracle, scores=theta, generator=generator)
+        samples = oracle.sample(theta, self.num_samples, generator=generator)
+        losses = evaluate(loss, samples, oracle.event_ndim)
+        log_probs = self._log_probs(oracle, samples, theta)
+        rollout = Rollout(samples, losses.detach() - self.value, log_probs.detach())
+        yield carry(losses.mean(0), self._clipped(rollout, log_probs, oracle.event_ndim))
+        for _ in range(self.inner_steps - 1):
+            yield carry(losses.detach().mean(0), self.inner_objective(rollout, oracle, scores()))
 
     @torch.no_grad()
     def rollout(self, loss: Loss, oracle: S, scores: Tensor, *, generator: torch.Generator) -> Rollout:

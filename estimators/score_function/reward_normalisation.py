@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...oracles.base import SamplingOracle
 from ...oracles.options import Count, Decay, NonNegative
-from ..base import Loss
+from ..base import NOTHING, Loss
 from .baselines import first_values
 from .reinforce import ScoreFunction
 
@@ -26,9 +26,10 @@ class NormalisedRewards(ScoreFunction):
     decay goes to 1 it tends to the gradient divided by ``max(1, √v)``, which is the `scale`; between these the largest losses count too
     little, and the direction can change.
 
-    The state is a value: `updated` returns a new estimator. Measured after 64 updates, and then frozen, so that replicates are independent.
+    The state is a value: `observed` returns a new estimator, and a `StructuredLayer` holds the last one. Measured after 64 updates, and
+    then frozen, so that replicates are independent.
 
-    Cost: that of REINFORCE, and two host copies per `updated`.
+    Cost: that of REINFORCE, and two host copies per `observed`.
 
     Args:
         mean: b. ``variance``: v.
@@ -48,7 +49,7 @@ class NormalisedRewards(ScoreFunction):
         ...     surrogate = estimator.surrogate(loss, Categorical(), scores, generator=generator)
         ...     surrogate.backward()
         ...     optimiser.step()
-        ...     estimator = estimator.updated(surrogate)
+        ...     estimator = estimator.observed(surrogate)
         >>> scores.argmax()
         tensor(1)
     """
@@ -61,6 +62,7 @@ class NormalisedRewards(ScoreFunction):
     name: ClassVar[str] = "reinforce_normalised"
     references: ClassVar[tuple[str, ...]] = ("havrylov2019cooperative",)
     unbiased: ClassVar[bool] = False
+    state: ClassVar[tuple[str, ...]] = ("mean", "variance")
 
     @property
     def scale(self) -> float:
@@ -73,11 +75,11 @@ class NormalisedRewards(ScoreFunction):
         """v′ of every row by itself: the rows of a batch share nothing."""
         return self.decay * self.variance + (1 - self.decay) * (values - self.mean).square()
 
-    def updated(self, losses: Tensor) -> Self:
-        """The estimator after it has seen a batch of losses (the values of its surrogate); itself after none."""
-        if not losses.numel():
+    def observed(self, values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Self:
+        """The estimator after it has seen the values of a batch; itself after none."""
+        if not values.numel():
             return self
-        values = losses.detach()
+        values = values.detach()
         mean = self.decay * self.mean + (1 - self.decay) * float(values.mean())
         return replace(self, mean=mean, variance=float(self._next_variance(values).mean()))
 
@@ -88,5 +90,5 @@ class NormalisedRewards(ScoreFunction):
             return self
         state = replace(self, mean=float(values[0].mean()), variance=0.0)
         for value in values[1:]:
-            state = state.updated(value)
+            state = state.observed(value)
         return state

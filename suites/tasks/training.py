@@ -36,7 +36,8 @@ def _key(*names: object) -> int:
 def train(task: Task, estimator: Estimator[Any], *, rate: float, seed: int, steps: int | None = None) -> LatentModel:
     """A model after one run of training with Adam."""
     model = task.model(seed)
-    layer = StructuredLayer(task.oracle, estimator, seed=_key("estimator", task.name, seed))
+    event = tuple(task.scores(model, task.batch("train", torch.zeros(1, dtype=torch.long))).shape[1:])
+    layer = StructuredLayer(task.oracle, estimator, seed=_key("estimator", task.name, seed), event_shape=event)
     optimiser = torch.optim.Adam([*task.parameter_groups(model, rate), {"params": list(layer.parameters()), "lr": rate}])
     draw = order(task, seed, task.size("train"))
     for _ in range(task.steps if steps is None else steps):

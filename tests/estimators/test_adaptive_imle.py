@@ -85,19 +85,19 @@ def test_the_order_of_the_error(symmetric: bool, order: int) -> None:
 def test_an_update_moves_beta_towards_the_target() -> None:
     estimator = AdaptiveImplicitMLE(beta=0.5, nonzeros=1.0, target=2.0, step_size=0.1, decay=0.75)
     many, none = torch.ones(4, 3, 2), torch.zeros(4, 3, 2)
-    once = estimator.updated(many)
+    once = estimator.observed(estimates=many)
     assert once.nonzeros == pytest.approx(0.75 + 0.25 * 6)
     assert once.beta == pytest.approx(0.4)
-    assert estimator.updated(none).nonzeros == pytest.approx(0.75)
-    assert estimator.updated(none).beta == pytest.approx(0.6)
+    assert estimator.observed(estimates=none).nonzeros == pytest.approx(0.75)
+    assert estimator.observed(estimates=none).beta == pytest.approx(0.6)
     mixed = many.clone()
     mixed[:2] = 0
-    assert estimator.updated(mixed).nonzeros == pytest.approx(0.75 + 0.25 * 3)
+    assert estimator.observed(estimates=mixed).nonzeros == pytest.approx(0.75 + 0.25 * 3)
     assert (estimator.beta, estimator.nonzeros) == (0.5, 1.0)
 
 
 def test_beta_does_not_fall_below_zero() -> None:
-    assert AdaptiveImplicitMLE(beta=0.05, target=0.1, step_size=0.1).updated(torch.ones(1, 4)).beta == 0
+    assert AdaptiveImplicitMLE(beta=0.05, target=0.1, step_size=0.1).observed(estimates=torch.ones(1, 4)).beta == 0
 
 
 def test_the_start_of_the_authors_gives_nothing_and_leaves_it() -> None:
@@ -106,7 +106,7 @@ def test_the_start_of_the_authors_gives_nothing_and_leaves_it() -> None:
     loss = lambda z: z @ numbers(5, seed=1)  # noqa: E731
     found = estimator.gradient(loss, Subset(2), scores, generator=seeded())
     assert not found.any()
-    assert estimator.updated(found).beta > 0
+    assert estimator.observed(estimates=found).beta > 0
 
 
 STARTS, TARGETS = (0.0, 1.0, 20.0), (2.5, 1.0, 0.5)
@@ -123,7 +123,7 @@ def test_the_number_of_nonzeros_reaches_the_target(start: float, target: float) 
     estimator, generator, counts = AdaptiveImplicitMLE(beta=start, target=target, step_size=0.05), seeded(), []
     for _ in range(600):
         found = estimator.gradient(loss, Subset(3), scores, generator=generator)
-        estimator = estimator.updated(found)
+        estimator = estimator.observed(estimates=found)
         counts.append(float((found != 0).sum(-1).double().mean()))
     assert sum(counts[-50:]) / 50 == pytest.approx(target, rel=0.1)
 
@@ -132,7 +132,7 @@ def test_warming_up_is_a_number_of_updates() -> None:
     loss, scores, estimator = (lambda z: z @ numbers(5, seed=1)), numbers(5), AdaptiveImplicitMLE(beta=0.3, step_size=0.01)
     expected, generator = estimator, seeded(1)
     for _ in range(64):
-        expected = expected.updated(expected.gradient(loss, Subset(2), scores, generator=generator).unsqueeze(0))
+        expected = expected.observed(estimates=expected.gradient(loss, Subset(2), scores, generator=generator).unsqueeze(0))
     assert estimator.warmed_up(loss, Subset(2), scores, generator=seeded(1)) == expected
     assert expected.beta != estimator.beta
 

@@ -298,7 +298,7 @@ def test_a_short_memory_changes_the_direction() -> None:
 
 def test_the_variance_takes_in_the_sample_before_use_and_the_mean_after() -> None:
     estimator, losses = NormalisedRewards(mean=2.0, variance=3.0, decay=0.75), torch.tensor([1.0, 3.0, 5.0, 7.0])
-    updated = estimator.updated(losses)
+    updated = estimator.observed(losses)
     assert updated.mean == 0.75 * 2.0 + 0.25 * 4.0
     assert updated.variance == pytest.approx(0.75 * 3.0 + 0.25 * (1 + 1 + 9 + 25) / 4)
     used = estimator._weights(torch.tensor([[5.0]]))

@@ -136,7 +136,7 @@ def test_a_constant_of_zero_is_reinforce(case: OracleCase) -> None:
 
 def test_the_running_mean_moves_after_use() -> None:
     estimator, losses = RunningMeanBaseline(mean=2.0, decay=0.75), torch.tensor([1.0, 3.0, 5.0, 7.0])
-    updated = estimator.updated(losses)
+    updated = estimator.observed(losses)
     assert estimator == RunningMeanBaseline(mean=2.0, decay=0.75)
     assert updated == replace(estimator, mean=0.75 * 2.0 + 0.25 * 4.0)
 
@@ -144,13 +144,13 @@ def test_the_running_mean_moves_after_use() -> None:
 def test_a_surrogate_may_be_handed_over_as_it_is() -> None:
     surrogate = RunningMeanBaseline().surrogate(table_loss, Categorical(), SCORES.clone().requires_grad_(), generator=seeded())
     assert surrogate.requires_grad
-    assert RunningMeanBaseline().updated(surrogate).mean == pytest.approx(0.1 * float(surrogate.detach()))
+    assert RunningMeanBaseline().observed(surrogate).mean == pytest.approx(0.1 * float(surrogate.detach()))
 
 
 def test_the_running_mean_approaches_the_expected_loss() -> None:
     estimator, generator = RunningMeanBaseline(decay=0.99), seeded()
     for _ in range(1500):
-        estimator = estimator.updated(estimator.surrogate(table_loss, Categorical(), SCORES.expand(8, 3), generator=generator))
+        estimator = estimator.observed(estimator.surrogate(table_loss, Categorical(), SCORES.expand(8, 3), generator=generator))
     assert estimator.mean == pytest.approx(float(SCORES.softmax(-1) @ three_classes()[1]), abs=0.1)
 
 

@@ -84,8 +84,7 @@ def test_an_empty_batch_gives_empty_results_and_leaves_the_state(name: str, case
         assert estimator.gradient(loss, case.oracle, scores, generator=seeded()).shape == scores.shape
         assert estimator.surrogate(loss, case.oracle, scores, generator=seeded()).shape == batch
         assert estimator.warmed_up(loss, case.oracle, scores, generator=seeded()) == estimator
-    if hasattr(estimator, "updated"):
-        assert estimator.updated(torch.zeros(0, *case.event)) == estimator
+    assert estimator.observed(numbers(0), numbers(0, *case.event)) == estimator
 
 
 @pytest.mark.parametrize("layout", [((1,), (12,)), ((3, 1), (3, 4)), ((1, 3), (4, 3))], ids=["all", "last", "first"])
