@@ -1,0 +1,30 @@
+"""The study of learning: which estimators learn best, and whether the numbers of their gradients foretold it."""
+
+from __future__ import annotations
+
+from .association import Association, associate
+from .families import idea_of
+from .finding import KINDS, OUTCOMES, PREDICTORS, Foretelling, association, chosen, foretelling, foretellings
+from .halves import HALVES, half_of_estimator, half_of_seed, half_of_task
+from .study import Contender, Study, study
+
+__all__ = [
+    "HALVES",
+    "KINDS",
+    "OUTCOMES",
+    "PREDICTORS",
+    "Association",
+    "Contender",
+    "Foretelling",
+    "Study",
+    "associate",
+    "association",
+    "chosen",
+    "foretelling",
+    "foretellings",
+    "half_of_estimator",
+    "half_of_seed",
+    "half_of_task",
+    "idea_of",
+    "study",
+]

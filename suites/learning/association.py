@@ -1,0 +1,147 @@
+"""Spearman's rank correlation over estimators, within each of several tasks, with an interval for estimators that come in ideas.
+
+A resample draws ideas with replacement, each with all of its estimators, and seeds; all tasks share it. Tasks are not drawn: an interval
+speaks of the tasks at hand. Its bounds are those of Fisher's z with the resamples' standard deviation and Student's t of as many degrees of
+freedom as there are ideas less one: percentiles of so few ideas are too narrow.
+
+References:
+    Cameron, Gelbach & Miller 2008, "Bootstrap-based improvements for inference with clustered errors".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from ..statistics.interval import LEVEL, Interval
+
+Array = np.ndarray
+
+RESAMPLES = 400
+FEWEST = 4
+"""Estimators that a rank correlation is made of, and ideas that an interval takes, at least."""
+
+_LARGEST = 0.995
+"""Beyond it Fisher's z of a resample is as good as infinite."""
+
+
+@dataclass(frozen=True)
+class Association:
+    """How the ranks of a predictor go with those of an outcome.
+
+    Attributes:
+        pooled: the mean over tasks, with its interval; None where there is none.
+        within: by task.
+        estimators, ideas: of how many, over all tasks.
+        note: why there is no correlation, or no interval; empty where there is one.
+    """
+
+    pooled: Interval
+    within: dict[str, float]
+    estimators: int
+    ideas: int
+    note: str = ""
+
+    @property
+    def carried(self) -> bool:
+        """Whether the interval holds no 0."""
+        low, high = self.pooled.low, self.pooled.high
+        return low is not None and high is not None and not low <= 0 <= high
+
+
+def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Sequence[str], *, resamples: int = RESAMPLES) -> Association:
+    """The correlation over estimators of means over seeds.
+
+    Args:
+        tasks: T names.
+        predictor: ``[T, E, S]`` over estimators and seeds; NaN where there is no number.
+        outcome: the same.
+        ideas: of every estimator; resamples draw these.
+        resamples: how many.
+
+    Example:
+        >>> numbers = np.arange(10.0)[None, :, None]
+        >>> associate(["toy"], numbers, numbers**2, list("aabbccddee")).within
+        {'toy': 1.0}
+    """
+    known = (np.isfinite(predictor) & np.isfinite(outcome)).any(-1)
+    whole = _correlations(predictor, outcome, np.ones((1, predictor.shape[1])), np.ones((1, predictor.shape[2])))[:, 0]
+    within = {task: float(value) for task, value in zip(tasks, whole, strict=True) if np.isfinite(value)}
+    used = [idea for idea, any_task in zip(ideas, known[np.isfinite(whole)].any(0), strict=True) if any_task]
+    found = Association(Interval(None), within, len(used), len(set(used)))
+    if not within:
+        fewest = int(known.sum(-1).max(initial=0))
+        why = "all alike" if fewest >= FEWEST else f"expected at least {FEWEST}"
+        return Association(found.pooled, {}, fewest, 0, f"no correlation: {fewest} estimators, {why}")
+    value = float(np.mean(list(within.values())))
+    if found.ideas < FEWEST:
+        note = f"no interval: {found.ideas} ideas behind {found.estimators} estimators; expected at least {FEWEST}"
+        return Association(Interval(value), within, found.estimators, found.ideas, note)
+    drawn = _drawn(predictor, outcome, ideas, resamples)
+    half = float(scipy.special.stdtrit(found.ideas - 1, (1 + LEVEL) / 2) * np.arctanh(np.clip(drawn, -_LARGEST, _LARGEST)).std(ddof=1))
+    middle = float(np.arctanh(np.clip(value, -_LARGEST, _LARGEST)))
+    pooled = Interval(value, float(min(np.tanh(middle - half), value)), float(max(np.tanh(middle + half), value)), "bootstrap")
+    return Association(pooled, within, found.estimators, found.ideas)
+
+
+def _drawn(predictor: Array, outcome: Array, ideas: Sequence[str], resamples: int) -> Array:
+    """Pooled correlations of resamples, where there is one."""
+    random = np.random.default_rng(0)
+    known = (np.isfinite(predictor) & np.isfinite(outcome)).any((0, 2))
+    names = sorted({idea for idea, keep in zip(ideas, known, strict=True) if keep})
+    position = np.array([names.index(idea) if idea in names else 0 for idea in ideas])
+    times = _times(random, len(names), resamples)[:, position] * known
+    seeds = _times(random, predictor.shape[2], resamples)
+    pooled = _mean(_correlations(predictor, outcome, times, seeds), axis=0)
+    return np.asarray(pooled[np.isfinite(pooled)])
+
+
+def _times(random: np.random.Generator, count: int, resamples: int) -> Array:
+    """How often each of so many things is drawn."""
+    return random.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
+
+
+def _correlations(predictor: Array, outcome: Array, times: Array, seeds: Array) -> Array:
+    """``[T, resamples]``, of estimators that were drawn so many ``times [resamples, E]``, and ``seeds [resamples, S]``."""
+    found = np.full((len(predictor), len(times)), np.nan)
+    for task, (first, second) in enumerate(zip(predictor, outcome, strict=True)):
+        x, y = _over_seeds(first, seeds), _over_seeds(second, seeds)
+        weights = np.where(np.isfinite(x) & np.isfinite(y), times, 0.0)
+        enough = (weights > 0).sum(1) >= FEWEST
+        if enough.any():
+            drawn = weights[enough]
+            ranks = (_ranks(np.broadcast_to(values, times.shape)[enough], drawn) for values in (x, y))
+            found[task, enough] = _weighted_correlation(*ranks, drawn)
+    return found
+
+
+def _over_seeds(values: Array, seeds: Array) -> Array:
+    """``[resamples, E]``: means over the drawn seeds that have a number."""
+    present = np.isfinite(values)
+    count = seeds @ present.T
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(count > 0, seeds @ np.where(present, values, 0.0).T / count, np.nan))
+
+
+def _ranks(values: Array, weights: Array) -> Array:
+    """Middle ranks, where a value counts as often as it was drawn."""
+    below = (values[:, None, :] < values[:, :, None]) + 0.5 * (values[:, None, :] == values[:, :, None])
+    return np.asarray(np.einsum("rij,rj->ri", below, weights))
+
+
+def _weighted_correlation(x: Array, y: Array, weights: Array) -> Array:
+    """Pearson's; NaN where one side does not vary."""
+    total = weights.sum(1, keepdims=True)
+    x, y = (side - (weights * side).sum(1, keepdims=True) / total for side in (x, y))
+    spread = (weights * x * x).sum(1) * (weights * y * y).sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(spread > 1e-9, (weights * x * y).sum(1) / np.sqrt(spread), np.nan))
+
+
+def _mean(values: Array, axis: int) -> Array:
+    count = np.isfinite(values).sum(axis)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(count > 0, np.nansum(values, axis) / count, np.nan))

@@ -1,0 +1,48 @@
+"""Estimators of one idea: what they share makes their numbers dependent, so that resamples draw ideas and not estimators."""
+
+from __future__ import annotations
+
+from ...estimators import AVAILABLE_ESTIMATORS
+
+OWN = "own"
+"""The idea of a user's own estimator, which nobody knows, is its own name behind this."""
+
+_IDEAS = {
+    "exact": "exact",
+    "score_function": "score function",
+    "policies": "score function",
+    "policies.relaxed": "straight-through",
+    "categories.antithetic": "score function",
+    "categories.control_variates": "score function",
+    "categories.reinmax": "straight-through",
+    "categories.gumbel_rao": "Gumbel",
+    "straight_through": "straight-through",
+    "identity": "straight-through",
+    "perturbation.gumbel": "Gumbel",
+    "perturbation.gumbel_crf": "Gumbel",
+    "perturbation.relaxed_subset": "Gumbel",
+    "perturbation": "perturbed maximiser",
+    "projections.spigot": "SPIGOT",
+    "projections.spigot_variants": "SPIGOT",
+    "projections": "implicit differentiation",
+    "relaxations": "relaxation",
+    "relaxations.sparse": "sparse support",
+}
+"""By module, or by folder for all others in it."""
+
+IDEAS = tuple(dict.fromkeys(_IDEAS.values()))
+
+
+def idea_of(family: str) -> str:
+    """The idea of a registry family.
+
+    Example:
+        >>> [idea_of(name) for name in ("rloo", "arm", "ste", "gumbel_rao", "spigot_ce", "imle", "sparsemap")]
+        ['score function', 'score function', 'straight-through', 'Gumbel', 'SPIGOT', 'implicit differentiation', 'sparse support']
+    """
+    try:
+        module = AVAILABLE_ESTIMATORS[family].__module__
+    except (KeyError, ValueError):
+        return f"{OWN}: {family}"
+    place = module.partition(".estimators.")[2]
+    return _IDEAS.get(place) or _IDEAS.get(place.partition(".")[0]) or f"{OWN}: {family}"

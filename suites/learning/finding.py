@@ -1,0 +1,128 @@
+"""Whether numbers of a gradient, taken before or while a model is trained, foretell what it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .association import Association, associate
+from .halves import half_of_estimator, half_of_seed, half_of_task
+from .study import STAGES, Contender, Study
+
+REFERENCES = ("exact",)
+"""Families that compute the truth: by them gradients are judged, and at their models; they take no part in correlations."""
+
+PREDICTORS: dict[str, tuple[str, int]] = {
+    "relative_bias": ("− relative bias", -1),
+    "relative_variance": ("− relative variance", -1),
+    "relative_mse": ("− relative MSE", -1),
+    "cosine": ("cosine of the mean", 1),
+    "gain": ("gain", 1),
+    "rho": ("ρ", 1),
+    "rho_16": ("ρ of 16 estimates", 1),
+    "parameter_bias": ("− bias, parameters", -1),
+    "parameter_variance": ("− variance, parameters", -1),
+    "parameter_mse": ("− MSE, parameters", -1),
+    "parameter_cosine": ("cosine, parameters", 1),
+    "parameter_gain": ("gain, parameters", 1),
+    "parameter_rho": ("ρ, parameters", 1),
+}
+"""By metric: what it is called, and the sign with which more should be better. Those of parameters are of the gradient of a batch."""
+
+OUTCOMES: dict[str, tuple[str, int]] = {
+    "accuracy": ("final accuracy", 1),
+    "curve_mean": ("mean of the learning curve", 1),
+    "steps_to_target": ("− steps to the target", -1),
+}
+"""The same of what is foretold. Of runs that do not come to the target the steps are those that they had."""
+
+KINDS: dict[str, Callable[[Contender], bool]] = {
+    "all": lambda one: True,
+    "stochastic": lambda one: not one.deterministic,
+    "deterministic": lambda one: one.deterministic,
+}
+"""Always side by side: deterministic estimators have no variance, and mixed with others they turn the sign of what it foretells."""
+
+
+@dataclass(frozen=True)
+class Foretelling:
+    """A predictor at a stage and an outcome, over estimators of a kind.
+
+    Attributes:
+        whole: over all tasks, estimators and seeds. ``choice, confirmation``: over either half of them.
+    """
+
+    predictor: str
+    stage: str
+    outcome: str
+    kind: str
+    whole: Association
+    choice: Association
+    confirmation: Association
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the half that had no part in the choice says the same, and surely."""
+        first, second = self.choice.pooled.value, self.confirmation.pooled.value
+        return first is not None and second is not None and first * second > 0 and self.choice.carried and self.confirmation.carried
+
+
+def association(study: Study, predictor: str, stage: str, outcome: str) -> Association:
+    """One correlation over the estimators of a study, with the signs of `PREDICTORS` and `OUTCOMES`."""
+    competing = study.of(contenders=lambda one: one.family not in REFERENCES)
+    before = PREDICTORS[predictor][1] * competing.predictor(predictor, stage)
+    after = OUTCOMES[outcome][1] * competing.outcome(outcome)
+    return associate(competing.tasks, before, after, [one.idea for one in competing.contenders])
+
+
+def foretellings(study: Study, *, by_objective: bool = False) -> list[Foretelling]:
+    """Every predictor that was measured, at every stage, with every outcome, for every kind of estimators."""
+    return [
+        foretelling(study, predictor, stage, outcome, kind)
+        for predictor, stage in measured(study)
+        for outcome in OUTCOMES
+        if outcome in study.outcomes
+        for kind in kinds(study, by_objective=by_objective)
+    ]
+
+
+def foretelling(study: Study, predictor: str, stage: str, outcome: str, kind: str) -> Foretelling:
+    """One of them, over the whole and both halves."""
+    some = study.of(contenders=lambda one: _is(one, kind))
+    parts = (some, half(some, "choice"), half(some, "confirmation"))
+    return Foretelling(predictor, stage, outcome, kind, *(association(part, predictor, stage, outcome) for part in parts))
+
+
+def half(study: Study, which: str) -> Study:
+    """Tasks, estimators and seeds of one half."""
+    return study.of(
+        tasks=lambda task: half_of_task(task) == which,
+        contenders=lambda one: half_of_estimator(one.family) == which,
+        seeds=lambda seed: half_of_seed(seed) == which,
+    )
+
+
+def measured(study: Study) -> Iterator[tuple[str, str]]:
+    """Predictors and stages that there are numbers of."""
+    for predictor in PREDICTORS:
+        for stage in STAGES:
+            if np.isfinite(study.predictor(predictor, stage)).any():
+                yield predictor, stage
+
+
+def kinds(study: Study, *, by_objective: bool = False) -> list[str]:
+    """Of estimators; with the objectives that a study holds."""
+    objectives = dict.fromkeys(one.objective for one in study.contenders if one.objective) if by_objective else ()
+    return [*KINDS, *objectives]
+
+
+def _is(one: Contender, kind: str) -> bool:
+    return KINDS[kind](one) if kind in KINDS else one.objective == kind
+
+
+def chosen(found: list[Foretelling], outcome: str, kind: str = "all") -> Foretelling | None:
+    """The predictor with the largest correlation, of either sign, on the half that chooses, where its interval holds no 0."""
+    candidates = [one for one in found if one.outcome == outcome and one.kind == kind and one.choice.carried]
+    return max(candidates, key=lambda one: abs(one.choice.pooled.value or 0.0), default=None)

@@ -1,0 +1,151 @@
+"""The rows of a run of learning as arrays over tasks, estimators and seeds."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from ..base import Row
+from .families import idea_of
+
+Array = np.ndarray
+K = TypeVar("K")
+
+TASK, LEARNT = "task:", "learnt:"
+"""What the problems of a task are called: training itself, and its gradients at stages of the exact run."""
+
+STAGES = ("init", "early", "final")
+CENSORED = "censored"
+"""The verdict of a time to target that was not reached: the value is how long was waited."""
+
+_SEED = re.compile(r"seed=(\d+)")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An estimator: what it declares, and the idea that it shares with others."""
+
+    name: str
+    family: str
+    idea: str
+    objective: str
+    deterministic: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Numbers of a run, each an array ``[task, estimator, seed]`` with NaN where there is none.
+
+    Attributes:
+        tasks, contenders, seeds: of the axes.
+        outcomes: by metric of the suite ``learning``. ``censored``: by metric, True where the target was not reached within the value.
+        predictors: by metric and stage; of several instances of a seed the median.
+    """
+
+    tasks: tuple[str, ...]
+    contenders: tuple[Contender, ...]
+    seeds: tuple[int, ...]
+    outcomes: dict[str, Array]
+    censored: dict[str, Array]
+    predictors: dict[tuple[str, str], Array]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the estimators."""
+        return tuple(one.name for one in self.contenders)
+
+    def outcome(self, metric: str) -> Array:
+        """An outcome; all NaN where it was not measured."""
+        return self.outcomes.get(metric, np.full((len(self.tasks), len(self.contenders), len(self.seeds)), np.nan))
+
+    def predictor(self, metric: str, stage: str) -> Array:
+        """A predictor; all NaN where it was not measured."""
+        return self.predictors.get((metric, stage), np.full((len(self.tasks), len(self.contenders), len(self.seeds)), np.nan))
+
+    def of(
+        self,
+        *,
+        tasks: Callable[[str], bool] = lambda task: True,
+        contenders: Callable[[Contender], bool] = lambda one: True,
+        seeds: Callable[[int], bool] = lambda seed: True,
+    ) -> Study:
+        """Some of the tasks, estimators and seeds."""
+        kept = [[i for i, item in enumerate(items) if keep(item)] for items, keep in self._axes(tasks, contenders, seeds)]
+        index = np.ix_(*kept)
+        return replace(
+            self,
+            tasks=tuple(self.tasks[i] for i in kept[0]),
+            contenders=tuple(self.contenders[i] for i in kept[1]),
+            seeds=tuple(self.seeds[i] for i in kept[2]),
+            outcomes={name: values[index] for name, values in self.outcomes.items()},
+            censored={name: values[index] for name, values in self.censored.items()},
+            predictors={name: values[index] for name, values in self.predictors.items()},
+        )
+
+    def _axes(self, *keeps: Callable[..., bool]) -> list[tuple[Sequence[object], Callable[..., bool]]]:
+        return list(zip((self.tasks, self.contenders, self.seeds), keeps, strict=True))
+
+
+def study(rows: Iterable[Row]) -> Study:
+    """The study of a run; rows of other problems, of curves and of what failed are left out.
+
+    Example:
+        >>> names = ("c", "learning", "task:toy", "training", "", "categorical", "cross_entropy", "ste", "ste")
+        >>> row = Row(*names, instance="seed=0", metric="accuracy", value=0.5)
+        >>> study([row]).tasks, study([row]).outcome("accuracy").tolist()
+        (('toy',), [[[0.5]]])
+    """
+    found = [row for row in rows if row.status == "ok" and row.value is not None and row.problem.startswith((TASK, LEARNT))]
+    learning = [row for row in found if row.suite == "learning" and not row.setting]
+    before = [row for row in found if row.problem.startswith(LEARNT) and row.stage in STAGES and not row.setting]
+    tasks = tuple(dict.fromkeys(_task(row) for row in learning))
+    contenders = {
+        row.estimator: Contender(row.estimator, row.family, idea_of(row.family), row.objective, row.deterministic) for row in learning
+    }
+    seeds = tuple(sorted({seed for row in learning if (seed := seed_of(row)) is not None}))
+    axes = (tasks, tuple(contenders), seeds)
+    outcomes = {metric: _array(axes, part) for metric, part in _by(learning, lambda row: row.metric).items()}
+    censored = {
+        metric: _array(axes, [replace(row, value=float(row.verdict == CENSORED)) for row in part]) == 1
+        for metric, part in _by(learning, lambda row: row.metric).items()
+        if any(row.verdict == CENSORED for row in part)
+    }
+    predictors = {key: _array(axes, part) for key, part in _by(before, lambda row: (row.metric, row.stage)).items()}
+    return Study(tasks, tuple(contenders.values()), seeds, outcomes, censored, predictors)
+
+
+def seed_of(row: Row) -> int | None:
+    """The seed that an instance is of; None where it is of none in particular."""
+    found = _SEED.search(row.instance)
+    return int(found.group(1)) if found else None
+
+
+def _task(row: Row) -> str:
+    return row.problem.partition(":")[2]
+
+
+def _by(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
+    found: dict[K, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found
+
+
+def _array(axes: tuple[Sequence[str], Sequence[str], Sequence[int]], rows: Iterable[Row]) -> Array:
+    """Medians over the rows of a place; a row of no seed in particular is of all."""
+    tasks, estimators, seeds = ({item: position for position, item in enumerate(axis)} for axis in axes)
+    found: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for row in rows:
+        task, estimator, seed = _task(row), row.estimator, seed_of(row)
+        if task in tasks and estimator in estimators and row.value is not None:
+            for place in range(len(seeds)) if seed is None else (seeds[seed],) if seed in seeds else ():
+                found[tasks[task], estimators[estimator], place].append(row.value)
+    values = np.full((len(tasks), len(estimators), len(seeds)), np.nan)
+    for place, several in found.items():
+        values[place] = np.median(several)
+    return values
