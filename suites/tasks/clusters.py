@@ -63,6 +63,7 @@ class Clusters(Task):
     summary: ClassVar[str] = "latent clusters with a linear classifier each"
     references: ClassVar[tuple[str, ...]] = ("mihaylova2020understanding",)
     structured: ClassVar[str] = "V-measure"
+    stackable: ClassVar[bool] = True
 
     @property
     def oracle(self) -> Categorical:

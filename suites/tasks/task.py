@@ -72,6 +72,8 @@ class Task(Configured, abc.ABC):
         steps: of training. ``rates``: learning rates of Adam that validation chooses among. ``batch_size``: items of a step.
         clip: the longest gradient of a step.
         structured: what `judge` says of structures under ``structure_accuracy``: ``bracket recall``, ``V-measure``; empty where nothing.
+        stackable: whether `scores`, `loss` and `regulariser` can be mapped over stacked models and batches by ``torch.func.vmap``: no
+            values of tensors decide what they do, and they draw nothing. Seeds are trained side by side then.
     """
 
     name: ClassVar[str]
@@ -79,6 +81,7 @@ class Task(Configured, abc.ABC):
     references: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
     structured: ClassVar[str] = ""
+    stackable: ClassVar[bool] = False
 
     steps: Count = 500
     rates: tuple[float, ...] = (0.01,)

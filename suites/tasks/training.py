@@ -1,9 +1,18 @@
-"""Training a task: the order of its data, one run with one estimator, and plain fits for floors and ceilings."""
+"""Training a task: the order of its data, runs with one estimator that can be stopped and gone on with, plain fits for floors."""
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import hashlib
-from collections.abc import Callable
+import io
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,46 +20,454 @@ from torch import Tensor, nn
 
 from ...estimators.base import Estimator
 from ...estimators.layer import StructuredLayer, train_step
-from .task import LatentModel, Task
+from .task import Batch, LatentModel, Split, Task, TaskLoss
+
+POINTS = 20
+"""Evaluations of a run after that at its start, evenly spread over its steps."""
+
+SECONDS = 3.0
+"""Between two checkpoints."""
+
+FARTHEST = 1e12
+"""Scores beyond this are those of a run that is lost: oracles refuse what is not finite."""
 
 
-def order(task: Task, seed: int, split_size: int) -> Callable[[], Tensor]:
+class order:  # noqa: N801 - reads as the function that it is
     """Numbers of the items of the next batch, each item once per epoch; keyed by seed and task, so that runs of estimators are paired."""
-    generator = torch.Generator().manual_seed(_key(task.name, seed))
-    left = torch.empty(0, dtype=torch.long)
 
-    def draw() -> Tensor:
-        nonlocal left
-        if len(left) < min(task.batch_size, split_size):
-            left = torch.randperm(split_size, generator=generator)
-        items, left = left[: task.batch_size], left[task.batch_size :]
+    def __init__(self, task: Task, seed: int, split_size: int) -> None:
+        self.generator = torch.Generator().manual_seed(_key(task.name, seed))
+        self.batch_size, self.split_size = task.batch_size, split_size
+        self.left = torch.empty(0, dtype=torch.long)
+
+    def __call__(self) -> Tensor:
+        if len(self.left) < min(self.batch_size, self.split_size):
+            self.left = torch.randperm(self.split_size, generator=self.generator)
+        items, self.left = self.left[: self.batch_size], self.left[self.batch_size :]
         return items
 
-    return draw
+    def state(self) -> tuple[Tensor, Tensor]:
+        """What the next batches follow from."""
+        return self.generator.get_state(), self.left.clone()
+
+    def load(self, state: tuple[Tensor, Tensor]) -> None:
+        """Go on from a state."""
+        self.generator.set_state(state[0])
+        self.left = state[1]
 
 
 def _key(*names: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=7).digest(), "big")
 
 
+@dataclass(frozen=True)
+class Job:
+    """One run of training: its seed, from which initial weights and order of data follow, and its learning rate."""
+
+    seed: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What came of a job.
+
+    Attributes:
+        curve: steps and the accuracy at the best structures after them, from 0 to the last; where a run diverged it stays as it was.
+        metrics: of `Task.evaluate` at the last point. ``diverged``: the step that could not be made; None where all could.
+        model: as it is after the last step.
+    """
+
+    job: Job
+    curve: tuple[tuple[int, float], ...]
+    metrics: Mapping[str, float]
+    diverged: int | None
+    model: LatentModel
+
+
+class Training:
+    """Jobs of one estimator, trained side by side as one batched model, or one alone; it can be stopped and gone on with at any step.
+
+    The estimator sees the jobs as a dimension of the batch ``[S, b]`` and draws for all of them from one stream, so that a job's random
+    numbers depend on those beside it; weights, data, clipping and Adam are each job's own.
+
+    Args:
+        task: what is learnt. ``estimator``: of the gradient. ``jobs``: what is trained; those of one rate stand together.
+        steps: None for the task's.
+        split: what curves and metrics are of. ``points``: how many evaluations follow the one at the start.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        task: Task,
+        estimator: Estimator[Any],
+        jobs: Sequence[Job],
+        *,
+        steps: int | None = None,
+        split: Split = "test",
+        points: int = POINTS,
+    ) -> None:
+        self.task, self.estimator, self.jobs, self.split = task, estimator, tuple(jobs), split
+        self.steps = task.steps if steps is None else steps
+        seeds = [job.seed for job in jobs]
+        self.layer = StructuredLayer(task.oracle, estimator, seed=_key("estimator", task.name, *seeds))
+        self.side = _Together(task, self.jobs) if len(jobs) > 1 else _Alone(task, *jobs)
+        own = [{"params": list(self.layer.parameters()), "lr": jobs[0].rate}] if list(self.layer.parameters()) else []
+        self.optimiser = torch.optim.Adam([*self.side.groups(), *own], fused=True)
+        self.optimiser.register_step_pre_hook(self._clip)
+        self.orders = [order(task, seed, task.size("train")) for seed in seeds]
+        self.points = {round(i * self.steps / points) for i in range(points + 1)}
+        self.step = 0
+        self.curves: list[list[tuple[int, float]]] = [[] for _ in jobs]
+        self.metrics: list[dict[str, float]] = [{} for _ in jobs]
+        self.diverged: list[int | None] = [None for _ in jobs]
+
+    def run(self, until: int | None = None, *, scratch: Path | None = None) -> None:
+        """Train to a step, or to the end.
+
+        Args:
+            until: a step.
+            scratch: a folder for checkpoints; what lies there of the same jobs is gone on from, to the same bits.
+        """
+        path = None if scratch is None else scratch / f"training-{self._identity}.pt"
+        if path is not None and path.is_file():
+            self._load(torch.load(path, weights_only=True))
+        last = self.steps if until is None else min(until, self.steps)
+        self._evaluate()
+        written = time.monotonic()
+        while self.step < last:
+            self._advance()
+            self._evaluate()
+            if path is not None and (self.step == last or time.monotonic() - written > SECONDS):
+                write_whole(path, self._state())
+                written = time.monotonic()
+
+    def learnt(self) -> list[Learnt]:
+        """What came of the jobs so far."""
+        found = zip(self.jobs, self.curves, self.metrics, self.diverged, self.side.models, strict=True)
+        return [Learnt(job, tuple(curve), dict(metrics), diverged, model) for job, curve, metrics, diverged, model in found]
+
+    # One step.
+
+    def _advance(self) -> None:
+        if None in self.diverged:
+            self.side.show([draw() for draw in self.orders])
+            with contextlib.suppress(_LostError):
+                train_step(self.layer, self.optimiser, self._scores, self.side.loss(), regulariser=self.side.regulariser())
+        self.step += 1
+
+    def _scores(self) -> Tensor:
+        """Scores that can be served; else the runs that are lost are ended, and the step is not made."""
+        scores = self.side.scores()
+        if not float(scores.detach().amax()) < FARTHEST:
+            each = scores.detach().reshape(len(self.jobs), -1).amax(-1)
+            self._end(~(each < FARTHEST))
+            raise _LostError
+        return scores
+
+    def _clip(self, *_: object) -> None:
+        """Every job's gradient as if it were alone, clipped; a job without a finite one is ended."""
+        lost = ~self.side.clip(self.task.clip).isfinite()
+        if bool(lost.any()):
+            self._end(lost)
+
+    def _end(self, lost: Tensor) -> None:
+        """Runs that diverged: their weights go on from the initial ones, for the others' sake, and are looked at no more."""
+        for index in lost.nonzero()[:, 0].tolist():
+            if self.diverged[index] is None:
+                self.diverged[index] = self.step
+            self.side.begin_again(index)
+
+    def _evaluate(self) -> None:
+        if self.step not in self.points or (self.curves[0] and self.curves[0][-1][0] == self.step):
+            return
+        for index, model in enumerate(self.side.models):
+            if self.diverged[index] is None:
+                self.metrics[index] = dict(self.task.evaluate(model, self.split))
+            self.curves[index].append((self.step, self.metrics[index]["accuracy"]))
+
+    # Stopping and going on.
+
+    @property
+    def _identity(self) -> str:
+        """Of what numbers depend on."""
+        estimator = f"{self.estimator!r} version {self.estimator.version}"
+        return f"{_key(self.task, self.task.version, estimator, self.jobs, self.steps, self.split, sorted(self.points)):014x}"
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "models": [model.state_dict() for model in self.side.models],
+            "optimiser": self.optimiser.state_dict(),
+            "layer": self.layer.state_dict(),
+            "generator": self.layer.generator.get_state(),
+            "orders": [each.state() for each in self.orders],
+            "step": self.step,
+            "curves": self.curves,
+            "metrics": self.metrics,
+            "diverged": self.diverged,
+        }
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        for model, tensors in zip(self.side.models, state["models"], strict=True):
+            model.load_state_dict(tensors)
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.layer.load_state_dict(state["layer"])
+        self.layer.generator.set_state(state["generator"])
+        for each, kept in zip(self.orders, state["orders"], strict=True):
+            each.load(kept)
+        self.step, self.curves, self.metrics, self.diverged = (state[name] for name in ("step", "curves", "metrics", "diverged"))
+
+
+class _LostError(Exception):
+    """A step that is not made, for scores are out of reach."""
+
+
+def write_whole(path: Path, state: object) -> None:
+    """Write what torch can write so that the file is there whole, or as it was."""
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(stream.getvalue())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+# One model, or several as one.
+
+
+class _Side(abc.ABC):
+    """What training asks of its jobs: scores and losses of the batches that they are shown, and their gradients clipped.
+
+    Attributes:
+        models: one for each job.
+    """
+
+    models: list[LatentModel]
+
+    @abc.abstractmethod
+    def groups(self) -> list[dict[str, Any]]:
+        """For the optimiser."""
+
+    @abc.abstractmethod
+    def show(self, items: list[Tensor]) -> None:
+        """The next batch of each job, by the numbers of its items."""
+
+    @abc.abstractmethod
+    def scores(self) -> Tensor: ...
+
+    @abc.abstractmethod
+    def loss(self) -> TaskLoss: ...
+
+    @abc.abstractmethod
+    def regulariser(self) -> Callable[[Tensor], Tensor] | None: ...
+
+    @abc.abstractmethod
+    def clip(self, longest: float) -> Tensor:
+        """Norms of the jobs' gradients, ``[S]``; a gradient that is not finite is dropped."""
+
+    @abc.abstractmethod
+    def begin_again(self, index: int) -> None:
+        """Give a model its initial weights."""
+
+
+class _Alone(_Side):
+    """One job."""
+
+    def __init__(self, task: Task, job: Job) -> None:
+        self.task, self.job = task, job
+        self.models = [task.model(job.seed)]
+        self.trained = [parameter for parameter in self.models[0].parameters() if parameter.requires_grad]
+
+    def groups(self) -> list[dict[str, Any]]:
+        return self.task.parameter_groups(self.models[0], self.job.rate)
+
+    def show(self, items: list[Tensor]) -> None:
+        self.batch = self.task.batch("train", items[0])
+
+    def scores(self) -> Tensor:
+        return self.task.scores(self.models[0], self.batch)
+
+    def loss(self) -> TaskLoss:
+        return self.task.loss(self.models[0], self.batch)
+
+    def regulariser(self) -> Callable[[Tensor], Tensor] | None:
+        return self.task.regulariser(self.models[0], self.batch)
+
+    def clip(self, longest: float) -> Tensor:
+        norm = nn.utils.clip_grad_norm_(self.trained, longest)
+        if not bool(norm.isfinite()):
+            for parameter in self.trained:
+                parameter.grad = None
+        return norm.reshape(1)
+
+    def begin_again(self, index: int) -> None:
+        self.models[0].load_state_dict(self.task.model(self.job.seed).state_dict())
+
+
+class _Together(_Side):
+    """Jobs as one: what the task computes of a model is mapped over stacked parameters, and over batches ``[S, b, ...]``.
+
+    Parameters of consecutive jobs of one learning rate are stacked, and those of the models are views of them.
+    """
+
+    def __init__(self, task: Task, jobs: Sequence[Job]) -> None:
+        self.task, self.jobs = task, jobs
+        self.models = [task.model(job.seed) for job in jobs]
+        self.called = _Called(task.model(jobs[0].seed))
+        trained = [name for name, parameter in self.models[0].named_parameters() if parameter.requires_grad]
+        runs = [(rate, [index for index, _ in run]) for rate, run in itertools.groupby(enumerate(jobs), lambda item: item[1].rate)]
+        self.stacks = [(rate, {name: self._leaf(name, rows) for name in trained}) for rate, rows in runs]
+        tensors = [{**dict(model.named_parameters()), **dict(model.named_buffers())} for model in self.models]
+        self.names = (*trained, *(name for name in tensors[0] if name not in trained))
+        self.fixed = tuple(torch.stack([own[name].detach() for own in tensors]) for name in self.names[len(trained) :])
+
+    def _leaf(self, name: str, rows: list[int]) -> Tensor:
+        own = [self.models[i].get_parameter(name) for i in rows]
+        leaf = torch.stack([parameter.detach() for parameter in own])
+        for parameter, view in zip(own, leaf, strict=True):
+            parameter.data = view
+        return leaf.requires_grad_()
+
+    def groups(self) -> list[dict[str, Any]]:
+        named = {id(parameter): name for name, parameter in self.models[0].named_parameters()}
+        return [
+            {**group, "params": [leaves[named[id(parameter)]] for parameter in group["params"]]}
+            for rate, leaves in self.stacks
+            for group in self.task.parameter_groups(self.models[0], rate)
+        ]
+
+    def show(self, items: list[Tensor]) -> None:
+        together = self.task.batch("train", torch.cat(items))
+        self.parts, self.rebuild = _parts(together)
+        self.parts = tuple(part.unflatten(0, (len(self.jobs), -1)) for part in self.parts)
+        self.first = self.rebuild(tuple(part[0] for part in self.parts))
+
+    def scores(self) -> Tensor:
+        return self._map(lambda model, batch: self.task.scores(model, batch))
+
+    def loss(self) -> TaskLoss:
+        def call(structure: Tensor) -> Tensor:
+            at = structure.ndim - self.task.oracle.event_ndim - 2
+            return self._map(lambda model, batch, z: self.task.loss(model, batch)(z), structure, at)
+
+        return replace(self.task.loss(self.models[0], self.first), call=call)
+
+    def regulariser(self) -> Callable[[Tensor], Tensor] | None:
+        if self.task.regulariser(self.models[0], self.first) is None:
+            return None
+        return lambda scores: self._map(lambda model, batch, theta: self.task.regulariser(model, batch)(theta), scores)  # type: ignore[misc]
+
+    def _map(self, function: Callable[..., Tensor], point: Tensor | None = None, at: int = 0) -> Tensor:
+        """The function of every model with its batch and its part of a point, whose dimension of jobs is ``at``."""
+        leaves = [tuple(stack.values()) for _, stack in self.stacks]
+        trained = leaves[0] if len(leaves) == 1 else tuple(map(torch.cat, zip(*leaves, strict=True)))
+        tensors, points = (*trained, *self.fixed), () if point is None else (point,)
+
+        def one(tensors: tuple[Tensor, ...], parts: tuple[Tensor, ...], *own: Tensor) -> Tensor:
+            return self.called.with_tensors(self.names, tensors, lambda model: function(model, self.rebuild(parts), *own))
+
+        found: Tensor = torch.func.vmap(one, in_dims=(0, 0, *(at for _ in points)), out_dims=at)(tensors, self.parts, *points)
+        return found
+
+    def clip(self, longest: float) -> Tensor:
+        norms = []
+        for _, leaves in self.stacks:
+            # The loss is a mean over all jobs: each has a share of its own gradient.
+            gradients = [leaf.grad.mul_(len(self.jobs)) for leaf in leaves.values() if leaf.grad is not None]
+            norm = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+            shrink = torch.where(norm.isfinite(), (longest / (norm + 1e-6)).clamp(max=1.0), 0.0)
+            for gradient in gradients:
+                gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(shrink.reshape(-1, *[1] * (gradient.ndim - 1)))
+            norms.append(norm)
+        return torch.cat(norms)
+
+    def begin_again(self, index: int) -> None:
+        self.models[index].load_state_dict(self.task.model(self.jobs[index].seed).state_dict())
+
+
+class _Called(nn.Module):
+    """A model with other tensors in its place, for anything that is done with it."""
+
+    def __init__(self, model: LatentModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[[LatentModel], Tensor]) -> Tensor:
+        return function(self.model)
+
+    def with_tensors(self, names: Sequence[str], tensors: Sequence[Tensor], function: Callable[[LatentModel], Tensor]) -> Tensor:
+        named = {f"model.{name}": tensor for name, tensor in zip(names, tensors, strict=True)}
+        found: Tensor = torch.func.functional_call(self, named, (function,), tie_weights=False)
+        return found
+
+
+def _parts(batch: Batch) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], Batch]]:
+    """The tensors of a batch, and how it is made of them again."""
+    optional = [name for name in ("lengths", "gold") if getattr(batch, name) is not None]
+    parts = (*batch.inputs, batch.labels, *(getattr(batch, name) for name in optional))
+    inputs = len(batch.inputs)
+
+    def rebuild(tensors: tuple[Tensor, ...]) -> Batch:
+        return Batch(tensors[:inputs], tensors[inputs], **dict(zip(optional, tensors[inputs + 1 :], strict=True)))
+
+    return parts, rebuild
+
+
+# Runs.
+
+
+def stackable(task: Task, estimator: Estimator[Any]) -> bool:
+    """Whether seeds of a task can be trained side by side: its functions can be mapped, and the estimator keeps nothing between steps."""
+    return task.stackable and not hasattr(estimator, "updated") and not isinstance(estimator, nn.Module)
+
+
+def train_all(  # noqa: PLR0913
+    task: Task,
+    estimator: Estimator[Any],
+    jobs: Sequence[Job],
+    *,
+    steps: int | None = None,
+    split: Split = "test",
+    points: int = POINTS,
+    scratch: Path | None = None,
+) -> list[Learnt]:
+    """Train jobs: side by side where the task and the estimator let them, else one after the other.
+
+    Args:
+        task: what is learnt.
+        estimator: of the gradient.
+        jobs: those of one rate stand together.
+        steps: None for the task's.
+        split: what curves and metrics are of.
+        points: how many evaluations follow the one at the start.
+        scratch: a folder for checkpoints: a run that was killed goes on from there, to the same bits.
+
+    Example:
+        >>> from structgrad.estimators import LeaveOneOut
+        >>> from structgrad.suites.tasks.clusters import Clusters
+        >>> small = Clusters(clusters=3, features=4, train=200, heldout=100, steps=20)
+        >>> [found] = train_all(small, LeaveOneOut(), [Job(seed=0, rate=0.05)])
+        >>> len(found.curve), found.diverged, sorted(found.metrics)
+        (21, None, ['accuracy', 'relaxed_accuracy', 'structure_accuracy'])
+    """
+    whole = [tuple(jobs)] if stackable(task, estimator) else [(job,) for job in jobs]
+    found: list[Learnt] = []
+    for some in whole:
+        training = Training(task, estimator, some, steps=steps, split=split, points=points)
+        training.run(scratch=scratch)
+        found += training.learnt()
+    return found
+
+
 def train(task: Task, estimator: Estimator[Any], *, rate: float, seed: int, steps: int | None = None) -> LatentModel:
     """A model after one run of training with Adam."""
-    model = task.model(seed)
-    event = tuple(task.scores(model, task.batch("train", torch.zeros(1, dtype=torch.long))).shape[1:])
-    layer = StructuredLayer(task.oracle, estimator, seed=_key("estimator", task.name, seed), event_shape=event)
-    optimiser = torch.optim.Adam([*task.parameter_groups(model, rate), {"params": list(layer.parameters()), "lr": rate}])
-    draw = order(task, seed, task.size("train"))
-    for _ in range(task.steps if steps is None else steps):
-        batch = task.batch("train", draw())
-        train_step(
-            layer,
-            optimiser,
-            lambda batch=batch: task.scores(model, batch),  # type: ignore[misc]
-            task.loss(model, batch),
-            regulariser=task.regulariser(model, batch),
-            clip=task.clip,
-        )
-    return model
+    [found] = train_all(task, estimator, [Job(seed, rate)], steps=steps)
+    return found.model
 
 
 def fit(module: nn.Module, loss: Callable[[Tensor], Tensor], task: Task, *, rate: float, seed: int) -> None:
