@@ -10,13 +10,15 @@ from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import ORACLES
 from structgrad.reports import bibliography, results
 from structgrad.reports.bibliography import entries
+from structgrad.suites.tasks import TASKS, make_task
 from tests.reports import examples
 
 VENUES = {"article": "journal", "inproceedings": "booktitle", "incollection": "booktitle", "book": "publisher"}
 
 
 def test_the_file_has_exactly_the_keys_of_the_registries() -> None:
-    keys = {key for registry in (ESTIMATORS, ORACLES) for kind in registry.values() for key in kind.references}
+    kinds = [*ESTIMATORS.values(), *ORACLES.values(), *map(make_task, TASKS)]
+    keys = {key for kind in kinds for key in kind.references}
     assert set(entries()) == keys
 
 

@@ -1,0 +1,156 @@
+"""Explanations by a few features: which five of ten a label hangs on is another five on the other side of a switch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ...oracles import Subset
+from .task import Batch, LatentModel, Split, Task, TaskLoss
+from .training import fit
+
+FEATURES, CHOSEN = 10, 5
+BESIDE = ((0, 1, 2, 3, 9), (4, 5, 6, 7, 9))
+"""What the label hangs on where the switch, the last feature, is positive, and where it is negative."""
+
+
+@dataclass(frozen=True)
+class L2XSwitch(Task):
+    """Learning to explain: a decoder predicts the label from the k = 5 features that the encoder picks for the item, seeing which they are.
+
+    Ten standard normal features, of which the last has mean 3 or −3. Where it is positive, the log-odds of the label 1 are
+    ``4 − Σ x_i²`` over features 1 to 4 ("orange skin"); where it is negative, ``100 sin(0.2 x₅) − |x₆| − x₇ − exp(−x₈) + 2.4`` ("nonlinear
+    additive"). Labels are drawn, so that nobody predicts all of them. The quality of structures is the precision: the share of the picked
+    features that the label hangs on, the switch among them.
+
+    Between structures the decoder sees features scaled by their parts, beside the parts.
+
+    Args:
+        hidden: units of both layers of encoder and decoder. ``train, heldout``: items to learn from, and of validation and test each.
+
+    References:
+        Chen, Song, Wainwright & Jordan 2018, "Learning to explain: an information-theoretic perspective on model interpretation", section
+        4.1 (the published code copies features 1 to 4 over 5 to 8 instead of exchanging them; here features are independent).
+    """
+
+    hidden: int = 64
+    train: int = 20_000
+    heldout: int = 4000
+    steps: int = 800
+    rates: tuple[float, ...] = (0.001, 0.003, 0.01)
+    batch_size: int = 128
+
+    name: ClassVar[str] = "l2x_switch"
+    summary: ClassVar[str] = "labels explained by five of ten features, which a switch exchanges"
+    references: ClassVar[tuple[str, ...]] = ("chen2018learning",)
+    structured: ClassVar[str] = "precision"
+
+    @property
+    def oracle(self) -> Subset:
+        return Subset(CHOSEN)
+
+    def size(self, split: Split) -> int:
+        return self.train if split == "train" else self.heldout
+
+    def model(self, seed: int) -> LatentModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return LatentModel(_perceptron(FEATURES, self.hidden, FEATURES), Explained(self.hidden))
+
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        data = _data(self, split)
+        return Batch((data.x[items],), data.y[items], None, data.relevant[items])
+
+    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
+        scores: Tensor = model.encoder(*batch.inputs)
+        return scores
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        (x,), y = batch.inputs, batch.labels
+
+        def cross_entropy(z: Tensor) -> Tensor:
+            logits = model.decoder(x, z)
+            return binary_cross_entropy_with_logits(logits, y.expand_as(logits), reduction="none")
+
+        return TaskLoss(cross_entropy, "cross_entropy")
+
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        assert batch.gold is not None
+        right = (model.decoder(*batch.inputs, structure) > 0) == (batch.labels > 0.5)
+        return {"accuracy": right.float(), "structure_accuracy": (structure * batch.gold).sum(-1) / CHOSEN}
+
+    def floor(self, seed: int) -> Mapping[str, float]:
+        """The decoder trained and tested on subsets that are drawn uniformly."""
+        generator = torch.Generator().manual_seed(seed)
+        return self._decoded(seed, lambda batch: self.oracle.argmax(torch.rand(batch.inputs[0].shape, generator=generator)))
+
+    def ceiling(self, seed: int) -> Mapping[str, float]:
+        """The decoder trained and tested on the features that the label hangs on."""
+
+        def relevant(batch: Batch) -> Tensor:
+            assert batch.gold is not None
+            return batch.gold
+
+        return self._decoded(seed, relevant)
+
+    def _decoded(self, seed: int, structures: Callable[[Batch], Tensor]) -> dict[str, float]:
+        """The means over the test set of a decoder that was trained on given structures."""
+        model = self.model(seed)
+
+        def loss(items: Tensor) -> Tensor:
+            batch = self.batch("train", items)
+            return self.loss(model, batch)(structures(batch)).mean()
+
+        fit(model.decoder, loss, self, rate=0.003, seed=seed)
+        with torch.no_grad():
+            test = self.batch("test", torch.arange(self.heldout))
+            return {metric: float(values.mean()) for metric, values in self.judge(model, test, structures(test)).items()}
+
+
+class Explained(nn.Module):
+    """``(x, z) -> MLP([z·x, z])``: a label from the features that z picks."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.layers = _perceptron(2 * FEATURES, hidden, 1)
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        """``[b, 10], [..., b, 10] -> [..., b]``: logits."""
+        logits: Tensor = self.layers(torch.cat([z * x, z], -1)).squeeze(-1)
+        return logits
+
+
+def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+class Explainable(NamedTuple):
+    """Features ``x [n, 10]``, labels ``y [n]`` as 0 and 1, and the features that the label hangs on, ``[n, 10]``."""
+
+    x: Tensor
+    y: Tensor
+    relevant: Tensor
+
+
+def _data(task: L2XSwitch, split: Split) -> Explainable:
+    return _drawn(replace(task, hidden=0, steps=0, rates=(), batch_size=1), split)
+
+
+@functools.lru_cache(maxsize=12)
+def _drawn(task: L2XSwitch, split: Split) -> Explainable:
+    items, generator = task.size(split), torch.Generator().manual_seed(get_args(Split).index(split))
+    x = torch.randn(items, FEATURES, generator=generator)
+    switch = torch.rand(items, generator=generator) < 0.5
+    x[:, -1] += torch.where(switch, 3.0, -3.0)
+    first, second, third, fourth = x[:, 4:8].unbind(-1)
+    orange = 4 - x[:, :4].square().sum(-1)
+    additive = 100 * (0.2 * first).sin() - second.abs() - third - (-fourth).exp() + 2.4
+    y = torch.rand(items, generator=generator) < torch.where(switch, orange, additive).sigmoid()
+    masks = torch.zeros(2, FEATURES).scatter_(1, torch.tensor(BESIDE), 1.0)
+    return Explainable(x, y.float(), masks[(~switch).long()])
