@@ -13,6 +13,7 @@ __all__ = ["TASKS", "Batch", "LatentModel", "Split", "Task", "TaskLoss", "make_t
 TASKS: dict[str, str] = {
     "clusters": "clusters:Clusters",
     "l2x_switch": "l2x_switch:L2XSwitch",
+    "fsdd": "fsdd:SpokenDigits",
 }
 """Where every task is, by name; modules are imported when they are asked for."""
 

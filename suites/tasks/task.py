@@ -129,6 +129,10 @@ class Task(Configured, abc.ABC):
         """Why the task cannot be run here, as one sentence, such as data that is not there; None where it can."""
         return None
 
+    def at(self, seed: int) -> Task:
+        """The task as a seed sees it: itself, or with a split of its own where there are few items."""
+        return self
+
     def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
         """For the optimiser: encoder and decoder, with rates of their own where a task has two."""
         return [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad], "lr": rate}]

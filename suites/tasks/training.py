@@ -110,8 +110,10 @@ class Training:
         self.task, self.estimator, self.jobs, self.split = task, estimator, tuple(jobs), split
         self.steps = task.steps if steps is None else steps
         seeds = [job.seed for job in jobs]
-        self.layer = StructuredLayer(task.oracle, estimator, seed=_key("estimator", task.name, *seeds))
         self.side = _Together(task, self.jobs) if len(jobs) > 1 else _Alone(task, *jobs)
+        self.layer = StructuredLayer(
+            task.oracle, estimator, seed=_key("estimator", task.name, *seeds), event_shape=_event_shape(task, self.side.models[0], seeds[0])
+        )
         own = [{"params": list(self.layer.parameters()), "lr": jobs[0].rate}] if list(self.layer.parameters()) else []
         self.optimiser = torch.optim.Adam([*self.side.groups(), *own], fused=True)
         self.optimiser.register_step_pre_hook(self._clip)
@@ -183,7 +185,7 @@ class Training:
             return
         for index, model in enumerate(self.side.models):
             if self.diverged[index] is None:
-                self.metrics[index] = dict(self.task.evaluate(model, self.split))
+                self.metrics[index] = dict(self.task.at(self.jobs[index].seed).evaluate(model, self.split))
             self.curves[index].append((self.step, self.metrics[index]["accuracy"]))
 
     # Stopping and going on.
@@ -199,7 +201,6 @@ class Training:
             "models": [model.state_dict() for model in self.side.models],
             "optimiser": self.optimiser.state_dict(),
             "layer": self.layer.state_dict(),
-            "generator": self.layer.generator.get_state(),
             "orders": [each.state() for each in self.orders],
             "step": self.step,
             "curves": self.curves,
@@ -212,10 +213,15 @@ class Training:
             model.load_state_dict(tensors)
         self.optimiser.load_state_dict(state["optimiser"])
         self.layer.load_state_dict(state["layer"])
-        self.layer.generator.set_state(state["generator"])
         for each, kept in zip(self.orders, state["orders"], strict=True):
             each.load(kept)
         self.step, self.curves, self.metrics, self.diverged = (state[name] for name in ("step", "curves", "metrics", "diverged"))
+
+
+@torch.no_grad()
+def _event_shape(task: Task, model: LatentModel, seed: int) -> tuple[int, ...]:
+    task = task.at(seed)
+    return tuple(task.scores(model, task.batch("train", torch.arange(1))).shape[1:])
 
 
 class _LostError(Exception):
@@ -279,8 +285,8 @@ class _Alone(_Side):
     """One job."""
 
     def __init__(self, task: Task, job: Job) -> None:
-        self.task, self.job = task, job
-        self.models = [task.model(job.seed)]
+        self.task, self.job = task.at(job.seed), job
+        self.models = [self.task.model(job.seed)]
         self.trained = [parameter for parameter in self.models[0].parameters() if parameter.requires_grad]
 
     def groups(self) -> list[dict[str, Any]]:
@@ -317,7 +323,8 @@ class _Together(_Side):
 
     def __init__(self, task: Task, jobs: Sequence[Job]) -> None:
         self.task, self.jobs = task, jobs
-        self.models = [task.model(job.seed) for job in jobs]
+        self.seen = [task.at(job.seed) for job in jobs]
+        self.models = [own.model(job.seed) for own, job in zip(self.seen, jobs, strict=True)]
         self.called = _Called(task.model(jobs[0].seed))
         trained = [name for name, parameter in self.models[0].named_parameters() if parameter.requires_grad]
         runs = [(rate, [index for index, _ in run]) for rate, run in itertools.groupby(enumerate(jobs), lambda item: item[1].rate)]
@@ -342,9 +349,12 @@ class _Together(_Side):
         ]
 
     def show(self, items: list[Tensor]) -> None:
-        together = self.task.batch("train", torch.cat(items))
-        self.parts, self.rebuild = _parts(together)
-        self.parts = tuple(part.unflatten(0, (len(self.jobs), -1)) for part in self.parts)
+        if all(own is self.task for own in self.seen):
+            parts, self.rebuild = _parts(self.task.batch("train", torch.cat(items)))
+            self.parts = tuple(part.unflatten(0, (len(self.jobs), -1)) for part in parts)
+        else:
+            each = [_parts(own.batch("train", numbers)) for own, numbers in zip(self.seen, items, strict=True)]
+            self.rebuild, self.parts = each[0][1], tuple(map(torch.stack, zip(*(parts for parts, _ in each), strict=True)))
         self.first = self.rebuild(tuple(part[0] for part in self.parts))
 
     def scores(self) -> Tensor:
@@ -387,7 +397,7 @@ class _Together(_Side):
         return torch.cat(norms)
 
     def begin_again(self, index: int) -> None:
-        self.models[index].load_state_dict(self.task.model(self.jobs[index].seed).state_dict())
+        self.models[index].load_state_dict(self.seen[index].model(self.jobs[index].seed).state_dict())
 
 
 class _Called(nn.Module):
@@ -423,7 +433,7 @@ def _parts(batch: Batch) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ..
 
 def stackable(task: Task, estimator: Estimator[Any]) -> bool:
     """Whether seeds of a task can be trained side by side: its functions can be mapped, and the estimator keeps nothing between steps."""
-    return task.stackable and not hasattr(estimator, "updated") and not isinstance(estimator, nn.Module)
+    return task.stackable and not estimator.state and type(estimator).prepared is Estimator.prepared
 
 
 def train_all(  # noqa: PLR0913

@@ -1,0 +1,160 @@
+"""Spoken digits: which few segments of a recording tell the digit."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...estimators import make_estimator
+from ...oracles import Subset
+from .real_data import absence, cross_entropy, present
+from .task import Batch, LatentModel, Split, Task, TaskLoss
+from .training import fit, train
+
+SERIES = "timeseries/fsdd_mfcc13.npz"
+
+
+@dataclass(frozen=True)
+class SpokenDigits(Task):
+    """A digit is to be told from a few segments of its recording, which the encoder chooses.
+
+    A recording is cut into segments of equal length; a segment is its mean cepstral coefficients, and where it is. The encoder scores
+    every segment by itself, so that its choice cannot spell the digit; the decoder sees the mean of those that are chosen.
+
+    There are few recordings, so that every seed has a split of its own. Nobody knows which segments are right: structures have no quality.
+
+    Args:
+        segments: of a recording. ``chosen``: k of them. ``hidden``: units of encoder and decoder.
+        tested, validated: recordings of each digit that are kept for test and validation; the others are learnt from.
+        fold: which split.
+    """
+
+    segments: int = 12
+    chosen: int = 3
+    hidden: int = 32
+    tested: int = 5
+    validated: int = 3
+    fold: int = 0
+    steps: int = 400
+    rates: tuple[float, ...] = (0.003, 0.01, 0.03)
+    batch_size: int = 40
+
+    name: ClassVar[str] = "fsdd"
+    summary: ClassVar[str] = "spoken digits by a few segments of a recording"
+
+    @property
+    def oracle(self) -> Subset:
+        return Subset(self.chosen)
+
+    def unavailable(self) -> str | None:
+        return absence(self.name, SERIES)
+
+    def at(self, seed: int) -> SpokenDigits:
+        return replace(self, fold=seed)
+
+    def size(self, split: Split) -> int:
+        return len(_recordings(self)[split].digit)
+
+    def model(self, seed: int) -> LatentModel:
+        features = _recordings(self)["train"].x.shape[-1]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            encoder = nn.Sequential(nn.Linear(features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1), nn.Flatten(-2))
+            return LatentModel(encoder, Chosen(self.chosen, features, self.hidden))
+
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        recordings = _recordings(self)[split]
+        return Batch((recordings.x[items],), recordings.digit[items])
+
+    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
+        scores: Tensor = model.encoder(*batch.inputs)
+        return scores
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        return TaskLoss(lambda z: cross_entropy(model.decoder(*batch.inputs, z), batch.labels), "cross_entropy")
+
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        return {"accuracy": (model.decoder(*batch.inputs, structure).argmax(-1) == batch.labels).float()}
+
+    def floor(self, seed: int) -> Mapping[str, float]:
+        """The decoder trained and tested on segments that are drawn at random."""
+        task = self.at(seed)
+        model, generator = task.model(seed), torch.Generator().manual_seed(seed)
+
+        def drawn(batch: Batch, samples: int) -> Tensor:
+            flat = torch.zeros(len(batch.labels), self.segments)
+            return self.oracle.sample(flat, samples, generator=generator)
+
+        def loss(items: Tensor) -> Tensor:
+            batch = task.batch("train", items)
+            return task.loss(model, batch)(drawn(batch, 1)[0]).mean()
+
+        fit(model.decoder, loss, task, rate=0.01, seed=seed)
+        test = task.batch("test", torch.arange(task.size("test")))
+        with torch.no_grad():
+            return {"accuracy": float(task.judge(model, test, drawn(test, 100))["accuracy"].mean())}
+
+    def ceiling(self, seed: int) -> Mapping[str, float]:
+        """Trained by the exact gradient."""
+        task = self.at(seed)
+        return {"accuracy": task.evaluate(train(task, make_estimator("exact"), rate=0.01, seed=seed))["accuracy"]}
+
+
+class Chosen(nn.Module):
+    """A multilayer perceptron of the mean of the k chosen segments."""
+
+    def __init__(self, chosen: int, features: int, hidden: int) -> None:
+        super().__init__()
+        self.chosen = chosen
+        self.of_mean = nn.Sequential(nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, 10))
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        """``[b, n, d], [..., b, n] -> [..., b, 10]``: logits."""
+        logits: Tensor = self.of_mean((z.unsqueeze(-2) @ x).squeeze(-2) / self.chosen)
+        return logits
+
+
+class Recordings(NamedTuple):
+    """Segments ``x [b, n, d + n]``, coefficients and place, and ``digit [b]``."""
+
+    x: Tensor
+    digit: Tensor
+
+
+def _recordings(task: SpokenDigits) -> Mapping[Split, Recordings]:
+    return _split(present(task.name, SERIES), task.segments, (task.tested, task.validated), task.fold)
+
+
+@functools.lru_cache(maxsize=32)
+def _split(path: Path, segments: int, kept: tuple[int, int], fold: int) -> Mapping[Split, Recordings]:
+    """A share of each digit for every split."""
+    every = _read(path, segments)
+    generator = torch.Generator().manual_seed(fold)
+    shares: list[tuple[Tensor, ...]] = []
+    for digit in range(10):
+        items = (every.digit == digit).nonzero()[:, 0]
+        items = items[torch.randperm(len(items), generator=generator)]
+        shares.append(items.split([*kept, len(items) - sum(kept)]))
+    test, validation, left = (torch.cat(parts) for parts in zip(*shares, strict=True))
+    chosen: dict[Split, Tensor] = {"train": left, "validation": validation, "test": test}
+    return {split: Recordings(every.x[items], every.digit[items]) for split, items in chosen.items()}
+
+
+@functools.lru_cache(maxsize=2)
+def _read(path: Path, segments: int) -> Recordings:
+    """All recordings, of coefficients with mean 0 and standard deviation 1 over all frames."""
+    with np.load(path) as archive:
+        frames, offsets, digit = (archive[key] for key in ("features", "offsets", "digit"))
+    frames = (frames - frames.mean(0)) / frames.std(0)
+    cuts = [np.array_split(frames[begin:end], segments) for begin, end in itertools.pairwise(offsets)]
+    means = torch.tensor(np.array([[part.mean(0) for part in parts] for parts in cuts]), dtype=torch.float32)
+    place = torch.eye(segments).expand(len(means), segments, segments)
+    return Recordings(torch.cat([means, place], -1), torch.tensor(digit).long())

@@ -1,0 +1,46 @@
+"""What tasks on real data share: files that are not there, and labels of words."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from torch import Tensor
+
+from ..score_folders import TASK_FOLDERS, TASK_VARIABLE, task_file
+
+
+def absence(task: str, *files: str) -> str | None:
+    """Why a task that reads these files cannot be run here, as one sentence; None where it can."""
+    missing = [name for name in files if task_file(name) is None]
+    if not missing:
+        return None
+    return (
+        f"`{task}` needs the file {missing[0]}, which is in none of {', '.join(TASK_FOLDERS)}; "
+        f"set {TASK_VARIABLE} to the folder that holds {missing[0].partition('/')[0]}/"
+    )
+
+
+def present(task: str, name: str) -> Path:
+    """The path of a file that a task reads.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    path = task_file(name)
+    if path is None:
+        raise ValueError(absence(task, name))
+    return path
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, packed or not."""
+    if path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return file.read()
+    return path.read_text(encoding="utf-8")
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """``[..., *labels, C]`` -> ``[..., *labels]``: minus the log-probability of every label."""
+    return -logits.log_softmax(-1).gather(-1, labels.expand(logits.shape[:-1]).unsqueeze(-1)).squeeze(-1)
