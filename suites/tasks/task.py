@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -133,7 +133,7 @@ class Task(Configured, abc.ABC):
         """The task as a seed sees it: itself, or with a split of its own where there are few items."""
         return self
 
-    def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
+    def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, Any]]:
         """For the optimiser: encoder and decoder, with rates of their own where a task has two."""
         return [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad], "lr": rate}]
 
