@@ -204,10 +204,31 @@ METRICS: dict[str, str] = {
     "bias_of_start": "‖E ĝ − g‖ / ‖g(θ₀)‖ along a trajectory, where g vanishes",
     "regret": "(E L − min L) / (E L at the start − min L) after training for the same time, with the best of 6 step sizes",
     "steps": "training steps that the time allowed",
+    "accuracy": "share of the test items of a task that are predicted right from the best structures, after training",
+    "structure_accuracy": "agreement of the best structures with the true ones, as the task measures it",
+    "relaxed_accuracy": "the same accuracy with marginals in place of the best structures",
+    "curve_mean": "mean accuracy over the points of a learning curve: high where learning is fast",
+    "curve_accuracy": "accuracy after so many steps of training",
+    "steps_to_target": "training steps until the accuracy is .95 of the ceiling; censored where it does not come there",
+    "normalised_accuracy": "share of the way from floor to ceiling",
+    "diverged": "1 where training ended at scores or a gradient that were not finite, else 0",
+    "floor_accuracy": "accuracy without a latent structure: the largest class, or a model of the inputs alone",
+    "ceiling_accuracy": "accuracy with the true structures, or with the exact gradient where they are not known",
+    "learning_rate": "of Adam, chosen on the validation split over seeds of its own",
+    "chosen_option": "the option that matters most of an estimator, chosen likewise",
 }
 """Every metric and what it means; reports print these sentences."""
 
-COUNTS = ("support", "forward_nonzeros", "gradient_nonzeros", "break_even_evaluations", "loss_evaluations", "steps", "threads")
+COUNTS = (
+    "support",
+    "forward_nonzeros",
+    "gradient_nonzeros",
+    "break_even_evaluations",
+    "loss_evaluations",
+    "steps",
+    "steps_to_target",
+    "threads",
+)
 """Metrics that count something."""
 
 SIZES = ("peak_memory", "forward_memory", "memory_per_row")

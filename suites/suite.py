@@ -149,11 +149,13 @@ class Suite(abc.ABC):
         together: whether the estimators of a problem are measured side by side in one cell; else each has a cell of its own.
         version: raised when a change moves the measured values.
         partial: whether it measures some of its metrics where it has a `limitation`, and not nothing.
+        trains: whether it learns tasks, the problems ``task:NAME``, which other suites leave alone; and leaves others alone itself.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     partial: ClassVar[bool] = False
+    trains: ClassVar[bool] = False
     exclusive: ClassVar[bool] = False
     together: ClassVar[bool] = False
     version: ClassVar[int] = 1

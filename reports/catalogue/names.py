@@ -9,10 +9,14 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2]
 
-REGISTRIES: dict[str, tuple[tuple[str, str], ...]] = {
+REGISTRIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "estimators": (("estimators/__init__.py", "ESTIMATORS"),),
     "oracles": (("oracles/__init__.py", "ORACLES"),),
-    "problems": (("suites/problems/regimes.py", "REGIMES"), ("suites/problems/real.py", "REAL")),
+    "problems": (
+        ("suites/problems/regimes.py", "REGIMES"),
+        ("suites/problems/real.py", "REAL"),
+        ("suites/tasks/__init__.py", "TASKS", "task:", "learnt:"),
+    ),
     "losses": (("suites/problems/losses.py", "LOSSES"),),
     "noises": (("estimators/noise.py", "NOISES"),),
     "suites": (("suites/measures/__init__.py", "SUITES"),),
@@ -20,7 +24,7 @@ REGISTRIES: dict[str, tuple[tuple[str, str], ...]] = {
     "engines": (("suites/running/engines/__init__.py", "ENGINES"),),
     "presets": (("suites/running/presets.py", "PRESETS"),),
 }
-"""Where the registry of each kind stands: a file of the package, and the name of a dictionary in it."""
+"""Where the registry of each kind stands: a file of the package, the name of a dictionary in it, and what its keys are called with."""
 
 KINDS = (*REGISTRIES, "plugins")
 """What `list` can show."""
@@ -36,7 +40,12 @@ def names(kind: str) -> list[str]:
         >>> names("presets")
         ['quick', 'standard', 'thorough']
     """
-    return [name for file, variable in REGISTRIES[kind] for name in _keys(_PACKAGE / file, variable)]
+    return [
+        f"{prefix}{name}"
+        for file, variable, *prefixes in REGISTRIES[kind]
+        for prefix in prefixes or ("",)
+        for name in _keys(_PACKAGE / file, variable)
+    ]
 
 
 def _keys(file: Path, variable: str) -> list[str]:

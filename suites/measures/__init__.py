@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..suite import Suite
 from .bias import Bias
 from .descent import Descent
+from .learning import Learning
 from .memory import Memory
 from .scaling import Scaling
 from .sparsity import Sparsity
@@ -19,5 +20,6 @@ SUITES: dict[str, type[Suite]] = {
     "wall_clock": WallClock,
     "scaling": Scaling,
     "descent": Descent,
+    "learning": Learning,
 }
 """By name."""

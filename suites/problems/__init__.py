@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..score_folders import DATA_FOLDERS, default_data
 from .facts import InstanceFacts, instance_facts
 from .items import STAGES
+from .learning import TASK_PROBLEMS, TaskProblem, comes_from_task, is_task
 from .losses import LOSSES, make_loss
 from .named import BUILT_IN_PROBLEMS, PROBLEMS, REAL_PROBLEMS, available, from_file, load, stages_of
 from .offset import Offset
@@ -20,15 +21,19 @@ __all__ = [
     "PROBLEMS",
     "REAL_PROBLEMS",
     "STAGES",
+    "TASK_PROBLEMS",
     "Convention",
     "InstanceFacts",
     "Offset",
     "ScoreFile",
+    "TaskProblem",
     "available",
+    "comes_from_task",
     "default_data",
     "from_file",
     "instance_facts",
     "is_sized",
+    "is_task",
     "load",
     "make_loss",
     "sized_name",

@@ -12,6 +12,7 @@ from ...oracles.registry import unknown
 from ..base import Instance, Problem, ProblemLoss
 from ..score_folders import DATA_VARIABLE
 from .items import STAGES, FoundItems, Items
+from .learning import TASK_PROBLEMS, comes_from_task, load_task, stages_of_task
 from .losses import LOSSES, Downstream, make_loss
 from .offset import Offset
 from .real import REAL
@@ -24,7 +25,7 @@ REAL_PROBLEMS: dict[str, str] = {name: summary for name, (_, summary, _) in REAL
 
 BUILT_IN_PROBLEMS: dict[str, str] = {name: regime.summary for name, regime in REGIMES.items()}
 
-PROBLEMS: dict[str, str] = {**REAL_PROBLEMS, **BUILT_IN_PROBLEMS}
+PROBLEMS: dict[str, str] = {**REAL_PROBLEMS, **BUILT_IN_PROBLEMS, **TASK_PROBLEMS}
 """Every problem that has a name, and one line on it."""
 
 
@@ -38,7 +39,8 @@ def stages_of(name: str) -> tuple[str, ...]:
     """The stages of a named problem that a run measures by default.
 
     All have stages of training but ``dtw_speech``, which has temperatures; the built-in ones have normalised entropies too. `load` also
-    takes ``h=<number>`` in (0, 1) of a built-in problem, and ``gamma=<number>`` above 0 of ``dtw_speech``.
+    takes ``h=<number>`` in (0, 1) of a built-in problem, and ``gamma=<number>`` above 0 of ``dtw_speech``. A task has the one stage
+    ``training``.
 
     Raises:
         ValueError: an unknown name.
@@ -47,6 +49,8 @@ def stages_of(name: str) -> tuple[str, ...]:
         >>> stages_of("dtw_speech"), stages_of("chain_regimes")[2:4]
         (('gamma=1', 'gamma=0.1'), ('final', 'h=0.95'))
     """
+    if comes_from_task(name):
+        return stages_of_task(name)
     if name in REGIMES or is_sized(name):
         return (*STAGES, *ENTROPY_STAGES)
     if name not in REAL:
@@ -60,7 +64,7 @@ def load(  # noqa: PLR0913
     """A named problem: float64 scores on the CPU, and one loss per instance.
 
     Args:
-        name: a key of `PROBLEMS`, or a structure with its size, such as ``subset[n=10,k=5]``.
+        name: a key of `PROBLEMS`, a structure with its size, such as ``subset[n=10,k=5]``, or a task with its sizes.
         stage: one of `stages_of(name)`, or with another number.
         instances: how many. Of a real set they are spread evenly over its items by length; built-in ones are numbered from 0.
         data: the folder of the real score files; not read for a built-in problem.
@@ -76,6 +80,8 @@ def load(  # noqa: PLR0913
         >>> problem.oracle, [instance.name for instance in problem.instances]
         (Subset(k=3), ['subset_regimes-0', 'subset_regimes-1'])
     """
+    if comes_from_task(name):
+        return load_task(name, stage, instances=instances, loss=loss, offset=offset, seed=seed)
     _check_stage(name, stage)
     return _problem(_items(name, seed, data), stage, instances, loss, offset)
 

@@ -11,6 +11,9 @@ from ...estimators.base import Estimator
 from ...estimators.enumeration import TYPICAL_RATE
 from ...oracles.base import MAX_RANK
 from ..base import Instance
+from ..measures import SUITES
+from ..measures.learning import Amount
+from ..problems import TaskProblem
 from ..suite import Effort
 from ..truth.refusal import TYPICAL_RATE as TRUTH_RATE
 from .plan import Plan
@@ -31,15 +34,33 @@ SECONDS: dict[str, float] = {
 PARTS = 100
 """Scores up to which an answer takes the same; the time grows with the rest."""
 
+STEP = 0.004
+"""Seconds of a step of training, measured roughly; half of it where seeds are trained side by side."""
+
 BATCH_RATE = 1e7
 """Structures times rows a second of an estimator that goes through all structures for many rows at once."""
 
 
 def guess(plan: Plan, cell: Cell) -> float:
     """Seconds of a cell of which nothing is known but its size; passes over all structures are as long as the space is large."""
+    if SUITES[cell.suite].trains:
+        return training_seconds(plan, cell)
     parts = sum(item.scores.numel() for item in _items(plan, cell)) / len(_items(plan, cell))
     each = SECONDS.get(cell.suite, 1.0) * _growth(plan.effort) * max(parts / PARTS, 1.0)
     return each * cell.instances * len(cell.estimators) + enumeration_seconds(plan, cell)
+
+
+def training_seconds(plan: Plan, cell: Cell) -> float:
+    """Of a cell that trains: steps of all its runs, and passes over all structures in each of them."""
+    problem = sample(plan, *cell.scores)
+    assert isinstance(problem, TaskProblem)
+    task, amount, seconds = problem.task, Amount.of(plan.context()), 0.0
+    count = min(_count(plan, cell)(problem.instances[0]), MAX_RANK)
+    for name in cell.estimators:
+        passes = make_estimator(name).evaluations().enumerations
+        step = STEP * (0.5 if task.stackable else 1.0) + passes * count * task.batch_size / BATCH_RATE
+        seconds += amount.runs(task, name, cell.instances) * amount.steps(task) * step
+    return seconds
 
 
 def enumeration_seconds(plan: Plan, cell: Cell) -> float:
@@ -56,7 +77,11 @@ def enumeration_seconds(plan: Plan, cell: Cell) -> float:
 
 
 def truth_seconds(plan: Plan, cell: Cell) -> float:
-    """Of the exact gradients of a cell's problem, as far as they are enumerated."""
+    """Of the exact gradients of a cell's problem, as far as they are enumerated; of a task, its floors and ceilings."""
+    problem = sample(plan, *cell.scores)
+    if isinstance(problem, TaskProblem):
+        # Floor and ceiling are runs without a latent structure.
+        return cell.instances * 2 * problem.task.steps * STEP / 4
     counts = [count for count in map(_count(plan, cell), _items(plan, cell)) if count <= plan.effort.cap]
     return 2 * sum(counts) / len(_items(plan, cell)) * cell.instances / TRUTH_RATE
 

@@ -18,7 +18,7 @@ from ...oracles import plugins
 from ...oracles.registry import unknown
 from ..base import SCHEMA_VERSION, Problem, Row, Skip, pairing
 from ..measures import SUITES
-from ..problems import REAL_PROBLEMS
+from ..problems import REAL_PROBLEMS, is_task
 from ..suite import Context
 from .plan import Plan
 from .rows import oracle_name, skip_row
@@ -39,14 +39,15 @@ def grid(plan: Plan) -> Grid:
     cells: list[Cell] = []
     skips: list[Row] = []
     limits: list[Limit] = []
-    context = plan.context()
-    for name, stages in stages_by_problem(plan).items():
+    context, found_problems = plan.context(), stages_by_problem(plan)
+    _check_kinds(plan, suites, list(found_problems))
+    for name, stages in found_problems.items():
         pairs = _pairs(plan, names, name, stages)
         fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
         for stage in stages:
             skips += [skip_row(plan, sample(plan, name, stage), estimator, skip.reason) for estimator, skip in pairs.items() if skip]
             for suite in suites:
-                if stage not in _portion(stages, plan.portion(suite).stages):
+                if SUITES[suite].trains != is_task(name) or stage not in _portion(stages, plan.portion(suite).stages):
                     continue
                 found = sample(plan, name, stage)
                 reasons = limitations(suite, found, context)
@@ -56,6 +57,14 @@ def grid(plan: Plan) -> Grid:
                 else:
                     cells += _cells(plan, suite, (name, stage), fitting)
     return Grid(tuple(cells), tuple(skips), tuple(limits))
+
+
+def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
+    """Refuse suites that find nothing to measure among the problems: some train tasks, others measure scores."""
+    for suite in suites if plan.suites else ():
+        if all(SUITES[suite].trains != is_task(name) for name in names):
+            wanted, example = ("tasks", "task:clusters") if SUITES[suite].trains else ("problems with scores", "learnt:clusters")
+            raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
 
 
 def limitations(suite: str, problem: Problem, context: Context) -> list[str]:

@@ -126,8 +126,17 @@ def plan_of(preset: str, **options: Any) -> Plan:
         "portions": tuple(item for item in portions.items() if item[1] != Portion()),
         "effort": EFFORTS[preset],
     }
-    scores = {} if "file" in given else {"problems": _problems(chosen, given.get("data")), "stages": chosen.stages}
+    stages = _stages(chosen, given.get("problems", ()))
+    scores = {} if "file" in given else {"problems": _problems(chosen, given.get("data")), "stages": stages}
     return Plan(**{**standard, **scores, **given})
+
+
+def _stages(preset: Preset, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the preset, which are stages of scores, and all of the tasks that are named."""
+    tasks = [name for name in names if problems.comes_from_task(name)]
+    of_tasks = dict.fromkeys(stage for name in tasks for stage in problems.stages_of(name))
+    of_scores = preset.stages if len(tasks) < len(names) or not names else ()
+    return (*of_scores, *of_tasks) if preset.stages else ()
 
 
 def _problems(preset: Preset, data: str | None) -> tuple[str, ...]:

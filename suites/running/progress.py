@@ -130,6 +130,9 @@ def _size(cell: Cell) -> int:
 
 def time_limit(plan: Plan, cell: Cell) -> float:
     """Seconds after which a cell is taken to hang: far above what its budget allows."""
-    from .estimates import enumeration_seconds
+    from ..measures import SUITES
+    from .estimates import enumeration_seconds, guess
 
+    if SUITES[cell.suite].trains:
+        return 600.0 + 10.0 * guess(plan, cell)
     return 120.0 + 3.0 * (plan.effort.seconds * _size(cell) + enumeration_seconds(plan, cell))

@@ -48,6 +48,9 @@ def _names(plan: Plan) -> list[str]:
 
 
 def _named(pattern: str, at_hand: Iterable[str]) -> list[str]:
+    if problems.comes_from_task(pattern) and (pattern in problems.PROBLEMS or not glob.has_magic(pattern.partition("[")[0])):
+        problems.stages_of(pattern)
+        return [pattern]
     if problems.is_sized(pattern):
         return [problems.sized_name(pattern)]
     return matching((pattern,), at_hand if glob.has_magic(pattern) else problems.PROBLEMS, "problem")
@@ -134,6 +137,8 @@ def _fingerprint(problem: Problem, source: str) -> str:
 
 def _source(plan: Plan, problem: Problem) -> str:
     """The content of a score file with the way it is read; nothing for scores that are made."""
+    if isinstance(problem, problems.TaskProblem):
+        return f"{problem.task!r} version {problem.task.version}"
     if plan.file is not None:
         settings = {field.name: str(getattr(plan.file, field.name)) for field in fields(plan.file) if field.name != "path"}
         return json.dumps([_file_hash(plan.file.path), settings], sort_keys=True)

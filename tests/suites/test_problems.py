@@ -24,6 +24,7 @@ from structgrad.suites.problems import (
     PROBLEMS,
     REAL_PROBLEMS,
     STAGES,
+    TASK_PROBLEMS,
     available,
     default_data,
     from_file,
@@ -363,7 +364,7 @@ def test_sixty_four_instances_load_quickly(name: str) -> None:
 
 
 def test_every_problem_has_one_line() -> None:
-    assert list(PROBLEMS) == [*REAL_PROBLEMS, *BUILT_IN_PROBLEMS]
+    assert list(PROBLEMS) == [*REAL_PROBLEMS, *BUILT_IN_PROBLEMS, *TASK_PROBLEMS]
     assert all(line and "\n" not in line for line in PROBLEMS.values())
 
 

@@ -1,0 +1,125 @@
+"""Tasks as problems: ``task:NAME``, whose instances are seeds, and ``learnt:NAME``, whose instances are items as a learner meets them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...estimators import make_estimator
+from ...oracles.registry import unknown
+from ..base import Instance, Problem
+from ..tasks import TASKS, make_task
+from ..tasks.kept import LEARNT_STAGES, learnt_model, reference_estimator
+from ..tasks.task import Batch, LatentModel, Task, TaskLoss
+
+TASK, LEARNT = "task:", "learnt:"
+
+TRAINING = "training"
+"""The only stage of a task."""
+
+TASK_PROBLEMS: dict[str, str] = {f"{TASK}{name}": f"learning the task {name}, seed by seed" for name in TASKS} | {
+    f"{LEARNT}{name}": f"items of the task {name} along a run of the exact gradient; @ESTIMATOR for another run" for name in TASKS
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TaskProblem(Problem):
+    """A problem that comes from a task."""
+
+    task: Task
+
+
+def is_task(name: str) -> bool:
+    """Whether a problem is a task to be learnt.
+
+    Example:
+        >>> is_task("task:clusters"), is_task("learnt:clusters")
+        (True, False)
+    """
+    return name.startswith(TASK)
+
+
+def comes_from_task(name: str) -> bool:
+    """Whether a problem is a task, or comes from learning one."""
+    return name.startswith((TASK, LEARNT))
+
+
+def stages_of_task(name: str) -> tuple[str, ...]:
+    """Its stages; ValueError for a task that is unknown, or cannot be had here."""
+    _task(name)
+    return (TRAINING,) if is_task(name) else tuple(LEARNT_STAGES)
+
+
+def load_task(  # noqa: PLR0913
+    name: str, stage: str, *, instances: int, loss: str | None = None, offset: float = 0.0, seed: int = 0
+) -> TaskProblem:
+    """The problem of a task.
+
+    Args:
+        name: ``task:NAME``, ``learnt:NAME`` or ``learnt:NAME@ESTIMATOR``.
+        stage: one of `stages_of_task`.
+        instances: seeds, numbered from 0; or items of the test split, spread evenly over it.
+        loss: must be None: a task has a loss of its own.
+        offset: must be 0 likewise.
+        seed: of the run that items come from.
+
+    Raises:
+        ValueError: an unknown task or stage, one that cannot be had here, another loss, more items than there are.
+    """
+    task = _task(name)
+    if stage not in stages_of_task(name):
+        raise ValueError(f"{name} {unknown(stage, stages_of_task(name), 'stage')}")
+    if loss is not None or offset != 0:
+        raise ValueError(f"{name} got loss={loss!r}, offset={offset:g}; a task has a loss of its own, leave --loss and --offset out")
+    source = f"task {task.name}, version {task.version}"
+    if is_task(name):
+        found = tuple(_item(f"seed-{number}", task, task.model(number), "train", 0) for number in range(instances))
+        return TaskProblem(name, stage, task.oracle, found, source, task)
+    size = task.size("test")
+    if instances > size:
+        raise ValueError(f"{name} got instances={instances}; expected 1 to {size}, the number of items in its test split")
+    own = name.partition("@")[2]
+    model = learnt_model(task, make_estimator(own) if own else reference_estimator(task), seed, stage)
+    numbers = [(2 * i + 1) * size // (2 * instances) for i in range(instances)]
+    found = tuple(_item(f"item-{number}", task, model, "test", number) for number in numbers)
+    return TaskProblem(name, stage, task.oracle, found, source, task)
+
+
+def _task(name: str) -> Task:
+    task = make_task(name.partition(":")[2].partition("@")[0])
+    reason = task.unavailable()
+    if reason is not None:
+        raise ValueError(f"the problem {name} cannot be had: {reason}")
+    return task
+
+
+def _item(name: str, task: Task, model: LatentModel, split: str, number: int) -> Instance:
+    """One item with a model as it is: its scores, and what its structures cost, in double precision."""
+    exact = model.double().requires_grad_(False)
+    batch = doubled(task.batch(split, torch.tensor([number])))  # type: ignore[arg-type]
+    return Instance(name, task.scores(exact, batch)[0], ItemLoss(task.loss(exact, batch), task.oracle.event_ndim))
+
+
+def doubled(batch: Batch) -> Batch:
+    """A batch in double precision."""
+
+    def double(part: Tensor) -> Tensor:
+        return part.double() if part.is_floating_point() else part
+
+    gold = None if batch.gold is None else double(batch.gold)
+    return Batch(tuple(map(double, batch.inputs)), double(batch.labels), batch.lengths, gold)
+
+
+class ItemLoss:
+    """The loss of the one item of a batch: ``[..., *event] -> [...]``; it says of itself what the task says."""
+
+    def __init__(self, loss: TaskLoss, event_ndim: int) -> None:
+        self.call, self.at = loss, -event_ndim - 1
+        self.name, self.differentiable, self.inside_hull = loss.name, loss.differentiable, loss.inside_hull
+        self.vertex_degree, self.extension, self.offset = loss.vertex_degree, loss.extension, loss.offset
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        found: Tensor = self.call(structure.unsqueeze(self.at))
+        return found[..., 0]

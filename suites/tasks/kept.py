@@ -1,0 +1,114 @@
+"""What every cell of a task needs, computed once on a machine: floors and ceilings, and the course of the exact run."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import inspect
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...estimators import ExactMarginalisation, LeaveOneOut
+from ...estimators.base import Estimator
+from . import training
+from .task import LatentModel, Task
+from .training import Job, Training, write_whole
+
+try:
+    import fcntl
+except ImportError:  # no lock: two processes may compute the same
+    fcntl = None  # type: ignore[assignment]
+
+LEARNT_STAGES: dict[str, float] = {"init": 0.0, "early": 0.1, "final": 1.0}
+"""Stages of a run, and how much of its steps lies before them."""
+
+LONGEST_LIST = 1000
+"""Structures that the exact gradient is summed over; where there are more, so many samples stand in for it that it is nearly exact."""
+
+MANY_SAMPLES = 16
+
+_T = TypeVar("_T")
+
+
+def cache_folder() -> Path:
+    """Of the user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structgrad" / "tasks"
+
+
+def bounds(task: Task, seed: int) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Floor and ceiling of a task with a seed."""
+    floor, ceiling = _kept(task, ("bounds", seed), lambda: (dict(task.floor(seed)), dict(task.ceiling(seed))))
+    return floor, ceiling
+
+
+def reference_estimator(task: Task) -> Estimator[Any]:
+    """The exact gradient, or leave-one-out with many samples where there are too many structures."""
+    exact, event = ExactMarginalisation(), event_shape(task)
+    listed = exact.incompatibility(task.oracle, event) is None and task.oracle.count(event) <= LONGEST_LIST
+    return exact if listed else LeaveOneOut(num_samples=MANY_SAMPLES)
+
+
+def event_shape(task: Task) -> tuple[int, ...]:
+    """Of the scores of an item, padded."""
+    with torch.no_grad():
+        return tuple(task.scores(task.model(0), task.batch("train", torch.arange(1))).shape[1:])
+
+
+def learnt_model(task: Task, estimator: Estimator[Any], seed: int, stage: str) -> LatentModel:
+    """The model of a run at a stage, with the middle one of the task's learning rates."""
+    weights = _kept(task, ("path", repr(estimator), estimator.version, seed), lambda: _path(task, estimator, seed))
+    model = task.model(seed)
+    model.load_state_dict(weights[stage])
+    return model
+
+
+def _path(task: Task, estimator: Estimator[Any], seed: int) -> dict[str, dict[str, Tensor]]:
+    run = Training(task, estimator, [Job(seed, task.rates[len(task.rates) // 2])], points=1)
+    found = {}
+    for stage, share in LEARNT_STAGES.items():
+        run.run(until=round(share * run.steps))
+        found[stage] = copy.deepcopy(run.learnt()[0].model.state_dict())
+    return found
+
+
+def _kept(task: Task, names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
+    """What is computed, from the cache where it is there; one process computes it, and others wait for that."""
+    digest = hashlib.blake2b(repr((*_depends(task), *names)).encode(), digest_size=16).hexdigest()
+    path = cache_folder() / f"{task.name}-{digest}.pt"
+    with _turn(path):
+        with contextlib.suppress(FileNotFoundError, RuntimeError, EOFError, pickle.UnpicklingError):
+            found: _T = torch.load(path, weights_only=True)
+            return found
+        computed = compute()
+        with contextlib.suppress(OSError):  # a folder that cannot be written costs time alone
+            write_whole(path, computed)
+        return computed
+
+
+def _depends(task: Task) -> tuple[object, ...]:
+    """What else results depend on: sizes, the code of the task and of training, its first items, torch."""
+    batch = task.batch("train", torch.arange(min(64, task.size("train"))))
+    data = hashlib.blake2b(digest_size=16)
+    for part in (*batch.inputs, batch.labels):
+        data.update(part.detach().cpu().contiguous().numpy().tobytes())
+    code = hashlib.blake2b("".join(map(inspect.getsource, (inspect.getmodule(type(task)) or training, training))).encode(), digest_size=16)
+    return repr(task), task.version, code.hexdigest(), data.hexdigest(), torch.__version__
+
+
+@contextlib.contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """The lock of a file of the cache, where locks can be had."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.with_suffix(".lock").open("w"))
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,169 @@
+"""The suite that trains models: what it chooses, what it tells, and that nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from structgrad.estimators import make_estimator
+from structgrad.suites.base import METRICS
+from structgrad.suites.measures import SUITES
+from structgrad.suites.measures import learning as module
+from structgrad.suites.measures.learning import FIRST_TUNING_SEED, OPTIONS, Learning, to_target
+from structgrad.suites.problems import load
+from structgrad.suites.running.grid import grid
+from structgrad.suites.running.plan import Machine, Plan
+from structgrad.suites.running.presets import plan_of
+from structgrad.suites.running.runner import run
+from structgrad.suites.suite import EFFORTS, Context
+from structgrad.suites.tasks import kept, make_task, training
+
+NAME = "task:clusters[clusters=3,features=4,train=200,heldout=100,steps=20]"
+QUICK = Context(effort=EFFORTS["quick"])
+PLAN = Plan(suites=("learning",), problems=(NAME,), estimators=("rloo", "ste"), instances=2, effort=EFFORTS["quick"])
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def found() -> list:
+    problem = load(NAME, "training", instances=2, data=None)
+    return list(Learning().findings(problem, {"imle": make_estimator("imle")}, QUICK))
+
+
+def test_every_seed_has_every_metric(found):
+    of_seeds = {(f.instance, f.metric) for f in found if f.instance}
+    metrics = {metric for _, metric in of_seeds}
+    assert metrics == {
+        "accuracy", "structure_accuracy", "relaxed_accuracy", "curve_mean", "curve_accuracy", "steps_to_target",
+        "normalised_accuracy", "diverged", "floor_accuracy", "ceiling_accuracy",
+    }  # fmt: skip
+    assert of_seeds == {(seed, metric) for seed in ("seed-0", "seed-1") for metric in metrics}
+    assert metrics | {"learning_rate", "chosen_option"} <= set(METRICS)
+
+
+def test_rate_and_option_are_told(found):
+    [rate] = [f.value for f in found if f.metric == "learning_rate"]
+    [option] = [f for f in found if f.metric == "chosen_option"]
+    assert rate in make_task("clusters").rates
+    assert option.value in OPTIONS["imle"][1]
+    assert option.setting == f"lambda={option.value:g}"
+
+
+def test_the_curve_ends_at_the_accuracy(found):
+    points = [f for f in found if f.metric == "curve_accuracy" and f.instance == "seed-1"]
+    assert [f.size for f in points] == [float(step) for step in sorted({round(12 * i / 20) for i in range(21)})]
+    assert points[-1].value == next(f.value for f in found if f.metric == "accuracy" and f.instance == "seed-1")
+    assert points[-1].setting == "step=12"
+
+
+def test_choices_are_made_on_other_seeds_and_another_split(monkeypatch):
+    seen = []
+    actual = training.train_all
+
+    def spied(task, estimator, jobs, **options):
+        seen.append((options.get("split", "test"), {job.seed for job in jobs}, options["steps"]))
+        return actual(task, estimator, jobs, **options)
+
+    monkeypatch.setattr(module, "train_all", spied)
+    list(Learning().findings(load(NAME, "training", instances=2, data=None), {"ste": make_estimator("ste")}, QUICK))
+    assert seen == [("validation", {FIRST_TUNING_SEED}, 6), ("test", {0, 1}, 12)]
+
+
+def test_an_option_in_the_name_is_kept():
+    problem = load(NAME, "training", instances=1, data=None)
+    found = Learning().findings(problem, {"imle[lambda=7]": make_estimator("imle[lambda=7]")}, QUICK)
+    assert not [f for f in found if f.metric == "chosen_option"]
+
+
+def test_every_tuned_option_is_one_of_its_estimator():
+    for name, (option, values) in OPTIONS.items():
+        estimator = make_estimator(name)
+        for value in values:
+            assert getattr(replace(estimator, **{option: value}), option) == value
+
+
+def test_a_target_that_is_not_reached_is_censored():
+    curve = ((0, 0.5), (10, 0.7), (20, 0.9), (30, 0.8))
+    assert to_target(curve, 0.7, 30).value == 10
+    missed = to_target(curve, 0.95, 30)
+    assert (missed.value, missed.low, missed.high, missed.status, missed.sampling) == (None, 30.0, None, "ok", "budget")
+    assert missed.reason == "the accuracy of 0.95, 0.95 of the ceiling, was not reached within 30 steps"
+
+
+def test_floors_and_ceilings_are_computed_once(monkeypatch):
+    task = make_task(NAME.removeprefix("task:"))
+    first = kept.bounds(task, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(task), "floor", lambda self, seed: pytest.fail("computed again"))
+        assert kept.bounds(task, 0) == first
+    assert kept.bounds(replace(task, train=150), 0) != first
+    assert kept.bounds(task, 1) != first
+
+
+def test_a_damaged_file_of_the_cache_is_computed_again():
+    task = make_task(NAME.removeprefix("task:"))
+    first = kept.bounds(task, 0)
+    [file] = kept.cache_folder().glob("*.pt")
+    file.write_bytes(b"damaged")
+    assert kept.bounds(task, 0) == first
+
+
+def test_the_runner_plans_and_pairs_tasks(tmp_path):
+    rows = run(PLAN, tmp_path / "run", machine=Machine(jobs=0))
+    measured = {(row.estimator, row.instance): row.value for row in rows if row.metric == "accuracy"}
+    assert set(measured) == {(name, seed) for name in ("rloo", "ste") for seed in ("seed-0", "seed-1")}
+    starts = {(row.instance, row.value) for row in rows if row.metric == "curve_accuracy" and row.setting == "step=0"}
+    assert len(starts) == 2
+    assert all(row.status == "ok" for row in rows)
+    again = run(PLAN, tmp_path / "run", machine=Machine(jobs=0))
+    assert again == rows
+
+
+def test_an_estimator_that_does_not_fit_is_skipped():
+    work = grid(replace(PLAN, estimators=("relaxed_top_k", "ste")))
+    assert [cell.estimators for cell in work.cells] == [("ste",)]
+    assert [row.status for row in work.skips] == ["skipped"]
+
+
+def test_sizes_of_a_task_are_part_of_its_cells():
+    one, other = (grid(replace(PLAN, problems=(name,))).cells for name in (NAME, NAME.replace("steps=20", "steps=30")))
+    assert {cell.identity for cell in one}.isdisjoint(cell.identity for cell in other)
+
+
+def test_tasks_are_measured_by_the_suites_that_train_alone():
+    with pytest.raises(ValueError, match="the suite learning measures tasks, and the plan has none; name one, such as --problem task:clu"):
+        grid(replace(PLAN, problems=("subset_regimes",)))
+    with pytest.raises(ValueError, match="the suite bias measures problems with scores, and the plan has none; name one, such as --pr"):
+        grid(replace(PLAN, suites=("bias",)))
+    everything = grid(replace(PLAN, suites=(), problems=(NAME, "subset_regimes"), stages=("training", "init"), estimators=("ste",)))
+    assert {(cell.suite, cell.problem) for cell in everything.cells if "learning" in (cell.suite, cell.problem)} == {("learning", NAME)}
+    assert {cell.problem for cell in everything.cells} == {NAME, "subset_regimes"}
+    assert SUITES["learning"].trains
+
+
+def test_a_preset_takes_the_stages_of_tasks():
+    assert plan_of("quick", problems=(NAME,)).stages == ("training",)
+    assert plan_of("quick", problems=(NAME, "subset_regimes")).stages == ("h=0.95", "training")
+
+
+def test_what_a_task_does_not_have_is_said():
+    with pytest.raises(ValueError, match="got the unknown task 'cluster'; did you mean clusters"):
+        load("task:cluster", "training", instances=1, data=None)
+    with pytest.raises(ValueError, match="got the unknown stage 'init'; did you mean training"):
+        load(NAME, "init", instances=1, data=None)
+    with pytest.raises(ValueError, match="a task has a loss of its own, leave --loss and --offset out"):
+        load(NAME, "training", instances=1, data=None, loss="hamming")
+    with pytest.raises(ValueError, match="expected a class that inherits from `Task`"):
+        load("task:collections:Counter", "training", instances=1, data=None)
+
+
+def test_a_task_without_its_data_says_so(monkeypatch):
+    monkeypatch.setattr(type(make_task("clusters")), "unavailable", lambda self: "the folder of points is not there")
+    with pytest.raises(ValueError, match="the problem task:clusters cannot be had: the folder of points is not there"):
+        load("task:clusters", "training", instances=1, data=None)
