@@ -14,6 +14,7 @@ TASKS: dict[str, str] = {
     "clusters": "clusters:Clusters",
     "l2x_switch": "l2x_switch:L2XSwitch",
     "fsdd": "fsdd:SpokenDigits",
+    "matching": "matching:Matching",
 }
 """Where every task is, by name; modules are imported when they are asked for."""
 

@@ -55,6 +55,11 @@ def check_loss(task: Task) -> None:
         assert (loss(structure.lerp(inside, 1e-6)) - hard).abs().max() < 1e-3
         for values in task.judge(model, batch, structure).values():
             assert values.shape == (len(batch.labels),)
+        if batch.lengths is not None:
+            assert torch.equal(scores, task.oracle.pad(scores, batch.lengths))
+            used = task.oracle._inside(tuple(scores.shape[1:]), batch.lengths)
+            assert not used.all()
+            torch.testing.assert_close(loss(torch.where(used, inside, 7.0)), loss(inside))
     point = inside.clone().requires_grad_()
     (slope,) = torch.autograd.grad(loss(point).sum(), point)
     assert (slope.flatten(1) != 0).any(1).all()
