@@ -15,6 +15,9 @@ TASKS: dict[str, str] = {
     "l2x_switch": "l2x_switch:L2XSwitch",
     "fsdd": "fsdd:SpokenDigits",
     "matching": "matching:Matching",
+    "listops": "listops:ListOps",
+    "listops_frozen": "listops:ListOpsFrozen",
+    "listops_generated": "listops:ListOpsGenerated",
 }
 """Where every task is, by name; modules are imported when they are asked for."""
 

@@ -44,7 +44,7 @@ def cache_folder() -> Path:
 
 def bounds(task: Task, seed: int) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """Floor and ceiling of a task with a seed."""
-    floor, ceiling = _kept(task, ("bounds", seed), lambda: (dict(task.floor(seed)), dict(task.ceiling(seed))))
+    floor, ceiling = _kept(task, ("bounds", seed), lambda: (dict(task.at(seed).floor(seed)), dict(task.at(seed).ceiling(seed))))
     return floor, ceiling
 
 

@@ -1,0 +1,112 @@
+"""Composition along trees: by chart, and by distinct subtrees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.oracles import Constituency
+from structgrad.suites.tasks import compositions
+from structgrad.suites.tasks.compositions import ChartDecoder
+
+
+def decoder() -> ChartDecoder:
+    torch.manual_seed(0)
+    return ChartDecoder(6, 4, 5, 3).double()
+
+
+TOKENS, LENGTHS = torch.tensor([[0, 1, 2, 3, 4], [3, 3, 1, 0, 5]]), torch.tensor([5, 4])
+TREES = Constituency().enumerate((5, 5), dtype=torch.float64)
+FITTING = TREES[:, 0, 3] > 0
+"""Trees that a line of 4 tokens may have."""
+
+
+def by_chart(model: ChartDecoder, z: Tensor) -> Tensor:
+    return model(TOKENS, LENGTHS, z.detach().requires_grad_())
+
+
+def test_a_tree_by_hand() -> None:
+    model, tree = decoder(), torch.eye(5, dtype=torch.float64)
+    for i, j in ((0, 1), (2, 3), (2, 4), (0, 4)):
+        tree[i, j] = 1
+
+    def composed(left: Tensor, right: Tensor) -> Tensor:
+        part = model.composition
+        from_left, from_right = part.inner(left)[:5], part.inner(right)[5:]
+        return part.norm(left + right + part.outer((from_left + from_right).relu()))
+
+    a, b, c, d, e = model.leaves(TOKENS[0])
+    expected = model.top(composed(composed(a, b), composed(composed(c, d), e)))
+    assert torch.allclose(model(TOKENS[:1], LENGTHS[:1], tree.unsqueeze(0))[0], expected)
+    assert torch.allclose(model(TOKENS[:1], LENGTHS[:1], tree.unsqueeze(0).requires_grad_())[0], expected)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_distinct_subtrees_give_what_the_chart_gives(same: bool) -> None:
+    """Values, and gradients in the parameters; a line of 4 tokens reads no tree that it may not have."""
+    model = decoder()
+    z = TREES.unsqueeze(1).expand(-1, 2, -1, -1)
+    z = z if same else torch.stack([TREES, TREES.flip(0)], 1)
+    fitting = torch.stack([torch.ones_like(FITTING), FITTING if same else FITTING.flip(0)], 1)
+    weights = torch.rand(*z.shape[:2], 3, dtype=torch.float64) * fitting.unsqueeze(-1)
+    found, grads = [], []
+    for decode in (lambda: model(TOKENS, LENGTHS, z), lambda: by_chart(model, z)):
+        logits = decode()
+        found.append(logits[fitting])
+        grads.append(torch.autograd.grad((weights * logits).sum(), list(model.parameters())))
+    assert torch.allclose(*found, rtol=1e-12)
+    assert all(torch.allclose(one, other, rtol=1e-10) for one, other in zip(*grads, strict=True))
+
+
+def test_subtrees_that_trees_share_are_composed_once() -> None:
+    """Of 8 tokens: 429 trees of 7 compositions each have 919 different subtrees, and the trees of two rows have none in common."""
+    z = Constituency().enumerate((8, 8)).unsqueeze(1).expand(-1, 3, -1, -1)
+    forest = compositions._forest(z)
+    assert forest is not None
+    assert [pairs.shape[1] for pairs in forest.pairs] == [7, 12, 25, 56, 126, 264, 429]
+    rows = compositions._forest(torch.stack([z[0, :2], z[0, :2]]))
+    assert rows is not None
+    assert [pairs.shape[1] for pairs in rows.pairs] == [2] * 7
+
+
+def test_what_is_no_tree_goes_through_the_chart() -> None:
+    model, crossing = decoder(), TREES[0].clone()
+    for wrong in (crossing + TREES[-1], 0.5 * (crossing + TREES[-1]), crossing * (torch.arange(5) != 4)):
+        z = wrong.clamp(max=1).expand(2, 5, 5)
+        assert compositions._forest(z) is None
+        assert torch.equal(model(TOKENS, LENGTHS, z), by_chart(model, z))
+
+
+def test_no_structures() -> None:
+    assert decoder()(TOKENS, LENGTHS, torch.zeros(0, 2, 5, 5, dtype=torch.float64)).shape == (0, 2, 3)
+
+
+def test_the_gradient_says_what_a_rotation_changes() -> None:
+    """At a tree, one more weight for the span of a rotation moves the logits from its own towards those of the rotated tree."""
+    model = decoder()
+    tree = torch.eye(5, dtype=torch.float64)
+    tree[0] = 1
+    rotated = tree.clone()
+    rotated[0, 1], rotated[1, 2] = 0, 1
+    z = tree.expand(1, 5, 5).clone().requires_grad_()
+    own = model(TOKENS[:1], LENGTHS[:1], z)[0, 0]
+    (gradient,) = torch.autograd.grad(own, z)
+    assert gradient[0, 1, 2] != 0
+    step = 1e-6
+    moved = model(TOKENS[:1], LENGTHS[:1], (1 - step) * tree.expand(1, 5, 5) + step * rotated)[0, 0]
+    towards = (gradient[0] * (rotated - tree)).sum()
+    assert float((moved - own).detach() / step) == pytest.approx(float(towards), rel=1e-4)
+
+
+def test_gradients_are_finite_wherever_weights_vanish() -> None:
+    for scale in (0.0, 1e-30, 1e-20, 1e-8):
+        z = (torch.eye(5) + scale).expand(2, 5, 5).clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(decoder().float()(TOKENS, LENGTHS, z).sum(), z)
+        assert bool(gradient.isfinite().all())
+
+
+def test_under_vmap() -> None:
+    model = decoder()
+    z = torch.stack([TREES[0], TREES[FITTING][0]]).expand(3, 2, 5, 5)
+    assert torch.allclose(torch.func.vmap(lambda one: model(TOKENS, LENGTHS, one))(z), model(TOKENS, LENGTHS, z))

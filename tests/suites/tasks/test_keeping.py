@@ -1,0 +1,45 @@
+"""Parameters that are trained once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.suites.tasks.keeping import file, kept
+
+
+def never() -> dict[str, Tensor]:
+    return pytest.fail("trained again")
+
+
+def state(value: float) -> dict[str, Tensor]:
+    return {"weight": torch.tensor([value])}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_what_was_trained_is_read_by_its_names() -> None:
+    assert kept(("a", 1), lambda: state(0.1)) == state(0.1)
+    assert kept(("a", 1), never) == state(0.1)
+    assert kept(("a", 2), lambda: state(0.2)) == state(0.2)
+    assert [path.name for path in file(("a", 1)).parent.iterdir() if path.suffix != ".pt"] == []
+
+
+@pytest.mark.parametrize("content", [b"", b"not parameters", b"PK\x03\x04"])
+def test_what_cannot_be_read_is_trained(content: bytes) -> None:
+    file(("a",)).parent.mkdir()
+    file(("a",)).write_bytes(content)
+    assert kept(("a",), lambda: state(0.3)) == state(0.3)
+    assert kept(("a",), never) == state(0.3)
+
+
+def test_what_cannot_be_written_is_trained_again(tmp_path: Path) -> None:
+    (tmp_path / "structgrad").write_text("no folder")
+    assert kept(("a",), lambda: state(0.4)) == state(0.4)
+    assert kept(("a",), lambda: state(0.5)) == state(0.5)
