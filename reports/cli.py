@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .commands import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, replay, report, run, status
+from .commands import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, learn, replay, report, run, status
 from .commands.outcome import BAD_INPUT, OK, fail
 
 VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
@@ -20,6 +20,7 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "init": init.init,
     "doctor": doctor.doctor,
     "run": run.run,
+    "learn": learn.learn,
     "status": status.status,
     "report": report.report,
     "compare": compare.compare,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import platform
 import signal
@@ -22,7 +23,7 @@ from ..suites.running.plan import Machine, Plan
 from ..suites.running.work import Cell, Grid
 from . import answers, bibliography, html, results, tables, terminal
 from .plans import again
-from .plans.outline import limits_lines, lines, outline
+from .plans.outline import check_affordable, limits_lines, lines, outline, show
 from .results import PAGE
 from .terminal import Voice
 
@@ -69,6 +70,45 @@ def prepare(plan: Plan, out: Path | None, *, fresh: bool) -> Path:
     if fresh:
         store.discard(folder)
     return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a command asks for beside what is measured.
+
+    Attributes:
+        preset: what the plan began as. ``command``: that repeats it.
+        out: the folder; None for one that is named after the plan. ``fresh``: whether what is there is discarded.
+        dry_run: whether nothing is to be measured.
+        most: seconds of one cell; a plan with a longer one is refused.
+        request: a hash of all that was asked for, where the run is to be told again without being looked at.
+    """
+
+    preset: str
+    command: str
+    out: Path | None = None
+    fresh: bool = False
+    dry_run: bool = False
+    most: float = math.inf
+    request: str | None = None
+
+
+def launched(plan: Plan, machine: Machine, course: Course, voice: Voice, asked: Asked) -> dict[str, int] | None:
+    """Lay a plan out, refuse what cannot be afforded, and measure it; None where nothing was to be measured.
+
+    Raises:
+        ValueError: one sentence on what cannot be.
+        StoppedError: as `Launch.perform` does.
+    """
+    cells = planned(plan, machine)
+    found = outline(plan, cells, machine, asked.preset, sum(voice.compiled))
+    if asked.dry_run:
+        show(found, cells, plan, machine, asked.command if voice.as_json else None)
+    check_affordable(found, plan, machine, asked.most)
+    if asked.dry_run:
+        return None
+    folder = prepare(plan, asked.out, fresh=asked.fresh)
+    return Launch(plan, cells, folder, machine, asked.preset, asked.command, course, voice, asked.request).perform()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,24 +216,31 @@ class Launch:
         voice.say(html.counted(counts), important=True, apart=True)
         voice.say(f"results: {self.folder / results.TABLE}\nreport:  {(self.folder / PAGE).resolve()}", important=True)
         voice.say(f"{_again(counts)}: {self.repeat}", important=True)
-        voice.outcome(self._outcome(counts, manifest))
+        learnt = html.learning_of(frame)
+        voice.outcome(self._outcome(counts, manifest, learnt.sentences if learnt else []))
         if self.asked and not left and not counts["failed"]:
             again.remember(self.asked, self.folder, voice.told)
         return counts
 
     def _summarise(self, frame: Any) -> None:
-        for table in terminal.summary(frame):
+        learnt = html.learning_of(frame)
+        for position, sentence in enumerate(learnt.sentences if learnt else ()):
+            self.voice.say(sentence, important=position == 0, apart=position == 0)
+        overviews = terminal.summary(html.of_gradients(frame))
+        for table in [*learnt.overviews, *overviews]:
             self.voice.table(table)
-        self.voice.say(f"\n{terminal.LEGEND}", "dim")
+        if overviews:
+            self.voice.say(f"\n{terminal.LEGEND}", "dim")
         for line in html.contradictions(tables.claims(frame)):
             self.voice.say(f"! {line}", "red")
         for row in tables.records(tables.errors(frame).head(_ERRORS_SHOWN)):
             self.voice.say(f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}", "red")
 
-    def _outcome(self, counts: dict[str, int], manifest: results.Manifest) -> dict[str, Any]:
+    def _outcome(self, counts: dict[str, int], manifest: results.Manifest, answer: list[str]) -> dict[str, Any]:
         paths = {"folder": self.folder, "results": self.folder / results.TABLE, "report": self.folder / PAGE}
         return {
             "status": manifest["status"],
+            **({"answer": answer} if answer else {}),
             **counts,
             **{name: str(path.resolve()) for name, path in paths.items()},
             "command": self.repeat,

@@ -134,7 +134,7 @@ def cells(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return [(str(problem), str(stage)) for problem, stage in pairs.itertuples(index=False)]
 
 
-def _remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
+def remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
     """The function, which keeps its answer for the last table: a report asks the same things of one table many times."""
     last: list[tuple[weakref.ref[pd.DataFrame], T]] = []
 
@@ -147,7 +147,7 @@ def _remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T
     return remembering
 
 
-@_remembered
+@remembered
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows that hold a number that is no point of a sweep, with plain Python strings and floats.
 
@@ -159,7 +159,7 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     return _timed_everywhere(_once(rows.assign(**strings, **numbers)))
 
 
-@_remembered
+@remembered
 def swept(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows that hold a number at one point of a sweep, with plain Python strings and floats."""
     rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["setting"] != "")]
@@ -187,7 +187,7 @@ def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([rows, missing.merge(once, on=["problem", "estimator"])[list(rows.columns)]], ignore_index=True)
 
 
-@_remembered
+@remembered
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Every metric over instances: one row per problem, stage, estimator and metric, with the fields of `Spread`."""
     rows = measured(frame)
@@ -230,7 +230,7 @@ def _median_interval(values: np.ndarray) -> np.ndarray:
     return result
 
 
-@_remembered
+@remembered
 def spreads(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Spread]:
     """`Spread` by (problem, stage, estimator, metric)."""
     table = aggregate(frame)
@@ -238,7 +238,7 @@ def spreads(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Spread]:
     return {key: Spread(*row) for key, row in zip(keys, table[list(_FIELDS)].itertuples(index=False, name=None), strict=True)}
 
 
-@_remembered
+@remembered
 def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
     rows = measured(frame)

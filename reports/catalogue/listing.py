@@ -72,6 +72,13 @@ def problems() -> list[Record]:
     return _described(PROBLEMS)
 
 
+def tasks() -> list[Record]:
+    """Tasks with a name, and what they learn."""
+    from ...suites.tasks import TASKS, make_task
+
+    return [{"name": name, "description": make_task(name).summary} for name in TASKS]
+
+
 def losses() -> list[Record]:
     """Losses with a name."""
     from ...suites.problems.losses import LOSSES
@@ -135,6 +142,7 @@ SOURCES: dict[str, Callable[[], list[Record]]] = {
     "estimators": estimators,
     "oracles": oracles,
     "problems": problems,
+    "tasks": tasks,
     "losses": losses,
     "noises": noises,
     "suites": suites,

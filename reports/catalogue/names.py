@@ -17,6 +17,7 @@ REGISTRIES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("suites/problems/real.py", "REAL"),
         ("suites/tasks/__init__.py", "TASKS", "task:", "learnt:"),
     ),
+    "tasks": (("suites/tasks/__init__.py", "TASKS"),),
     "losses": (("suites/problems/losses.py", "LOSSES"),),
     "noises": (("estimators/noise.py", "NOISES"),),
     "suites": (("suites/measures/__init__.py", "SUITES"),),
@@ -62,6 +63,11 @@ def _keys(file: Path, variable: str) -> list[str]:
             if isinstance(target, ast.Name) and target.id == variable:
                 return [str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)]
     return []
+
+
+def complete_tasks(incomplete: str) -> list[str]:
+    """Tasks that begin like this."""
+    return _beginning(incomplete, "tasks")
 
 
 def complete_estimators(incomplete: str) -> list[str]:

@@ -295,7 +295,7 @@ def run(  # noqa: PLR0913 - one parameter per option
         from ...suites.running.plan import Machine, default_jobs
         from ...suites.running.presets import DEFAULT, PRESETS, plan_of
         from .. import launch
-        from ..plans import durations, options, outline, repeat
+        from ..plans import durations, options, repeat
 
         options.check_together(given)
         chosen = options.preset_name(preset or DEFAULT)
@@ -331,16 +331,10 @@ def run(  # noqa: PLR0913 - one parameter per option
         stack.enter_context(voice.compiling())
         plan = plan if seconds else options.within_budget(plan, workers, course.budget)
         command = repeat.command(plan, out, preset=chosen, machine=machine, course=course)
-        cells = launch.planned(plan, machine)
-        found = outline.outline(plan, cells, machine, chosen, sum(voice.compiled))
-        if dry_run:
-            outline.show(found, cells, plan, machine, command if as_json else None)
-        outline.check_affordable(found, plan, machine, course.longest or PRESETS[chosen].longest)
-        if dry_run:
-            return
-        work = launch.Launch(plan, cells, launch.prepare(plan, out, fresh=fresh), machine, chosen, command, course, voice, asked)
+        most = course.longest or PRESETS[chosen].longest
+        request = launch.Asked(chosen, command, out, fresh=fresh, dry_run=dry_run, most=most, request=asked)
         try:
-            counts = work.perform()
+            counts = launch.launched(plan, machine, course, voice, request)
         except launch.StoppedError as error:
             fail(error, INTERRUPTED if error.interrupted else SOME_FAILED)
-    raise typer.Exit(SOME_FAILED if counts["failed"] else 0)
+    raise typer.Exit(SOME_FAILED if counts and counts["failed"] else 0)

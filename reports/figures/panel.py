@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import canvas
-from .canvas import Line, Shape, Text
+from .canvas import Area, Line, Shape, Text
 from .styles import INK, Style
 
 TICK, LABEL, TITLE = 9.0, 9.5, 10.0
@@ -60,7 +60,7 @@ class Panel:
     title: str = ""
     x: Axis = field(default_factory=Axis)
     y: Axis = field(default_factory=Axis)
-    content: list[Line | tuple[float, float, Style, float]] = field(default_factory=list)
+    content: list[Line | Area | tuple[float, float, Style, float]] = field(default_factory=list)
 
     def line(  # noqa: PLR0913 - short to call, for figures are made of little else
         self,
@@ -77,6 +77,13 @@ class Panel:
         points = tuple(zip(map(float, xs), map(float, ys), strict=True))
         if points:
             self.content.insert(0 if behind else len(self.content), Line(points, colour, width, opacity, dashes, rounded=behind))
+
+    def band(self, xs: Iterable[float], lows: Iterable[float], highs: Iterable[float], colour: str) -> None:
+        """What lies between two lines, behind all else."""
+        across = list(map(float, xs))
+        points = (*zip(across, map(float, lows), strict=True), *reversed(list(zip(across, map(float, highs), strict=True))))
+        if points:
+            self.content.insert(0, Area(points, colour, 0.13, filled=True))
 
     def mark(self, x: float, y: float, style: Style, opacity: float = 1.0) -> None:
         """The marker of an estimator."""
@@ -96,9 +103,8 @@ class Panel:
         for place, _ in self.y.ticks:
             yield Line(((0, height * (1 - self.y.share(place))), (width, height * (1 - self.y.share(place)))), opacity=0.12)
         for item in self.content:
-            if isinstance(item, Line):
-                points = tuple((width * self.x.share(x), height * (1 - self.y.share(y))) for x, y in item.points)
-                yield Line(points, item.colour, item.width, item.opacity, item.dashes, item.rounded)
+            if isinstance(item, Line | Area):
+                yield replace(item, points=tuple((width * self.x.share(x), height * (1 - self.y.share(y))) for x, y in item.points))
             else:
                 x, y, style, opacity = item
                 yield from canvas.mark(width * self.x.share(x), height * (1 - self.y.share(y)), style, opacity)

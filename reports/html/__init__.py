@@ -4,7 +4,19 @@ Both are made from the same `Table` objects; a page needs nothing but itself, ne
 """
 
 from .content import VERDICT_MEANING, Report, contradictions, counted, headline, report
+from .learning import learning_of, of_gradients
 from .markdown import to_markdown
 from .page import to_html
 
-__all__ = ["VERDICT_MEANING", "Report", "contradictions", "counted", "headline", "report", "to_html", "to_markdown"]
+__all__ = [
+    "VERDICT_MEANING",
+    "Report",
+    "contradictions",
+    "counted",
+    "headline",
+    "learning_of",
+    "of_gradients",
+    "report",
+    "to_html",
+    "to_markdown",
+]

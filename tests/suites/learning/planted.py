@@ -45,12 +45,12 @@ def _rows(tasks: Sequence[str], estimators: Sequence[str], seeds: int, noise: fl
                     value = worth if metric == foretold else float(random.uniform(0.1, 1.0))
                     suite = "parameter_bias" if of_parameters else "bias"
                     for seed in range(seeds):
-                        yield row(suite, f"learnt:{task}", stage, name, f"seed={seed}", metric, value + 0.001 * seed)
+                        yield row(suite, f"learnt:{task}", stage, name, f"seed-{seed}", metric, value + 0.001 * seed)
 
 
 def trained(task: str, name: str, seed: int, worth: float) -> Iterator[Row]:
     """One run of training whose share of the way from floor to ceiling is given."""
-    at = (task, name, f"seed={seed}")
+    at = (task, name, f"seed-{seed}")
     accuracy = 0.5 + 0.4 * worth
     reached = worth >= 0.5
     steps = STEPS * (1.2 - worth) if reached else float(STEPS)
@@ -67,8 +67,8 @@ def trained(task: str, name: str, seed: int, worth: float) -> Iterator[Row]:
     }
     for metric, value in values.items():
         yield learnt(*at, metric, value)
-    for metric, value in (("steps_to_target", steps), ("seconds_to_target", 0.004 * steps)):
-        yield learnt(*at, metric, value, verdict="" if reached else "censored")
+    bounds = {"low": steps, "high": steps, "sampling": "converged"} if reached else {"low": steps, "sampling": "budget"}
+    yield learnt(*at, "steps_to_target", steps if reached else None, **bounds)
     for step in range(0, STEPS + 1, 50):
         share = 1 - np.exp(-step / 60)
         yield learnt(*at, "curve_accuracy", 0.5 + 0.4 * worth * share, setting=f"step={step}", size=float(step))
@@ -81,13 +81,13 @@ def declarations(name: str) -> tuple[str, dict[str, Any]]:
     return made.name, {"objective": made.objective, "unbiased": made.unbiased, "deterministic": made.deterministic}
 
 
-def learnt(task: str, name: str, instance: str, metric: str, value: float, **more: object) -> Row:
+def learnt(task: str, name: str, instance: str, metric: str, value: float | None, **more: object) -> Row:
     """A row of the suite learning."""
     return row("learning", f"task:{task}", "training", name, instance, metric, value, **more)
 
 
 def row(  # noqa: PLR0917
-    suite: str, problem: str, stage: str, name: str, instance: str, metric: str, value: float, **more: object
+    suite: str, problem: str, stage: str, name: str, instance: str, metric: str, value: float | None, **more: object
 ) -> Row:
     """A row of an estimator of the registry."""
     family, declared = declarations(name)

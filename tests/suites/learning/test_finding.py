@@ -49,7 +49,7 @@ def test_variance_foretells_by_kind_and_not_over_all():
         for seed in range(2):
             worth = 0.3 - 0.01 * place if rank is None else 0.9 - 0.3 * rank
             rows += trained("toy", name, seed, worth)
-            rows.append(row("bias", "learnt:toy", "init", name, f"seed={seed}", "relative_variance", variance))
+            rows.append(row("bias", "learnt:toy", "init", name, f"seed-{seed}", "relative_variance", variance))
     found = study(rows)
     values = {kind: foretelling(found, "relative_variance", "init", "accuracy", kind).whole for kind in kinds(found)}
     assert values["stochastic"].pooled.value == pytest.approx(1.0)
@@ -76,7 +76,7 @@ def test_what_failed_or_is_a_point_of_a_curve_is_no_outcome(found):
 
 def test_items_of_a_seed_have_one_median():
     rows = list(trained("toy", "rloo", 0, 0.5))
-    rows += [row("bias", "learnt:toy", "init", "rloo", f"seed=0,item={i}", "cosine", value) for i, value in enumerate((0.1, 0.2, 0.9))]
+    rows += [row("bias", "learnt:toy", "init", "rloo", f"seed-0,item={i}", "cosine", value) for i, value in enumerate((0.1, 0.2, 0.9))]
     assert study(rows).predictor("cosine", "init").tolist() == [[[0.2]]]
 
 

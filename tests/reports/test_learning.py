@@ -1,0 +1,143 @@
+"""What is told of a run of learning."""
+
+from __future__ import annotations
+
+import pytest
+
+from structgrad.reports import html, results, terminal
+from structgrad.reports.figures.learning import LearningMaterial, draw_learning
+from structgrad.reports.html.learning import learning_of
+from structgrad.reports.html.learning_tables import overview, predictor_table, task_table
+from structgrad.reports.learning import foretold, sentences, winner
+from structgrad.suites.learning import study
+from tests.suites.learning.planted import ESTIMATORS, learnt, planted, row, trained
+
+FEW = ("exact", "reinforce", "rloo", "ste", "imle", "sparsemap")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return study(planted(("clusters", "matching"), seeds=3))
+
+
+def learning(worths, seeds=3, noise=0.0):
+    """A run on one task, by what each estimator comes to."""
+    return [
+        one
+        for name, worth in worths.items()
+        for seed in range(seeds)
+        for one in trained("toy", name, seed, worth + noise * (-1) ** seed + 0.001 * seed)
+    ]
+
+
+def test_the_best_is_said_to_be_where_it_is_surely_ahead():
+    text = sentences(study(learning({"rloo": 0.9, "ste": 0.5, "exact": 1.0})))[0]
+    assert text.startswith("On toy, rloo learns best, ahead of all 1 others, with 0.8")
+    assert "half of its runs come to the target within" in text
+    assert "3 of 3 do at all" in text
+    assert text.endswith("its gradients were not measured, so that nothing can be said of what foretold it.")
+
+
+def test_nobody_is_best_who_cannot_be_told_from_others():
+    accuracies = {"rloo": (0.9, 0.7, 0.8), "reinforce": (0.7, 0.85, 0.8), "ste": (0.2, 0.21, 0.19)}
+    rows = [
+        learnt("toy", name, f"seed-{seed}", "accuracy", value) for name, values in accuracies.items() for seed, value in enumerate(values)
+    ]
+    text = sentences(study(rows))[0]
+    assert text.startswith("On toy, rloo is first with 0.800 [0.552, 1.05] accuracy, and cannot be told from reinforce;")
+    without = sentences(study(one for one in rows if one.estimator != "ste"))[0]
+    assert without.startswith("On toy, no estimator is surely the best of 2; rloo is first with")
+
+
+def test_a_single_seed_proves_nothing():
+    text = sentences(study(learning({"rloo": 0.9, "ste": 0.1}, seeds=1)))[0]
+    assert "no estimator is surely the best of 2; rloo is first" in text
+
+
+def test_the_exact_gradient_does_not_compete():
+    assert winner(study(learning({"exact": 1.0, "ste": 0.5})), ("toy",)).name == "ste"
+
+
+def test_who_has_not_learnt_every_task_is_not_best_over_them():
+    rows = [one for one in planted(("clusters", "matching"), FEW, 3) if (one.estimator, one.problem) != ("rloo", "task:matching")]
+    assert winner(study(rows), ("clusters", "matching")).name != "rloo"
+    only = [one for one in rows if one.estimator == "rloo" or (one.problem.endswith("matching") and one.estimator == "ste")]
+    assert sentences(study(only))[0].startswith("No estimator has finished all 2 tasks")
+
+
+def test_nothing_is_said_of_nothing():
+    assert sentences(study([])) == ["Nothing was learnt: the run holds no result of training."]
+    assert not learning_of(results.to_frame([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)]))
+
+
+def test_what_was_planted_foretells_it(found):
+    assert foretold(study(planted())).startswith("cosine of the mean at init foretold final accuracy, chosen on one half (+")
+    unforetold = study(one for one in planted(("clusters", "matching"), seeds=3) if one.metric != "cosine")
+    assert foretold(unforetold) == "no number of the gradients is shown to have foretold final accuracy"
+
+
+@pytest.mark.parametrize(("worth", "clause"), [(True, "went with final accuracy: Spearman +"), (False, "(ρ of 16 estimates at early: ")])
+def test_the_number_that_reports_recommend_by_is_asked_for_alone(worth, clause):
+    rows = planted(("clusters",), seeds=2)
+    ends = {one.estimator: one.value for one in rows if one.metric == "normalised_accuracy"}
+    noise = {name: float(position * 7 % 11) for position, name in enumerate(ESTIMATORS)}
+    rows = [one for one in rows if not one.problem.startswith("learnt:")]
+    rows += [row("bias", "learnt:clusters", "early", name, "seed-0", "rho_16", (ends if worth else noise)[name]) for name in ESTIMATORS]
+    assert clause in foretold(study(rows))
+
+
+def test_a_table_never_hides_who_did_not_arrive():
+    runs = (("rloo", 0, 0.9), ("rloo", 1, 0.2), ("ste", 0, 0.2), ("ste", 1, 0.2))
+    rows = [*(one for run in runs for one in trained("toy", *run)), learnt("toy", "rloo", "", "learning_rate", 0.02)]
+    table = task_table(study(rows), "toy")
+    cells = {line[0].text: dict(zip((title for title, _ in table.columns), line, strict=True)) for line in table.rows}
+    assert cells["rloo"]["to the target"].text == "60 steps, 0.24 s (1 of 2 come to it)"
+    assert cells["ste"]["to the target"].text == "not reached"
+    assert cells["rloo"]["rate"].text == "0.02"
+    assert table.note.startswith("Floor 0.500, without structure; ceiling 0.900")
+
+
+def test_a_terminal_shows_the_same(found, capsys):
+    shown = overview(found, "clusters")
+    assert shown["stages"] == ["accuracy", "structure", "to the target", "ms a step", "rate"]
+    terminal.Voice().table(shown)
+    assert "sparsemap_marginalisation" in capsys.readouterr().out
+
+
+def test_predictors_stand_beside_each_other_for_every_kind(found):
+    table = predictor_table(found)
+    titles = [title for title, _ in table.columns]
+    assert [title for title in titles if title.startswith("final accuracy")] == [
+        f"final accuracy: {kind}" for kind in ("all", "stochastic", "deterministic", "halves")
+    ]
+    cosine = next(line for line in table.rows if line[0].text == "cosine of the mean")
+    assert cosine[2].key > 0.9
+    assert cosine[2].notes == ("23 of 8 ideas",)
+
+
+def test_a_page_of_learning_has_its_section_and_figures(found):
+    frame = results.to_frame(planted(("clusters", "matching"), FEW, 2))
+    page = html.to_html(frame, {})
+    assert '<h2 id="learning">Learning</h2>' in page
+    for part in ("learning-steps", "learning-seconds", "learning-foretold-clusters-early", "learning-survival", "learning-profile"):
+        assert f'id="figure-{part}"' in page
+    assert "6 estimators trained on 2 tasks, with 2 seeds each." in page
+    assert "task:clusters" not in page.partition('id="numbers"')[0]
+
+
+def test_a_page_without_learning_does_not_speak_of_it():
+    assert 'id="learning"' not in html.to_html(results.to_frame([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)]), {})
+
+
+def test_figures_are_drawn_of_what_there_is():
+    rows = [one for one in planted(("toy",), FEW, 1) if one.metric == "accuracy"]
+    frame = results.to_frame(rows)
+    assert draw_learning(LearningMaterial.of(study(rows), frame)) == []
+
+
+def test_marks_are_objectives_and_filled_where_stochastic(found):
+    rows = planted(("clusters",), FEW, 2)
+    drawn = {one.kind: one for one in draw_learning(LearningMaterial.of(study(rows), results.to_frame(rows)))}
+    svg = drawn["learning-foretold"].svg
+    assert svg.count('stroke="#0173b2" fill="#0173b2"') == 2 * 7 + 1  # reinforce, rloo; the legend
+    assert svg.count('stroke="#de8f05"/>') + svg.count('stroke="#de8f05" opacity="0.9"/>') == 7  # ste is hollow
