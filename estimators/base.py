@@ -17,12 +17,14 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node, get_gradient_edge
 
 from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
 from ..oracles.kernels.switch import SERVING, serving_as
@@ -85,8 +87,7 @@ def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(method)
     def checked(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
-        given = dict(zip(parameters, args, strict=False)) | named
-        self._refuse(**{name: value for name, value in given.items() if name in ASKED})
+        self._refuse(dict(zip(parameters, args, strict=False)) | named)
         return method(self, *args, **named)
 
     return checked
@@ -245,13 +246,24 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         return self._out_of_reach(oracle, event_shape) or self._limitation(oracle, event_shape)
 
     @final
-    def _refuse(self, **given: Any) -> None:
+    def _refuse(self, given: Mapping[str, Any]) -> None:
         """ValueError where the arguments of an estimate are not what they have to be, or the oracle cannot be served with such scores."""
-        check_call(self.name, **given)
+        if not all(ASKED[name][0](value) for name, value in given.items() if name in ASKED):
+            check_call(self.name, **{name: value for name, value in given.items() if name in ASKED})
         oracle, scores = given["oracle"], given["scores"]
-        reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
+        event = scores.shape[scores.ndim - oracle.event_ndim :]
+        # Training asks for one oracle and one shape, again and again.
+        served, shape = vars(self).get("_served", (None, None))
+        if served is oracle and shape == event:
+            return
+        reason = self.incompatibility(oracle, tuple(event))
         if reason is not None:
             raise ValueError(f"{reason}; choose another pair")
+        vars(self)["_served"] = (oracle, event)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The options, without what was last served."""
+        return {name: value for name, value in vars(self).items() if name != "_served"}
 
     def _out_of_reach(self, oracle: Oracle, event_shape: tuple[int, ...]) -> str | None:
         """Why the sums over structures that it needs cannot be had of scores of this shape, in the words of the oracle."""
@@ -280,10 +292,15 @@ class Estimator(Configured, abc.ABC, Generic[O]):
 class PathwiseEstimator(Estimator[O]):
     """An estimator that hands the loss a differentiable structure: usable as a layer.
 
-    A subclass implements `structure`; its backward maps ``γ = ∇_z L`` at the structure to the estimate. `surrogate` evaluates that backward
-    with the γ of every single row, so that estimates that are not linear in γ (SPIGOT, I-MLE) do not depend on how the losses of a batch
-    are reduced later.
+    A subclass implements `structure`; its backward maps ``γ = ∇_z L`` at the structure to the estimate. Where that is declared to be linear
+    in γ, `surrogate` is the loss of the structure, through which one backward goes. Else it evaluates that backward with the γ of every
+    single row, so that estimates that are not linear in γ (SPIGOT, I-MLE) do not depend on how the losses of a batch are reduced later.
+
+    Attributes:
+        linear: whether the estimate of a row is linear in its γ, so that a multiple of γ gives that multiple of the estimate.
     """
+
+    linear: ClassVar[bool] = False
 
     @abc.abstractmethod
     def structure(self, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -295,33 +312,88 @@ class PathwiseEstimator(Estimator[O]):
 
     @final
     def surrogate(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        if self.linear and self._draws() == 1 and scores.requires_grad and torch.is_grad_enabled():
+            return self._losses(loss, oracle, self.structure(oracle, scores, generator=generator))
+        return self._row_by_row(loss, oracle, scores, generator)
+
+    def _row_by_row(self, loss: Loss, oracle: O, scores: Tensor, generator: torch.Generator) -> Tensor:
         draws, sample_dim = self._draws(), scores.ndim - oracle.event_ndim
+        learning, wanted = torch.is_grad_enabled(), torch.is_grad_enabled() and scores.requires_grad
         leaf = scores.detach() if draws == 1 else expand_samples(scores.detach(), draws, oracle.event_ndim)
-        leaf = leaf.requires_grad_()
+        leaf = leaf.requires_grad_(wanted)
         with torch.enable_grad():
             structure = self.structure(oracle, leaf, generator=generator)
             point = structure.detach()
             point = (point if draws == 1 else point.movedim(sample_dim, 0)).requires_grad_()
-            losses = evaluate(loss, point, oracle.event_ndim)
-            gamma = upstream_gradient(self.name, losses, point)
+            losses = evaluate(loss, point, oracle.event_ndim) if wanted else self._losses(loss, oracle, point)
+            # What learns nothing itself is not gone through again.
+            kept = learning and learns_besides(losses, point)
+            values = losses if kept else losses.detach()
+            if draws > 1:
+                values = values.mean(0)
+            if not wanted:
+                return values
+            gamma = upstream_gradient(self.name, losses, point, retain_graph=kept)
             upstream = gamma if draws == 1 else gamma.movedim(0, sample_dim)
             (estimate,) = torch.autograd.grad(structure, leaf, upstream, allow_unused=True, materialize_grads=True)
-        if draws > 1:
-            losses, estimate = losses.mean(0), estimate.mean(sample_dim)
-        return with_gradient(losses, scores, estimate)
+        return with_gradient(values, scores, estimate if draws == 1 else estimate.mean(sample_dim))
+
+    def _losses(self, loss: Loss, oracle: O, point: Tensor) -> Tensor:
+        """``[..., *batch]`` at points that require a gradient; a loss that has none there is refused."""
+        losses = evaluate(loss, point, oracle.event_ndim)
+        if not depends(losses, point):
+            raise _without_gradient(self.name)
+        return losses
 
 
-def upstream_gradient(name: str, losses: Tensor, point: Tensor, *, create_graph: bool = False) -> Tensor:
+def upstream_gradient(name: str, losses: Tensor, point: Tensor, *, create_graph: bool = False, retain_graph: bool = True) -> Tensor:
     """γ, the gradient of every loss in its own point, for the estimator of this name; a loss without one is refused."""
     gamma = None
     if losses.requires_grad:
-        (gamma,) = torch.autograd.grad(losses.sum(), point, retain_graph=True, create_graph=create_graph, allow_unused=True)
+        (gamma,) = torch.autograd.grad(losses.sum(), point, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True)
     if gamma is None:
-        raise ValueError(
-            f"`{name}` got a loss without a gradient in the structure; expected a differentiable loss, "
-            "or choose an estimator that needs its values only, such as rloo"
-        )
+        raise _without_gradient(name)
     return gamma
+
+
+def _without_gradient(name: str) -> ValueError:
+    return ValueError(
+        f"`{name}` got a loss without a gradient in the structure; expected a differentiable loss, "
+        "or choose an estimator that needs its values only, such as rloo"
+    )
+
+
+def depends(losses: Tensor, point: Tensor) -> bool:
+    """Whether the losses were computed from a point that requires a gradient, as far as autograd knows."""
+    if not losses.requires_grad:
+        return False
+    sought = point.grad_fn or get_gradient_edge(point).node
+    # What is older than the point is looked at last: it leads to an encoder, but for numbers that another thread gave.
+    birth = sought._sequence_nr() if point.grad_fn is not None else 0
+    waiting, older, known = [losses.grad_fn or get_gradient_edge(losses).node], list[Node](), set[Node]()
+    while waiting or older:
+        node = waiting.pop() if waiting else older.pop()
+        if node is sought:
+            return True
+        for following, _ in reversed(node.next_functions):
+            if following is not None and following not in known:
+                known.add(following)
+                (waiting if following._sequence_nr() >= birth else older).append(following)
+    return False
+
+
+def learns_besides(losses: Tensor, point: Tensor) -> bool:
+    """Whether anything but a point may get a gradient from losses; what a function of somebody's own holds back counts as such."""
+    waiting, known = [losses.grad_fn], set[Node | None]((None,))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, BackwardCFunction) or getattr(node, "variable", point) is not point:
+            return True
+        for following, _ in node.next_functions if node is not None else ():
+            if following not in known:
+                known.add(following)
+                waiting.append(following)
+    return False
 
 
 def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
@@ -366,6 +438,8 @@ def with_backward(structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor
 
 def straight_through(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
     """``structure``, with the identity on the moving parts as its backward; ``z + θ − θ.detach()`` would be NaN at a score of -inf."""
+    if not oracle._ignores_entries and oracle.forbids_nothing(scores):
+        return with_backward(structure, scores, lambda gamma: gamma.view_as(gamma))
     moving = moving_parts(structure, scores, oracle)
     return with_backward(structure, scores, lambda gamma: torch.where(moving, gamma, 0))
 
@@ -378,7 +452,7 @@ def moving_parts(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
     if oracle.forbids_nothing(scores):
         return oracle.read_mask(tuple(scores.shape[scores.ndim - oracle.event_ndim :]), scores.device)
     free, used, event = oracle.free_parts(scores), structure != 0, tuple(range(-oracle.event_ndim, 0))
-    return free & used.any(event, keepdim=True) & (free | ~used).all(event, keepdim=True)
+    return oracle._within(free, scores) & used.any(event, keepdim=True) & (free | ~used).all(event, keepdim=True)
 
 
 class _WithGradient(torch.autograd.Function):

@@ -24,6 +24,8 @@ class ProjectedIdentity(PathwiseEstimator[Oracle]):
     centre: bool
     normalise: bool
 
+    linear: ClassVar[bool] = True
+
     def _through(self, oracle: Oracle, scores: Tensor, best: Tensor) -> Tensor:
         """``best``, with the backward through Π at scores that it is the best structure of."""
         moving, event = moving_parts(best, scores, oracle), tuple(range(-oracle.event_ndim, 0))

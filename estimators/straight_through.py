@@ -34,6 +34,7 @@ class StraightThrough(PathwiseEstimator[Oracle]):
     references: ClassVar[tuple[str, ...]] = ("bengio2013estimating",)
     objective: ClassVar[Objective] = "argmax"
     deterministic: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1)
@@ -72,6 +73,7 @@ class StraightThroughMarginals(PathwiseEstimator[MarginalOracle]):
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "argmax"
     deterministic: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1)
@@ -101,6 +103,7 @@ class SampledStraightThrough(PathwiseEstimator[SamplingOracle]):
     references: ClassVar[tuple[str, ...]] = ("bengio2013estimating",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, samples=1)
@@ -138,6 +141,7 @@ class Simple(PathwiseEstimator[SamplingOracle]):
     references: ClassVar[tuple[str, ...]] = ("ahmed2023simple",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, samples=1, marginals=1)

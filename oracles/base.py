@@ -133,6 +133,10 @@ class Oracle(Configured, abc.ABC):
         inside = None if lengths is None else self._prepared("free_parts", scores, lengths)[1]
         return free if inside is None else free & inside
 
+    def _within(self, parts: Tensor, scores: Tensor) -> Tensor:
+        """Of boolean parts ``[*batch, *event]``, those inside the items: all of them, but for `ragged.of_lengths`."""
+        return parts
+
     # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 
     @abc.abstractmethod

@@ -61,6 +61,7 @@ class ExactSampleForward(PathwiseEstimator[FactorisedOracle]):
 
     needs: ClassVar[tuple[type[Oracle], ...]] = (FactorisedOracle,)
     objective: ClassVar[Objective] = "expected"
+    linear: ClassVar[bool] = True
 
     @abc.abstractmethod
     def _pull_back(self, race: Race) -> PullBack: ...
@@ -80,6 +81,8 @@ def moving_categories(oracle: Oracle, scores: Tensor) -> Tensor:
 
 def possible_parts(oracle: Oracle, scores: Tensor) -> Tensor:
     """Boolean ``[*batch, *event]``: the parts of positive probability, none in infeasible rows."""
+    if oracle.forbids_nothing(scores):
+        return torch.ones_like(scores, dtype=torch.bool)
     free = oracle.free_parts(scores)
     return free & _feasible(free, oracle.event_ndim)
 
@@ -89,6 +92,8 @@ def log_probabilities(oracle: Oracle, scores: Tensor) -> Tensor:
 
     A forbidden part has a huge negative number in place of -inf, so that no derivative is NaN; an infeasible row is uniform and constant.
     """
+    if oracle.forbids_nothing(scores):
+        return scores.double().log_softmax(-1)
     free = oracle.free_parts(scores)
     return scores.double().masked_fill(~free, FORBIDDEN).masked_fill(~_feasible(free, oracle.event_ndim), 0).log_softmax(-1)
 

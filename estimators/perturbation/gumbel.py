@@ -54,6 +54,7 @@ class GumbelSoftmax(PathwiseEstimator[FactorisedOracle]):
     objective: ClassVar[Objective] = "relaxed"
     unbiased: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, perturbations=1)
@@ -95,6 +96,7 @@ class StraightThroughGumbel(PathwiseEstimator[MarginalOracle]):
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "perturbed"
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)

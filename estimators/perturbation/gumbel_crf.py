@@ -19,6 +19,7 @@ class RelaxedWalk(PathwiseEstimator[RelaxedOracle]):
     temperature: float
 
     needs: ClassVar[tuple[type[Oracle], ...]] = (RelaxedOracle,)
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, relaxations=1)

@@ -39,6 +39,7 @@ class PerturbAndMAP(PathwiseEstimator[Oracle]):
     name: ClassVar[str] = "perturb_and_map"
     references: ClassVar[tuple[str, ...]] = ("papandreou2011perturb",)
     objective: ClassVar[Objective] = "perturbed"
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, perturbations=1)
@@ -81,6 +82,7 @@ class PerturbAndParse(PathwiseEstimator[MarginalOracle]):
     references: ClassVar[tuple[str, ...]] = ("corro2019differentiable",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "perturbed"
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1, perturbations=1)

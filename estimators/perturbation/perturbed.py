@@ -38,6 +38,7 @@ class MeanOfPerturbed(PathwiseEstimator[Oracle]):
 
     objective: ClassVar[Objective] = "relaxed"
     inside_hull: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

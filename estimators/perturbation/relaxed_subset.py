@@ -50,6 +50,7 @@ class RelaxedTopK(PathwiseEstimator[SubsetOracle]):
     objective: ClassVar[Objective] = "relaxed"
     unbiased: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, perturbations=1)
@@ -84,6 +85,7 @@ class StraightThroughTopK(PathwiseEstimator[SubsetOracle]):
     references: ClassVar[tuple[str, ...]] = ("xie2019reparameterizable", "jang2017categorical")
     needs: ClassVar[tuple[type[Oracle], ...]] = (SubsetOracle,)
     objective: ClassVar[Objective] = "perturbed"
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, argmax=1, perturbations=1)

@@ -28,6 +28,7 @@ class NoisyRelaxation(PathwiseEstimator[O]):
     objective: ClassVar[Objective] = "relaxed"
     unbiased: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def _utilities(self, oracle: O, scores: Tensor, generator: torch.Generator) -> Tensor:
         return self.noise.perturb(oracle, scores, generator=generator) / self.temperature

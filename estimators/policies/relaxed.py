@@ -25,6 +25,7 @@ class StepRelaxed(PathwiseEstimator[PolicyOracle]):
 
     needs: ClassVar[tuple[type[Oracle], ...]] = (PolicyOracle,)
     objective: ClassVar[Objective] = "expected"
+    linear: ClassVar[bool] = True
 
     def _relaxed(self, sample: Tensor, logits: Tensor) -> Tensor:
         """The sample, with the gradient of ``softmax(logits / τ)`` at the states that it visits; -inf where an action is impossible."""

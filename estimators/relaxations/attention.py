@@ -33,6 +33,7 @@ class Attention(PathwiseEstimator[FactorisedOracle]):
     unbiased: ClassVar[bool] = True
     deterministic: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     @abc.abstractmethod
     def mapping(self, scores: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ class DifferentiableDP(PathwiseEstimator[RelaxedOracle]):
     unbiased: ClassVar[bool] = True
     deterministic: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, relaxations=1)

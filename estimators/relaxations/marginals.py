@@ -37,6 +37,7 @@ class StructuredAttention(PathwiseEstimator[MarginalOracle]):
     unbiased: ClassVar[bool] = True
     deterministic: ClassVar[bool] = True
     inside_hull: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=1, loss_gradients=1, marginals=1)

@@ -78,7 +78,7 @@ class ClippedUpdates(Estimator[S]):
     def rounds(self, loss: Loss, oracle: S, scores: Callable[[], Tensor], *, generator: torch.Generator) -> Iterator[Tensor]:
         """``inner_steps`` surrogates on the same samples."""
         theta = scores()
-        self._refuse(loss=loss, oracle=oracle, scores=theta, generator=generator)
+        self._refuse({"loss": loss, "oracle": oracle, "scores": theta, "generator": generator})
         samples = oracle.sample(theta, self.num_samples, generator=generator)
         losses = evaluate(loss, samples, oracle.event_ndim)
         log_probs = self._log_probs(oracle, samples, theta)
