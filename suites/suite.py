@@ -149,13 +149,14 @@ class Suite(abc.ABC):
         together: whether the estimators of a problem are measured side by side in one cell; else each has a cell of its own.
         version: raised when a change moves the measured values.
         partial: whether it measures some of its metrics where it has a `limitation`, and not nothing.
-        trains: whether it learns tasks, the problems ``task:NAME``, which other suites leave alone; and leaves others alone itself.
+        measures: which problems: ``tasks``, such as ``task:clusters``; ``learnt`` ones, along a run, such as ``learnt:clusters``; or
+            ``scores`` of items, which the latter have too.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     partial: ClassVar[bool] = False
-    trains: ClassVar[bool] = False
+    measures: ClassVar[str] = "scores"
     exclusive: ClassVar[bool] = False
     together: ClassVar[bool] = False
     version: ClassVar[int] = 1

@@ -7,8 +7,10 @@ from .bias import Bias
 from .descent import Descent
 from .learning import Learning
 from .memory import Memory
+from .parameter_bias import ParameterBias
 from .scaling import Scaling
 from .sparsity import Sparsity
+from .step_time import StepTime
 from .unbiasedness import Unbiasedness
 from .wall_clock import WallClock
 
@@ -21,5 +23,7 @@ SUITES: dict[str, type[Suite]] = {
     "scaling": Scaling,
     "descent": Descent,
     "learning": Learning,
+    "step_time": StepTime,
+    "parameter_bias": ParameterBias,
 }
 """By name."""

@@ -85,7 +85,7 @@ class Learning(Suite):
 
     name: ClassVar[str] = "learning"
     summary: ClassVar[str] = "accuracy, curve and steps to a target of models trained with each estimator on a task, seed by seed"
-    trains: ClassVar[bool] = True
+    measures: ClassVar[str] = "tasks"
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Of every seed, after the choices that hold for all of them."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...estimators import make_estimator
+from ...estimators.base import Estimator
 from ...oracles.registry import unknown
 from ..base import Instance, Problem
 from ..tasks import TASKS, make_task
@@ -39,6 +41,24 @@ def is_task(name: str) -> bool:
         (True, False)
     """
     return name.startswith(TASK)
+
+
+def kinds_of(name: str) -> tuple[str, ...]:
+    """What suites can measure of a problem, see `Suite`.
+
+    Example:
+        >>> kinds_of("task:clusters"), kinds_of("learnt:clusters"), kinds_of("subset_regimes")
+        (('tasks',), ('learnt', 'scores'), ('scores',))
+    """
+    if is_task(name):
+        return ("tasks",)
+    return ("learnt", "scores") if name.startswith(LEARNT) else ("scores",)
+
+
+def learner_of(name: str, task: Task) -> Estimator[Any]:
+    """Whose run items come from: what follows ``@`` in a problem's name, or the reference."""
+    own = name.partition("@")[2]
+    return make_estimator(own) if own else reference_estimator(task)
 
 
 def comes_from_task(name: str) -> bool:
@@ -75,13 +95,12 @@ def load_task(  # noqa: PLR0913
         raise ValueError(f"{name} got loss={loss!r}, offset={offset:g}; a task has a loss of its own, leave --loss and --offset out")
     source = f"task {task.name}, version {task.version}"
     if is_task(name):
-        found = tuple(_item(f"seed-{number}", task, task.model(number), "train", 0) for number in range(instances))
+        found = tuple(_item(f"seed={number}", task, task.model(number), "train", 0) for number in range(instances))
         return TaskProblem(name, stage, task.oracle, found, source, task)
     size = task.size("test")
     if instances > size:
         raise ValueError(f"{name} got instances={instances}; expected 1 to {size}, the number of items in its test split")
-    own = name.partition("@")[2]
-    model = learnt_model(task, make_estimator(own) if own else reference_estimator(task), seed, stage)
+    model = learnt_model(task, learner_of(name, task), seed, stage)
     numbers = [(2 * i + 1) * size // (2 * instances) for i in range(instances)]
     found = tuple(_item(f"item-{number}", task, model, "test", number) for number in numbers)
     return TaskProblem(name, stage, task.oracle, found, source, task)

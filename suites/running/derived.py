@@ -24,7 +24,7 @@ _Place = tuple[str, str, str, str]
 def derive(rows: Iterable[Row]) -> list[Row]:
     """All rows of a run: those of its cells with adjusted p-values, and after them what several cells give together."""
     measured = adjusted(list(rows))
-    return [*measured, *work_rows(measured)]
+    return [*measured, *work_rows(measured), *target_rows(measured)]
 
 
 def adjusted(rows: list[Row]) -> list[Row]:
@@ -65,6 +65,16 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
             yield _derived(metrics["gain"], "loss_evaluations", calls[name])
         yield from _break_evens(found, "break_even_seconds", times)
         yield from _break_evens(found, "break_even_evaluations", calls)
+
+
+def target_rows(rows: list[Row]) -> Iterator[Row]:
+    """Seconds until a model is at its target: steps times the interleaved cost of one; censored where the steps are."""
+    costs = {(row.problem, row.estimator): row.value for row in rows if row.metric == "step_time" and row.value is not None}
+    for row in rows:
+        cost = costs.get((row.problem, row.estimator))
+        if row.metric == "steps_to_target" and row.status == "ok" and cost is not None:
+            value, low, high = (None if steps is None else steps * cost for steps in (row.value, row.low, row.high))
+            yield _derived(row, "seconds_to_target", Interval(value, low, high))
 
 
 def _break_evens(found: Mapping[str, Mapping[str, Row]], metric: str, costs: Mapping[str, Interval]) -> Iterator[Row]:

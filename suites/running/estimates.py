@@ -28,13 +28,14 @@ SECONDS: dict[str, float] = {
     "sparsity": 0.007,
     "scaling": 0.2,
     "descent": 0.1,
+    "parameter_bias": 0.5,
 }
 """Per estimator and instance of `PARTS` parts with the effort `quick`, measured roughly: an estimate before anything is finished."""
 
 PARTS = 100
 """Scores up to which an answer takes the same; the time grows with the rest."""
 
-STEP = 0.004
+STEP = 0.006
 """Seconds of a step of training, measured roughly; half of it where seeds are trained side by side."""
 
 BATCH_RATE = 1e7
@@ -43,8 +44,8 @@ BATCH_RATE = 1e7
 
 def guess(plan: Plan, cell: Cell) -> float:
     """Seconds of a cell of which nothing is known but its size; passes over all structures are as long as the space is large."""
-    if SUITES[cell.suite].trains:
-        return training_seconds(plan, cell)
+    if SUITES[cell.suite].measures == "tasks":
+        return (training_seconds if cell.suite == "learning" else timing_seconds)(plan, cell)
     parts = sum(item.scores.numel() for item in _items(plan, cell)) / len(_items(plan, cell))
     each = SECONDS.get(cell.suite, 1.0) * _growth(plan.effort) * max(parts / PARTS, 1.0)
     return each * cell.instances * len(cell.estimators) + enumeration_seconds(plan, cell)
@@ -61,6 +62,11 @@ def training_seconds(plan: Plan, cell: Cell) -> float:
         step = STEP * (0.5 if task.stackable else 1.0) + passes * count * task.batch_size / BATCH_RATE
         seconds += amount.runs(task, name, cell.instances) * amount.steps(task) * step
     return seconds
+
+
+def timing_seconds(plan: Plan, cell: Cell) -> float:
+    """Of a cell that times steps of training."""
+    return len(cell.estimators) * plan.effort.seconds / 10
 
 
 def enumeration_seconds(plan: Plan, cell: Cell) -> float:

@@ -18,7 +18,7 @@ from ...oracles import plugins
 from ...oracles.registry import unknown
 from ..base import SCHEMA_VERSION, Problem, Row, Skip, pairing
 from ..measures import SUITES
-from ..problems import REAL_PROBLEMS, is_task
+from ..problems import REAL_PROBLEMS, kinds_of
 from ..suite import Context
 from .plan import Plan
 from .rows import oracle_name, skip_row
@@ -47,7 +47,7 @@ def grid(plan: Plan) -> Grid:
         for stage in stages:
             skips += [skip_row(plan, sample(plan, name, stage), estimator, skip.reason) for estimator, skip in pairs.items() if skip]
             for suite in suites:
-                if SUITES[suite].trains != is_task(name) or stage not in _portion(stages, plan.portion(suite).stages):
+                if SUITES[suite].measures not in kinds_of(name) or stage not in _portion(stages, plan.portion(suite).stages):
                     continue
                 found = sample(plan, name, stage)
                 reasons = limitations(suite, found, context)
@@ -60,11 +60,20 @@ def grid(plan: Plan) -> Grid:
 
 
 def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
-    """Refuse suites that find nothing to measure among the problems: some train tasks, others measure scores."""
+    """Refuse suites that find nothing to measure among the problems: some train tasks, others measure scores, or models along a run."""
     for suite in suites if plan.suites else ():
-        if all(SUITES[suite].trains != is_task(name) for name in names):
-            wanted, example = ("tasks", "task:clusters") if SUITES[suite].trains else ("problems with scores", "learnt:clusters")
+        kind = SUITES[suite].measures
+        if not any(kind in kinds_of(name) for name in names):
+            wanted, example = WANTED[kind]
             raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
+
+
+WANTED = {
+    "tasks": ("tasks", "task:clusters"),
+    "learnt": ("tasks along a run", "learnt:clusters"),
+    "scores": ("problems with scores", "learnt:clusters"),
+}
+"""What suites measure in words, and an example."""
 
 
 def limitations(suite: str, problem: Problem, context: Context) -> list[str]:

@@ -30,6 +30,47 @@ CORE = (
 )
 """One estimator of every idea, and the exact gradient."""
 
+FIRST_LEARNERS = (
+    "exact",
+    "rloo[num_samples=4]",
+    "simple",
+    "ste",
+    "imle",
+    "spigot",
+    "structured_attention",
+    "sparsemap_marginalisation",
+)
+"""What a first look at learning compares: the exact gradient, and one estimator of every idea."""
+
+LEARNERS = (
+    *FIRST_LEARNERS,
+    "reinforce",
+    "reinforce_running_mean",
+    "reinforce_learned",
+    "rloo[num_samples=2]",
+    "rloo[num_samples=16]",
+    "unordered_set",
+    "ste_marginals",
+    "ste_sample",
+    "identity",
+    "gumbel_softmax",
+    "st_gumbel",
+    "reinmax",
+    "gumbel_crf",
+    "perturb_and_map",
+    "stochastic_softmax",
+    "perturbed_optimizer",
+    "spigot_ce",
+    "blackbox",
+    "aimle",
+    "sparsemap",
+    "differentiable_dp",
+    "step_leave_one_out",
+    "step_ste",
+    "step_st_gumbel",
+)
+"""What learning is compared of in earnest; those that do not fit the structures of a task are skipped there."""
+
 ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """From nearly uniform to nearly certain."""
 
@@ -129,6 +170,39 @@ def plan_of(preset: str, **options: Any) -> Plan:
     stages = _stages(chosen, given.get("problems", ()))
     scores = {} if "file" in given else {"problems": _problems(chosen, given.get("data")), "stages": stages}
     return Plan(**{**standard, **scores, **given})
+
+
+def learning_plan(
+    tasks: tuple[str, ...] = (),
+    estimators: tuple[str, ...] = (),
+    seeds: int | None = None,
+    *,
+    quick: bool = False,
+    **options: Any,
+) -> Plan:
+    """The plan of ``structgrad learn``.
+
+    Args:
+        tasks: names, ``clusters`` where there are none, with sizes in brackets where they are others, or ``file.py:Class``.
+        estimators: names; empty for `LEARNERS`, or `FIRST_LEARNERS` where it is to be quick.
+        seeds: of a test; None for 5, or 3.
+        quick: three fifths of the steps, and one seed to choose rate and option with.
+        options: others of the plan.
+
+    Example:
+        >>> plan = learning_plan(quick=True)
+        >>> plan.suites, plan.problems, plan.instances, len(plan.estimators)
+        (('learning', 'step_time'), ('task:clusters',), 3, 8)
+    """
+    names = estimators or (FIRST_LEARNERS if quick else LEARNERS)
+    return Plan(
+        suites=("learning", "step_time"),
+        problems=tuple(f"task:{name}" for name in tasks or ("clusters",)),
+        estimators=names,
+        instances=seeds or (3 if quick else 5),
+        effort=EFFORTS["quick" if quick else "standard"],
+        **options,
+    )
 
 
 def _stages(preset: Preset, names: tuple[str, ...]) -> tuple[str, ...]:

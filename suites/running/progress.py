@@ -133,6 +133,6 @@ def time_limit(plan: Plan, cell: Cell) -> float:
     from ..measures import SUITES
     from .estimates import enumeration_seconds, guess
 
-    if SUITES[cell.suite].trains:
+    if SUITES[cell.suite].measures == "tasks":
         return 600.0 + 10.0 * guess(plan, cell)
     return 120.0 + 3.0 * (plan.effort.seconds * _size(cell) + enumeration_seconds(plan, cell))

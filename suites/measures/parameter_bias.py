@@ -1,0 +1,147 @@
+"""Bias and variance where SGD feels them: of a batch's gradient in the encoder's parameters, along a run of training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ...estimators import ExactMarginalisation
+from ...estimators.base import Estimator
+from ..base import Problem
+from ..problems import TaskProblem
+from ..problems.learning import doubled, learner_of
+from ..statistics.exact_moments import single
+from ..statistics.metrics import Interval, estimated_metrics, exact_metrics
+from ..statistics.moments import BATCHES, Moments
+from ..statistics.reference_metrics import estimated_against, exact_against
+from ..suite import Context, Finding, Suite
+from ..tasks.kept import learnt_model
+from ..tasks.training import order
+from .draws import Draws, estimates
+
+METRIC = {
+    "relative_bias": "parameter_bias",
+    "relative_variance": "parameter_variance",
+    "relative_mse": "parameter_mse",
+    "cosine": "parameter_cosine",
+    "gain": "parameter_gain",
+    "rho": "parameter_rho",
+}
+"""What metrics of single items are called of a batch in parameters."""
+
+FEWEST = 2 * BATCHES
+"""Replicates: two for each batch of the intervals."""
+
+OF_REFERENCE = 4
+"""Replicates of a reference that is no exact gradient, as a multiple of those of an estimator."""
+
+
+class ParameterBias(Suite):
+    """Of the mean over the first training batch of a seed, differentiated by the encoder's parameters, in double precision.
+
+    Instances are seeds, one model each at the stage of the problem. The truth is the exact gradient, or where there are too many structures
+    the mean of many estimates of leave-one-out, whose noise is taken off the bias; ``tier`` tells which.
+    """
+
+    name: ClassVar[str] = "parameter_bias"
+    summary: ClassVar[str] = "bias, variance and usefulness of a batch's gradient in the encoder's parameters, along a run of training"
+    measures: ClassVar[str] = "learnt"
+
+    def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
+        """Of as many seeds as the problem has instances."""
+        assert isinstance(problem, TaskProblem)
+        for seed in range(len(problem.instances)):
+            place = _Place.of(problem, seed, context)
+            truth = place.truth()
+            for name, estimator in estimators.items():
+                for metric, found in place.metrics(estimator, truth).items():
+                    tier: dict[str, Any] = {"tier": "exact"} if estimator.deterministic and truth.noise == 0 else {"tier": "mc"}
+                    replicates = None if estimator.deterministic else place.replicates
+                    yield Finding(
+                        name, METRIC[metric], found.value, found.low, found.high, found.method,
+                        f"seed={seed}", reference="expected", replicates=replicates, **tier,
+                    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """A gradient ``[parameters]``, and the trace of the covariance of its own error: 0 where it is exact."""
+
+    gradient: Tensor
+    noise: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """A batch with a model.
+
+    Attributes:
+        draws: of estimates in scores. ``theta``: scores ``[b, *event]`` as functions of ``parameters``.
+        common: ``[b, *event]``, what the regulariser adds to every estimate.
+        reference: which estimator stands for the truth. ``replicates``: of an estimator.
+    """
+
+    draws: Draws
+    theta: Tensor
+    parameters: tuple[Tensor, ...]
+    common: Tensor
+    reference: Estimator[Any]
+    replicates: int
+
+    @classmethod
+    def of(cls, problem: TaskProblem, seed: int, context: Context) -> _Place:
+        task = problem.task
+        model = learnt_model(task, learner_of(problem.name, task), seed, problem.stage).double()
+        batch = doubled(task.batch("train", order(task, seed, task.size("train"))()))
+        theta = task.scores(model, batch)
+        scores = theta.detach()
+        regulariser, common = task.regulariser(model, batch), torch.zeros_like(scores)
+        if regulariser is not None:
+            leaf = scores.clone().requires_grad_()
+            (common,) = torch.autograd.grad(regulariser(leaf).sum(), leaf)
+        model.decoder.requires_grad_(False)
+        parameters = tuple(parameter for parameter in model.encoder.parameters() if parameter.requires_grad)
+        draws = Draws(task.oracle, task.loss(model, batch), scores, context, ("parameter_bias", task.name, problem.stage, str(seed)))
+        return cls(draws, theta, parameters, common, learner_of("", task), max(FEWEST, BATCHES * (context.effort.rounds // 8)))
+
+    def truth(self) -> Gradient:
+        """The exact gradient, or the mean of many estimates."""
+        if isinstance(self.reference, ExactMarginalisation):
+            return Gradient(self._pulled(estimates(self.reference, self.draws, 1))[0], 0.0)
+        number = OF_REFERENCE * self.replicates
+        found = torch.cat([self._pulled(part) for part in estimates(self.reference, self._other, number).split(BATCHES)])
+        return Gradient(found.mean(0), float(found.var(0).sum()) / number)
+
+    @property
+    def _other(self) -> Draws:
+        """Random numbers that no estimator is measured with."""
+        return Draws(self.draws.oracle, self.draws.loss, self.draws.scores, self.draws.context, (*self.draws.key, "reference"))
+
+    def metrics(self, estimator: Estimator[Any], truth: Gradient) -> dict[str, Interval]:
+        """Those of `METRIC`, relative to the truth."""
+        warmed = self.draws.warmed(estimator)
+        if estimator.deterministic:
+            summary = single(self._pulled(estimates(warmed, self.draws, 1))[0], truth.gradient)
+            found, against = exact_metrics(summary), exact_against(summary, truth)
+        else:
+            moments = Moments.empty(truth.gradient)
+            for batch, part in enumerate(estimates(warmed, self.draws, self.replicates).split(self.replicates // BATCHES)):
+                moments.add(self._pulled(part), batch)
+            found, against = estimated_metrics(moments), estimated_against(moments, truth)
+        corrected = {name: against[name] for name in ("relative_bias", "gain")} if truth.noise > 0 else {}
+        return {name: (found | corrected)[name] for name in METRIC if name in found}
+
+    def _pulled(self, rows: Tensor) -> Tensor:
+        """Estimates in scores ``[n, b·event]`` as gradients of the batch's mean in the parameters, ``[n, parameters]``."""
+        upstream = (rows.reshape(len(rows), *self.theta.shape) + self.common) / len(self.theta)
+        options: dict[str, Any] = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        with contextlib.suppress(RuntimeError):  # an encoder that cannot be mapped over is gone through row by row
+            together = torch.autograd.grad(self.theta, self.parameters, upstream, is_grads_batched=True, **options)
+            return torch.cat([gradient.flatten(1) for gradient in together], 1)
+        each = [torch.autograd.grad(self.theta, self.parameters, row, **options) for row in upstream]
+        return torch.stack([torch.cat([gradient.flatten() for gradient in row]) for row in each])

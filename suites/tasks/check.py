@@ -1,0 +1,208 @@
+"""Whether a task keeps the contract that training and measuring rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from ...estimators import StraightThrough
+from .task import Batch, LatentModel, Split, Task
+from .training import Job, Training
+
+ITEMS = 4
+"""Of the batches that are looked at."""
+
+NEAR = 1e-4
+"""How far from a structure a loss is put to the test."""
+
+
+def check_task(task: Task, *, trained: bool = True) -> list[str]:
+    """What is wrong with a task, one sentence each; empty where nothing is.
+
+    Args:
+        task: as it is, with data at hand.
+        trained: whether floor and ceiling are trained too, to see that the true structures are worth something.
+
+    Example:
+        >>> from structgrad.suites.tasks import make_task
+        >>> check_task(make_task("clusters[train=500,heldout=200]"), trained=False)
+        []
+    """
+    reason = task.unavailable()
+    if reason is not None:
+        return [f"{task.name} cannot be checked: {reason}"]
+    checks: list[Callable[[Task], Iterator[str]]] = [_batches, _scores, _losses, _same_again, _judged, _parameters, _precision, _stacked]
+    found: list[str] = []
+    for check in [*checks, *([_bounds] if trained else [])]:
+        try:
+            found += [f"{task.name}: {sentence}" for sentence in check(task)]
+        except Exception as error:  # the task may be anybody's
+            found.append(f"{task.name}: {check.__name__.strip('_').replace('_', ' ')} failed with {type(error).__name__}: {error}")
+    return found
+
+
+def _first(task: Task, split: Split = "train") -> Batch:
+    return task.batch(split, torch.arange(ITEMS))
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    named = {f"inputs[{i}]": part for i, part in enumerate(batch.inputs)} | {"labels": batch.labels}
+    return named | {name: part for name in ("lengths", "gold") if (part := getattr(batch, name)) is not None}
+
+
+def _batches(task: Task) -> Iterator[str]:
+    """Every split has items, and tensors of a batch have one row each."""
+    for split in get_args(Split):
+        if task.size(split) < ITEMS:
+            yield f"the split {split} has {task.size(split)} items; expected at least {ITEMS}"
+            continue
+        for name, part in _tensors(_first(task, split)).items():
+            if len(part) != ITEMS:
+                yield f"{name} of {ITEMS} items of the split {split} has shape {tuple(part.shape)}; expected {ITEMS} rows"
+
+
+def _scores(task: Task) -> Iterator[str]:
+    """Scores are ``[b, *event]`` of one event shape, each item's by itself."""
+    model, oracle, shapes = task.model(0), task.oracle, set()
+    for split in get_args(Split):
+        scores = task.scores(model, _first(task, split))
+        shapes.add(tuple(scores.shape[1:]))
+        if scores.ndim != 1 + oracle.event_ndim or len(scores) != ITEMS:
+            yield f"scores of {ITEMS} items have shape {tuple(scores.shape)}; expected [{ITEMS}, *event], an event of {oracle.event_ndim}"
+            return
+        if scores.dtype != torch.float32 or not bool((scores < torch.inf).all()):
+            yield f"scores are {scores.dtype}, with a largest of {float(scores.max()):g}; expected finite float32, or -inf where forbidden"
+    if len(shapes) > 1:
+        yield f"scores have the event shapes {sorted(shapes)}; expected one, padded by lengths where items differ"
+    batch = _first(task)
+    together, alone = task.scores(model, batch)[:1], task.scores(model, task.batch("train", torch.arange(1)))
+    if batch.gold is not None and tuple(batch.gold.shape[1:]) not in shapes:
+        yield f"gold structures have the event shape {tuple(batch.gold.shape[1:])}; expected {next(iter(shapes))}, as the scores"
+    if together.shape == alone.shape and not _close(together, alone):
+        yield "the scores of an item depend on the other items of its batch; expected those of the item alone"
+
+
+def _losses(task: Task) -> Iterator[str]:
+    """One value per structure, the same beside others; and the soft loss goes to the hard one at a structure."""
+    model, batch = task.model(0), _first(task)
+    loss = task.loss(model, batch)
+    structures = _structures(task, model, batch)
+    values = loss(structures).detach()
+    if values.shape != structures.shape[: structures.ndim - task.oracle.event_ndim]:
+        yield (
+            f"the loss of structures of shape {tuple(structures.shape)} has shape {tuple(values.shape)}; expected one value per structure: "
+            "leading dimensions come before that of the items"
+        )
+        return
+    if not _close(loss(structures[0]), values[0]):
+        yield "the loss of a structure depends on the other structures of a call; expected a value of its own"
+    if loss.inside_hull:
+        near = (1 - NEAR) * structures + NEAR * structures.flip(0)
+        jump = float((loss(near).detach() - values).abs().max())
+        if jump > 0.05 * float(values.abs().max() + 1):
+            yield f"the loss jumps by {jump:.3g} next to a structure; expected soft and hard losses that agree on structures"
+    if loss.differentiable:
+        point = structures[0].clone().requires_grad_()
+        slope = torch.autograd.grad(loss(point).sum(), point, allow_unused=True)[0] if loss(point).requires_grad else None
+        if slope is None:
+            yield "the loss says that it is differentiable, and has no gradient in the structure; say differentiable=False"
+
+
+def _structures(task: Task, model: LatentModel, batch: Batch) -> Tensor:
+    """``[3, b, *event]``: the best ones, of scores with more and more noise."""
+    scores = task.scores(model, batch).detach()
+    noise = torch.randn((3, *scores.shape), generator=torch.Generator().manual_seed(0))
+    return task.oracle.argmax(scores + torch.tensor([0.0, 1.0, 4.0]).reshape(-1, *[1] * scores.ndim) * noise)
+
+
+def _same_again(task: Task) -> Iterator[str]:
+    """Seeds and sizes decide everything."""
+    one, two, other = task.model(0), task.model(0), task.model(1)
+    torch.randn(3)
+    if not _same(one, two):
+        yield "two models of one seed differ; expected parameters that follow from the seed alone"
+    if _same(one, other):
+        yield "the models of two seeds are equal; expected fresh parameters for every seed"
+    first, second = _tensors(_first(task)), _tensors(_first(task))
+    if any(not torch.equal(first[name], second[name]) for name in first):
+        yield "a batch is another one when it is asked for again; expected items that follow from their numbers"
+    if task.evaluate(one) != task.evaluate(one):
+        yield "two evaluations of one model differ; expected no randomness, such as dropout"
+
+
+def _same(one: LatentModel, two: LatentModel) -> bool:
+    return all(torch.equal(left, right) for left, right in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def _judged(task: Task) -> Iterator[str]:
+    """Judgements are numbers per item, means of which are accuracies."""
+    model, batch = task.model(0), _first(task)
+    for metric, values in task.judge(model, batch, _structures(task, model, batch)[0]).items():
+        if tuple(values.shape) != (ITEMS,):
+            yield f"`judge` gives {metric} of shape {tuple(values.shape)} for {ITEMS} items; expected one number per item"
+    found = task.evaluate(model, "validation")
+    if not 0 <= found.get("accuracy", -1.0) <= 1:
+        yield f"`evaluate` gives {found}; expected an accuracy between 0 and 1"
+    if bool(task.structured) != ("structure_accuracy" in found):
+        yield f"structured is {task.structured!r}, and `evaluate` gives {', '.join(found)}; expected structure_accuracy where it has a name"
+
+
+def _parameters(task: Task) -> Iterator[str]:
+    """The optimiser gets every parameter that is to be trained, once."""
+    model = task.model(0)
+    given = [id(parameter) for group in task.parameter_groups(model, task.rates[0]) for parameter in group["params"]]
+    wanted = [id(parameter) for parameter in model.parameters() if parameter.requires_grad]
+    if sorted(given) != sorted(wanted):
+        yield f"`parameter_groups` has {len(given)} parameters; expected the {len(wanted)} that require gradients, each once"
+    if not any(parameter.requires_grad for parameter in model.encoder.parameters()):
+        yield "no parameter of the encoder requires a gradient; expected one that learns"
+
+
+def _precision(task: Task) -> Iterator[str]:
+    """Gradients are measured in double precision."""
+    model, batch = task.model(0), _first(task)
+    floats = task.scores(model, batch)
+    doubles = Batch(
+        tuple(part.double() if part.is_floating_point() else part for part in batch.inputs),
+        batch.labels.double() if batch.labels.is_floating_point() else batch.labels,
+        batch.lengths,
+        None if batch.gold is None else batch.gold.double(),
+    )
+    exact = task.scores(model.double(), doubles)
+    values = task.loss(model, doubles)(task.oracle.argmax(exact))
+    if exact.dtype != torch.float64 or values.dtype != torch.float64:
+        yield f"a model in double precision gives scores of {exact.dtype} and losses of {values.dtype}; expected float64 of both"
+    elif not _close(floats, exact.float(), 1e-3):
+        yield "scores in double precision are others; expected the same up to rounding"
+
+
+def _stacked(task: Task) -> Iterator[str]:
+    """What is trained side by side is what is trained alone."""
+    if not task.stackable or not task.loss(task.model(0), _first(task)).differentiable:
+        return
+    jobs = [Job(seed, task.rates[0]) for seed in (0, 1)]
+    side = Training(task, StraightThrough(), jobs)
+    side.side.show([draw() for draw in side.orders])
+    together = side.side.scores()
+    for index, job in enumerate(jobs):
+        alone = Training(task, StraightThrough(), [job])
+        alone.side.show([draw() for draw in alone.orders])
+        scores = alone.side.scores()
+        losses = [run.side.loss()(task.oracle.argmax(theta)) for run, theta in ((side, together), (alone, scores))]
+        if not _close(together[index], scores, 1e-3) or not _close(losses[0][index], losses[1], 1e-3):
+            yield "seeds side by side have other scores or losses than alone; expected the same, or stackable = False"
+            return
+
+
+def _bounds(task: Task) -> Iterator[str]:
+    """The true structures are worth something."""
+    floor, ceiling = task.floor(0)["accuracy"], task.ceiling(0)["accuracy"]
+    if not ceiling > floor:
+        yield f"the ceiling is {ceiling:.3g} and the floor {floor:.3g}; expected a task on which structures help"
+
+
+def _close(one: Tensor, other: Tensor, tolerance: float = 1e-4) -> bool:
+    return torch.allclose(one.detach(), other.detach(), rtol=tolerance, atol=tolerance)
