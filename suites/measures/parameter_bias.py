@@ -95,7 +95,7 @@ class _Place:
 
     @classmethod
     def of(cls, problem: TaskProblem, seed: int, context: Context) -> _Place:
-        task = problem.task
+        task = problem.task.at(seed)
         model = learnt_model(task, learner_of(problem.name, task), seed, problem.stage).double()
         batch = doubled(task.batch("train", order(task, seed, task.size("train"))()))
         theta = task.scores(model, batch)

@@ -95,8 +95,10 @@ def load_task(  # noqa: PLR0913
         raise ValueError(f"{name} got loss={loss!r}, offset={offset:g}; a task has a loss of its own, leave --loss and --offset out")
     source = f"task {task.name}, version {task.version}"
     if is_task(name):
-        found = tuple(_item(f"seed={number}", task, task.model(number), "train", 0) for number in range(instances))
+        seeds = [(number, task.at(number)) for number in range(instances)]
+        found = tuple(_item(f"seed={number}", own, own.model(number), "train", 0) for number, own in seeds)
         return TaskProblem(name, stage, task.oracle, found, source, task)
+    task = task.at(seed)
     size = task.size("test")
     if instances > size:
         raise ValueError(f"{name} got instances={instances}; expected 1 to {size}, the number of items in its test split")

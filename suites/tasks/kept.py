@@ -64,7 +64,7 @@ def event_shape(task: Task) -> tuple[int, ...]:
 def learnt_model(task: Task, estimator: Estimator[Any], seed: int, stage: str) -> LatentModel:
     """The model of a run at a stage, with the middle one of the task's learning rates."""
     weights = _kept(task, ("path", repr(estimator), estimator.version, seed), lambda: _path(task, estimator, seed))
-    model = task.model(seed)
+    model = task.at(seed).model(seed)
     model.load_state_dict(weights[stage])
     return model
 

@@ -110,14 +110,13 @@ class Training:
         self.task, self.estimator, self.jobs, self.split = task, estimator, tuple(jobs), split
         self.steps = task.steps if steps is None else steps
         seeds = [job.seed for job in jobs]
-        self.side = _Together(task, self.jobs) if len(jobs) > 1 else _Alone(task, *jobs)
-        self.layer = StructuredLayer(
-            task.oracle, estimator, seed=_key("estimator", task.name, *seeds), event_shape=_event_shape(task, self.side.models[0], seeds[0])
-        )
+        self.layer = _layer(task, estimator, _key("estimator", task.name, *seeds))
+        self.tasks = [task.at(seed) for seed in seeds]
+        self.side = _Together(self.tasks, self.jobs) if len(jobs) > 1 else _Alone(self.tasks[0], jobs[0])
         own = [{"params": list(self.layer.parameters()), "lr": jobs[0].rate}] if list(self.layer.parameters()) else []
         self.optimiser = torch.optim.Adam([*self.side.groups(), *own], fused=True)
         self.optimiser.register_step_pre_hook(self._clip)
-        self.orders = [order(task, seed, task.size("train")) for seed in seeds]
+        self.orders = [order(own, job.seed, own.size("train")) for own, job in zip(self.tasks, self.jobs, strict=True)]
         self.points = {round(i * self.steps / points) for i in range(points + 1)}
         self.step = 0
         self.curves: list[list[tuple[int, float]]] = [[] for _ in jobs]
@@ -185,7 +184,7 @@ class Training:
             return
         for index, model in enumerate(self.side.models):
             if self.diverged[index] is None:
-                self.metrics[index] = dict(self.task.at(self.jobs[index].seed).evaluate(model, self.split))
+                self.metrics[index] = dict(self.tasks[index].evaluate(model, self.split))
             self.curves[index].append((self.step, self.metrics[index]["accuracy"]))
 
     # Stopping and going on.
@@ -216,12 +215,6 @@ class Training:
         for each, kept in zip(self.orders, state["orders"], strict=True):
             each.load(kept)
         self.step, self.curves, self.metrics, self.diverged = (state[name] for name in ("step", "curves", "metrics", "diverged"))
-
-
-@torch.no_grad()
-def _event_shape(task: Task, model: LatentModel, seed: int) -> tuple[int, ...]:
-    task = task.at(seed)
-    return tuple(task.scores(model, task.batch("train", torch.arange(1))).shape[1:])
 
 
 class _LostError(Exception):
@@ -285,8 +278,8 @@ class _Alone(_Side):
     """One job."""
 
     def __init__(self, task: Task, job: Job) -> None:
-        self.task, self.job = task.at(job.seed), job
-        self.models = [self.task.model(job.seed)]
+        self.task, self.job = task, job
+        self.models = [task.model(job.seed)]
         self.trained = [parameter for parameter in self.models[0].parameters() if parameter.requires_grad]
 
     def groups(self) -> list[dict[str, Any]]:
@@ -321,11 +314,10 @@ class _Together(_Side):
     Parameters of consecutive jobs of one learning rate are stacked, and those of the models are views of them.
     """
 
-    def __init__(self, task: Task, jobs: Sequence[Job]) -> None:
-        self.task, self.jobs = task, jobs
-        self.seen = [task.at(job.seed) for job in jobs]
-        self.models = [own.model(job.seed) for own, job in zip(self.seen, jobs, strict=True)]
-        self.called = _Called(task.model(jobs[0].seed))
+    def __init__(self, tasks: Sequence[Task], jobs: Sequence[Job]) -> None:
+        self.task, self.tasks, self.jobs = tasks[0], tasks, jobs
+        self.models = [task.model(job.seed) for task, job in zip(tasks, jobs, strict=True)]
+        self.called = _Called(self.task.model(jobs[0].seed))
         trained = [name for name, parameter in self.models[0].named_parameters() if parameter.requires_grad]
         runs = [(rate, [index for index, _ in run]) for rate, run in itertools.groupby(enumerate(jobs), lambda item: item[1].rate)]
         self.stacks = [(rate, {name: self._leaf(name, rows) for name in trained}) for rate, rows in runs]
@@ -349,12 +341,12 @@ class _Together(_Side):
         ]
 
     def show(self, items: list[Tensor]) -> None:
-        if all(own is self.task for own in self.seen):
+        if all(task is self.task for task in self.tasks):
             parts, self.rebuild = _parts(self.task.batch("train", torch.cat(items)))
             self.parts = tuple(part.unflatten(0, (len(self.jobs), -1)) for part in parts)
         else:
-            each = [_parts(own.batch("train", numbers)) for own, numbers in zip(self.seen, items, strict=True)]
-            self.rebuild, self.parts = each[0][1], tuple(map(torch.stack, zip(*(parts for parts, _ in each), strict=True)))
+            found = [_parts(task.batch("train", own)) for task, own in zip(self.tasks, items, strict=True)]
+            self.rebuild, self.parts = found[0][1], tuple(map(torch.stack, zip(*(parts for parts, _ in found), strict=True)))
         self.first = self.rebuild(tuple(part[0] for part in self.parts))
 
     def scores(self) -> Tensor:
@@ -397,7 +389,7 @@ class _Together(_Side):
         return torch.cat(norms)
 
     def begin_again(self, index: int) -> None:
-        self.models[index].load_state_dict(self.seen[index].model(self.jobs[index].seed).state_dict())
+        self.models[index].load_state_dict(self.tasks[index].model(self.jobs[index].seed).state_dict())
 
 
 class _Called(nn.Module):
@@ -433,7 +425,17 @@ def _parts(batch: Batch) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ..
 
 def stackable(task: Task, estimator: Estimator[Any]) -> bool:
     """Whether seeds of a task can be trained side by side: its functions can be mapped, and the estimator keeps nothing between steps."""
-    return task.stackable and not estimator.state and type(estimator).prepared is Estimator.prepared
+    return task.stackable and not estimator.state and not list(_layer(task, estimator, 0).parameters())
+
+
+def event_shape(task: Task) -> tuple[int, ...]:
+    """Of the scores of an item, padded."""
+    with torch.no_grad():
+        return tuple(task.scores(task.model(0), task.batch("validation", torch.zeros(1, dtype=torch.long))).shape[1:])
+
+
+def _layer(task: Task, estimator: Estimator[Any], seed: int) -> StructuredLayer:
+    return StructuredLayer(task.oracle, estimator, seed=seed, event_shape=event_shape(task))
 
 
 def train_all(  # noqa: PLR0913

@@ -146,3 +146,26 @@ def test_curves_have_twenty_points_after_the_start():
     [found] = train_all(replace(SMALL, steps=50), make_estimator("ste"), [Job(0, 0.05)])
     assert [step for step, _ in found.curve] == [round(2.5 * i) for i in range(training.POINTS + 1)]
     assert found.curve[-1][1] == found.metrics["accuracy"]
+
+
+@dataclass(frozen=True)
+class Folded(Clusters):
+    """Clusters whose items are numbered from the other end for every second seed."""
+
+    fold: int = 0
+
+    def at(self, seed):
+        return replace(self, fold=seed)
+
+    def batch(self, split, items):
+        return super().batch(split, self.size(split) - 1 - items if self.fold % 2 else items)
+
+
+def test_every_seed_has_the_data_that_it_sees():
+    task = Folded(clusters=3, features=4, train=200, heldout=100, steps=5)
+    jobs = [Job(0, 0.05), Job(1, 0.05)]
+    together = train_all(task, make_estimator("structured_attention"), jobs)
+    for job, found in zip(jobs, together, strict=True):
+        [alone] = train_all(task, make_estimator("structured_attention"), [job])
+        for one, other in zip(found.model.parameters(), alone.model.parameters(), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
