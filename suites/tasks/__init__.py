@@ -18,6 +18,7 @@ TASKS: dict[str, str] = {
     "listops": "listops:ListOps",
     "listops_frozen": "listops:ListOpsFrozen",
     "listops_generated": "listops:ListOpsGenerated",
+    "listops_parser": "listops_parser:ListOpsParser",
 }
 """Where every task is, by name; modules are imported when they are asked for."""
 

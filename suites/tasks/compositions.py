@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
+from ...oracles import ShiftReduce
 from ...oracles.transforms import transforming
 
 
@@ -44,29 +47,77 @@ class Composition(nn.Module):
         return result
 
 
-class ChartDecoder(nn.Module):
-    """Tokens and a binary tree over them to logits, by composition of every span from its parts.
+class TreeDecoder(nn.Module):
+    """Tokens and a binary tree over them to logits; a subclass says what trees are, and what is composed between them.
 
-    Between structures a span is composed of all its pairs of parts, each with the product of their values in z as its weight, relative to
-    those of the other cuts. On a tree one cut has it all. There the gradient says what each rotation of the tree would change; at marginals
-    a span is composed as its cuts would be if parts were independent.
+    Trees that carry no gradient are composed by their distinct subtrees, which is faster and comes to the same.
 
     Args:
         tokens: how many kinds there are. ``size, hidden``: of the representations and of their composition. ``classes``: of the label.
     """
+
+    event_ndim: ClassVar[int]
 
     def __init__(self, tokens: int, size: int, hidden: int, classes: int) -> None:
         super().__init__()
         self.leaves, self.composition, self.top = nn.Embedding(tokens, size), Composition(size, hidden), nn.Linear(size, classes)
 
     def forward(self, tokens: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
-        """``[b, n], [b], [..., b, n, n] -> [..., b, classes]``: logits of the span of the first l tokens."""
-        leaves, forest = self.leaves(tokens), None if z.requires_grad or transforming() else _forest(z)
+        """``[b, n], [b], [..., b, *event] -> [..., b, classes]``: logits of the first l tokens."""
+        leaves, forest = self.leaves(tokens), None if z.requires_grad or transforming() else self._forest(z)
         logits: Tensor = self.top(self._roots(leaves, lengths, z) if forest is None else self._shared_roots(leaves, lengths, forest))
         return logits
 
+    @abc.abstractmethod
+    def spans(self, structures: Tensor) -> Tensor:
+        """Trees ``[..., n, n]`` from structures ``[..., *event]``, any booleans where there is no tree."""
+
+    @abc.abstractmethod
     def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
-        """``[..., b, size]``, by composition of every span."""
+        """``[..., b, size]``, at structures and between them."""
+
+    def _forest(self, z: Tensor) -> Forest | None:
+        """The forest of structures ``[..., b, *event]``; None where some are none."""
+        item = z.ndim - self.event_ndim - 1
+        shared = item > 0 and z.stride(item) == 0
+        structures = (z.narrow(item, 0, 1) if shared else z).cpu()
+        hard = structures != 0
+        if not torch.equal(structures, hard.to(structures.dtype)):
+            return None
+        trees = self.spans(hard).numpy()
+        return _enumerated(trees.tobytes(), trees.shape, z.device) if shared else _planted(trees, z.device, shared=False)
+
+    def _shared_roots(self, leaves: Tensor, lengths: Tensor, forest: Forest) -> Tensor:
+        """``[..., b, size]``, by composition of every distinct subtree."""
+        items, length = leaves.shape[:2]
+        compose, parts = self.composition, [leaves.transpose(0, 1) if forest.shared else leaves.reshape(items * length, 1, -1)]
+        lefts, rights = ([side] for side in compose.sides(parts[0]))
+        for left, right in forest.pairs:
+            nodes = compose.finished(compose.pairs(torch.cat(lefts).index_select(0, left), torch.cat(rights).index_select(0, right)))
+            parts.append(nodes)
+            if len(parts) < length:
+                for sides, side in zip((lefts, rights), compose.sides(nodes), strict=True):
+                    sides.append(side)
+        item, nodes = torch.arange(items, device=leaves.device), torch.cat(parts)
+        roots = forest.begins[..., item if not forest.shared else 0, lengths - 1]
+        return nodes[roots, item if forest.shared else 0]
+
+
+class ChartDecoder(TreeDecoder):
+    """Trees as spans ``[n, n]``, composed span by span.
+
+    Between structures a span is composed of all its pairs of parts, each with the product of their values in z as its weight, relative to
+    those of the other cuts. On a tree one cut has it all. There the gradient says what each rotation of the tree would change; at marginals
+    a span is composed as its cuts would be if parts were independent.
+    """
+
+    event_ndim: ClassVar[int] = 2
+
+    def spans(self, structures: Tensor) -> Tensor:
+        return structures
+
+    def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
+        """By composition of every span."""
         length, compose = z.shape[-1], self.composition
         cuts = _cuts(length, z.device)
         products = (z[..., cuts.first, cuts.cut] * z[..., cuts.cut + 1, cuts.last]).clamp(min=0)
@@ -85,20 +136,83 @@ class ChartDecoder(nn.Module):
         place = (lengths - 1).reshape(-1, 1, 1).expand(*z.shape[:-2], 1, begins[0].shape[-1])
         return torch.stack(begins, -2).gather(-2, place).squeeze(-2)
 
-    def _shared_roots(self, leaves: Tensor, lengths: Tensor, forest: Forest) -> Tensor:
-        """``[..., b, size]``, by composition of every distinct subtree."""
-        items, length = leaves.shape[:2]
-        compose, parts = self.composition, [leaves.transpose(0, 1) if forest.shared else leaves.reshape(items * length, 1, -1)]
-        lefts, rights = ([side] for side in compose.sides(parts[0]))
-        for left, right in forest.pairs:
-            nodes = compose.finished(compose.pairs(torch.cat(lefts).index_select(0, left), torch.cat(rights).index_select(0, right)))
-            parts.append(nodes)
-            if len(parts) < length:
-                for sides, side in zip((lefts, rights), compose.sides(nodes), strict=True):
-                    sides.append(side)
-        item, nodes = torch.arange(items, device=leaves.device), torch.cat(parts)
-        roots = forest.begins[..., item if not forest.shared else 0, lengths - 1]
-        return nodes[roots, item if forest.shared else 0]
+
+class StackDecoder(TreeDecoder):
+    """Trees as shift-reduce derivations ``[n + 1, n + 1, 2]``, composed action by action on a stack.
+
+    Between structures every step does both actions and mixes the two stacks, position by position from the top, by what z has of either
+    action at that step, over all its states. So the gradient of an action says what it would change if the later ones stayed as they are.
+
+    References:
+        Joulin & Mikolov 2015, "Inferring algorithmic patterns with stack-augmented recurrent nets", section 3.2 (the mixture of stacks).
+    """
+
+    event_ndim: ClassVar[int] = 3
+
+    def spans(self, structures: Tensor) -> Tensor:
+        return spans_of(structures)
+
+    def _roots(self, leaves: Tensor, lengths: Tensor, z: Tensor) -> Tensor:
+        compose, size = self.composition, z.shape[-2]
+        places, known = _by_steps(size, z.device)
+        # [..., b, 2n − 1, 2, n + 1]: actions by step and by the number of shifts before.
+        actions = torch.where(known, z.flatten(-3)[..., places], 0)
+        pushed = actions[..., 0, :-1] @ leaves
+        shifts, reduces = actions.sum(-1, keepdim=True).unbind(-2)
+        stack, tops = z.new_zeros(*z.shape[:-3], size - 1, leaves.shape[-1]), []
+        for step in range(2 * size - 3):
+            shift, reduce = shifts[..., step, :], reduces[..., step, :]
+            (left, _), (_, right) = compose.sides(stack[..., 1, :]), compose.sides(stack[..., 0, :])
+            top = pushed[..., step, :] + reduce * compose.finished(compose.pairs(left, right))
+            below = shift.unsqueeze(-1) * stack[..., :-1, :] + reduce.unsqueeze(-1) * pad(stack[..., 2:, :], (0, 0, 0, 1))
+            stack = torch.cat([top.unsqueeze(-2), below], -2)
+            tops.append(top)
+        place = (2 * lengths - 2).reshape(-1, 1, 1).expand(*z.shape[:-3], 1, leaves.shape[-1])
+        return torch.stack(tops, -2).gather(-2, place).squeeze(-2)
+
+
+@functools.lru_cache(maxsize=32)
+def _by_steps(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Of n + 1 = size: places in flat events, and whether they are read, ``[2n − 1, 2, n + 1]`` by step, action and shifts."""
+    step, action, shifts = torch.meshgrid(*(torch.arange(end, device=device) for end in (2 * size - 3, 2, size)), indexing="ij")
+    depth = 2 * shifts - step
+    within = (depth >= 0) & (depth <= shifts)
+    place = torch.where(within, (shifts * size + depth) * 2 + action, 0)
+    return place, within & ShiftReduce().read_mask((size, size, 2), device).flatten()[place]
+
+
+def spans_of(derivations: Tensor) -> Tensor:
+    """Boolean spans ``[..., n, n]`` of the trees of shift-reduce derivations ``[..., n + 1, n + 1, 2]``.
+
+    Example:
+        >>> from structgrad.oracles import ShiftReduce
+        >>> spans_of(ShiftReduce.structure(torch.tensor([0, 0, 0, 1, 1]))).long()
+        tensor([[1, 0, 1],
+                [0, 1, 1],
+                [0, 0, 1]])
+    """
+    chosen, size = derivations > 0, derivations.shape[-2]
+    place = torch.arange(size, device=derivations.device)
+    # What is reduced to from depth d began with the last shift from depth d − 2.
+    began = torch.where(chosen[..., 0], place.unsqueeze(-1), -1).cummax(-2).values
+    first = began[..., :-1, :-2].clamp(min=0)
+    reduced = chosen[..., 1:, 2:, 1]
+    spans = torch.zeros(*chosen.shape[:-3], size - 1, size - 1, dtype=torch.long, device=derivations.device)
+    # By last token, then by first.
+    spans.scatter_add_(-1, first, reduced.long())
+    return (spans.mT > 0) | torch.eye(size - 1, dtype=torch.bool, device=derivations.device)
+
+
+def derivations_of(spans: Tensor) -> Tensor:
+    """Derivations ``[..., n + 1, n + 1, 2]`` of the trees of spans ``[..., n, n]``, in the dtype of these; the inverse of `spans_of`."""
+    size = spans.shape[-1] + 1
+    place = torch.arange(size, device=spans.device)
+    reductions = spans.sum(-2).long() - 1
+    before = pad((1 - reductions).cumsum(-1), (1, 0)).unsqueeze(-1)
+    # SHIFT after i shifts at the depth that is left; REDUCE at those from one above the depth before the last shift, down to it.
+    shift = (place == before) & (place.unsqueeze(-1) < size - 1)
+    reduce = pad((place <= before[..., :-1, :] + 1) & (place > before[..., 1:, :]), (0, 0, 1, 0))
+    return torch.stack([shift, reduce], -1).to(spans.dtype)
 
 
 FAINT = 1e-12
@@ -141,19 +255,9 @@ class Forest(NamedTuple):
     shared: bool
 
 
-def _forest(z: Tensor) -> Forest | None:
-    """The forest of trees ``[..., b, n, n]``; None where some are no trees."""
-    shared = z.ndim > 3 and z.stride(-3) == 0
-    trees = (z[..., :1, :, :] if shared else z).cpu().numpy()
-    hard = trees != 0
-    if not (trees == hard).all():
-        return None
-    return _enumerated(hard.tobytes(), hard.shape, z.device) if shared else _planted(hard, z.device, shared=False)
-
-
 @functools.lru_cache(maxsize=32)
 def _enumerated(trees: bytes, shape: tuple[int, ...], device: torch.device) -> Forest | None:
-    """The same lists of structures come in every step of training."""
+    """Of lists of all structures, which come again in every step of training."""
     return _planted(np.frombuffer(trees, dtype=bool).reshape(shape), device, shared=True)
 
 

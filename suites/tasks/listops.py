@@ -98,10 +98,22 @@ class LineTask(Task):
         recall = bracket_recall(self.spans(structure), self.spans(batch.gold), batch.lengths)
         return {"accuracy": right.float(), "structure_accuracy": recall}
 
+    def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
+        return [{"params": list(model.encoder.parameters()), "lr": rate}, {"params": list(model.decoder.parameters()), "lr": 0.3 * rate}]
+
     def floor(self, seed: int) -> Mapping[str, float]:
-        """The most frequent value of the lines to learn from."""
+        """The most frequent value of the lines to learn from; beside it what the decoder learns on left-branching trees."""
+        branching = self.taught(self.model(seed), self.left_branching, rate=0.003, seed=seed)
+        return {"accuracy": self.majority(), **{f"left_branching_{metric}": value for metric, value in branching.items()}}
+
+    def ceiling(self, seed: int) -> Mapping[str, float]:
+        """The decoder trained and tested on the true trees."""
+        return self.taught(self.model(seed), gold, rate=0.003, seed=seed)
+
+    def majority(self) -> float:
+        """The accuracy of the most frequent value of the lines to learn from."""
         most = self.lines("train").labels.bincount(minlength=VALUES).argmax()
-        return {"accuracy": float((self.lines("test").labels == most).float().mean())}
+        return float((self.lines("test").labels == most).float().mean())
 
     def taught(self, model: LatentModel, trees: Callable[[Batch], Tensor], *, rate: float, seed: int) -> dict[str, float]:
         """The means over the test set of a decoder that is trained and tested on given trees."""
@@ -180,18 +192,6 @@ class ListOps(SpanTask):
     name: ClassVar[str] = "listops"
     summary: ClassVar[str] = "values of nested lists, with trees and composition learnt together"
 
-    def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
-        return [{"params": list(model.encoder.parameters()), "lr": rate}, {"params": list(model.decoder.parameters()), "lr": 0.3 * rate}]
-
-    def floor(self, seed: int) -> Mapping[str, float]:
-        """The most frequent value of the lines to learn from; beside it what the decoder learns on left-branching trees."""
-        branching = self.taught(self.model(seed), self.left_branching, rate=0.003, seed=seed)
-        return {**super().floor(seed), **{f"left_branching_{metric}": value for metric, value in branching.items()}}
-
-    def ceiling(self, seed: int) -> Mapping[str, float]:
-        """The decoder trained and tested on the true trees."""
-        return self.taught(self.model(seed), gold, rate=0.003, seed=seed)
-
 
 @dataclass(frozen=True)
 class ListOpsFrozen(SpanTask):
@@ -211,6 +211,13 @@ class ListOpsFrozen(SpanTask):
         model.decoder.load_state_dict(_pretrained(replace(self, steps=self.pretraining, rates=())))
         model.decoder.requires_grad_(False)
         return model
+
+    def parameter_groups(self, model: LatentModel, rate: float) -> list[dict[str, object]]:
+        return [{"params": list(model.encoder.parameters()), "lr": rate}]
+
+    def floor(self, seed: int) -> Mapping[str, float]:
+        """The most frequent value of the lines to learn from."""
+        return {"accuracy": self.majority()}
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """The true trees."""

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Constituency
-from structgrad.suites.tasks import compositions
-from structgrad.suites.tasks.compositions import ChartDecoder
+from structgrad.oracles import Constituency, ShiftReduce
+from structgrad.suites.tasks.compositions import ChartDecoder, StackDecoder, derivations_of, spans_of
 
 
 def decoder() -> ChartDecoder:
@@ -62,10 +61,10 @@ def test_distinct_subtrees_give_what_the_chart_gives(same: bool) -> None:
 def test_subtrees_that_trees_share_are_composed_once() -> None:
     """Of 8 tokens: 429 trees of 7 compositions each have 919 different subtrees, and the trees of two rows have none in common."""
     z = Constituency().enumerate((8, 8)).unsqueeze(1).expand(-1, 3, -1, -1)
-    forest = compositions._forest(z)
+    forest = decoder()._forest(z)
     assert forest is not None
     assert [pairs.shape[1] for pairs in forest.pairs] == [7, 12, 25, 56, 126, 264, 429]
-    rows = compositions._forest(torch.stack([z[0, :2], z[0, :2]]))
+    rows = decoder()._forest(torch.stack([z[0, :2], z[0, :2]]))
     assert rows is not None
     assert [pairs.shape[1] for pairs in rows.pairs] == [2] * 7
 
@@ -74,7 +73,7 @@ def test_what_is_no_tree_goes_through_the_chart() -> None:
     model, crossing = decoder(), TREES[0].clone()
     for wrong in (crossing + TREES[-1], 0.5 * (crossing + TREES[-1]), crossing * (torch.arange(5) != 4)):
         z = wrong.clamp(max=1).expand(2, 5, 5)
-        assert compositions._forest(z) is None
+        assert decoder()._forest(z) is None
         assert torch.equal(model(TOKENS, LENGTHS, z), by_chart(model, z))
 
 
@@ -110,3 +109,52 @@ def test_under_vmap() -> None:
     model = decoder()
     z = torch.stack([TREES[0], TREES[FITTING][0]]).expand(3, 2, 5, 5)
     assert torch.allclose(torch.func.vmap(lambda one: model(TOKENS, LENGTHS, one))(z), model(TOKENS, LENGTHS, z))
+
+
+def stack_decoder() -> StackDecoder:
+    torch.manual_seed(0)
+    return StackDecoder(6, 4, 5, 3).double()
+
+
+DERIVATIONS = ShiftReduce().enumerate((6, 6, 2), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("length", [2, 3, 5])
+def test_derivations_and_spans_are_one_and_the_same(length: int) -> None:
+    derivations = ShiftReduce().enumerate((length + 1, length + 1, 2))
+    spans = spans_of(derivations).float()
+    assert torch.equal(derivations_of(spans), derivations)
+    assert sorted(Constituency().rank(spans).tolist()) == list(range(len(derivations)))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_stack_composes_what_the_chart_composes(same: bool) -> None:
+    """By distinct subtrees and by the stack itself, values and gradients in the parameters."""
+    model, chart = stack_decoder(), decoder()
+    z = DERIVATIONS.unsqueeze(1).expand(-1, 2, -1, -1, -1)
+    z = z if same else torch.stack([DERIVATIONS, DERIVATIONS.flip(0)], 1)
+    trees = spans_of(z).double()
+    fitting = torch.stack([torch.ones_like(trees[:, 0, 0, 3]), trees[:, 1, 0, 3]], 1) > 0
+    expected = chart(TOKENS, LENGTHS, trees)[fitting]
+    weights, grads = torch.rand(*z.shape[:2], 3, dtype=torch.float64) * fitting.unsqueeze(-1), []
+    for structures in (z, z.clone().requires_grad_()):
+        logits = model(TOKENS, LENGTHS, structures)
+        assert torch.allclose(logits[fitting], expected, rtol=1e-12)
+        grads.append(torch.autograd.grad((weights * logits).sum(), list(model.parameters())))
+    assert all(torch.allclose(one, other, rtol=1e-10) for one, other in zip(*grads, strict=True))
+
+
+def test_the_gradient_of_an_action_that_was_not_taken() -> None:
+    """To reduce where the derivation shifts: the later actions go on from the other stack."""
+    model = stack_decoder()
+    z = ShiftReduce.structure(torch.tensor([0, 0, 0, 1, 1, 0, 1, 0, 1]), dtype=torch.float64).unsqueeze(0).requires_grad_()
+    (gradient,) = torch.autograd.grad(model(TOKENS[:1], LENGTHS[:1], z)[0, 0], z)
+    assert gradient[0, 2, 2, 1] != 0
+    assert gradient[0, 3, 1, 0] != 0
+    assert gradient[0, 5, 5, 0] == 0
+
+
+def test_a_stack_under_vmap() -> None:
+    model, z = stack_decoder(), torch.stack([DERIVATIONS[0], DERIVATIONS[3]]).expand(3, 2, 6, 6, 2)
+    mapped = torch.func.vmap(lambda one: model(TOKENS, torch.tensor([5, 5]), one))(z)
+    assert torch.allclose(mapped, model(TOKENS, torch.tensor([5, 5]), z))
