@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..suites.learning.association import Association
-from ..suites.learning.finding import OUTCOMES, PREDICTORS, REFERENCES, Foretelling, association, chosen, foretelling, measured
-from ..suites.learning.study import Study
+from ..suites.learning.arrays import Study
+from ..suites.learning.correlation import Association
+from ..suites.learning.finding import OUTCOMES, PREDICTORS, Foretelling, association, chosen, foretelling, measured
 from ..suites.learning.summaries import Survival, interquartile_mean, mean, survival
 from ..suites.statistics.choice import best
 from ..suites.statistics.interval import Interval
@@ -45,8 +45,11 @@ class Winner:
 
 
 def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
-    """Who learns best on some tasks; None where nobody has learnt all of them."""
-    some = study.of(tasks=lambda task: task in tasks, contenders=lambda one: one.family not in REFERENCES)
+    """Who learns best on some tasks; None where nobody has learnt all of them. Who is told true structures competes among such alone."""
+    here = study.of(tasks=lambda task: task in tasks)
+    learns = {name for name, values in zip(here.names, here.outcome("accuracy").swapaxes(0, 1), strict=True) if np.isfinite(values).any()}
+    competing = any(one.competes for one in here.contenders if one.name in learns)
+    some = here.of(contenders=lambda one: one.competes or not competing)
     scores = some.outcome("accuracy" if len(tasks) == 1 else SCORE)
     complete = np.isfinite(scores).all((0, 2))
     if not complete.any() or not scores.shape[2]:
@@ -62,20 +65,32 @@ def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
 
 def sentences(study: Study) -> list[str]:
     """The answer; the first sentence is the whole of it, others say it task by task where there are several."""
-    first = winner(study, study.tasks)
+    tasks = study.common
+    first = winner(study, tasks)
+    each = [_of_task(study, task) for task in study.tasks] if len(study.tasks) > 1 else []
     if first is None:
-        return [_nobody(study), *[_of_task(study, task) for task in study.tasks if len(study.tasks) > 1]]
-    one = len(study.tasks) == 1
+        return [_nobody(study), *each]
+    one = len(tasks) == 1
     score = f"{shown(first.score)} {'accuracy' if one else 'of the way from floor to ceiling (interquartile mean)'}"
-    where = f"On {study.tasks[0] if one else f'{len(study.tasks)} tasks'}, "
-    opening = f"{_best(first, where, score)}; {_cost(study, first.name)}; {foretold(study)}."
-    return [opening, *[_of_task(study, task) for task in study.tasks if len(study.tasks) > 1]]
+    cost = _cost(study.of(tasks=lambda task: task in tasks), first.name)
+    return [f"{_best(first, f'On {_called(study, tasks)}, ', score)}; {cost}; {foretold(study)}.", *each]
+
+
+def _called(study: Study, tasks: Sequence[str]) -> str:
+    """Tasks in a sentence."""
+    if len(tasks) == 1:
+        return tasks[0]
+    return (
+        f"{len(tasks)} tasks"
+        if len(tasks) == len(study.tasks)
+        else f"the {len(tasks)} of {len(study.tasks)} tasks that most estimators learn"
+    )
 
 
 def _nobody(study: Study) -> str:
     if not study.tasks:
         return "Nothing was learnt: the run holds no result of training."
-    return f"No estimator has finished all {len(study.tasks)} tasks, so that none is the best over them; {foretold(study)}."
+    return f"No estimator has a result at every seed of {_called(study, study.common)}, so that none is the best; {foretold(study)}."
 
 
 def _of_task(study: Study, task: str) -> str:

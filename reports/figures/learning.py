@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from ...suites.learning.finding import PREDICTORS, REFERENCES, association, measured
-from ...suites.learning.study import TASK, Contender, Study
+from ...suites.learning.arrays import TASK, Contender, Study
+from ...suites.learning.finding import PREDICTORS, association, measured
 from ...suites.learning.summaries import mean, performance_profile, probability_of_improvement, survival
 from ...suites.statistics.interval import Interval
 from .. import tables
@@ -45,8 +45,8 @@ SURVIVAL = Kind(
 PROFILE = Kind(
     "learning-profile",
     "Performance profile",
-    "The share of runs that come at least so far on the way from floor to ceiling, tasks weighing alike, of those who have learnt every "
-    "task. Bands, where there are few estimators, are 95 % intervals of the stratified bootstrap.",
+    "The share of runs that come at least so far on the way from floor to ceiling, tasks weighing alike, of those who have learnt all "
+    "that most learn. Bands, where there are few estimators, are 95 % intervals of the stratified bootstrap.",
 )
 IMPROVEMENT = Kind(
     "learning-improvement",
@@ -163,7 +163,7 @@ def _average(values: np.ndarray) -> float:
 
 def foretold(material: LearningMaterial, task: str, stage: str) -> Drawing | None:
     """A panel per number of the gradient, a mark per estimator."""
-    one = material.task(task).of(contenders=lambda other: other.family not in REFERENCES)
+    one = material.task(task).of(contenders=lambda other: other.competes)
     names = [name for name in PREDICTORS if np.isfinite(one.predictor(name, stage)).any()]
     marks = {objective: _OBJECTIVES.get(objective, _OTHER) for objective in dict.fromkeys(other.objective for other in one.contenders)}
     sheet = facets([""] * len(names), {objective or "no objective": style for objective, style in marks.items()}, shared=False)
@@ -255,7 +255,7 @@ def _stairs(times: np.ndarray, share: np.ndarray, end: float) -> tuple[list[floa
 
 def profile(material: LearningMaterial) -> Drawing | None:
     """One panel over all tasks."""
-    scores = material.study.outcome("normalised_accuracy")
+    scores = material.study.of(tasks=lambda task: task in material.study.common).outcome("normalised_accuracy")
     complete = [place for place in range(len(material.study.names)) if np.isfinite(scores[:, place]).any(-1).all()]
     if not complete or not len(scores):
         return None

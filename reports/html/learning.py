@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from ...suites.learning.study import LEARNT, TASK, study
+from ...suites.learning.arrays import LEARNT, TASK, study
 from .. import learning as answer
 from ..comparison.loading import rows_of
 from ..figures.learning import LearningMaterial

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ...suites.learning.association import Association
+from ...suites.learning.arrays import Study
+from ...suites.learning.correlation import Association
 from ...suites.learning.finding import KINDS, OUTCOMES, PREDICTORS, Foretelling, foretellings
-from ...suites.learning.study import Study
 from ...suites.learning.summaries import interquartile_mean, mean, probability_of_improvement
 from ...suites.statistics.interval import Interval
 from ..learning import SCORE, shown, signed, times
@@ -103,15 +103,19 @@ def overall_table(study: Study) -> Table:
     columns = (
         ("estimator", ""),
         ("objective", "the objective whose gradient it estimates"),
-        ("all tasks", "interquartile mean over tasks and seeds of those who have learnt every task; stratified bootstrap"),
+        (
+            "all tasks",
+            "interquartile mean over the tasks that most estimators learn, of who has learnt all these; stratified bootstrap",
+        ),
         *([] if base is None else [(f"better than {BASE}", "probability that a run ends better, over the tasks that both have learnt")]),
         *((task, "mean over seeds with a 95 % interval") for task in study.tasks),
     )
+    common = [task in study.common for task in study.tasks]
     rows = []
     for place, contender in enumerate(study.contenders):
         own = scores[:, place]
-        complete = np.isfinite(own).any(1)
-        every = interquartile_mean(own) if complete.all() else Interval(None)
+        complete = np.isfinite(own[common]).any(1)
+        every = interquartile_mean(own[common]) if complete.all() else Interval(None)
         better = [] if base is None else [_improvement(own, base) if contender.name != BASE else Cell("", math.nan)]
         over = Cell(shown(every), every.value) if every.value is not None else Cell(f"{int(complete.sum())} tasks", math.nan)
         rows.append([plain(contender.name), plain(contender.objective), over, *better, *(spread(row) for row in own)])

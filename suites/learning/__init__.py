@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .association import Association, associate
+from .arrays import Contender, Study, study
+from .correlation import Association, associate
 from .families import idea_of
 from .finding import KINDS, OUTCOMES, PREDICTORS, Foretelling, association, chosen, foretelling, foretellings
 from .halves import HALVES, half_of_estimator, half_of_seed, half_of_task
-from .study import Contender, Study, study
 
 __all__ = [
     "HALVES",

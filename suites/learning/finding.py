@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .association import RESAMPLES, Association, associate
+from .arrays import STAGES, Contender, Study
+from .correlation import Association, associate
 from .halves import half_of_estimator, half_of_seed, half_of_task
-from .study import STAGES, Contender, Study
-
-REFERENCES = ("exact",)
-"""Families that compute the truth: by them gradients are judged, and at their models; they take no part in correlations."""
 
 PREDICTORS: dict[str, tuple[str, int]] = {
     "relative_bias": ("− relative bias", -1),
@@ -69,9 +66,9 @@ class Foretelling:
         return first is not None and second is not None and first * second > 0 and self.choice.carried and self.confirmation.carried
 
 
-def association(study: Study, predictor: str, stage: str, outcome: str, *, resamples: int = RESAMPLES) -> Association:
+def association(study: Study, predictor: str, stage: str, outcome: str, *, resamples: int | None = None) -> Association:
     """One correlation over the estimators of a study, with the signs of `PREDICTORS` and `OUTCOMES`; without resamples no interval."""
-    competing = study.of(contenders=lambda one: one.family not in REFERENCES)
+    competing = study.of(contenders=lambda one: one.competes)
     before = PREDICTORS[predictor][1] * competing.predictor(predictor, stage)
     after = OUTCOMES[outcome][1] * competing.outcome(outcome)
     return associate(competing.tasks, before, after, [one.idea for one in competing.contenders], resamples=resamples)
@@ -90,7 +87,7 @@ def foretellings(study: Study, *, by_objective: bool = False) -> list[Foretellin
 
 def foretelling(study: Study, predictor: str, stage: str, outcome: str, kind: str) -> Foretelling:
     """One of them, over the whole and both halves."""
-    some = study.of(contenders=lambda one: _is(one, kind))
+    some = of_kind(study, kind)
     parts = (some, half(some, "choice"), half(some, "confirmation"))
     return Foretelling(predictor, stage, outcome, kind, *(association(part, predictor, stage, outcome) for part in parts))
 
@@ -118,8 +115,9 @@ def kinds(study: Study, *, by_objective: bool = False) -> list[str]:
     return [*KINDS, *objectives]
 
 
-def _is(one: Contender, kind: str) -> bool:
-    return KINDS[kind](one) if kind in KINDS else one.objective == kind
+def of_kind(study: Study, kind: str) -> Study:
+    """The estimators of a kind, or of an objective."""
+    return study.of(contenders=KINDS.get(kind, lambda one: one.objective == kind))
 
 
 def chosen(found: list[Foretelling], outcome: str, kind: str = "all") -> Foretelling | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from structgrad.reports import html, results, terminal
@@ -62,7 +64,20 @@ def test_who_has_not_learnt_every_task_is_not_best_over_them():
     rows = [one for one in planted(("clusters", "matching"), FEW, 3) if (one.estimator, one.problem) != ("rloo", "task:matching")]
     assert winner(study(rows), ("clusters", "matching")).name != "rloo"
     only = [one for one in rows if one.estimator == "rloo" or (one.problem.endswith("matching") and one.estimator == "ste")]
-    assert sentences(study(only))[0].startswith("No estimator has finished all 2 tasks")
+    assert sentences(study(only))[0].startswith("No estimator has a result at every seed of 2 tasks, so that none is the best;")
+
+
+def test_what_is_told_true_structures_competes_among_its_like():
+    def supervised(rows):
+        return [replace(one, objective="supervised") for one in rows]
+
+    ways = supervised([*trained("tags", "ste", 0, 0.9), *trained("tags", "imle", 0, 0.5)])
+    shared = [one for task in ("a", "b") for name in ("rloo", "simple") for one in trained(task, name, 0, 0.6)]
+    told = supervised(trained("a", "ste", 0, 1.0))
+    found = study([*ways, *shared, *told])
+    assert winner(found, ("tags",)).name == "ste"
+    assert winner(found, ("a",)).name in ("rloo", "simple")
+    assert sentences(found)[0].startswith("On the 2 of 3 tasks that most estimators learn, no estimator is surely the best of 2;")
 
 
 def test_nothing_is_said_of_nothing():

@@ -52,7 +52,7 @@ class Association:
         return low is not None and high is not None and not low <= 0 <= high
 
 
-def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Sequence[str], *, resamples: int = RESAMPLES) -> Association:
+def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Sequence[str], *, resamples: int | None = None) -> Association:
     """The correlation over estimators of means over seeds.
 
     Args:
@@ -60,7 +60,7 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
         predictor: ``[T, E, S]`` over estimators and seeds; NaN where there is no number.
         outcome: the same.
         ideas: of every estimator; resamples draw these.
-        resamples: how many; 0 for no interval.
+        resamples: how many, by default `RESAMPLES`; 0 for no interval.
 
     Example:
         >>> numbers = np.arange(10.0)[None, :, None]
@@ -77,12 +77,12 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
         why = "all alike" if fewest >= FEWEST else f"expected at least {FEWEST}"
         return Association(found.pooled, {}, fewest, 0, f"no correlation: {fewest} estimators, {why}")
     value = float(np.mean(list(within.values())))
-    if not resamples:
+    if resamples == 0:
         return Association(Interval(value), within, found.estimators, found.ideas)
     if found.ideas < FEWEST:
         note = f"no interval: {found.ideas} ideas behind {found.estimators} estimators; expected at least {FEWEST}"
         return Association(Interval(value), within, found.estimators, found.ideas, note)
-    drawn = _drawn(predictor, outcome, ideas, resamples)
+    drawn = _drawn(predictor, outcome, ideas, RESAMPLES if resamples is None else resamples)
     half = float(scipy.special.stdtrit(found.ideas - 1, (1 + LEVEL) / 2) * np.arctanh(np.clip(drawn, -_LARGEST, _LARGEST)).std(ddof=1))
     middle = float(np.arctanh(np.clip(value, -_LARGEST, _LARGEST)))
     pooled = Interval(value, float(min(np.tanh(middle - half), value)), float(max(np.tanh(middle + half), value)), "bootstrap")

@@ -23,6 +23,9 @@ STAGES = ("init", "early", "final")
 CENSORED = "censored"
 """The verdict of a time to target that was not reached: its value is how long was waited, and there is no upper bound."""
 
+REFERENCES = ("exact", "frozen")
+"""Families that others are held against: the exact gradient, by which gradients are judged and at whose models, and none at all."""
+
 STEPS, SECONDS, STEP_TIME = "steps_to_target", "seconds_to_target", "step_time"
 """Seconds are steps × the time of a step, which is taken interleaved, and not those of the clock during training."""
 
@@ -38,6 +41,11 @@ class Contender:
     idea: str
     objective: str
     deterministic: bool
+
+    @property
+    def competes(self) -> bool:
+        """Whether it estimates a gradient from losses alone: not where it is the truth, is told true structures, or learns nothing."""
+        return self.family not in REFERENCES and self.objective != "supervised"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +69,13 @@ class Study:
     def names(self) -> tuple[str, ...]:
         """Of the estimators."""
         return tuple(one.name for one in self.contenders)
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """The tasks that most of the competing estimators have learnt at all; others are for a few of them. All where there are none."""
+        learnt = np.isfinite(self.of(contenders=lambda one: one.competes).outcome("accuracy")).any(-1)
+        most = [task for task, row in zip(self.tasks, learnt, strict=True) if row.mean() > 0.5] if learnt.size else []
+        return tuple(most) or self.tasks
 
     def outcome(self, metric: str) -> Array:
         """An outcome; all NaN where it was not measured."""

@@ -35,7 +35,7 @@ def test_one_task_is_what_scipy_says():
 
 def test_a_resample_is_a_correlation_of_what_was_drawn():
     """An estimator that is drawn twice counts as two that are alike, with ties in the middle."""
-    from structgrad.suites.learning.association import _correlations
+    from structgrad.suites.learning.correlation import _correlations
 
     random = np.random.default_rng(1)
     x, y = random.standard_normal((2, 1, 8, 3))

@@ -1,0 +1,401 @@
+"""The page ``docs/results/learning.md`` and its figures, from the stored run of a study of learning; of a part of one, what there is.
+
+python -m structgrad.reports.upkeep.learning_page RUN docs/results
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ...suites.learning.arrays import Study
+from ...suites.learning.finding import KINDS, OUTCOMES, PREDICTORS, association, chosen, foretelling, measured, of_kind
+from ...suites.learning.finding import kinds as objectives
+from ...suites.learning.halves import HALVES, half_of_task
+from ...suites.learning.summaries import interquartile_mean, mean, paired_difference
+from ...suites.tasks import TASKS
+from .. import results
+from ..figures.learning import draw_learning
+from ..html import learning_tables as tables
+from ..html.cells import Cell, Table, plain
+from ..html.learning import Learning, learning_of
+from ..html.markdown import escaped, markdown_table
+from ..learning import SCORE, called, shown, told
+from ..results import Manifest
+
+WANTED = (9, 24, 5)
+"""Tasks, estimators and seeds of a whole study."""
+
+FOLDER = "learning"
+"""Of the figures, beside the page."""
+
+FOUR = ("clusters", "fsdd", "listops_frozen", "l2x_switch")
+
+SHARES = {
+    "exact": "0.986 [0.980, 0.991]",
+    "rloo": "0.970 [0.934, 0.990]",
+    "simple": "0.952",
+    "structured_attention": "0.945",
+    "sparsemap_marginalisation": "0.938",
+    "ste_marginals": "0.867",
+    "imle": "0.842",
+    "ste": "0.662",
+    "spigot": "0.540 [0.526, 0.554]",
+}
+"""Of prototypes: the share of the way from floor to ceiling over these four."""
+
+FORETOLD = {
+    "cosine": ("+.58 [+.32, +.77]", "+.47 [+.18, +.69]"),
+    "relative_bias": ("+.38 [+.05, +.64]", "+.34 [+.09, +.60]"),
+    "relative_variance": ("−.37 [−.58, −.11]", "−.14"),
+    "relative_mse": ("−.03", "+.22"),
+    "rho": ("−.12 [−.36, +.14]", "+.17"),
+    "rho_16": ("+.26 [−.05, +.52] (ρ at the batch size)", "+.44 [+.14, +.64]"),
+}
+"""Of prototypes: final accuracy and mean of the curve against numbers at init; intervals draw estimators as if they were independent."""
+
+ACCURACIES: dict[str, dict[str, str]] = {
+    "clusters": {
+        "exact": ".887",
+        "sparsemap_marginalisation": ".866",
+        "rloo": ".854",
+        "gumbel_softmax": ".851",
+        "simple": ".842",
+        "structured_attention": ".797",
+        "ste": ".737",
+        "imle": ".621",
+        "spigot": ".590",
+    },
+    "listops_frozen": {
+        "exact": ".900 / 1.00",
+        "structured_attention": ".900 / .999",
+        "sparsemap": ".900 / .998",
+        "rloo": ".872 / .94",
+        "ste_marginals": ".814 / .91",
+        "imle": ".700 / .75",
+        "ste": ".525 / .51",
+        "spigot": ".314 / .08",
+    },
+    "listops": {
+        "sparsemap_marginalisation": ".672",
+        "structured_attention": ".660",
+        "simple": ".632",
+        "rloo": ".619",
+        "spigot": ".530",
+        "ste": ".526",
+    },
+    "l2x_switch": {
+        "exact": ".900 / .931",
+        "rloo": "– / .898",
+        "ste": "– / .758",
+        "imle": "– / .682",
+        "spigot": ".850 / .611",
+    },
+    "ner": {
+        "differentiable_dp_loss": ".452 (span F1)",
+        "sparsemap_loss": ".448 (span F1)",
+        "margin_sparsemap": ".434 (span F1)",
+        "perceptron": ".428 (span F1)",
+        "crf": ".389 (span F1, overfit)",
+    },
+}
+"""Of prototypes, 3 seeds and mostly one learning rate: accuracy, after a stroke the quality of structures."""
+
+MENSCH = {"CRF": ("90.80", "86.68", "77.35", "87.56"), "½‖·‖²": ("90.86", "85.51", "76.01", "86.58")}
+"""Span F1 on CoNLL-03 En, Es, De, Nl of Mensch & Blondel 2018."""
+
+WAYS = {"frozen": "pipeline", "ste": "straight-through", "structured_attention": "structured attention", "spigot": "SPIGOT"}
+"""The four ways of Peng, Thomson & Smith 2018."""
+
+POLICY = "listops_parser"
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What the page is made of."""
+
+    frame: pd.DataFrame
+    manifest: Manifest
+    learning: Learning
+
+    @classmethod
+    def of(cls, run: Path) -> Known:
+        """The stored run of a folder; FileNotFoundError where there is none, ValueError where nothing was learnt in it."""
+        frame, manifest = results.read(run)
+        found = learning_of(frame)
+        if not found:
+            raise ValueError(f"{run} holds no result of training; expected the folder of a run of `structgrad learn`")
+        return cls(frame, manifest, found)
+
+    @property
+    def study(self) -> Study:
+        return self.learning.material.study
+
+
+def write(run: Path, folder: Path) -> Path:
+    """Write the page and its figures; gives the path of the page."""
+    known = Known.of(run)
+    drawings = draw_learning(known.learning.material)
+    for drawing in drawings:
+        results.write_whole(folder / FOLDER / f"{drawing.name}.png", drawing.picture.png(_DOTS_PER_INCH))
+    page = [*markdown(known), *(line for one in drawings for line in _figure(one.title, one.name, one.caption))]
+    results.write_whole(folder / "learning.md", ("\n".join(page) + "\n").encode())
+    return folder / "learning.md"
+
+
+_DOTS_PER_INCH = 90
+
+
+def _figure(title: str, name: str, caption: str) -> Iterator[str]:
+    yield from ("", f"### {escaped(title)}", "", f"![{title}]({FOLDER}/{name}.png)", "", caption)
+
+
+def markdown(known: Known) -> Iterator[str]:
+    """The page without its figures, line by line."""
+    study = known.study
+    yield from ("# Does bias or variance foretell what a model learns?", "")
+    yield f"{known.learning.headline} This page is written from the stored run by"
+    yield from ("", "    python -m structgrad.reports.upkeep.learning_page RUN docs/results", "")
+    yield from _missing(study)
+    yield from ("## The answer", "", *(f"{line}\n" for line in known.learning.sentences))
+    yield from _choice(study)
+    yield from ("## All tasks", "", _noted(tables.overall_table(study)), *_shares(study))
+    yield from ("## What foretold it", "", *_foretold(study))
+    for task in study.tasks:
+        yield from (f"## {task}", "", _noted(_with(tables.task_table(study, task), "prototype", ACCURACIES.get(task, {}))))
+        yield from _special(study, task)
+    yield from ("## Set-up", "", *_setup(known), "", "## Figures")
+
+
+def _shares(study: Study) -> Iterator[str]:
+    """The prototypes' table recomputed, over their tasks."""
+    some = study.of(tasks=lambda task: task in FOUR)
+    if len(some.tasks) < len(FOUR):
+        yield from (f"Beside the prototypes: not every task of theirs was learnt ({', '.join(FOUR)}).", "")
+        return
+    scores = some.outcome(SCORE)
+    rows = []
+    for name, before in SHARES.items():
+        own = scores[:, some.names.index(name)] if name in some.names else np.full((1, 1), np.nan)
+        now = shown(interquartile_mean(own)) if np.isfinite(own).any(1).all() else "not learnt"
+        rows.append([plain(name), plain(now), plain(before)])
+    yield from ("### Beside the prototypes", "", f"Interquartile means over {', '.join(FOUR)}; the prototypes had 3 seeds.", "")
+    yield markdown_table(Table("", (("estimator", ""), ("now", ""), ("prototypes", "")), rows))
+
+
+def _noted(table: Table) -> str:
+    """A table under its note."""
+    return f"{escaped(table.note)}\n\n{markdown_table(table)}"
+
+
+def _with(table: Table, title: str, more: dict[str, str]) -> Table:
+    """A table with a column of what was found elsewhere, by the names in its first one."""
+    if not more:
+        return table
+    rows = [[*row, plain(more.get(row[0].text.partition("[")[0], ""))] for row in table.rows]
+    return Table(table.title, (*table.columns, (title, "")), rows, table.note)
+
+
+def _missing(study: Study) -> Iterator[str]:
+    """What a whole study has and this one has not."""
+    counts = (len(study.tasks), len(study.names), len(study.seeds))
+    lacking = [
+        f"{have} of at least {want} {what}"
+        for have, want, what in zip(counts, WANTED, ("tasks", "estimators", "seeds"), strict=True)
+        if have < want
+    ]
+    absent = [name for name in TASKS if name not in study.tasks]
+    if lacking:
+        yield from (f"**This is a part of the study: it has {', '.join(lacking)}.**", "")
+    if absent:
+        yield from (f"Not learnt in this run: {', '.join(f'`{name}`' for name in absent)}.", "")
+    gaps = _gaps(study)
+    if gaps:
+        yield from ("Without a result at every seed: " + "; ".join(gaps) + ".", "")
+    if not list(measured(study)):
+        yield from ("Gradients were not measured (`learnt:` problems), so that nothing can be said of what foretold it.", "")
+
+
+def _gaps(study: Study) -> list[str]:
+    """Which pairs of task and estimator have some seeds, and not all."""
+    runs = np.isfinite(study.outcome("accuracy")).sum(-1)
+    return [
+        f"`{name}` on `{task}` ({runs[place, position]} of {len(study.seeds)})"
+        for place, task in enumerate(study.tasks)
+        for position, name in enumerate(study.names)
+        if 0 < runs[place, position] < len(study.seeds)
+    ]
+
+
+def _choice(study: Study) -> Iterator[str]:
+    """How predictors were chosen, and what became of it for every outcome."""
+    listed = [foretelling(study, *pair, outcome, "all") for pair in measured(study) for outcome in OUTCOMES if outcome in study.outcomes]
+    if not listed:
+        return
+    halves = {half: [task for task in study.tasks if half_of_task(task) == half] for half in HALVES}
+    yield from ("### Chosen on one half, confirmed on the other", "")
+    yield (
+        "Tasks, estimators and seeds are halved by their names, before anything is measured (`suites/learning/halves.py`): the choice is "
+        f"made on {_tasks(halves['choice'])}, the confirmation on {_tasks(halves['confirmation'])}; families of estimators alternate "
+        "within each idea, and even seeds choose. The largest correlation of either sign is chosen whose interval holds no 0."
+    )
+    yield ""
+    for outcome in OUTCOMES:
+        found = chosen(listed, outcome)
+        name = OUTCOMES[outcome][0]
+        if found is None:
+            yield f"- **{name}**: no interval on the half that chooses is free of 0; nothing is chosen."
+        else:
+            verdict = "confirmed" if found.confirmed else "**not** confirmed"
+            yield f"- **{name}**: {called(found)}, {told(found.choice)}; on the other half {told(found.confirmation)}: {verdict}."
+    yield ""
+
+
+def _tasks(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "no task of this run"
+
+
+def _foretold(study: Study) -> Iterator[str]:
+    """The prototypes' table recomputed, then all of it, then by objective."""
+    pairs = list(measured(study))
+    if not pairs:
+        yield from ("Not measured.", "")
+        return
+    yield from ("### Beside the prototypes", "", "Per item in scores, at init; means over tasks of Spearman's rank correlation.", "")
+    yield markdown_table(_beside(study))
+    yield from ("### Every predictor", "", _noted(tables.predictor_table(study)))
+    yield from ("### By objective", "", "Final accuracy, over the estimators of one objective.", "", markdown_table(_by_objective(study)))
+    yield from ("### Task by task", "", "Final accuracy, over all estimators.", "", markdown_table(_by_task(study)))
+
+
+def _beside(study: Study) -> Table:
+    columns = (("predictor", ""), *((title, "") for name in ("accuracy", "curve_mean") for title in (OUTCOMES[name][0], "prototypes")))
+    rows = []
+    for predictor, (end, curve) in FORETOLD.items():
+        cells = [plain(PREDICTORS[predictor][0])]
+        for outcome, before in (("accuracy", end), ("curve_mean", curve)):
+            cells += [plain(told(association(study, predictor, "init", outcome))), plain(before)]
+        rows.append(cells)
+    return Table("Beside the prototypes", columns, rows)
+
+
+def _by_objective(study: Study) -> Table:
+    kinds = [kind for kind in objectives(study, by_objective=True) if kind not in KINDS]
+    rows = [
+        [
+            plain(PREDICTORS[predictor][0]),
+            plain(stage),
+            *(tables.correlation(association(of_kind(study, kind), predictor, stage, "accuracy")) for kind in kinds),
+        ]
+        for predictor, stage in measured(study)
+    ]
+    return Table("By objective", (("predictor", ""), ("stage", ""), *((kind, "") for kind in kinds)), rows)
+
+
+def _by_task(study: Study) -> Table:
+    rows = []
+    for predictor, stage in measured(study):
+        within = association(study, predictor, stage, "accuracy", resamples=0).within
+        cells = [Cell(f"{within[task]:+.2f}".replace("-", "−") if task in within else "–") for task in study.tasks]
+        rows.append([plain(PREDICTORS[predictor][0]), plain(stage), *cells])
+    return Table("Task by task", (("predictor", ""), ("stage", ""), *((task, "") for task in study.tasks)), rows)
+
+
+def _special(study: Study, task: str) -> Iterator[str]:
+    """What is asked of one task alone."""
+    makers = {POLICY: _baselines, "pipeline": _ways, "ner": _losses}
+    if task in makers:
+        yield from makers[task](study.of(tasks=lambda name: name == task))
+
+
+def _baselines(one: Study) -> Iterator[str]:
+    """The order of ways to train a policy, each against the one before it."""
+    yield from ("### The order of baselines", "")
+    yield (
+        "Havrylov, Kruszewski & Joulin 2019 report 99.2 with an input-dependent baseline, normalisation and PPO, where RL-SPINN has 64.8 "
+        "and ST-Gumbel 61.0. Differences are paired by seed, each to the estimator in the line below."
+    )
+    yield ""
+    scores = one.outcome("accuracy")[0]
+    order = sorted((place for place in range(len(one.names)) if np.isfinite(scores[place]).any()), key=lambda at: -np.nanmean(scores[at]))
+    rows = [
+        [
+            plain(one.names[place]),
+            plain(shown(mean(scores[place]))),
+            plain(shown(paired_difference(scores[place], scores[below])) if below is not None else ""),
+        ]
+        for place, below in zip(order, [*order[1:], None], strict=True)
+    ]
+    yield markdown_table(Table("", (("estimator", ""), ("accuracy", ""), ("above the next", "")), rows))
+
+
+def _ways(one: Study) -> Iterator[str]:
+    """What the second task gains by training the parser on, and how far its trees drift."""
+    yield from (
+        "### The four ways",
+        "",
+        "Differences to the pipeline, paired by seed: what the second task gains, and the drift of UAS.",
+        "",
+    )
+    if "frozen" not in one.names:
+        yield from ("`frozen` was not trained, so that there is nothing to compare with.", "")
+        return
+    base = one.names.index("frozen")
+    rows = []
+    for name, way in WAYS.items():
+        if name not in one.names:
+            rows.append([plain(way), *(plain("not trained") for _ in range(4))])
+            continue
+        place, cells = one.names.index(name), [plain(way)]
+        for metric in ("accuracy", "structure_accuracy"):
+            values = one.outcome(metric)[0]
+            drift = "" if place == base else shown(paired_difference(values[place], values[base]))
+            cells += [plain(shown(mean(values[place]))), plain(drift)]
+        rows.append(cells)
+    titles = ("way", "accuracy", "gain", "UAS", "drift")
+    yield markdown_table(Table("", tuple((title, "") for title in titles), rows))
+
+
+def _losses(one: Study) -> Iterator[str]:
+    """Supervised losses beside published ones."""
+    del one
+    yield from ("### Beside Mensch & Blondel 2018", "")
+    yield from ("Span F1 on CoNLL-03, which this task is not: what is to be compared is the order.", "")
+    rows = [[plain(name), *map(plain, values)] for name, values in MENSCH.items()]
+    yield markdown_table(Table("", (("loss", ""), *((language, "") for language in ("En", "Es", "De", "Nl"))), rows))
+
+
+def _setup(known: Known) -> Iterator[str]:
+    surroundings = known.manifest.get("environment", {})
+    packages = surroundings.get("packages", {})
+    lines = {
+        "command": known.manifest.get("command"),
+        "commit": surroundings.get("commit"),
+        "processor": surroundings.get("cpu"),
+        "cores": surroundings.get("cores"),
+        "torch": packages.get("torch"),
+        "started": known.manifest.get("started"),
+        "finished": known.manifest.get("finished"),
+    }
+    yield from (f"- {name}: {escaped(str(value))}" for name, value in lines.items() if value)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Write docs/results/learning.md and its figures from a stored run.")
+    parser.add_argument("run", type=Path, help="the folder of a run")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("docs/results"), help="where the page goes")
+    given = parser.parse_args()
+    try:
+        print(f"written: {write(given.run, given.folder)}")  # noqa: T201
+    except (FileNotFoundError, ValueError) as error:
+        parser.exit(2, f"error: {error}\n")
+
+
+if __name__ == "__main__":
+    main()
