@@ -46,6 +46,15 @@ def learn(  # noqa: PLR0913 - one parameter per option
         bool,
         typer.Option("--quick", help="A look within a minute: clusters, 8 estimators, 3 seeds, fewer steps.", rich_help_panel=_WHAT),
     ] = False,
+    gradients: Annotated[
+        bool | None,
+        typer.Option(
+            "--gradients/--no-gradients",
+            help="Whether bias, variance, cosine and ρ are measured too, along runs of the exact gradient: did they foretell it?",
+            rich_help_panel=_WHAT,
+            show_default="yes, and no with --quick",
+        ),
+    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -119,10 +128,13 @@ def learn(  # noqa: PLR0913 - one parameter per option
         plan = learning_plan(
             options.with_encoder(tasks, encoder), estimators=chosen, seeds=seeds, quick=quick, plugins=tuple(map(str, plugin))
         )
+        if gradients or (gradients is None and not quick):
+            plan = options.with_gradients(plan)
         usual = Machine(jobs=default_jobs(plan))
         machine = Machine(usual.jobs if jobs is None else jobs, durations.optional_seconds(timeout, "--timeout"))
         course = Course(fail_fast=fail_fast)
         given = {"-e": chosen, "--seeds": seeds, "--quick": quick, "--encoder": encoder, "--plugin": tuple(plugin)}
+        given |= {"--gradients": gradients, "--no-gradients": gradients is False}
         command = repeat.learning(tasks, given, out, machine=machine, usual=usual, course=course)
         launch.pin_threads()
         stack.enter_context(voice.compiling())

@@ -275,10 +275,11 @@ def profile(material: LearningMaterial) -> Drawing | None:
     return PROFILE.drawn(sheet, "")
 
 
-def improvement(material: LearningMaterial, base: str = "rloo") -> Drawing | None:
+def improvement(material: LearningMaterial) -> Drawing | None:
     """A row per estimator."""
     study = material.study
-    if base not in study.names:
+    base = study.of_family("rloo")
+    if base is None:
         return None
     scores = study.outcome("normalised_accuracy")
     found = {

@@ -99,7 +99,8 @@ def _median(values: np.ndarray, written: str) -> Cell:
 def overall_table(study: Study) -> Table:
     """All tasks: shares of the way from floor to ceiling in a column of their own each, for a mean over tasks hides one that failed."""
     scores = study.outcome(SCORE)
-    base = scores[:, study.names.index(BASE)] if BASE in study.names else None
+    against = study.of_family(BASE)
+    base = None if against is None else scores[:, study.names.index(against)]
     columns = (
         ("estimator", ""),
         ("objective", "the objective whose gradient it estimates"),
@@ -116,7 +117,7 @@ def overall_table(study: Study) -> Table:
         own = scores[:, place]
         complete = np.isfinite(own[common]).any(1)
         every = interquartile_mean(own[common]) if complete.all() else Interval(None)
-        better = [] if base is None else [_improvement(own, base) if contender.name != BASE else Cell("", math.nan)]
+        better = [] if base is None else [_improvement(own, base) if contender.name != against else Cell("", math.nan)]
         over = Cell(shown(every), every.value) if every.value is not None else Cell(f"{int(complete.sum())} tasks", math.nan)
         rows.append([plain(contender.name), plain(contender.objective), over, *better, *(spread(row) for row in own)])
     rows.sort(key=lambda row: -np.nan_to_num(float(row[2].key), nan=-1.0))

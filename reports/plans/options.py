@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...oracles import registry
+from ...suites.learning.arrays import LEARNT, TASK
 from ...suites.measures import SUITES
 from ...suites.problems import default_data, is_sized
 from ...suites.problems.named import REAL_PROBLEMS, available
@@ -89,6 +90,12 @@ def check_loudness(verb: str, *, quiet: bool, verbose: bool) -> None:
 def with_encoder(tasks: tuple[str, ...], encoder: str | None) -> tuple[str, ...]:
     """Tasks by the names that they have with another encoder."""
     return tasks
+
+
+def with_gradients(plan: Plan) -> Plan:
+    """A plan of learning that measures gradients too, along runs of the exact one."""
+    learnt = tuple(f"{LEARNT}{name.removeprefix(TASK)}" for name in plan.problems)
+    return dataclasses.replace(plan, suites=(*plan.suites, "bias", "parameter_bias"), problems=(*plan.problems, *learnt))
 
 
 def score_file(path: Path, oracle: str, fields: list[str], **settings: Any) -> ScoreFile:

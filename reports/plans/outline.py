@@ -87,7 +87,7 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, compiled: flo
 
 def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
     """An outline for people."""
-    trained = all(SUITES[name].trains for name in found.suites)
+    trained = all(SUITES[name].measures == "tasks" for name in found.suites)
     limit = "" if trained else f"{plan.effort.replicates} to {plan.effort.most_replicates} replicates within {plan.effort.seconds:g} s, "
     precision = "" if trained else f", {plan.dtype} on {plan.device}"
     quick = ": a first look, not for conclusions; --preset standard measures in earnest" if found.preset == "quick" else ""

@@ -181,7 +181,8 @@ def _shares(study: Study) -> Iterator[str]:
     scores = some.outcome(SCORE)
     rows = []
     for name, before in SHARES.items():
-        own = scores[:, some.names.index(name)] if name in some.names else np.full((1, 1), np.nan)
+        here = some.of_family(name)
+        own = np.full((1, 1), np.nan) if here is None else scores[:, some.names.index(here)]
         now = shown(interquartile_mean(own)) if np.isfinite(own).any(1).all() else "not learnt"
         rows.append([plain(name), plain(now), plain(before)])
     yield from ("### Beside the prototypes", "", f"Interquartile means over {', '.join(FOUR)}; the prototypes had 3 seeds.", "")
@@ -348,10 +349,11 @@ def _ways(one: Study) -> Iterator[str]:
     base = one.names.index("frozen")
     rows = []
     for name, way in WAYS.items():
-        if name not in one.names:
+        here = one.of_family(name)
+        if here is None:
             rows.append([plain(way), *(plain("not trained") for _ in range(4))])
             continue
-        place, cells = one.names.index(name), [plain(way)]
+        place, cells = one.names.index(here), [plain(way)]
         for metric in ("accuracy", "structure_accuracy"):
             values = one.outcome(metric)[0]
             drift = "" if place == base else shown(paired_difference(values[place], values[base]))

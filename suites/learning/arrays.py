@@ -77,6 +77,10 @@ class Study:
         most = [task for task, row in zip(self.tasks, learnt, strict=True) if row.mean() > 0.5] if learnt.size else []
         return tuple(most) or self.tasks
 
+    def of_family(self, family: str) -> str | None:
+        """The name of the first estimator of a family, whatever its options; None where there is none."""
+        return next((one.name for one in self.contenders if one.family == family), None)
+
     def outcome(self, metric: str) -> Array:
         """An outcome; all NaN where it was not measured."""
         return self.outcomes.get(metric, np.full((len(self.tasks), len(self.contenders), len(self.seeds)), np.nan))
@@ -119,7 +123,7 @@ def study(rows: Iterable[Row]) -> Study:
         (('toy',), [[[0.5]]])
     """
     found = [row for row in rows if row.status == "ok" and row.metric and row.problem.startswith((TASK, LEARNT))]
-    learning = [row for row in found if row.suite == "learning" and not row.setting]
+    learning = [row for row in found if row.problem.startswith(TASK) and not row.setting]
     before = [row for row in found if row.problem.startswith(LEARNT) and row.stage in STAGES and not row.setting]
     tasks = tuple(dict.fromkeys(_task(row) for row in learning))
     contenders = {

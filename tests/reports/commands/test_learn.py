@@ -19,7 +19,7 @@ SMALL = "clusters[steps=12,train=256,heldout=128]"
 def learnt(tmp_path_factory, monkeypatch_module):
     folder = tmp_path_factory.mktemp("learnt")
     monkeypatch_module.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    words = ("learn", SMALL, "-e", "rloo", "-e", "ste", "--seeds", "2", "-j", "0", "-o", str(folder / "run"), "--json")
+    words = ("learn", SMALL, "-e", "rloo", "-e", "ste", "--seeds", "2", "--no-gradients", "-j", "0", "-o", str(folder / "run"), "--json")
     return call(*words), words
 
 
@@ -33,7 +33,7 @@ def test_a_run_answers_first(learnt):
     done, _ = learnt
     told = json.loads(done.stdout.splitlines()[-1])
     assert done.exit_code == 0
-    assert (told["ok"], told["failed"]) == (2, 0)
+    assert (told["ok"], told["failed"]) == (3, 0)
     (sentence,) = told["answer"]
     assert sentence.startswith(f"On {SMALL}, ")
     assert "its gradients were not measured" in sentence
@@ -44,28 +44,36 @@ def test_the_same_command_measures_nothing_twice(learnt):
     done, words = learnt
     again = call(*words)
     assert json.loads(again.stdout.splitlines()[-1])["answer"] == json.loads(done.stdout.splitlines()[-1])["answer"]
-    assert "2/2 cells resumed" in again.stderr
+    assert "3/3 cells resumed" in again.stderr
 
 
 def test_the_command_that_repeats_it_is_told(learnt):
     done, _ = learnt
     command = json.loads(done.stdout.splitlines()[-1])["command"]
-    assert set(shlex.split(command)) >= {"structgrad", "learn", SMALL, "--seeds", "2", "--out"}
+    assert set(shlex.split(command)) >= {"structgrad", "learn", SMALL, "--seeds", "2", "--no-gradients", "--out"}
 
 
 def test_only_what_was_given_is_repeated():
-    given = {"-e": ("rloo",), "--seeds": None, "--quick": True, "--encoder": None, "--plugin": ()}
+    given = {"-e": ("rloo",), "--seeds": None, "--quick": True, "--gradients": None, "--encoder": None, "--plugin": ()}
     usual = Machine(jobs=2)
     assert repeat.learning((), given, machine=usual, usual=usual, course=Course()) == "structgrad learn -e rloo --quick"
 
 
 def test_a_dry_run_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = call("learn", SMALL, "-e", "ste", "--dry-run")
+    done = call("learn", SMALL, "-e", "ste", "--no-gradients", "--dry-run")
     assert done.exit_code == 0
-    assert "1 cells, 0 pairs skipped" in done.stdout
+    assert "2 cells, 0 pairs skipped" in done.stdout
     assert "replicates" not in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("words", "measured"), [((), True), (("--quick",), False), (("--quick", "--gradients"), True)])
+def test_gradients_are_measured_where_there_is_time(words, measured, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call("learn", SMALL, "-e", "ste", "--dry-run", *words)
+    assert (f"learnt:{SMALL}" in done.stdout) == measured
+    assert ("parameter_bias: 3 cells" in done.stdout) == measured
 
 
 @pytest.mark.parametrize(
