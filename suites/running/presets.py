@@ -218,24 +218,3 @@ def _problems(preset: Preset, data: str | None) -> tuple[str, ...]:
     if not preset.everything:
         return tuple(name for name in BUILT_IN_PROBLEMS if name not in BEYOND)
     return (*BUILT_IN_PROBLEMS, *(name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS))
-
-
-LEARNING = (
-    "exact",
-    "reinforce",
-    "rloo",
-    "ste",
-    "gumbel_softmax",
-    "imle",
-    "structured_attention",
-    "sparsemap_marginalisation",
-)
-"""A stub."""
-
-
-def learning_plan(
-    tasks: tuple[str, ...] = (), *, estimators: tuple[str, ...] = (), seeds: int | None = None, quick: bool = False, **options: Any
-) -> Plan:
-    """A stub."""
-    names = tuple(f"task:{name}" for name in tasks or ("clusters",))
-    return Plan(suites=("learning",), problems=names, estimators=estimators or LEARNING, instances=seeds or 5, **options)
