@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import Any
 
 from ..oracles import plugins, registry
@@ -60,6 +62,7 @@ from .supervised import (
     sparsemap_loss,
     structured_perceptron,
 )
+from .supervised_training import SUPERVISED, Frozen, Supervised
 
 ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     # the reference
@@ -148,15 +151,20 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
 AVAILABLE_ESTIMATORS = plugins.Catalogue(ESTIMATORS, "estimator", Estimator)
 """`ESTIMATORS` and those of plugins."""
 
+CONTENDERS: Mapping[str, type[Estimator[Any]]] = ChainMap(AVAILABLE_ESTIMATORS, SUPERVISED)  # type: ignore[arg-type]
+"""Everything that `make_estimator` knows: these, and training that is told true structures."""
+
 __all__ = [
     "ARM",
     "ARSM",
     "AVAILABLE_ESTIMATORS",
+    "CONTENDERS",
     "ESTIMATORS",
     "NOISES",
     "SPIGOT",
     "SPIGOTCE",
     "SPIGOTEG",
+    "SUPERVISED",
     "SUPERVISED_LOSSES",
     "AdaptiveImplicitMLE",
     "BlackboxDifferentiation",
@@ -171,6 +179,7 @@ __all__ = [
     "Estimator",
     "Evaluations",
     "ExactMarginalisation",
+    "Frozen",
     "Fusedmax",
     "GappedStraightThrough",
     "GreedyBaseline",
@@ -234,6 +243,7 @@ __all__ = [
     "StructuredLayer",
     "SumAndSample",
     "SumOfGamma",
+    "Supervised",
     "TopKSparsemax",
     "UnorderedSet",
     "VarGrad",
@@ -260,13 +270,14 @@ __all__ = [
 def make_estimator(name: str) -> Estimator[Any]:
     """The estimator of a name such as ``imle[lambda=2.5,noise=sum_of_gamma]``, ``my_module:MyEstimator`` or ``./my_file.py:MyEstimator``.
 
-    Noise goes by name with its defaults, or with options after a slash: ``noise=sum_of_gamma/k=5/scale=1``.
+    Noise goes by name with its defaults, or with options after a slash: ``noise=sum_of_gamma/k=5/scale=1``. The names of `SUPERVISED`, such
+    as ``crf``, are known too.
 
     Example:
         >>> make_estimator("imle[lambda=2.5, noise=sum_of_gamma/k=5]")
         ImplicitMLE(lambda_=2.5, noise=SumOfGamma(k=5.0, scale=1.0, terms=10), num_samples=1, divide_by_lambda=False)
     """
-    estimator = registry.build(name, AVAILABLE_ESTIMATORS, "estimator", {Noise: make_noise})
+    estimator = registry.build(name, CONTENDERS, "estimator", {Noise: make_noise})
     if not isinstance(estimator, Estimator):
         raise ValueError(f"got {name!r}, a {type(estimator).__name__}; expected an estimator")
     return estimator

@@ -10,6 +10,7 @@ direction is minus the estimate.
 | ``argmax`` | ``L(argmax θ)``, of gradient 0 almost everywhere | straight-through on MAP, SPIGOT |
 | ``relaxed`` | ``L(μ(θ))`` or another point inside the hull | structured attention, SparseMAP |
 | ``sparse`` | ``Σ_s w_s(θ) L(a_s)`` over a sparse support | SparseMAP marginalisation |
+| ``supervised`` | a loss of θ against true structures | training that is told them; no estimator of the registry |
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Loss = Callable[[Tensor], Tensor]
 For what needs values only, integers and booleans are values too: ``lambda z: (z != gold).sum(-1)``.
 """
 
-Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse"]
+Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse", "supervised"]
 
 NOTHING = torch.empty(0)
 """What was seen of no rows."""
@@ -159,6 +160,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         deterministic: whether it draws no random numbers.
         inside_hull: whether the loss is evaluated at points that are no structures.
         state: the options that `observed` changes; training starts with what they are given as.
+        needs_gold: whether the loss has to hold true structures, as ``gold``.
         version: raised when a change moves the measured values.
     """
 
@@ -170,6 +172,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     deterministic: ClassVar[bool] = False
     inside_hull: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()
+    needs_gold: ClassVar[bool] = False
     version: ClassVar[int] = 1
 
     @property

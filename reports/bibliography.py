@@ -87,12 +87,12 @@ def used(frame: pd.DataFrame, known: Cited | None = None) -> dict[Entry, list[st
 
 def cited(families: Iterable[str], oracles: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """What the classes of families and oracles (with their options or without) refer to."""
-    from ..estimators import ESTIMATORS
+    from ..estimators import ESTIMATORS, SUPERVISED
     from ..oracles import ORACLES
 
-    heads = (name.partition("[")[0] for name in oracles)
+    known, heads = set(families), (name.partition("[")[0] for name in oracles)
     return {
-        **{name: ESTIMATORS[name].references for name in families if name in ESTIMATORS},
+        **{name: kind.references for name, kind in {**ESTIMATORS, **SUPERVISED}.items() if name in known},
         **{name: ORACLES[name].references for name in heads if name in ORACLES},
     }
 

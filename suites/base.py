@@ -260,6 +260,8 @@ def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, eve
     reason = estimator.incompatibility(oracle, event_shape)
     if reason is None and estimator.evaluations().loss_gradients and not loss.differentiable:
         reason = f"{estimator.name} needs gradients of the loss, and the loss {loss.name} gives values only"
+    if reason is None and estimator.needs_gold and getattr(loss, "gold", None) is None:
+        reason = f"{estimator.name} needs true structures, and the loss {loss.name} holds none"
     if reason is None and estimator.inside_hull and not loss.inside_hull:
         reason = f"{estimator.name} evaluates the loss inside the hull, where the loss {loss.name} is not defined"
     return None if reason is None else Skip(estimator.name, oracle.name, reason)

@@ -18,8 +18,8 @@ def describe(name: str) -> list[Record]:
     """Everything known of a name: one record for each kind that has it.
 
     Args:
-        name: of an estimator, oracle, problem, suite, metric, loss, noise or preset; those of the first three with options too, and
-            of a class as ``module:Class`` or ``file.py:Class``.
+        name: of an estimator, supervised training, oracle, problem, suite, metric, loss, noise or preset; those of the first four with
+            options too, and of a class as ``module:Class`` or ``file.py:Class``.
 
     Raises:
         ValueError: a name that nothing has, with the nearest names of all kinds, or an option that is unknown.
@@ -43,7 +43,7 @@ def _near(head: str, names: list[str]) -> str:
 
 def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:
     """The names of each kind, and what describes one."""
-    from ...estimators import AVAILABLE_ESTIMATORS, NOISES
+    from ...estimators import AVAILABLE_ESTIMATORS, NOISES, SUPERVISED
     from ...oracles import AVAILABLE_ORACLES
     from ...suites.base import METRICS
     from ...suites.measures import SUITES
@@ -52,6 +52,7 @@ def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:
 
     return {
         "estimator": (AVAILABLE_ESTIMATORS, estimator),
+        "supervised": (SUPERVISED, estimator),
         "oracle": (AVAILABLE_ORACLES, oracle),
         "problem": (PROBLEMS, problem),
         "suite": (SUITES, suite),

@@ -19,11 +19,11 @@ def estimator(name: str) -> Record:
     Raises:
         ValueError: a name or an option that is unknown.
     """
-    from ...estimators import AVAILABLE_ESTIMATORS, make_estimator
+    from ...estimators import CONTENDERS, SUPERVISED, make_estimator
     from ...oracles.registry import imported, parse
 
     head, options = parse(name)
-    kind = imported(head, "estimator") if ":" in head else AVAILABLE_ESTIMATORS[head]
+    kind: Any = imported(head, "estimator") if ":" in head else CONTENDERS[head]
     required = [field.name for field in dataclasses.fields(kind) if _is_required(field) and field.name not in options]
     made = None if required else make_estimator(name)
     fits = _fits(made) if made is not None else {}
@@ -38,7 +38,11 @@ def estimator(name: str) -> Record:
         "fits": serving,
         "does_not_fit": {problem: reason for problem, reason in fits.items() if reason is not None},
         "documentation": inspect.cleandoc(kind.__doc__ or ""),
-        "example": shlex.join(["structgrad", "run", "bias", "-e", name, *(["-p", serving[0]] if serving else [])]),
+        "example": shlex.join(
+            ["structgrad", "learn", "parsing", "-e", name]
+            if head in SUPERVISED
+            else ["structgrad", "run", "bias", "-e", name, *(["-p", serving[0]] if serving else [])]
+        ),
     }
 
 

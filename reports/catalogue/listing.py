@@ -37,6 +37,13 @@ def estimator_record(name: str, kind: Any) -> Record:
     }
 
 
+def supervised() -> list[Record]:
+    """Training that is told true structures, with what it declares."""
+    from ...estimators import SUPERVISED
+
+    return [estimator_record(name, kind) for name, kind in SUPERVISED.items()]
+
+
 def oracles() -> list[Record]:
     """Structure oracles, those of plugins too."""
     from ...oracles import AVAILABLE_ORACLES
@@ -140,6 +147,7 @@ def plugins() -> list[Record]:
 
 SOURCES: dict[str, Callable[[], list[Record]]] = {
     "estimators": estimators,
+    "supervised": supervised,
     "oracles": oracles,
     "problems": problems,
     "tasks": tasks,
@@ -213,7 +221,7 @@ def as_table(kind: str, records: list[Record]) -> Table:
     from rich.table import Table
 
     table = Table(title=kind, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), header_style="dim")
-    declares = kind == "estimators"
+    declares = kind in ("estimators", "supervised")
     table.add_column("name", no_wrap=True)
     for column in ("objective", "declares", "needs") if declares else ():
         table.add_column(column)

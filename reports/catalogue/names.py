@@ -11,6 +11,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 REGISTRIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "estimators": (("estimators/__init__.py", "ESTIMATORS"),),
+    "supervised": (("estimators/supervised_training.py", "SUPERVISED"),),
     "oracles": (("oracles/__init__.py", "ORACLES"),),
     "problems": (
         ("suites/problems/regimes.py", "REGIMES"),

@@ -25,7 +25,7 @@ def list_(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what there is: estimators, oracles, problems, losses, suites, metrics, engines, presets, plugins."""
+    """Show what there is: estimators, supervised training, oracles, problems, losses, suites, metrics, engines, presets, plugins."""
     import json
 
     from .. import terminal

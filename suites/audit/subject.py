@@ -109,8 +109,9 @@ def subject_of(what: Any, *, objective: str | None = None, unbiased: bool | None
         raise ValueError(
             f"`audit` got a {type(found).__name__}; expected an estimator, or a function of loss, oracle, scores and generator"
         )
-    if objective is not None and objective not in get_args(Objective):
-        raise ValueError(f"`audit` {unknown(objective, get_args(Objective), 'objective')}")
+    known = [each for each in get_args(Objective) if each != "supervised"]
+    if objective is not None and objective not in known:
+        raise ValueError(f"`audit` {unknown(objective, known, 'objective')}")
     name = getattr(found, "__name__", type(found).__name__)
     return Subject(FunctionEstimator(found, **said), title or name)
 

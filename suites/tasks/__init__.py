@@ -19,6 +19,8 @@ TASKS: dict[str, str] = {
     "listops_frozen": "listops:ListOpsFrozen",
     "listops_generated": "listops:ListOpsGenerated",
     "listops_parser": "listops_parser:ListOpsParser",
+    "parsing": "parsing:Parsing",
+    "pipeline": "pipeline:Pipeline",
 }
 """Where every task is, by name; modules are imported when they are asked for."""
 

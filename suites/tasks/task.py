@@ -47,7 +47,11 @@ class LatentModel(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class TaskLoss:
-    """The loss of a batch, one value per structure: ``[..., b, *event] -> [..., b]``; it says what it can give, as `ProblemLoss` does."""
+    """The loss of a batch, one value per structure: ``[..., b, *event] -> [..., b]``; it says what it can give, as `ProblemLoss` does.
+
+    Attributes:
+        gold: the true structures ``[b, *event]``, padded as the scores are; what is told them asks for them here.
+    """
 
     call: Callable[[Tensor], Tensor]
     name: str
@@ -56,6 +60,7 @@ class TaskLoss:
     vertex_degree: int | None = None
     extension: str = "formula"
     offset: float = 0.0
+    gold: Tensor | None = None
 
     def __call__(self, structure: Tensor) -> Tensor:
         return self.call(structure)

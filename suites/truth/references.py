@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -113,9 +113,9 @@ def own_reference(estimator: Estimator[Any]) -> Kind | None:
     Relaxations that are random, and sums over a sparse support, have no objective apart from what the estimator computes: they are compared
     with ``expected`` alone.
     """
-    if estimator.objective == "sparse" or (estimator.objective == "relaxed" and not estimator.deterministic):
+    if estimator.objective in ("sparse", "supervised") or (estimator.objective == "relaxed" and not estimator.deterministic):
         return None
-    return estimator.objective
+    return cast("Kind", estimator.objective)
 
 
 def reference_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, **options: Any) -> Reference | None:

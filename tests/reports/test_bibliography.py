@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from structgrad.estimators import ESTIMATORS
+from structgrad.estimators import ESTIMATORS, SUPERVISED
 from structgrad.oracles import ORACLES
 from structgrad.reports import bibliography, results
 from structgrad.reports.bibliography import entries
@@ -17,7 +17,7 @@ VENUES = {"article": "journal", "inproceedings": "booktitle", "incollection": "b
 
 
 def test_the_file_has_exactly_the_keys_of_the_registries() -> None:
-    kinds = [*ESTIMATORS.values(), *ORACLES.values(), *map(make_task, TASKS)]
+    kinds = [*ESTIMATORS.values(), *SUPERVISED.values(), *ORACLES.values(), *map(make_task, TASKS)]
     keys = {key for kind in kinds for key in kind.references}
     assert set(entries()) == keys
 

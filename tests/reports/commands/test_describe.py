@@ -51,6 +51,13 @@ def test_why_an_estimator_does_not_fit() -> None:
     assert "FactorisedOracle, which the oracle subset does not offer" in found["does_not_fit"]["subset_regimes"]
 
 
+def test_training_that_is_told_true_structures() -> None:
+    found = described("margin_sparsemap[cost=0.5]")
+    assert (found["kind"], found["objective"], found["fits"]) == ("supervised", "supervised", [])
+    assert found["does_not_fit"]["chain_regimes"].startswith("margin_sparsemap needs true structures, and the loss ")
+    assert found["example"] == "structgrad learn parsing -e 'margin_sparsemap[cost=0.5]'"
+
+
 def test_an_oracle_is_counted_at_a_size() -> None:
     assert described("subset")["at"] == {"problem": "subset[n=5,k=2]", "event_shape": [5], "structures": 10}
     found = described("subset[n=10,k=5]")

@@ -10,7 +10,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from structgrad.estimators import ESTIMATORS
+from structgrad.estimators import ESTIMATORS, SUPERVISED
 from structgrad.oracles import ORACLES
 from structgrad.reports.catalogue import listing, names
 from structgrad.reports.cli import app
@@ -145,6 +145,7 @@ def test_the_completion_of_a_shell_can_be_shown() -> None:
     ("kind", "registry"),
     [
         ("estimators", ESTIMATORS),
+        ("supervised", SUPERVISED),
         ("oracles", ORACLES),
         ("problems", PROBLEMS),
         ("losses", LOSSES),

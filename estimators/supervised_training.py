@@ -1,0 +1,252 @@
+"""Training with true structures, as estimators: what learns from structures is compared with what learns through them.
+
+The encoder follows a loss of its scores against the true structure, and the decoder learns at the true structure; with `Frozen` the encoder
+learns nothing. None of them is in the registry of estimators, whose entries see the loss alone.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle
+from ..oracles.options import Count, Positive
+from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
+from .noise import AnyNoise, Gumbel
+from .relaxations.differentiable_dp import smoothed_maximum
+from .supervised import (
+    PerturbedFenchelYoung,
+    crf_loss,
+    fenchel_young,
+    margin_perceptron,
+    margin_sparsemap_loss,
+    sparsemap_loss,
+    structured_perceptron,
+)
+
+
+class Supervised(Estimator[Any]):
+    """Training on true structures: the surrogate is a loss of the scores against them, plus the task's loss at them."""
+
+    objective: ClassVar[Objective] = "supervised"
+    unbiased: ClassVar[bool] = True
+    deterministic: ClassVar[bool] = True
+    needs_gold: ClassVar[bool] = True
+
+    @final
+    def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        gold = getattr(loss, "gold", None)
+        if gold is None:
+            raise ValueError(f"`{self.name}` got a loss without true structures; expected one with `gold`, as that of the task parsing has")
+        gold = gold.to(scores).expand_as(scores)
+        return self._against(oracle, scores, gold, generator) + evaluate(loss, gold, oracle.event_ndim)
+
+    @abc.abstractmethod
+    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        """``[*batch]``: how far scores are from a structure."""
+
+
+@dataclass(frozen=True)
+class ConditionalRandomField(Supervised):
+    """The negative log-likelihood of the true structure: `crf_loss`.
+
+    Cost: one log-partition and the marginals, one loss.
+
+    References:
+        Lafferty, McCallum & Pereira 2001, "Conditional random fields", section 3.
+    """
+
+    name: ClassVar[str] = "crf"
+    references: ClassVar[tuple[str, ...]] = ("lafferty2001conditional",)
+    needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, marginals=1)
+
+    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        return crf_loss(oracle, scores, gold)
+
+
+@dataclass(frozen=True)
+class Perceptron(Supervised):
+    """The structured perceptron: `structured_perceptron`.
+
+    Cost: one argmax, one loss.
+
+    References:
+        Collins 2002, "Discriminative training methods for hidden Markov models", section 2.
+    """
+
+    name: ClassVar[str] = "perceptron"
+    references: ClassVar[tuple[str, ...]] = ("collins2002discriminative",)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, argmax=1)
+
+    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        return structured_perceptron(oracle, scores, gold)
+
+
+@dataclass(frozen=True)
+class MarginPerceptron(Supervised):
+    """The structured hinge loss: `margin_perceptron`.
+
+    Cost: one argmax, one loss.
+
+    Args:
+        cost: of every part that differs.
+
+    References:
+        Taskar, Guestrin & Koller 2003, "Max-margin Markov networks", section 3.
+    """
+
+    cost: Positive = 1.0
+
+    name: ClassVar[str] = "margin_perceptron"
+    references: ClassVar[tuple[str, ...]] = ("taskar2003maxmargin",)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, argmax=1)
+
+    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        return margin_perceptron(oracle, scores, gold, cost=self.cost)
+
+
+@dataclass(frozen=True)
+class SparseMAPLoss(Supervised):
+    """The SparseMAP loss: `sparsemap_loss`.
+
+    Cost: one projection, one loss.
+
+    References:
+        Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 4.
+    """
+
+    name: ClassVar[str] = "sparsemap_loss"
+    references: ClassVar[tuple[str, ...]] = ("niculae2018sparsemap",)
+    needs: ClassVar[tuple[type[Oracle], ...]] = (ProjectionOracle,)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, projections=1)
+
+    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        return sparsemap_loss(oracle, scores, gold)
+
+
+@dataclass(frozen=True)
+class MarginSparseMAP(Supervised):
+    """The margin SparseMAP loss: `margin_sparsemap_loss`.
+
+    Cost: one projection, one loss.
+
+    Args:
+        cost: of every part that differs.
+
+    References:
+        Niculae, Martins, Blondel & Cardie 2018, "SparseMAP: differentiable sparse structured inference", section 4.
+    """
+
+    cost: Positive = 1.0
+
+    name: ClassVar[str] = "margin_sparsemap"
+    references: ClassVar[tuple[str, ...]] = ("niculae2018sparsemap",)
+    needs: ClassVar[tuple[type[Oracle], ...]] = (ProjectionOracle,)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, projections=1)
+
+    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        return margin_sparsemap_loss(oracle, scores, gold, cost=self.cost)
+
+
+@dataclass(frozen=True)
+class PerturbedFenchelYoungTraining(Supervised):
+    """The perturbed Fenchel–Young loss: `PerturbedFenchelYoung`.
+
+    Cost: M argmax and one noise tensor each, one loss.
+
+    Args:
+        num_samples: M.
+        noise: on the scores.
+
+    References:
+        Berthet, Blondel, Teboul, Cuturi, Vert & Bach 2020, "Learning with differentiable perturbed optimizers", section 4.
+    """
+
+    num_samples: Count = 10
+    noise: AnyNoise = Gumbel()
+
+    name: ClassVar[str] = "perturbed_fenchel_young"
+    references: ClassVar[tuple[str, ...]] = ("berthet2020learning",)
+    deterministic: ClassVar[bool] = False
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, argmax=self.num_samples, perturbations=self.num_samples)
+
+    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        return PerturbedFenchelYoung(self.num_samples, self.noise)(oracle, scores, gold, generator=generator)
+
+
+@dataclass(frozen=True)
+class DifferentiableDPLoss(Supervised):
+    """Differentiable dynamic programming as a loss: ``DP_Ω(θ) − ⟨θ, y⟩``, of gradient ``E(θ) − y``; with the entropy it is `crf_loss`.
+
+    With ½‖·‖² it may be negative, for the smoothed maximum then lies below the best score.
+
+    Cost: one smoothed recursion, one loss.
+
+    Args:
+        omega: ``"l2"`` or ``"entropy"``.
+
+    References:
+        Mensch & Blondel 2018, "Differentiable dynamic programming for structured prediction and attention", section 4.
+    """
+
+    omega: Literal["l2", "entropy"] = "l2"
+
+    name: ClassVar[str] = "differentiable_dp_loss"
+    references: ClassVar[tuple[str, ...]] = ("mensch2018differentiable",)
+    needs: ClassVar[tuple[type[Oracle], ...]] = (RelaxedOracle,)
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, relaxations=1)
+
+    def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        return fenchel_young(smoothed_maximum(oracle, scores, self.omega), 0.0, oracle.score(gold, scores))
+
+
+@dataclass(frozen=True)
+class Frozen(Estimator[Any]):
+    """No gradient in the scores: the decoder learns at the best structures of an encoder that stays as it is, as in a pipeline.
+
+    Cost: one argmax, one loss.
+    """
+
+    name: ClassVar[str] = "frozen"
+    objective: ClassVar[Objective] = "argmax"
+    unbiased: ClassVar[bool] = True
+    deterministic: ClassVar[bool] = True
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, argmax=1)
+
+    def surrogate(self, loss: Loss, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        losses = evaluate(loss, oracle.argmax(scores.detach()), oracle.event_ndim)
+        return with_gradient(losses, scores, torch.zeros_like(scores))
+
+
+SUPERVISED: dict[str, type[Estimator[Any]]] = {
+    "crf": ConditionalRandomField,
+    "perceptron": Perceptron,
+    "margin_perceptron": MarginPerceptron,
+    "sparsemap_loss": SparseMAPLoss,
+    "margin_sparsemap": MarginSparseMAP,
+    "perturbed_fenchel_young": PerturbedFenchelYoungTraining,
+    "differentiable_dp_loss": DifferentiableDPLoss,
+    "frozen": Frozen,
+}
+"""What `make_estimator` builds besides the estimators: ways of training that know the true structures, or nothing of them."""
