@@ -488,6 +488,7 @@ def fit(module: nn.Module, loss: Callable[[Tensor], Tensor], task: Task, *, rate
     descend(module, lambda: loss(draw()), steps=task.steps, rate=rate, clip=task.clip)
 
 
+@torch.enable_grad()  # a model may be asked for where nothing else is to be differentiated
 def descend(module: nn.Module, loss: Callable[[], Tensor], *, steps: int, rate: float, clip: float = 5.0) -> None:
     """Train a module without latent structure by Adam."""
     optimiser = torch.optim.Adam(module.parameters(), lr=rate)
