@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import estimators
 from ..oracles.base import MarginalOracle, Oracle
+from ..oracles.ragged import of_lengths
 from .base import NOTHING, Estimator, Loss, PathwiseEstimator
 
 Evaluation = Literal["argmax", "relaxed"]
@@ -90,7 +91,7 @@ class StructuredLayer(nn.Module):
                 "which hands on a structure with a gradient: train with `surrogate` or `train_step`"
             )
         theta, seen = self._begin(scores, lengths)
-        structure = self.estimator.structure(self.oracle, theta, generator=self._generator(scores))
+        structure = self.estimator.structure(self._oracle(lengths), theta, generator=self._generator(scores))
         self._keep(seen)
         return structure if lengths is None else self._cut(structure, scores, lengths)
 
@@ -103,7 +104,8 @@ class StructuredLayer(nn.Module):
             lengths: of the items, where they differ.
         """
         theta, seen = self._begin(scores, lengths)
-        value = self.estimator.surrogate(self._inside(loss, scores, lengths), self.oracle, theta, generator=self._generator(scores))
+        inside, oracle = self._inside(loss, scores, lengths), self._oracle(lengths)
+        value = self.estimator.surrogate(inside, oracle, theta, generator=self._generator(scores))
         self._keep(seen, value)
         return value
 
@@ -119,8 +121,8 @@ class StructuredLayer(nn.Module):
             given.append(scores())
             return self._padded(given[-1], lengths)
 
-        inside, generator = self._inside(loss, first, lengths), self._generator(first)
-        for number, surrogate in enumerate(self.estimator.rounds(inside, self.oracle, padded, generator=generator)):
+        inside, oracle, generator = self._inside(loss, first, lengths), self._oracle(lengths), self._generator(first)
+        for number, surrogate in enumerate(self.estimator.rounds(inside, oracle, padded, generator=generator)):
             if number == 0:
                 self._keep(seen, surrogate)
             yield given[-1], surrogate
@@ -190,6 +192,9 @@ class StructuredLayer(nn.Module):
             seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
             self.generator = torch.Generator(scores.device).manual_seed(int(seed))
         return self.generator
+
+    def _oracle(self, lengths: Tensor | None) -> Oracle:
+        return self.oracle if lengths is None else of_lengths(self.oracle, lengths)
 
     def _padded(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
         return scores if lengths is None else self.oracle.pad(scores, lengths)

@@ -1,0 +1,250 @@
+"""A layer holds the state of its estimator, and what cannot be trained says so."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from structgrad.estimators import (
+    AdaptiveImplicitMLE,
+    LearnedBaseline,
+    ProximalPolicy,
+    RunningMeanBaseline,
+    StructuredLayer,
+    make_estimator,
+    train_step,
+)
+from structgrad.oracles import Categorical, ShiftReduce, Subset
+from structgrad.oracles.base import Oracle
+from tests.estimator_cases import numbers, table_loss
+
+ORACLE = Categorical()
+
+
+def scores_of(rows: int = 6) -> nn.Parameter:
+    return nn.Parameter(numbers(rows, 3))
+
+
+def mean_of(layer: StructuredLayer) -> float:
+    estimator: Any = layer.estimator
+    return float(estimator.mean)
+
+
+def test_what_was_seen_is_observed_at_the_next_call() -> None:
+    """After use: the baseline of a step does not know its own losses."""
+    layer, scores = StructuredLayer(ORACLE, RunningMeanBaseline(decay=0.5)), scores_of()
+    first = layer.surrogate(lambda z: table_loss(z) + 8, scores)
+    first.mean().backward()
+    assert mean_of(layer) == 0
+    layer.surrogate(table_loss, scores)
+    assert mean_of(layer) == pytest.approx(0.5 * float(first.mean().detach()))
+
+
+@pytest.mark.parametrize("quiet", ["eval", "no_grad"])
+def test_nothing_is_observed_outside_of_training(quiet: str) -> None:
+    layer, scores = StructuredLayer(ORACLE, RunningMeanBaseline()), scores_of()
+    layer.train(quiet != "eval")
+    for _ in range(3):
+        with torch.set_grad_enabled(quiet != "no_grad"):
+            layer.surrogate(lambda z: table_loss(z) + 8, scores)
+    layer.get_extra_state()
+    assert mean_of(layer) == 0
+
+
+def test_a_call_that_fails_is_not_observed() -> None:
+    layer, scores = StructuredLayer(ORACLE, RunningMeanBaseline()), scores_of()
+    with pytest.raises(ValueError, match="the loss gave a tensor of shape"):
+        layer.surrogate(lambda z: z.sum() + 8, scores)
+    layer.get_extra_state()
+    assert mean_of(layer) == 0
+
+
+def test_what_is_done_to_a_surrogate_later_is_not_seen() -> None:
+    layer, scores = StructuredLayer(ORACLE, RunningMeanBaseline(decay=0.0)), scores_of()
+    value = layer.surrogate(table_loss, scores)
+    expected = float(value.detach().mean())
+    value.detach().add_(100)
+    layer.get_extra_state()
+    assert mean_of(layer) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("way", ["forward", "surrogate"])
+def test_estimates_are_seen_on_their_way_to_the_scores(way: str) -> None:
+    """Not what a regulariser adds to them, once per call, and whenever the gradient comes."""
+    estimator = AdaptiveImplicitMLE(beta=1.0, nonzeros=0.0, decay=0.0, target=1.5, step_size=0.25)
+    layer, scores = StructuredLayer(ORACLE, estimator), scores_of()
+    values = [layer.surrogate(table_loss, scores) if way == "surrogate" else table_loss(layer(scores)) for _ in range(2)]
+    (values[0].sum() + scores.square().sum()).backward(retain_graph=True)
+    values[0].sum().backward()
+    layer.get_extra_state()
+    state: Any = layer.estimator
+    once = abs(state.beta - 1.0)
+    assert once == pytest.approx(0.25)
+    assert 0 < state.nonzeros <= 2  # a class less and another one more
+    values[1].sum().backward()
+    layer.get_extra_state()
+    assert layer.estimator.beta in (state.beta + 0.25, state.beta - 0.25)  # type: ignore[attr-defined]
+
+
+def test_a_learnt_baseline_is_part_of_the_module() -> None:
+    layer = StructuredLayer(ORACLE, "reinforce_learned", event_shape=(3,))
+    assert {name for name, _ in layer.named_parameters()} == {"learnt.module.hidden", "learnt.module.out"}
+    module = nn.Sequential(nn.Linear(3, 1, dtype=torch.float64), nn.Flatten(0))
+    assert [*StructuredLayer(ORACLE, LearnedBaseline(module)).parameters()] == [*module.parameters()]
+
+
+def test_a_learnt_baseline_learns() -> None:
+    layer, scores = StructuredLayer(ORACLE, "reinforce_learned", event_shape=(3,)), scores_of(20)
+    optimiser = torch.optim.Adam([{"params": [scores], "lr": 0.0}, {"params": [*layer.parameters()], "lr": 0.3}])
+    for _ in range(60):
+        train_step(layer, optimiser, lambda: scores, lambda z: table_loss(z) + 8)
+    module: Any = layer.learnt["module"]
+    assert float((module(scores) - 8).mean().detach()) == pytest.approx(1, abs=0.4)
+
+
+def test_copies_go_on_by_themselves() -> None:
+    for name in ("reinforce_running_mean", "reinforce_learned"):
+        layer, scores = StructuredLayer(ORACLE, name, seed=4, event_shape=(3,)), scores_of()
+        layer.surrogate(table_loss, scores).mean().backward()
+        copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))]
+        values = [other.surrogate(table_loss, scores) for other in (layer, *copies)]
+        assert torch.equal(values[0], values[1])
+        assert torch.equal(values[0], values[2])
+        assert len({id(parameter) for other in (layer, *copies) for parameter in other.parameters()}) == 3 * len([*layer.parameters()])
+        for other in copies:
+            assert other.learnt.get_submodule("module" if other.learnt else "") is getattr(other.estimator, "module", other.learnt)
+
+
+def test_seeds_decide() -> None:
+    first, same, other = (StructuredLayer(ORACLE, "reinforce", seed=seed).surrogate(table_loss, scores_of()) for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_evaluation() -> None:
+    scores = scores_of()
+    for name, evaluation, expected in (
+        ("simple", "argmax", ORACLE.argmax(scores)),
+        ("rloo", "relaxed", ORACLE.marginals(scores)),
+        ("sparsemap", "relaxed", ORACLE.project(scores).mean),
+        ("gumbel_softmax", "relaxed", ORACLE.marginals(scores)),
+    ):
+        layer = StructuredLayer(ORACLE, name, evaluation=evaluation).eval()  # type: ignore[arg-type]
+        assert torch.equal(layer(scores), expected)
+
+
+def test_a_regulariser_is_differentiated_exactly() -> None:
+    """Minus the entropy: with losses of 0, descent spreads the law out."""
+    layer, scores = StructuredLayer(ORACLE, "rloo"), scores_of()
+    optimiser, before = torch.optim.SGD([scores], lr=1.0), ORACLE.entropy(scores).detach()
+    (expected,) = torch.autograd.grad(-ORACLE.entropy(scores).mean(), scores)
+    start = scores.detach().clone()
+    train_step(layer, optimiser, lambda: scores, lambda z: 0 * z.sum(-1), regulariser=lambda theta: -ORACLE.entropy(theta))
+    torch.testing.assert_close(start - scores.detach(), expected)
+    assert (ORACLE.entropy(scores) > before).all()
+
+
+def test_a_regulariser_is_part_of_every_inner_step() -> None:
+    layer, scores, calls = StructuredLayer(ORACLE, ProximalPolicy(inner_steps=3)), scores_of(), []
+
+    def regulariser(theta: Tensor) -> Tensor:
+        calls.append(theta.detach().clone())
+        return -ORACLE.entropy(theta)
+
+    train_step(layer, torch.optim.SGD([scores], lr=0.1), lambda: 1 * scores, table_loss, regulariser=regulariser)
+    assert len(calls) == 3
+    assert not torch.equal(calls[0], calls[1])
+
+
+def test_the_first_inner_step_teaches_the_decoder_and_the_others_do_not() -> None:
+    scores, bias = scores_of(), nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+    layer = StructuredLayer(ORACLE, ProximalPolicy(inner_steps=4))
+    train_step(layer, torch.optim.SGD([scores, bias], lr=0.1), lambda: scores, lambda z: table_loss(z) + bias)
+    assert float(bias.detach()) == pytest.approx(0.4)
+
+
+def test_a_gradient_is_clipped() -> None:
+    layer, scores = StructuredLayer(ORACLE, "structured_attention"), scores_of()
+    start = scores.detach().clone()
+    train_step(layer, torch.optim.SGD([scores], lr=1.0), lambda: scores, lambda z: 1e3 * table_loss(z), clip=0.25)
+    assert float((scores.detach() - start).norm()) == pytest.approx(0.25, rel=1e-4)
+
+
+# What is refused.
+
+
+def test_an_estimator_without_a_structure_is_no_layer() -> None:
+    layer = StructuredLayer(ORACLE, "rloo")
+    with pytest.raises(ValueError, match=r"^`rloo` got forward\(\) in training; expected a pathwise estimator, .* train with `surrogate`"):
+        layer(scores_of())
+    assert torch.equal(layer.eval()(scores_of()), ORACLE.argmax(scores_of()))
+
+
+@pytest.mark.parametrize("name", ["reinforce_learned", "step_learned"])
+def test_a_baseline_asks_for_the_shape(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^`{name}` got no event_shape; expected that of the scores, such as"):
+        StructuredLayer(ShiftReduce("local"), name)
+
+
+def test_an_impossible_pair_is_refused_at_once() -> None:
+    with pytest.raises(
+        ValueError, match=r"^relaxed_top_k needs SubsetOracle, which the oracle categorical does not offer; choose another pair$"
+    ):
+        StructuredLayer(ORACLE, "relaxed_top_k")
+
+
+@dataclass(frozen=True)
+class Signs(Oracle):
+    """Any set of parts, known by its best structure alone."""
+
+    name: ClassVar[str] = "signs"
+    event_ndim: ClassVar[int] = 1
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        return cls._sizes(sizes, "length")
+
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        return 2 ** event_shape[0]
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None: ...
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return (rows > 0).to(rows.dtype)
+
+
+def test_an_evaluation_that_cannot_be_had_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^`StructuredLayer` got evaluation='soft'; expected \"argmax\" or \"relaxed\"$"):
+        StructuredLayer(ORACLE, "ste", evaluation="soft")  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match=r"^`StructuredLayer` got evaluation='relaxed' for ste and the oracle signs; expected an oracle with"
+    ):
+        StructuredLayer(Signs(), "ste", evaluation="relaxed")
+    assert StructuredLayer(Signs(), "ste").eval()(torch.tensor([1.0, -1.0])).tolist() == [1, 0]
+
+
+def test_the_state_of_another_estimator_is_refused() -> None:
+    saved = StructuredLayer(ORACLE, "rloo").state_dict()
+    with pytest.raises(ValueError, match=r"^`StructuredLayer` got the state of the estimator rloo; expected that of ste: make the layer"):
+        StructuredLayer(ORACLE, "ste").load_state_dict(saved)
+
+
+def test_a_step_asks_for_training_and_for_all_parameters() -> None:
+    layer, scores = StructuredLayer(ORACLE, "reinforce_learned", event_shape=(3,)), scores_of()
+    optimiser = torch.optim.SGD([scores], lr=0.1)
+    with pytest.raises(
+        ValueError, match=r"^`train_step` got an optimiser without the parameters that reinforce_learned learns along; .* add"
+    ):
+        train_step(layer, optimiser, lambda: scores, table_loss)
+    with pytest.raises(ValueError, match=r"^`train_step` got a layer in evaluation; expected one in training: call layer.train\(\) first$"):
+        train_step(layer.eval(), optimiser, lambda: scores, table_loss)
+
+
+def test_names_and_estimators_are_the_same() -> None:
+    assert StructuredLayer(Subset(2), "imle[lambda=2.5]").estimator == make_estimator("imle[lambda=2.5]")

@@ -1,0 +1,205 @@
+"""Every estimator trains through `StructuredLayer` and `train_step`: as a loop by hand does, and from a checkpoint as if never stopped."""
+
+from __future__ import annotations
+
+import io
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from structgrad.estimators import ESTIMATORS, Estimator, StructuredLayer, train_step
+from structgrad.estimators.score_function.ppo import ClippedUpdates
+from structgrad.oracles import Alignment, Categorical, Categories, LinearChain, ProjectiveTree, ShiftReduce, Subset
+from tests.estimator_cases import numbers
+from tests.helpers import seeded
+from tests.training_cases import Model, estimator_of, first_space
+
+SEED, STEPS, RATE = 3, 3, 0.1
+names = pytest.mark.parametrize("name", ESTIMATORS)
+
+
+class Weighted(Model):
+    """With losses that are far from 0 and gradients of every size, so that no two estimators agree by chance."""
+
+    def __init__(self, oracle: Any, event: tuple[int, ...]) -> None:
+        super().__init__(oracle, event)
+        self.weights = torch.linspace(0.1, 1.5, self.encoder[0].numel(), dtype=torch.float64).reshape(event)
+
+    def loss(self, z: Tensor) -> Tensor:
+        errors = torch.where(self.read, z + self.bias - self.targets, 0).square() * self.weights
+        return 3 + errors.flatten(z.ndim - self.oracle.event_ndim).sum(-1)
+
+
+class Run:
+    """Training of a model with one estimator."""
+
+    def __init__(
+        self, estimator: Estimator[Any], oracle: Any, event: tuple[int, ...], *, seed: int = SEED, kind: Any = torch.optim.Adam
+    ) -> None:
+        self.model = Weighted(oracle, event)
+        self.layer = StructuredLayer(oracle, estimator, seed=seed, event_shape=event)
+        self.optimiser = kind([*self.model.parameters(), *self.layer.parameters()], lr=RATE)
+
+    def step(self) -> Tensor:
+        return train_step(self.layer, self.optimiser, lambda: 1.0 * self.model.encoder, self.model.loss)
+
+    def trained(self, steps: int = STEPS) -> Tensor:
+        """All parameters of the model in a row."""
+        for _ in range(steps):
+            self.step()
+        return nn.utils.parameters_to_vector(self.model.parameters()).detach()
+
+    def state(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "layer": self.layer.state_dict(), "optimiser": self.optimiser.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name, values in state.items():
+            getattr(self, name).load_state_dict(values)
+
+
+def by_hand(estimator: Any, model: Model) -> Tensor:
+    """The parameters after the same steps, written out."""
+    generator = torch.Generator().manual_seed(SEED)
+    estimator = estimator.prepared(model.oracle, model.event, generator)
+    learnt = [*estimator.module.parameters()] if getattr(estimator, "module", None) is not None else []
+    optimiser = torch.optim.Adam([*model.parameters(), *learnt], lr=RATE)
+
+    def descend(objective: Tensor) -> None:
+        optimiser.zero_grad()
+        objective.mean().backward()
+        optimiser.step()
+
+    for _ in range(STEPS):
+        if isinstance(estimator, ClippedUpdates):
+            rollout = estimator.rollout(model.loss, model.oracle, model.encoder, generator=generator)
+            descend(estimator.inner_objective(rollout, model.oracle, model.encoder) + model.loss(rollout.samples).mean(0))
+            for _ in range(estimator.inner_steps - 1):
+                descend(estimator.inner_objective(rollout, model.oracle, model.encoder))
+            continue
+        scores = 1.0 * model.encoder
+        scores.retain_grad()
+        surrogate = estimator.surrogate(model.loss, model.oracle, scores, generator=generator)
+        descend(surrogate)
+        assert scores.grad is not None
+        estimator = estimator.observed(surrogate, scores.grad)
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+@names
+def test_a_step_is_the_loop_by_hand(name: str) -> None:
+    estimator = estimator_of(name)
+    space = first_space(estimator)
+    torch.testing.assert_close(Run(estimator, *space).trained(), by_hand(estimator, Weighted(*space)), rtol=1e-9, atol=1e-10)
+
+
+@names
+def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(name: str) -> None:
+    estimator = estimator_of(name)
+    space = first_space(estimator)
+    whole, part, rest = (Run(estimator, *space, seed=seed) for seed in (SEED, SEED, SEED + 1))
+    part.trained(2)
+    file = io.BytesIO()
+    torch.save(part.state(), file)
+    file.seek(0)
+    rest.load(torch.load(file, weights_only=True))
+    assert torch.equal(rest.trained(2), whole.trained(4))
+    assert [getattr(rest.layer.estimator, option) for option in estimator.state] == [
+        getattr(whole.layer.estimator, option) for option in estimator.state
+    ]
+
+
+SPACES: tuple[tuple[Any, tuple[int, ...]], ...] = (
+    (Categorical(), (7,)),
+    (Subset(2), (5,)),
+    (LinearChain(), (3, 2, 2)),
+    (ShiftReduce("local"), (5, 5, 2)),
+)
+
+SAME = {
+    ("rloo", "vargrad"): "the covariance of losses and scores is that with the mean of the others as a baseline",
+    ("reinforce", "step_reinforce"): "a constant baseline is the same at every step",
+    ("rloo", "step_leave_one_out"): "of two samples, there is one other",
+    ("vargrad", "step_leave_one_out"): "as `rloo`",
+    ("rebar", "relax"): "RELAX without a network is REBAR",
+    ("gumbel_softmax", "stochastic_softmax"): "the marginals of a category are its softmax",
+    ("st_gumbel", "perturb_and_parse"): "with Gumbel noise",
+    ("structured_attention", "csoftmax"): "no probability reaches the bound",
+    ("csparsemax", "sparsemap"): "likewise",
+    ("sparsemap_marginalisation", "sparsemax_marginalisation"): "the structures of a category are its parts",
+    ("sparsemap_marginalisation", "top_k_sparsemax"): "likewise, and the support is among the best k",
+    ("sparsemax_marginalisation", "top_k_sparsemax"): "the support is among the best k",
+}
+"""Entries that are one estimator, on some structures or with their defaults, and why."""
+
+
+def test_no_two_estimators_train_alike() -> None:
+    """Under SGD: Adam would make steps of what differs by rounding."""
+    found = set[tuple[str, str]]()
+    for oracle, event in SPACES:
+        runs = {}
+        for name in ESTIMATORS:
+            estimator = estimator_of(name)
+            if estimator.incompatibility(oracle, event) is None:
+                runs[name] = Run(estimator, oracle, event, kind=torch.optim.SGD).trained(3)
+        found |= {pair for pair in combinations(runs, 2) if torch.allclose(runs[pair[0]], runs[pair[1]], rtol=1e-7, atol=1e-9)}
+    assert found == set(SAME)
+    assert ("reinforce", "reinforce_running_mean") not in found
+
+
+# Items of several lengths.
+
+RAGGED: tuple[tuple[Any, tuple[int, ...], Tensor], ...] = (
+    (LinearChain(), (4, 2, 2), torch.tensor([4, 2, 3])),
+    (Categories(), (4, 3), torch.tensor([1, 4, 2])),
+    (ProjectiveTree(), (4, 4), torch.tensor([3, 2, 1])),
+    (Alignment(), (3, 3), torch.tensor([[3, 3], [2, 3], [2, 1]])),
+)
+
+
+@pytest.mark.parametrize(("oracle", "event", "lengths"), RAGGED, ids=lambda value: getattr(value, "name", ""))
+def test_lengths_are_training_each_item_alone(oracle: Any, event: tuple[int, ...], lengths: Tensor) -> None:
+    """What is drawn differs, and lies inside the item; what is deterministic has the gradient of the item by itself."""
+    scores, inside = numbers(3, *event), oracle._inside(event, lengths).expand(3, *event)
+    targets = torch.where(inside, 0.3 * numbers(3, *event, seed=1), 0)
+    for name in ESTIMATORS:
+        estimator = estimator_of(name)
+        if estimator.incompatibility(oracle, event) is not None:
+            continue
+        layer, theta, seen = StructuredLayer(oracle, estimator, event_shape=event), scores.clone().requires_grad_(), list[Tensor]()
+
+        def loss(z: Tensor, seen: list[Tensor] = seen) -> Tensor:
+            seen.append(z)
+            return (z - targets).square().flatten(z.ndim - len(event)).sum(-1)
+
+        layer.surrogate(loss, theta, lengths=lengths).sum().backward()
+        assert theta.grad is not None
+        assert not theta.grad[~inside].any(), name
+        assert not any(z[..., ~inside].any() for z in seen), name
+        if not estimator.deterministic:
+            continue
+        for item in range(3):
+            own = tuple(slice(0, int(places.max()) + 1) for places in inside[item].nonzero(as_tuple=True))
+            alone, target = scores[item][own].clone().requires_grad_(), targets[item][own]
+            value = lambda z, target=target: (z - target).square().flatten(z.ndim - len(event)).sum(-1)  # noqa: E731
+            estimator.surrogate(value, oracle, alone, generator=seeded()).backward()
+            assert torch.allclose(theta.grad[item][own], alone.grad, rtol=1e-9, atol=1e-10), name
+
+
+@pytest.mark.parametrize("name", ["simple", "sparsemap", "aimle", "identity"])
+def test_lengths_of_a_layer_that_hands_on_structures(name: str) -> None:
+    oracle, event, lengths = RAGGED[0]
+    layer, scores, inside = (
+        StructuredLayer(oracle, name),
+        numbers(3, *event).requires_grad_(),
+        oracle._inside(event, lengths).expand(3, *event),
+    )
+    for evaluation in (False, True):
+        structure = layer.train(not evaluation)(scores, lengths=lengths)
+        assert structure.shape == scores.shape
+        assert not structure[~inside].any()
+    layer.train()(scores, lengths=lengths).square().sum().backward()
+    assert scores.grad is not None
+    assert not scores.grad[~inside].any()
