@@ -12,9 +12,11 @@ from structgrad.suites.base import METRICS
 from structgrad.suites.measures import learning as module
 from structgrad.suites.measures.learning import FIRST_TUNING_SEED, OPTIONS, Learning, to_target
 from structgrad.suites.problems import load
+from structgrad.suites.running.estimates import guess
 from structgrad.suites.running.grid import grid
 from structgrad.suites.running.plan import Machine, Plan
-from structgrad.suites.running.presets import plan_of
+from structgrad.suites.running.presets import learning_plan, plan_of
+from structgrad.suites.running.progress import time_limit
 from structgrad.suites.running.runner import run
 from structgrad.suites.suite import EFFORTS, Context
 from structgrad.suites.tasks import kept, make_task, training
@@ -130,9 +132,11 @@ def test_an_estimator_that_does_not_fit_is_skipped():
     assert [row.status for row in work.skips] == ["skipped"]
 
 
-def test_sizes_of_a_task_are_part_of_its_cells():
+def test_sizes_and_version_of_a_task_are_part_of_its_cells(monkeypatch):
     one, other = (grid(replace(PLAN, problems=(name,))).cells for name in (NAME, NAME.replace("steps=20", "steps=30")))
-    assert {cell.identity for cell in one}.isdisjoint(cell.identity for cell in other)
+    monkeypatch.setattr(type(make_task("clusters")), "version", 77)
+    newer = grid(PLAN).cells
+    assert len({cell.identity for cells in (one, other, newer) for cell in cells}) == 6
 
 
 def test_tasks_are_measured_by_the_suites_that_train_alone():
@@ -165,3 +169,21 @@ def test_a_task_without_its_data_says_so(monkeypatch):
     monkeypatch.setattr(type(make_task("clusters")), "unavailable", lambda self: "the folder of points is not there")
     with pytest.raises(ValueError, match="the problem task:clusters cannot be had: the folder of points is not there"):
         load("task:clusters", "training", instances=1, data=None)
+
+
+def test_a_cell_is_announced_by_the_runs_that_it_takes():
+    plan = replace(PLAN, estimators=("ste", "exact", "imle"), instances=4)
+    ste, exact, imle = grid(plan).cells
+    assert guess(plan, ste) < guess(plan, exact)
+    assert guess(plan, ste) < guess(plan, imle)
+    longer = replace(plan, problems=(NAME.replace("steps=20", "steps=40"),))
+    assert guess(longer, grid(longer).cells[0]) == pytest.approx(2 * guess(plan, ste))
+    assert time_limit(plan, ste) > 10 * guess(plan, ste)
+
+
+def test_learning_has_a_plan_of_its_own():
+    quick, whole = learning_plan(quick=True), learning_plan(("clusters", "clusters[steps=100]"), ("ste",), 7)
+    assert (quick.instances, len(quick.estimators), quick.problems) == (3, 8, ("task:clusters",))
+    assert (whole.instances, whole.estimators, whole.problems) == (7, ("ste",), ("task:clusters", "task:clusters[steps=100]"))
+    assert len(learning_plan().estimators) >= 24
+    assert {cell.suite for cell in grid(quick).cells} == {"learning", "step_time"}

@@ -133,7 +133,8 @@ def test_a_gradient_that_is_not_finite_ends_its_run_alone():
     task = Overflowing(clusters=3, features=4, train=200, heldout=100, steps=20)
     lost, sane = train_all(task, make_estimator("structured_attention"), [Job(0, 0.05), Job(1, 0.05)])
     assert (lost.diverged, sane.diverged) == (0, None)
-    assert sane.model.encoder.weight.isfinite().all()
+    [alone] = train_all(task, make_estimator("structured_attention"), [Job(1, 0.05)])
+    torch.testing.assert_close(sane.model.encoder.weight, alone.model.encoder.weight, atol=1e-4, rtol=1e-3)
 
 
 def test_estimators_with_state_share_none_across_seeds():
