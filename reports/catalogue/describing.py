@@ -25,7 +25,7 @@ def describe(name: str) -> list[Record]:
         ValueError: a name that nothing has, with the nearest names of all kinds, or an option that is unknown.
     """
     head = parse(name)[0] if "[" in name else name
-    if ":" in head:
+    if ":" in head and not head.startswith(("task:", "learnt:")):
         return [{"kind": _kind_of_class(head), **_class_describer(head)(name)}]
     kinds = _kinds()
     found = [{"kind": kind, **describer(name)} for kind, (known, describer) in kinds.items() if head in known]
@@ -88,8 +88,12 @@ def suite(name: str) -> Record:
         "cells": "one for all estimators of a problem, side by side" if found.together else "one for each estimator",
         "version": found.version,
         "documentation": document(found),
-        "example": f"structgrad run {name}",
+        "example": f"structgrad run {name}{'' if found.measures == 'scores' else f' -p {EXAMPLES[found.measures]}'}",
     }
+
+
+EXAMPLES = {"tasks": "task:clusters", "learnt": "learnt:clusters"}
+"""Problems for suites that measure no others."""
 
 
 def metric(name: str) -> Record:

@@ -48,14 +48,14 @@ def oracle(name: str) -> Record:
 
 def problem(name: str) -> Record:
     """A named problem: its structure, its stages, how large its first instances are."""
-    from ...suites.problems import PROBLEMS, stages_of
+    from ...suites.problems import PROBLEMS, is_task, stages_of
 
     return {
         "name": name,
-        "description": PROBLEMS[name],
+        "description": PROBLEMS[name.partition("[")[0]],
         "stages": list(stages_of(name)),
         "instances": _instances(name),
-        "example": f"structgrad run bias -p {name}",
+        "example": f"structgrad run {'learning' if is_task(name) else 'bias'} -p {name}",
     }
 
 
@@ -92,8 +92,10 @@ def _operations(kind: Any) -> list[str]:
 
 def _instances(name: str) -> list[Record] | str:
     """The first two instances of a problem, where its scores are at hand."""
-    from ...suites.problems import default_data, load, stages_of
+    from ...suites.problems import default_data, kinds_of, load, stages_of
 
+    if "learnt" in kinds_of(name):
+        return "items of a run, which is trained when they are measured first"
     try:
         found = load(name, stages_of(name)[0], instances=2, data=default_data())
     except ValueError as error:

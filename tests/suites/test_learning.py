@@ -187,3 +187,10 @@ def test_learning_has_a_plan_of_its_own():
     assert (whole.instances, whole.estimators, whole.problems) == (7, ("ste",), ("task:clusters", "task:clusters[steps=100]"))
     assert len(learning_plan().estimators) >= 24
     assert {cell.suite for cell in grid(quick).cells} == {"learning", "step_time"}
+
+
+def test_a_cell_goes_on_from_what_it_has_trained(tmp_path, monkeypatch):
+    problem, kept_here = load(NAME, "training", instances=2, data=None), replace(QUICK, scratch=tmp_path)
+    first = list(Learning().findings(problem, {"rloo": make_estimator("rloo")}, kept_here))
+    monkeypatch.setattr(training.Training, "_advance", lambda self: pytest.fail("trained again"))
+    assert list(Learning().findings(problem, {"rloo": make_estimator("rloo")}, kept_here)) == first

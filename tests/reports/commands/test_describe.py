@@ -14,7 +14,7 @@ from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES
 from structgrad.suites.running.presets import PRESETS
 from tests.reports.calling import call, refused
 
-EVERYTHING = [*ESTIMATORS, *ORACLES, *BUILT_IN_PROBLEMS, *SUITES, *METRICS, *LOSSES, *PRESETS]
+EVERYTHING = [*ESTIMATORS, *ORACLES, *BUILT_IN_PROBLEMS, "task:clusters", "learnt:clusters", *SUITES, *METRICS, *LOSSES, *PRESETS]
 
 
 def described(name: str) -> dict[str, Any]:
