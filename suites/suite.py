@@ -149,6 +149,7 @@ class Suite(abc.ABC):
         together: whether the estimators of a problem are measured side by side in one cell; else each has a cell of its own.
         version: raised when a change moves the measured values.
         partial: whether it measures some of its metrics where it has a `limitation`, and not nothing.
+        dtype: in which it computes whatever the plan says; empty where that decides.
         measures: which problems: ``tasks``, such as ``task:clusters``; ``learnt`` ones, along a run, such as ``learnt:clusters``; or
             ``scores`` of items, which the latter have too.
     """
@@ -157,6 +158,7 @@ class Suite(abc.ABC):
     summary: ClassVar[str]
     partial: ClassVar[bool] = False
     measures: ClassVar[str] = "scores"
+    dtype: ClassVar[str] = ""
     exclusive: ClassVar[bool] = False
     together: ClassVar[bool] = False
     version: ClassVar[int] = 1

@@ -86,12 +86,22 @@ class Learning(Suite):
     name: ClassVar[str] = "learning"
     summary: ClassVar[str] = "accuracy, curve and steps to a target of models trained with each estimator on a task, seed by seed"
     measures: ClassVar[str] = "tasks"
+    dtype: ClassVar[str] = "float32"
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Of every seed, after the choices that hold for all of them."""
         assert isinstance(problem, TaskProblem)
         for name, estimator in estimators.items():
-            yield from _Cell(name, estimator, problem.task, problem.instances, context).findings()
+            yield from _Cell(name, estimator, problem, context).findings()
+
+    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
+        """A device."""
+        return on_cpu(context)
+
+
+def on_cpu(context: Context) -> str | None:
+    """Why nothing is trained on a device."""
+    return None if context.device == "cpu" else f"models are trained on the CPU, and the plan has the device {context.device}"
 
 
 @dataclass(frozen=True)
@@ -109,9 +119,12 @@ class _Cell:
 
     name: str
     estimator: Estimator[Any]
-    task: Task
-    instances: tuple[Instance, ...]
+    problem: TaskProblem
     context: Context
+
+    @property
+    def task(self) -> Task:
+        return self.problem.task
 
     @property
     def amount(self) -> Amount:
@@ -128,10 +141,10 @@ class _Cell:
             option = OPTIONS[self.estimator.name][0]
             value = getattr(choice.estimator, option)
             yield Finding(self.name, "chosen_option", value, setting=f"{option.rstrip('_')}={value:g}", size=value)
-        jobs = [Job(number, choice.rate) for number in range(len(self.instances))]
+        jobs = [Job(seed, choice.rate) for seed in self.problem.seeds]
         steps = self.amount.steps(self.task)
         learnt = train_all(self.task, choice.estimator, jobs, steps=steps, scratch=self.scratch)
-        for instance, found in zip(self.instances, learnt, strict=True):
+        for instance, found in zip(self.problem.instances, learnt, strict=True):
             yield from self._of_seed(instance, found, steps)
 
     # What validation chooses.
@@ -149,7 +162,8 @@ class _Cell:
         return best
 
     def _best(self, estimator: Estimator[Any], rates: tuple[float, ...]) -> Choice:
-        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.amount.tuning)
+        first = FIRST_TUNING_SEED + self.problem.seeds[0]
+        seeds = range(first, first + self.amount.tuning)
         jobs = [Job(seed, rate) for rate in rates for seed in seeds]
         steps = max(self.amount.steps(self.task) // 2, 1)
         found = train_all(self.task, estimator, jobs, steps=steps, split="validation", points=1, scratch=self.scratch)

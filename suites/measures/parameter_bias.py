@@ -51,11 +51,12 @@ class ParameterBias(Suite):
     name: ClassVar[str] = "parameter_bias"
     summary: ClassVar[str] = "bias, variance and usefulness of a batch's gradient in the encoder's parameters, along a run of training"
     measures: ClassVar[str] = "learnt"
+    dtype: ClassVar[str] = "float64"
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Of as many seeds as the problem has instances."""
         assert isinstance(problem, TaskProblem)
-        for seed in range(len(problem.instances)):
+        for seed in problem.seeds:
             place = _Place.of(problem, seed, context)
             truth = place.truth()
             for name, estimator in estimators.items():

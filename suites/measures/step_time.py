@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
-from ..base import Problem
+from ..base import Instance, Problem
 from ..problems import TaskProblem
 from ..suite import Context, Finding, Suite
 from ..tasks.training import Job, Training
 from .interleaving import described, interleave, median_interval
+from .learning import on_cpu
 from .timing import single_thread
 
 
@@ -28,6 +29,7 @@ class StepTime(Suite):
     exclusive: ClassVar[bool] = True
     together: ClassVar[bool] = True
     measures: ClassVar[str] = "tasks"
+    dtype: ClassVar[str] = "float32"
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Of all estimators, side by side; one that raises has a finding that says so."""
@@ -51,6 +53,10 @@ class StepTime(Suite):
                 continue
             median = median_interval(found.seconds[name][:, 0])
             yield Finding(name, "step_time", median.value, median.low, median.high, "" if median.low is None else "order-statistic")
+
+    def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
+        """A device."""
+        return on_cpu(context)
 
 
 def _timed(training: Training) -> tuple[float]:

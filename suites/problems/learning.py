@@ -21,6 +21,9 @@ TASK, LEARNT = "task:", "learnt:"
 TRAINING = "training"
 """The only stage of a task."""
 
+SEEDS = 1000
+"""Of a block: a plan with another seed trains with other ones."""
+
 TASK_PROBLEMS: dict[str, str] = {f"{TASK}{name}": f"learning the task {name}, seed by seed" for name in TASKS} | {
     f"{LEARNT}{name}": f"items of the task {name} along a run of the exact gradient; @ESTIMATOR for another run" for name in TASKS
 }
@@ -28,9 +31,14 @@ TASK_PROBLEMS: dict[str, str] = {f"{TASK}{name}": f"learning the task {name}, se
 
 @dataclass(frozen=True, eq=False)
 class TaskProblem(Problem):
-    """A problem that comes from a task."""
+    """A problem that comes from a task.
+
+    Attributes:
+        seeds: as many as instances; those of a task are its instances.
+    """
 
     task: Task
+    seeds: tuple[int, ...]
 
 
 def is_task(name: str) -> bool:
@@ -80,10 +88,10 @@ def load_task(  # noqa: PLR0913
     Args:
         name: ``task:NAME``, ``learnt:NAME`` or ``learnt:NAME@ESTIMATOR``.
         stage: one of `stages_of_task`.
-        instances: seeds, numbered from 0; or items of the test split, spread evenly over it.
+        instances: seeds; or items of the test split, spread evenly over it.
         loss: must be None: a task has a loss of its own.
         offset: must be 0 likewise.
-        seed: of the run that items come from.
+        seed: the block that the seeds are of; items come from the run of its first one.
 
     Raises:
         ValueError: an unknown task or stage, one that cannot be had here, another loss, more items than there are.
@@ -94,18 +102,20 @@ def load_task(  # noqa: PLR0913
     if loss is not None or offset != 0:
         raise ValueError(f"{name} got loss={loss!r}, offset={offset:g}; a task has a loss of its own, leave --loss and --offset out")
     source = f"task {task.name}, version {task.version}"
+    first = seed * SEEDS
+    seeds = tuple(range(first, first + instances))
     if is_task(name):
-        seeds = [(number, task.at(number)) for number in range(instances)]
-        found = tuple(_item(f"seed={number}", own, own.model(number), "train", 0) for number, own in seeds)
-        return TaskProblem(name, stage, task.oracle, found, source, task)
-    task = task.at(seed)
+        seen = [(number, task.at(number)) for number in seeds]
+        found = tuple(_item(f"seed={number}", own, own.model(number), "train", 0) for number, own in seen)
+        return TaskProblem(name, stage, task.oracle, found, source, task, seeds)
+    task = task.at(first)
     size = task.size("test")
     if instances > size:
         raise ValueError(f"{name} got instances={instances}; expected 1 to {size}, the number of items in its test split")
-    model = learnt_model(task, learner_of(name, task), seed, stage)
+    model = learnt_model(task, learner_of(name, task), first, stage)
     numbers = [(2 * i + 1) * size // (2 * instances) for i in range(instances)]
     found = tuple(_item(f"item-{number}", task, model, "test", number) for number in numbers)
-    return TaskProblem(name, stage, task.oracle, found, source, task)
+    return TaskProblem(name, stage, task.oracle, found, source, task, seeds)
 
 
 def _task(name: str) -> Task:

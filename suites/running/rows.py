@@ -87,8 +87,9 @@ class RowWriter:
         return Row(**self._cell(estimator), **what)
 
     def _cell(self, estimator: str) -> dict[str, Any]:
-        version = SUITES[self.suite].version
-        return {"cell": self.cell, "suite": self.suite, "suite_version": version, **pair_columns(self.plan, self.problem, estimator)}
+        suite, columns = SUITES[self.suite], pair_columns(self.plan, self.problem, estimator)
+        columns["dtype"] = suite.dtype or columns["dtype"]
+        return {"cell": self.cell, "suite": self.suite, "suite_version": suite.version, **columns}
 
     def _instance(self, finding: Finding, context: Context) -> dict[str, Any]:
         """Facts on the item; those of its exact gradient only where that was compared with."""

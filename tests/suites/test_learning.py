@@ -11,6 +11,7 @@ from structgrad.estimators import make_estimator
 from structgrad.suites.base import METRICS
 from structgrad.suites.measures import learning as module
 from structgrad.suites.measures.learning import FIRST_TUNING_SEED, OPTIONS, Learning, to_target
+from structgrad.suites.measures.step_time import StepTime
 from structgrad.suites.problems import load
 from structgrad.suites.running.estimates import guess
 from structgrad.suites.running.grid import grid
@@ -121,7 +122,7 @@ def test_the_runner_plans_and_pairs_tasks(tmp_path):
     assert set(measured) == {(name, seed) for name in ("rloo", "ste") for seed in ("seed=0", "seed=1")}
     starts = {(row.instance, row.value) for row in rows if row.metric == "curve_accuracy" and row.setting == "step=0"}
     assert len(starts) == 2
-    assert all(row.status == "ok" for row in rows)
+    assert {(row.status, row.dtype) for row in rows} == {("ok", "float32")}
     again = run(PLAN, tmp_path / "run", machine=Machine(jobs=0))
     assert again == rows
 
@@ -169,6 +170,21 @@ def test_a_task_without_its_data_says_so(monkeypatch):
     monkeypatch.setattr(type(make_task("clusters")), "unavailable", lambda self: "the folder of points is not there")
     with pytest.raises(ValueError, match="the problem task:clusters cannot be had: the folder of points is not there"):
         load("task:clusters", "training", instances=1, data=None)
+
+
+def test_another_seed_of_the_plan_is_other_seeds_of_training():
+    problem = load(NAME, "training", instances=2, data=None, seed=3)
+    assert [item.name for item in problem.instances] == ["seed=3000", "seed=3001"]
+    found = list(Learning().findings(problem, {"ste": make_estimator("ste")}, QUICK))
+    assert {f.instance for f in found if f.metric == "accuracy"} == {"seed=3000", "seed=3001"}
+
+
+def test_models_are_trained_on_the_cpu():
+    problem = load(NAME, "training", instances=1, data=None)
+    for suite in (Learning(), StepTime()):
+        assert suite.limitation(problem, problem.instances[0], QUICK) is None
+        reason = suite.limitation(problem, problem.instances[0], replace(QUICK, device="cuda"))
+        assert reason == "models are trained on the CPU, and the plan has the device cuda"
 
 
 def test_a_cell_is_announced_by_the_runs_that_it_takes():

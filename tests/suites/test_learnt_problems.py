@@ -134,7 +134,7 @@ def test_what_is_measured_along_a_run_needs_one():
 def test_a_step_is_timed_side_by_side():
     problem = load(NAME, "training", instances=1, data=None)
     contenders = {name: make_estimator(name) for name in ("ste", "rloo")}
-    short = Context(effort=replace(EFFORTS["quick"], seconds=0.2, rounds=7))
+    short = Context(effort=replace(EFFORTS["quick"], seconds=60.0, rounds=7))
     found = list(StepTime().findings(problem, contenders, short))
     assert [(f.estimator, f.metric, f.instance) for f in found] == [("ste", "step_time", ""), ("rloo", "step_time", "")]
     assert all(0 < f.low <= f.value <= f.high for f in found)
@@ -144,7 +144,7 @@ def test_an_estimator_that_raises_is_told_beside_the_others(monkeypatch):
     problem = load(NAME, "training", instances=1, data=None)
     broken = make_estimator("imle")
     monkeypatch.setattr(type(broken), "structure", lambda *args, **options: 1 / 0)
-    short = Context(effort=replace(EFFORTS["quick"], seconds=0.2, rounds=7))
+    short = Context(effort=replace(EFFORTS["quick"], seconds=60.0, rounds=7))
     found = {f.estimator: f for f in StepTime().findings(problem, {"imle": broken, "ste": make_estimator("ste")}, short)}
     assert (found["imle"].status, found["imle"].reason) == ("error", "ZeroDivisionError: division by zero")
     assert found["ste"].value > 0
