@@ -21,6 +21,7 @@ TASKS: dict[str, str] = {
     "listops_parser": "listops_parser:ListOpsParser",
     "parsing": "parsing:Parsing",
     "pipeline": "pipeline:Pipeline",
+    "vae": "vae:AutoEncoder",
 }
 """Where every task is, by name; modules are imported when they are asked for."""
 

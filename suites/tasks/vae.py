@@ -1,0 +1,165 @@
+"""A variational autoencoder of spoken digits: moments of speech as a few categories."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...estimators import make_estimator
+from ...estimators.enumeration import expected_loss
+from ...oracles import Categories
+from ..score_folders import task_file
+from .task import Batch, LatentModel, Split, Task, TaskLoss
+from .training import train
+
+SERIES = "timeseries/fsdd_mfcc13.npz"
+TEST_RECORDING, VALIDATED = 0, 6
+"""The recordings of this number are the test set, and of the others every sixth is kept for validation."""
+
+
+@dataclass(frozen=True)
+class AutoEncoder(Task):
+    """Windows of speech are coded by independent categories, and decoded by a perceptron with normal noise around it.
+
+    The loss of a structure is its negative log-likelihood up to a constant, and the Kullback–Leibler divergence of the encoder's code from
+    the uniform one is added exactly. Together they are minus the evidence lower bound, whose exact mean is the metric ``elbo``, in nats.
+
+    Nobody knows the true code, so that structures have no quality. ``accuracy`` is the share of the square of a window, as a deviation from
+    the mean, that its best structure explains, at least 0: what a code is for, and comparable with that of a relaxed one. A model may
+    reconstruct better and have a worse bound.
+
+    Args:
+        categories, parts: of the code. ``hidden``: units of encoder and decoder. ``noise``: variance of standardised coefficients.
+        frames, hop: of windows, and between their beginnings.
+        generated: whether windows are drawn, from a random decoder of this kind; else they are read.
+        drawn: how many, of each split.
+    """
+
+    categories: int = 4
+    parts: int = 4
+    hidden: int = 64
+    noise: float = 0.3
+    frames: int = 5
+    hop: int = 3
+    generated: bool = False
+    drawn: int = 1000
+    steps: int = 600
+    rates: tuple[float, ...] = (0.001, 0.003, 0.01)
+    batch_size: int = 64
+
+    name: ClassVar[str] = "vae"
+    summary: ClassVar[str] = "moments of spoken digits coded by four categories, by the evidence lower bound"
+    references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
+    stackable: ClassVar[bool] = True
+
+    @property
+    def oracle(self) -> Categories:
+        return Categories()
+
+    def unavailable(self) -> str | None:
+        if self.generated or task_file(SERIES) is not None:
+            return None
+        return f"there is no {SERIES} among the data of tasks"
+
+    def windows(self, split: Split) -> Tensor:
+        """``[m, d]``, standardised by the windows to learn from."""
+        if self.generated:
+            return _generated(self.drawn, self.categories, self.parts)[split]
+        path = task_file(SERIES)
+        if path is None:
+            raise ValueError(f"{self.unavailable()}; set STRUCTGRAD_TASK_DATA to the folder that holds it, or choose generated windows")
+        return _read(path, self.frames, self.hop)[split]
+
+    def size(self, split: Split) -> int:
+        return len(self.windows(split))
+
+    def model(self, seed: int) -> LatentModel:
+        size, code = self.windows("train").shape[-1], self.categories * self.parts
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            encoder = nn.Sequential(nn.Linear(size, self.hidden), nn.ReLU(), nn.Linear(self.hidden, code))
+            decoder = nn.Sequential(nn.Linear(code, self.hidden), nn.ReLU(), nn.Linear(self.hidden, size))
+            return LatentModel(encoder, decoder)
+
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        x = self.windows(split)[items]
+        return Batch((x,), x)
+
+    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
+        scores: Tensor = model.encoder(*batch.inputs).unflatten(-1, (self.categories, self.parts))
+        return scores
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        return TaskLoss(lambda z: self._error(model, batch, z) / (2 * self.noise), "negative_log_likelihood")
+
+    def _error(self, model: LatentModel, batch: Batch, z: Tensor) -> Tensor:
+        error: Tensor = (model.decoder(z.flatten(-2)) - batch.labels).square().sum(-1)
+        return error
+
+    def regulariser(self, model: LatentModel, batch: Batch) -> Callable[[Tensor], Tensor]:
+        def divergence(scores: Tensor) -> Tensor:
+            log_probs = scores.log_softmax(-1)
+            return (log_probs.exp() * (log_probs + math.log(self.parts))).sum((-2, -1))
+
+        return divergence
+
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        explained = 1 - self._error(model, batch, structure) / batch.labels.square().sum(-1)
+        return {"accuracy": explained.clamp(min=0)}
+
+    @torch.no_grad()
+    def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
+        oracle: Any = self.oracle
+        batch = self.batch(split, torch.arange(self.size(split)))
+        scores = self.scores(model, batch)
+        cost = expected_loss(self.loss(model, batch), oracle, scores, 64) + self.regulariser(model, batch)(scores)
+        return super().evaluate(model, split) | {"elbo": -float(cost.mean())}
+
+    def floor(self, seed: int) -> Mapping[str, float]:
+        """The mean of the windows to learn from, which is 0."""
+        return {"accuracy": 0.0, "elbo": -float(self.windows("test").square().sum(-1).mean()) / (2 * self.noise)}
+
+    def ceiling(self, seed: int) -> Mapping[str, float]:
+        """Trained by the exact gradient."""
+        found = self.evaluate(train(self, make_estimator("exact"), rate=0.003, seed=seed))
+        return {metric: found[metric] for metric in ("accuracy", "elbo")}
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, frames: int, hop: int) -> dict[Split, Tensor]:
+    with np.load(path) as data:
+        features, offsets, recording = (data[key] for key in ("features", "offsets", "recording"))
+    found: dict[Split, list[Tensor]] = {"train": [], "validation": [], "test": []}
+    learnt = 0
+    for first, end, number in zip(offsets[:-1], offsets[1:], recording, strict=True):
+        learnt += number != TEST_RECORDING
+        split: Split = "test" if number == TEST_RECORDING else "validation" if learnt % VALIDATED == 0 else "train"
+        found[split].append(torch.from_numpy(features[first:end]).unfold(0, frames, hop).flatten(1))
+    return _standardised({split: torch.cat(parts) for split, parts in found.items()})
+
+
+@functools.lru_cache(maxsize=4)
+def _generated(items: int, categories: int, parts: int, size: int = 40) -> dict[Split, Tensor]:
+    """Uniform codes through a random perceptron, with noise of a third of the variance."""
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randn(categories, parts, size, generator=generator)
+    weights = torch.randn(size, size, generator=generator) / size**0.5
+    found: dict[Split, Tensor] = {}
+    for split in get_args(Split):
+        code = torch.randint(parts, (items, categories), generator=generator)
+        mixed = places[torch.arange(categories), code].sum(1).tanh() @ weights
+        found[split] = mixed + 0.5 * torch.randn(items, size, generator=generator)
+    return _standardised(found)
+
+
+def _standardised(windows: dict[Split, Tensor]) -> dict[Split, Tensor]:
+    mean, scale = windows["train"].mean(0), windows["train"].std(0)
+    return {split: (x - mean) / scale for split, x in windows.items()}
