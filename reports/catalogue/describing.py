@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from ...oracles.registry import parse
 from .estimator_facts import estimator, option_records
@@ -18,7 +18,7 @@ def describe(name: str) -> list[Record]:
     """Everything known of a name: one record for each kind that has it.
 
     Args:
-        name: of an estimator, supervised training, oracle, problem, suite, metric, loss, noise or preset; those of the first four with
+        name: of an estimator, supervised training, oracle, problem, task, suite, metric, loss, noise or preset; those of the first five with
             options too, and of a class as ``module:Class`` or ``file.py:Class``.
 
     Raises:
@@ -49,12 +49,14 @@ def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:
     from ...suites.measures import SUITES
     from ...suites.problems import LOSSES, PROBLEMS
     from ...suites.running.presets import PRESETS
+    from ...suites.tasks import TASKS
 
     return {
         "estimator": (AVAILABLE_ESTIMATORS, estimator),
         "supervised": (SUPERVISED, estimator),
         "oracle": (AVAILABLE_ORACLES, oracle),
         "problem": (PROBLEMS, problem),
+        "task": (TASKS, task),
         "suite": (SUITES, suite),
         "metric": (METRICS, metric),
         "loss": (LOSSES, loss),
@@ -64,16 +66,39 @@ def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:
 
 
 def _kind_of_class(head: str) -> str:
-    return "oracle" if _class_describer(head) is oracle else "estimator"
+    return {oracle: "oracle", task: "task"}.get(_class_describer(head), "estimator")
 
 
 def _class_describer(head: str) -> Describer:
-    """An oracle where the class is one; else an estimator, whose own message tells where it is none."""
+    """An oracle or a task where it is one; else an estimator, whose own message tells where it is none."""
     from ...oracles import Oracle
     from ...oracles.registry import imported
+    from ...suites.tasks import Task
 
     found = imported(head, "class")
-    return oracle if isinstance(found, type) and issubclass(found, Oracle) else estimator
+    kind = found if isinstance(found, type) else type(found)
+    return oracle if issubclass(kind, Oracle) and kind is found else task if issubclass(kind, Task) else estimator
+
+
+def task(name: str) -> Record:
+    """A task: what is learnt, on which structure, how long, and whether that can be done here."""
+    from ...suites.tasks import make_task
+    from ...suites.tasks.task import Split
+
+    found = make_task(name)
+    absent = found.unavailable()
+    return {
+        "name": name,
+        "description": found.summary,
+        "structure": str(found.oracle),
+        "structure_accuracy": found.structured or "not measured",
+        **({"options": option_records(type(found))} if ":" not in name else {"steps": found.steps, "batch_size": found.batch_size}),
+        "items": {split: found.size(split) for split in get_args(Split)} if absent is None else absent,
+        "references": list(found.references),
+        "version": found.version,
+        "documentation": document(type(found)),
+        "example": f"structgrad learn {name} --quick",
+    }
 
 
 def suite(name: str) -> Record:

@@ -14,7 +14,7 @@ def describe(
     name: Annotated[
         str,
         typer.Argument(
-            help=r"An estimator, oracle, problem, suite, metric, loss, noise or preset; 'imle\[lambda=2.5]'; or a class of your own.",
+            help=r"An estimator, oracle, problem, task, suite, metric, loss, noise or preset; 'imle\[lambda=2.5]'; or a class of your own.",
             metavar="NAME",
             show_default=False,
             autocompletion=complete_anything,

@@ -89,7 +89,10 @@ def check_loudness(verb: str, *, quiet: bool, verbose: bool) -> None:
 
 def with_encoder(tasks: tuple[str, ...], encoder: str | None) -> tuple[str, ...]:
     """Tasks by the names that they have with another encoder."""
-    return tasks
+    if encoder is None:
+        return tasks
+    names = tasks or ("clusters",)
+    return tuple(f"{name.removesuffix(']')}{',' if name.endswith(']') else '['}encoder={encoder}]" for name in names)
 
 
 def with_gradients(plan: Plan) -> Plan:

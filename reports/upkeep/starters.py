@@ -14,6 +14,7 @@ FIRST = {"structgrad.toml": "structgrad.toml", "gate.toml": "gate.toml", "my_est
 """What every project gets: the file, and the template that it is made of."""
 
 ASV = {"asv.conf.json": "asv.conf.json", "benchmarks/__init__.py": "", "benchmarks/gradient.py": "benchmarks.py.txt"}
+TASK = {"my_task.py": "my_task.py.txt"}
 WORKFLOW = {".github/workflows/structgrad.yml": "workflow.yml"}
 
 
@@ -25,13 +26,13 @@ class Started:
     kept: list[Path]
 
 
-def start(folder: Path, *, asv: bool = False, workflow: bool = False, force: bool = False) -> Started:
-    """Write the files of a first project; those that are there stay, unless forced.
+def start(folder: Path, *, asv: bool = False, workflow: bool = False, task: bool = False, force: bool = False) -> Started:
+    """Write the files of a first project, or a task of one's own alone; those that are there stay, unless forced.
 
     Raises:
         OSError: a folder that cannot be written.
     """
-    files = {**FIRST, **(ASV if asv else {}), **(WORKFLOW if workflow else {})}
+    files = {**FIRST, **(ASV if asv else {}), **(WORKFLOW if workflow else {})} if not task else TASK
     texts = {folder / name: _text(template, folder) for name, template in files.items()}
     kept = [path for path in texts if path.exists() and not force]
     written = [path for path in texts if path not in kept]

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from ...oracles import registry
+from .module_task import ModuleTask, with_encoder
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
-__all__ = ["TASKS", "Batch", "LatentModel", "Split", "Task", "TaskLoss", "make_task"]
+__all__ = ["TASKS", "Batch", "LatentModel", "ModuleTask", "Split", "Task", "TaskLoss", "make_task", "with_encoder"]
 
 TASKS: dict[str, str] = {
     "clusters": "clusters:Clusters",
@@ -42,7 +43,9 @@ class _Modules(Mapping[str, type[Task]]):
 
 
 def make_task(name: str) -> Task:
-    """The task of a name such as ``clusters[start=pretrained]``, ``my_module:MyTask`` or ``./my_file.py:MyTask``.
+    """The task of a name such as ``clusters[start=pretrained]``, ``my_module:MyTask`` or ``./my_file.py:MyTask``, or a task itself there.
+
+    With ``encoder=file.py:MyEncoder`` among the options it has another encoder, see `with_encoder`.
 
     Raises:
         ValueError: an unknown name, an option that the task does not take, or an object that is no task.
@@ -51,7 +54,10 @@ def make_task(name: str) -> Task:
         >>> make_task("clusters[clusters=4]").oracle
         Categorical()
     """
-    task = registry.build(name, _Modules(), "task")
+    head, given = registry.parse(name)
+    encoder = given.pop("encoder", None)
+    plain = name if encoder is None else f"{head}[{','.join(map('='.join, given.items()))}]"
+    task = registry.build(plain, _Modules(), "task")
     if not isinstance(task, Task):
         raise ValueError(f"got {name!r}, a {type(task).__name__}; expected a task")
-    return task
+    return task if encoder is None else with_encoder(task, registry.imported(encoder, "encoder"))

@@ -12,9 +12,10 @@ from structgrad.suites.base import METRICS
 from structgrad.suites.measures import SUITES
 from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES
 from structgrad.suites.running.presets import PRESETS
+from structgrad.suites.tasks import TASKS
 from tests.reports.calling import call, refused
 
-EVERYTHING = [*ESTIMATORS, *ORACLES, *BUILT_IN_PROBLEMS, "task:clusters", "learnt:clusters", *SUITES, *METRICS, *LOSSES, *PRESETS]
+EVERYTHING = [*ESTIMATORS, *ORACLES, *BUILT_IN_PROBLEMS, *TASKS, "task:clusters", "learnt:clusters", *SUITES, *METRICS, *LOSSES, *PRESETS]
 
 
 def described(name: str) -> dict[str, Any]:
@@ -42,6 +43,13 @@ def test_an_estimator_with_options() -> None:
     }
     assert found["references"] == ["niepert2021implicit"]
     assert found["example"] == "structgrad run bias -e 'imle[lambda=2.5]' -p categorical_regimes"
+
+
+def test_a_task_with_sizes() -> None:
+    found = described("clusters[heldout=300]")
+    assert (found["kind"], found["structure"], found["structure_accuracy"]) == ("task", "Categorical()", "V-measure")
+    assert found["items"] == {"train": 5000, "validation": 300, "test": 300}
+    assert found["example"] == "structgrad learn clusters[heldout=300] --quick"
 
 
 def test_why_an_estimator_does_not_fit() -> None:

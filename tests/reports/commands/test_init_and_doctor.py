@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from structgrad.oracles import Subset, plugins
+from structgrad.reports.catalogue import describing
 from structgrad.reports.upkeep import doctor, starters
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.problems import load
+from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks.check import check_task
 from tests.reports.calling import call, refused
 
 
@@ -47,6 +50,15 @@ def test_its_estimator_is_right(project: Path) -> None:
     assert found.verdict == "unbiased-exact"
     with pytest.raises(ValueError, match=r"`my_estimator` got num_samples=1; expected an integer >= 2"):
         kind(num_samples=1)
+
+
+def test_a_task_is_written_that_runs_as_written(project: Path) -> None:
+    shown = call("init", "--task").stdout.splitlines()
+    assert shown == ["written: my_task.py", "next: structgrad learn ./my_task.py:task --quick"]
+    assert len((project / "my_task.py").read_text().splitlines()) <= 32
+    assert check_task(make_task("./my_task.py:task"), trained=False) == []
+    assert describing.describe("./my_task.py:task")[0]["items"] == {"train": 1800, "validation": 600, "test": 600}
+    assert "`init` got both --task and --gha; give one of them" in refused("init", "--task", "--gha")
 
 
 def test_its_options_plan_a_run_that_measures_it(project: Path) -> None:

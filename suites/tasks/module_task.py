@@ -1,0 +1,230 @@
+"""Tasks of one's own: two modules and a data set, and any task with another encoder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import Dataset, default_collate
+
+from ...oracles.base import Oracle
+from .task import Batch, LatentModel, Split, Task, TaskLoss
+from .training import fit, train
+
+PerItem = Callable[[Tensor, Tensor], Tensor]
+"""Of predictions ``[n, ...]`` and labels ``[n, ...]``: ``[n]``."""
+
+_SHARES: dict[Split, tuple[float, float]] = {"train": (0.0, 0.6), "validation": (0.6, 0.8), "test": (0.8, 1.0)}
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleTask(Task):
+    """A task of two modules and a torch ``Dataset``; three fifths of its items are learnt from, one chooses, one tests.
+
+    Args:
+        encoder: makes a module with fresh parameters, such as its class: inputs of items ``[b, ...]`` to scores ``[b, *event]``.
+        decoder: likewise: the same inputs and structures ``[b, *event]``, as last argument, to predictions ``[b, ...]``.
+        structures: the oracle.
+        dataset: items are ``(input, label)``, or ``(input, label, structure)`` where the true one is known; an input is a tensor or
+            several.
+        loss: of predictions and labels, one value per item, such as ``nn.CrossEntropyLoss(reduction="none")``; None for the cross
+            entropy where labels are integers, and the squared difference where they are not.
+        accuracy: likewise what a prediction is worth; None for whether its largest entry is the label, or whether its sign is that of
+            ``label − 1/2`` where labels are no integers.
+        called: the name, of which random numbers depend.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> from torch.utils.data import TensorDataset
+        >>> class Chosen(nn.Module):
+        ...     def forward(self, x, z):
+        ...         return torch.stack([-(x * z).sum(-1), (x * z).sum(-1)], -1)
+        >>> x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+        >>> task = ModuleTask(lambda: nn.Linear(4, 4), Chosen, Subset(2), TensorDataset(x, (x[:, 0] > 0).long()))
+        >>> task.size("train"), task.scores(task.model(0), task.batch("test", torch.arange(3))).shape
+        (30, torch.Size([3, 4]))
+    """
+
+    encoder: Callable[[], nn.Module]
+    decoder: Callable[[], nn.Module]
+    structures: Oracle
+    dataset: Dataset[Any]
+    loss_per_item: PerItem | None = None
+    accuracy: PerItem | None = None
+    called: str = "own"
+    steps: int = 500
+    rates: tuple[float, ...] = (0.003, 0.01, 0.03)
+    batch_size: int = 64
+
+    summary: ClassVar[str] = "a task of one's own"
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.called
+
+    @property
+    def structured(self) -> str:  # type: ignore[override]
+        return "" if self._tensors[2] is None else "share of the parts of the true structure that are found"
+
+    @property
+    def oracle(self) -> Oracle:
+        return self.structures
+
+    def __repr__(self) -> str:
+        """What results depend on, the same in every process."""
+        made = ", ".join(_identity(part) for part in (self.encoder, self.decoder, self.loss_per_item, self.accuracy) if part is not None)
+        rest = {name: getattr(self, name) for name in ("structures", "called", "steps", "rates", "batch_size")}
+        return f"ModuleTask({made}, {len(self._items)} items, {rest})"
+
+    @functools.cached_property
+    def _items(self) -> list[Any]:
+        """The items in an order of their own."""
+        count = len(self.dataset)  # type: ignore[arg-type]
+        return [self.dataset[int(i)] for i in torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+
+    @functools.cached_property
+    def _tensors(self) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None]:
+        """Inputs, labels and structures of all items."""
+        if len({len(item) for item in self._items}) != 1 or len(self._items[0]) not in (2, 3):
+            sizes = sorted({len(item) for item in self._items})
+            raise ValueError(f"`ModuleTask` got items of {sizes} entries; expected (input, label) or (input, label, structure)")
+        inputs, labels, *gold = default_collate(self._items)
+        return tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,), labels, gold[0] if gold else None
+
+    def size(self, split: Split) -> int:
+        first, last = (round(share * len(self._items)) for share in _SHARES[split])
+        return last - first
+
+    def model(self, seed: int) -> LatentModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return LatentModel(self.encoder(), self.decoder())
+
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        places = items + round(_SHARES[split][0] * len(self._items))
+        inputs, labels, gold = self._tensors
+        return Batch(tuple(part[places] for part in inputs), labels[places], None, None if gold is None else gold[places].float())
+
+    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
+        scores: Tensor = model.encoder(*batch.inputs)
+        return scores
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        def per_structure(z: Tensor) -> Tensor:
+            return self._of_predictions(model, batch, z, self.loss_per_item or _loss_of(batch.labels), "loss_per_item")
+
+        return TaskLoss(per_structure, "own")
+
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        worth = self.accuracy or _accuracy_of(batch.labels)
+        found = {"accuracy": self._of_predictions(model, batch, structure, worth, "accuracy").float()}
+        if batch.gold is not None:
+            parts = tuple(range(-self.oracle.event_ndim, 0))
+            found["structure_accuracy"] = (structure * batch.gold).sum(parts) / batch.gold.sum(parts)
+        return found
+
+    def _of_predictions(self, model: LatentModel, batch: Batch, z: Tensor, function: PerItem, role: str) -> Tensor:
+        """``[..., b]``: the decoder sees a batch with one dimension, however many structures each item has."""
+        several = z.shape[: z.ndim - self.oracle.event_ndim - 1]
+        times = several.numel()
+        inputs = (_repeated(part, times) for part in batch.inputs)
+        predictions = model.decoder(*inputs, z.reshape(-1, *z.shape[len(several) + 1 :]))
+        found = function(predictions, _repeated(batch.labels, times))
+        if found.shape != (times * len(batch.labels),):
+            raise ValueError(
+                f"the {role} of a `ModuleTask` gave {tuple(found.shape)} for {times * len(batch.labels)} items; expected one number per "
+                'item, as with reduction="none"'
+            )
+        return found.reshape(*several, -1)
+
+    def floor(self, seed: int) -> Mapping[str, float]:
+        """The decoder trained and tested without any part."""
+        return {"accuracy": self._reached(seed, lambda batch, empty: empty)["accuracy"]}
+
+    def ceiling(self, seed: int) -> Mapping[str, float]:
+        """The decoder trained and tested on the true structures, or the exact gradient where they are not known."""
+        if self._tensors[2] is not None:
+            return self._reached(seed, lambda batch, empty: empty if batch.gold is None else batch.gold)
+        from .kept import reference_estimator
+
+        learnt = train(self, reference_estimator(self), rate=self.rates[len(self.rates) // 2], seed=seed)
+        return self.evaluate(learnt)
+
+    def _reached(self, seed: int, seen: Callable[[Batch, Tensor], Tensor]) -> dict[str, float]:
+        model = self.model(seed)
+
+        def structure(batch: Batch) -> Tensor:
+            return seen(batch, torch.zeros_like(self.scores(model, batch)))
+
+        def loss(items: Tensor) -> Tensor:
+            batch = self.batch("train", items)
+            return self.loss(model, batch)(structure(batch).detach()).mean()
+
+        fit(model.decoder, loss, self, rate=self.rates[len(self.rates) // 2], seed=seed)
+        test = self.batch("test", torch.arange(self.size("test")))
+        with torch.no_grad():
+            return {metric: float(values.mean()) for metric, values in self.judge(model, test, structure(test)).items()}
+
+
+def _repeated(part: Tensor, times: int) -> Tensor:
+    return part.expand(times, *part.shape).reshape(-1, *part.shape[1:])
+
+
+def _loss_of(labels: Tensor) -> PerItem:
+    if not labels.is_floating_point():
+        return functools.partial(cross_entropy, reduction="none")
+    return lambda found, wanted: mse_loss(found, wanted, reduction="none").flatten(1).mean(1) if found.ndim > 1 else (found - wanted) ** 2
+
+
+def _accuracy_of(labels: Tensor) -> PerItem:
+    if not labels.is_floating_point():
+        return lambda found, wanted: found.argmax(-1) == wanted
+    return lambda found, wanted: ((found > 0) == (wanted > 0.5)).flatten(1).all(1) if found.ndim > 1 else (found > 0) == (wanted > 0.5)
+
+
+def with_encoder(task: Task, encoder: Callable[[Task], nn.Module]) -> Task:
+    """A task with another encoder, which is made by a call with the task, and takes and gives what its own encoder does.
+
+    Example:
+        >>> from structgrad.suites.tasks import make_task
+        >>> task = with_encoder(make_task("clusters"), lambda task: nn.Linear(task.features, task.clusters, bias=False))
+        >>> [name for name, _ in task.model(0).encoder.named_parameters()]
+        ['weight']
+    """
+    if not dataclasses.is_dataclass(task):
+        raise ValueError(f"`with_encoder` got a {type(task).__name__}; expected a task that is a dataclass")
+    sizes = {field.name: getattr(task, field.name) for field in dataclasses.fields(task) if field.init}
+    made: Task = _with_encoder(type(task), encoder)(**sizes)
+    return made
+
+
+@functools.cache
+def _with_encoder(kind: type[Any], encoder: Callable[[Task], nn.Module]) -> type[Any]:
+    """A class of tasks, always the same for the same encoder: what is kept by task is found again."""
+
+    def model(self: Task, seed: int) -> LatentModel:
+        own = kind.model(self, seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return LatentModel(encoder(self), own.decoder)
+
+    name = f"{kind.__qualname__}[encoder={_identity(encoder)}]"
+    return type(name, (kind,), {"model": model, "stackable": False, "__module__": kind.__module__, "__qualname__": name})
+
+
+def _identity(part: Any) -> str:
+    """What a function or class is called and a digest of the module that it stands in: the same in every process, until that changes."""
+    kind = part if inspect.isclass(part) or inspect.isroutine(part) else type(part)
+    try:
+        source = inspect.getsource(inspect.getmodule(kind) or kind)
+    except (OSError, TypeError):
+        source = repr(getattr(kind, "__code__", kind))
+    return f"{kind.__module__.rpartition('.')[2]}.{kind.__qualname__}#{hashlib.blake2b(source.encode(), digest_size=4).hexdigest()}"
