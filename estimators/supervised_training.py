@@ -42,7 +42,7 @@ class Supervised(Estimator[Any]):
         gold = getattr(loss, "gold", None)
         if gold is None:
             raise ValueError(f"`{self.name}` got a loss without true structures; expected one with `gold`, as that of the task parsing has")
-        gold = gold.to(scores).expand_as(scores)
+        gold = gold.to(scores)
         return self._against(oracle, scores, gold, generator) + evaluate(loss, gold, oracle.event_ndim)
 
     @abc.abstractmethod

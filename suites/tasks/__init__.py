@@ -20,6 +20,7 @@ TASKS: dict[str, str] = {
     "listops_frozen": "listops:ListOpsFrozen",
     "listops_generated": "listops:ListOpsGenerated",
     "listops_parser": "listops_parser:ListOpsParser",
+    "ner": "ner:NamedEntities",
     "parsing": "parsing:Parsing",
     "pipeline": "pipeline:Pipeline",
     "vae": "vae:AutoEncoder",
