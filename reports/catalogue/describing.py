@@ -18,8 +18,8 @@ def describe(name: str) -> list[Record]:
     """Everything known of a name: one record for each kind that has it.
 
     Args:
-        name: of an estimator, supervised training, oracle, problem, task, suite, metric, loss, noise or preset; those of the first five with
-            options too, and of a class as ``module:Class`` or ``file.py:Class``.
+        name: of an estimator, supervised training, oracle, problem, task, suite, metric, loss, noise or preset; those of the first
+            five with options too, and of a class as ``module:Class`` or ``file.py:Class``.
 
     Raises:
         ValueError: a name that nothing has, with the nearest names of all kinds, or an option that is unknown.
@@ -66,7 +66,8 @@ def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:
 
 
 def _kind_of_class(head: str) -> str:
-    return {oracle: "oracle", task: "task"}.get(_class_describer(head), "estimator")
+    found = _class_describer(head)
+    return "oracle" if found is oracle else "task" if found is task else "estimator"
 
 
 def _class_describer(head: str) -> Describer:
