@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,6 +101,36 @@ def estimator_task(name: str, case: str, batch: int, device: str) -> Task:
     warmed = estimator.warmed_up(loss, oracle, scores, generator=generator)
     warmed.gradient(loss, oracle, scores, generator=generator)
     return Task(functools.partial(warmed.gradient, loss, oracle, scores, generator=generator), generator, device)
+
+
+@functools.cache
+def training_step(name: str, task: str) -> Callable[[], Any]:
+    """A step of training with an estimator, in the middle of a run that does not end."""
+    prepare_device("cpu")
+    made = learnt_task(task)
+    event = commit.of_commit("suites.tasks.training", "event_shape")(made)
+    estimator = commit.make_estimator(name, made.oracle, event)
+    training, job = (commit.of_commit("suites.tasks.training", part) for part in ("Training", "Job"))
+    run = training(made, estimator, [job(0, made.rates[0])], steps=sys.maxsize, points=1)
+    run.run(until=1)
+    return lambda: run.run(until=run.step + 1)
+
+
+def accuracy(name: str, task: str) -> float:
+    """What one run of training with an estimator comes to, on the test split."""
+    made, train = learnt_task(task), commit.of_commit("suites.tasks.training", "train")
+    estimator = commit.of_commit("estimators", "make_estimator")(name)
+    return float(made.evaluate(train(made, estimator, rate=0.02, seed=0))["accuracy"])
+
+
+def learnt_task(name: str) -> Any:
+    """A task by name, if this commit has it and its data are here."""
+    if name.partition("[")[0] not in commit.of_commit("suites.tasks", "TASKS"):
+        raise NotImplementedError(f"this commit has no task {name}")
+    made = commit.of_commit("suites.tasks", "make_task")(name)
+    if made.unavailable() is not None:
+        raise NotImplementedError(made.unavailable())
+    return made
 
 
 def pair(name: str, case: str, mode: str = MODE) -> tuple[Any, Any, tuple[int, ...]]:

@@ -9,7 +9,9 @@ from typing import Literal
 from ..base import Row
 from ..statistics.multiplicity import holm
 from .claims import Claim, claims, decided, p_values
+from .learning import alike
 from .matching import Machine, match
+from .pooling import pooled
 from .settings import Settings
 from .timing import TimeComparison
 from .verdicts import Comparison, Verdict, drafts, settle
@@ -97,9 +99,9 @@ def gate(
         ('passed', 'failed', 'nothing to compare')
     """
     settings, rows = settings or Settings(), list(head)
-    found = drafts(match(list(base), rows, machines), settings, lambda pair, rule: rule.gated or not pair.key.metric)
+    found = drafts(match(*pooled(list(base), rows), machines), settings, lambda pair, rule: rule.gated or not pair.key.metric)
     checked = claims(rows, settings)
     absolute = p_values(checked)
     comparisons = settle(found, settings, absolute)
     everything = holm({**{number: item.worse for number, item in enumerate(found) if item.worse is not None}, **absolute})
-    return GateResult(comparisons, decided(checked, everything, settings), list(timings), settings)
+    return GateResult([*comparisons, *alike(rows)], decided(checked, everything, settings), list(timings), settings)

@@ -53,6 +53,8 @@ _NORM = Rule("lower", "exact", gated=True, tolerance=1e-9)
 _SQUARE = Rule("lower", "difference", gated=True, floor=0.02**2, ceiling=0.10**2)
 _SCALE = Rule("stable", "difference", gated=True, minimum_change=0.005, floor=1e-4, equivalence=0.05, ceiling=0.05)
 _SHARE = Rule("higher", "difference", minimum_change=0.0, floor=0.01, equivalence=0.0, ceiling=0.05)
+# Of training, as a mean over seeds that are paired: surely not worse by two points, or surely worse by more.
+_LEARNT = Rule("higher", "difference", gated=True, minimum_change=0.0, floor=0.02, equivalence=0.0, ceiling=0.02)
 _SHARE_LOST = replace(_SHARE, role="lower")
 _NEVER = Rule("never")
 _BYTES = Rule("lower", needs="torch", gated=True, floor=16_384.0, ceiling=16_384.0)
@@ -99,7 +101,7 @@ RULES: dict[str, Rule] = {
     "kl_decrease_natural": _SHARE,
     "regret": replace(_SHARE_LOST, needs="machine"),
     # Of training.
-    "accuracy": _SHARE,
+    "accuracy": _LEARNT,
     "structure_accuracy": _SHARE,
     "relaxed_accuracy": _SHARE,
     "curve_mean": _SHARE,

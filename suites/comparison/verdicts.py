@@ -13,6 +13,7 @@ from ..statistics.multiplicity import holm
 from .contrasts import Contrast, Direction, Estimate, beyond, common_random_numbers, contrast, exact, log_beyond, log_ratio
 from .gains import AT_GAIN, at_gain, estimates_at, known_gain
 from .matching import Key, Machine, Pair, match
+from .pooling import pooled
 from .roles import RTOL, Rule
 from .settings import Settings
 
@@ -86,7 +87,7 @@ def compare(
         ['regressed']
     """
     settings = settings or Settings()
-    return settle(drafts(match(list(base), list(head), machines), settings), settings)
+    return settle(drafts(match(*pooled(list(base), list(head)), machines), settings), settings)
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,15 @@ from structgrad.suites import benchmarks
 from structgrad.suites.benchmarks import commit, grid, tasks
 from structgrad.suites.benchmarks.bias import EstimatorBias
 from structgrad.suites.benchmarks.estimators import EstimatorMemory, EstimatorTime
+from structgrad.suites.benchmarks.learning import Learning, TrainingStep
 from structgrad.suites.benchmarks.operations import OPERATIONS, left_out, method_of
 from structgrad.suites.benchmarks.oracles import OracleMemory, OracleTime
 from structgrad.suites.benchmarks.tasks import FLOOR, home, tracked
+from structgrad.suites.tasks import TASKS
 
 PREFIXES = ("time_", "track_", "peakmem_", "mem_")
 CLASSES = (EstimatorBias, EstimatorTime, EstimatorMemory, OracleTime, OracleMemory)
+EVERY = (*CLASSES, Learning, TrainingStep)
 NAMES = sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__))
 TRACKED = ("relative_bias", "relative_variance", "support")
 FOLDER = Path(__file__).parents[2] / "suites" / "benchmarks"
@@ -51,6 +54,30 @@ def test_every_estimator_and_oracle_is_measured() -> None:
     assert (*grid.SMALL, *grid.MIDDLE, *grid.LARGE) == tuple(grid.CASES)
 
 
+def test_every_task_has_a_step_that_is_timed() -> None:
+    assert set(TASKS) <= set(grid.TASKS), "a task that comes is written into suites/benchmarks/grid.py"
+    benchmark = TrainingStep()
+    benchmark.setup("rloo", "clusters")
+    benchmark.time_step("rloo", "clusters")
+    tasks.training_step.cache_clear()
+
+
+def test_what_cannot_be_learnt_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotImplementedError, match="this commit has no task parsnips"):
+        TrainingStep().setup("rloo", "parsnips")
+    with pytest.raises(NotImplementedError, match="arm needs bits"):
+        TrainingStep().setup("arm", "clusters")
+    monkeypatch.setattr("structgrad.suites.tasks.clusters.Clusters.unavailable", lambda self: "its data are not here")
+    with pytest.raises(NotImplementedError, match="its data are not here"):
+        TrainingStep().setup("rloo", "clusters")
+
+
+def test_what_rloo_learns_repeats_to_the_bit() -> None:
+    errors = [Learning().track_error("rloo", "clusters[steps=20,train=500,heldout=200]") for _ in range(2)]
+    assert errors[0] == errors[1]
+    assert 0 < errors[0] < 0.5
+
+
 def test_parameters_do_not_follow_the_measured_commit() -> None:
     """asv hands old commits the place of a parameter: a list taken from their registries would be another one."""
     imported = [node for node in ast.walk(ast.parse((FOLDER / "grid.py").read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -67,7 +94,7 @@ def test_every_operation_of_every_capability_is_measured() -> None:
 
 def test_the_default_is_a_part_of_the_full_grid_under_the_same_names() -> None:
     """Of what asv finds, as it looks for it."""
-    default = {f"{kind.__module__.split('.')[-1]}.{kind.__name__}": kind.params for kind in CLASSES}
+    default = {f"{kind.__module__.split('.')[-1]}.{kind.__name__}": kind.params for kind in EVERY}
     full, imported = discovered_in_full()
     assert {"numba", "sympy", "torch._dynamo", "structgrad.suites.measures.bias"} <= imported, (
         "each of a thousand forks would import it again"
@@ -208,7 +235,8 @@ def test_this_commit_lacks_nothing() -> None:
         assert home(name) in grid.HOMES
     for text, event in grid.CASES.values():
         assert commit.make_oracle(text).count(event) >= 1
-    used = {("suites.measures.bias", "measure"), ("suites.measures.bias", "Sampling"), ("suites.measures.memory", "peak_memory")}
+    used = {("suites.tasks", "make_task"), *(("suites.tasks.training", name) for name in ("Training", "Job", "train", "event_shape"))}
+    used |= {("suites.measures.bias", "measure"), ("suites.measures.bias", "Sampling"), ("suites.measures.memory", "peak_memory")}
     for module, name in used | {("suites.truth", "exact_truth"), ("suites.measures.sparsity", "forward_sparsity")}:
         assert callable(commit.of_commit(module, name))
     for module in commit.MODULES:
@@ -256,7 +284,7 @@ def test_benchmarks_are_thin_and_have_a_version(module: str) -> None:
     """A version keeps asv's history when the source of a benchmark changes; a thin body measures the suite and nothing else."""
     classes = [kind for _, kind in inspect.getmembers(importlib.import_module(f"{benchmarks.__name__}.{module}"), inspect.isclass)]
     measured = [kind for kind in classes if any(name.startswith(PREFIXES) for name in vars(kind))]
-    assert set(measured) == {kind for kind in CLASSES if kind.__module__.endswith(f".{module}")}
+    assert set(measured) == {kind for kind in EVERY if kind.__module__.endswith(f".{module}")}
     for kind in measured:
         assert kind.version
         for name, function in vars(kind).items():

@@ -1,0 +1,31 @@
+"""Time of a training step on every task, and what a short training comes to."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from . import grid
+from .tasks import accuracy, clock, tracked, training_step
+
+
+class TrainingStep:
+    version: ClassVar[str] = "1"
+    params: ClassVar[tuple[list[str | int], ...]] = (grid.chosen(grid.LEARNERS, grid.OTHER_LEARNERS), list(grid.TASKS))
+    param_names: ClassVar[tuple[str, ...]] = ("estimator", "task")
+    number, repeat, rounds, warmup_time = 1, (5, 20, 1.0), 2, 0.1
+    timer = staticmethod(clock)
+
+    def setup(self, name: str, task: str) -> None:
+        self.step = training_step(name, task)
+
+    def time_step(self, name: str, task: str) -> None:
+        self.step()
+
+
+class Learning:
+    version: ClassVar[str] = "1"
+    params: ClassVar[tuple[list[str | int], ...]] = (grid.chosen(grid.LEARNERS[:1], grid.LEARNERS[1:]), ["clusters[steps=200]"])
+    param_names: ClassVar[tuple[str, ...]] = ("estimator", "task")
+
+    def track_error(self, name: str, task: str) -> float:
+        return tracked(1 - accuracy(name, task))
