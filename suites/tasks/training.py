@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import hashlib
 import io
 import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -317,13 +318,14 @@ class _Together(_Side):
     def __init__(self, tasks: Sequence[Task], jobs: Sequence[Job]) -> None:
         self.task, self.tasks, self.jobs = tasks[0], tasks, jobs
         self.models = [task.model(job.seed) for task, job in zip(tasks, jobs, strict=True)]
-        self.called = _Called(self.task.model(jobs[0].seed))
+        self.template = self.task.model(jobs[0].seed)
         trained = [name for name, parameter in self.models[0].named_parameters() if parameter.requires_grad]
         runs = [(rate, [index for index, _ in run]) for rate, run in itertools.groupby(enumerate(jobs), lambda item: item[1].rate)]
         self.stacks = [(rate, {name: self._leaf(name, rows) for name in trained}) for rate, rows in runs]
         tensors = [{**dict(model.named_parameters()), **dict(model.named_buffers())} for model in self.models]
         self.names = (*trained, *(name for name in tensors[0] if name not in trained))
         self.fixed = tuple(torch.stack([own[name].detach() for own in tensors]) for name in self.names[len(trained) :])
+        self.places = [_place(self.template, name) for name in self.names]
 
     def _leaf(self, name: str, rows: list[int]) -> Tensor:
         own = [self.models[i].get_parameter(name) for i in rows]
@@ -347,7 +349,6 @@ class _Together(_Side):
         else:
             found = [_parts(task.batch("train", own)) for task, own in zip(self.tasks, items, strict=True)]
             self.rebuild, self.parts = found[0][1], tuple(map(torch.stack, zip(*(parts for parts, _ in found), strict=True)))
-        self.first = self.rebuild(tuple(part[0] for part in self.parts))
 
     def scores(self) -> Tensor:
         return self._map(lambda model, batch: self.task.scores(model, batch))
@@ -357,12 +358,18 @@ class _Together(_Side):
             at = structure.ndim - self.task.oracle.event_ndim - 2
             return self._map(lambda model, batch, z: self.task.loss(model, batch)(z), structure, at)
 
-        return replace(self.task.loss(self.models[0], self.first), call=call)
+        return replace(self._declared[0], call=call)
 
     def regulariser(self) -> Callable[[Tensor], Tensor] | None:
-        if self.task.regulariser(self.models[0], self.first) is None:
+        if not self._declared[1]:
             return None
         return lambda scores: self._map(lambda model, batch, theta: self.task.regulariser(model, batch)(theta), scores)  # type: ignore[misc]
+
+    @functools.cached_property
+    def _declared(self) -> tuple[TaskLoss, bool]:
+        """The loss with what it says of itself, and whether there is a regulariser."""
+        first = self.rebuild(tuple(part[0] for part in self.parts))
+        return self.task.loss(self.template, first), self.task.regulariser(self.template, first) is not None
 
     def _map(self, function: Callable[..., Tensor], point: Tensor | None = None, at: int = 0) -> Tensor:
         """The function of every model with its batch and its part of a point, whose dimension of jobs is ``at``."""
@@ -371,10 +378,23 @@ class _Together(_Side):
         tensors, points = (*trained, *self.fixed), () if point is None else (point,)
 
         def one(tensors: tuple[Tensor, ...], parts: tuple[Tensor, ...], *own: Tensor) -> Tensor:
-            return self.called.with_tensors(self.names, tensors, lambda model: function(model, self.rebuild(parts), *own))
+            with self._in_place(tensors):
+                return function(self.template, self.rebuild(parts), *own)
 
         found: Tensor = torch.func.vmap(one, in_dims=(0, 0, *(at for _ in points)), out_dims=at)(tensors, self.parts, *points)
         return found
+
+    @contextlib.contextmanager
+    def _in_place(self, tensors: tuple[Tensor, ...]) -> Iterator[None]:
+        """The template with these tensors; ``torch.func.functional_call`` does the same, and takes as long as the rest of a small model."""
+        own = [places[name] for places, name in self.places]
+        try:
+            for (places, name), tensor in zip(self.places, tensors, strict=True):
+                places[name] = tensor
+            yield
+        finally:
+            for (places, name), tensor in zip(self.places, own, strict=True):
+                places[name] = tensor
 
     def clip(self, longest: float) -> Tensor:
         norms = []
@@ -392,20 +412,11 @@ class _Together(_Side):
         self.models[index].load_state_dict(self.tasks[index].model(self.jobs[index].seed).state_dict())
 
 
-class _Called(nn.Module):
-    """A model with other tensors in its place, for anything that is done with it."""
-
-    def __init__(self, model: LatentModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, function: Callable[[LatentModel], Tensor]) -> Tensor:
-        return function(self.model)
-
-    def with_tensors(self, names: Sequence[str], tensors: Sequence[Tensor], function: Callable[[LatentModel], Tensor]) -> Tensor:
-        named = {f"model.{name}": tensor for name, tensor in zip(names, tensors, strict=True)}
-        found: Tensor = torch.func.functional_call(self, named, (function,), tie_weights=False)
-        return found
+def _place(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """Where a module keeps a parameter or a buffer."""
+    path, _, last = name.rpartition(".")
+    owner = model.get_submodule(path)
+    return (owner._parameters if last in owner._parameters else owner._buffers), last
 
 
 def _parts(batch: Batch) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], Batch]]:
