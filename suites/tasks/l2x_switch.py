@@ -50,6 +50,7 @@ class L2XSwitch(Task):
     summary: ClassVar[str] = "labels explained by five of ten features, which a switch exchanges"
     references: ClassVar[tuple[str, ...]] = ("chen2018learning",)
     structured: ClassVar[str] = "precision"
+    stackable: ClassVar[bool] = True
 
     @property
     def oracle(self) -> Subset:

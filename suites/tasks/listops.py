@@ -54,7 +54,6 @@ class LineTask(Task):
 
     references: ClassVar[tuple[str, ...]] = ("nangia2018listops",)
     structured: ClassVar[str] = "bracket recall"
-    stackable: ClassVar[bool] = True
 
     def unavailable(self) -> str | None:
         return None if self.generated else list_operations.unavailable()

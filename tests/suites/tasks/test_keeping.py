@@ -43,3 +43,14 @@ def test_what_cannot_be_written_is_trained_again(tmp_path: Path) -> None:
     (tmp_path / "structgrad").write_text("no folder")
     assert kept(("a",), lambda: state(0.4)) == state(0.4)
     assert kept(("a",), lambda: state(0.5)) == state(0.5)
+
+
+def test_training_is_on_one_thread() -> None:
+    """Whatever the number of threads, the same parameters come out."""
+    before, threads = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        kept(("a",), lambda: threads.append(torch.get_num_threads()) or state(0.6))
+        assert (threads, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
