@@ -101,12 +101,6 @@ def with_gradients(plan: Plan) -> Plan:
     return dataclasses.replace(plan, suites=(*plan.suites, "bias", "parameter_bias"), problems=(*plan.problems, *learnt))
 
 
-def with_gradients(plan: Plan) -> Plan:
-    """A plan of learning that measures gradients too, along runs of the exact one."""
-    learnt = tuple(f"{LEARNT}{name.removeprefix(TASK)}" for name in plan.problems)
-    return dataclasses.replace(plan, suites=(*plan.suites, "bias", "parameter_bias"), problems=(*plan.problems, *learnt))
-
-
 def score_file(path: Path, oracle: str, fields: list[str], **settings: Any) -> ScoreFile:
     """A user's own score file; ``fields`` are texts ``gold=labels`` or ``meaning=cost``.
 

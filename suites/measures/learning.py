@@ -12,7 +12,7 @@ from ..base import Instance, Problem
 from ..problems import TaskProblem
 from ..suite import Context, Finding, Suite
 from ..tasks import Task
-from ..tasks.kept import bounds
+from ..tasks.references import bounds
 from ..tasks.training import Job, Learnt, train_all
 
 TARGET = 0.95

@@ -20,7 +20,7 @@ from ..statistics.metrics import Interval, estimated_metrics, exact_metrics
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import estimated_against, exact_against
 from ..suite import Context, Finding, Suite
-from ..tasks.kept import learnt_model
+from ..tasks.references import learnt_model
 from ..tasks.training import order
 from .draws import Draws, estimates
 

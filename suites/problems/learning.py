@@ -13,7 +13,7 @@ from ...estimators.base import Estimator
 from ...oracles.registry import unknown
 from ..base import Instance, Problem
 from ..tasks import TASKS, make_task
-from ..tasks.kept import LEARNT_STAGES, learnt_model, reference_estimator
+from ..tasks.references import LEARNT_STAGES, learnt_model, reference_estimator
 from ..tasks.task import Batch, LatentModel, Task, TaskLoss
 
 TASK, LEARNT = "task:", "learnt:"

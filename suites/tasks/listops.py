@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 
 from ...oracles import Constituency
 from . import list_operations
+from .cache import kept
 from .compositions import ChartDecoder
-from .keeping import kept
 from .list_operations import PADDING, Lines
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 from .training import fit

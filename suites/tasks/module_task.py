@@ -153,7 +153,7 @@ class ModuleTask(Task):
         """The decoder trained and tested on the true structures, or the exact gradient where they are not known."""
         if self._tensors[2] is not None:
             return self._reached(seed, lambda batch, empty: empty if batch.gold is None else batch.gold)
-        from .kept import reference_estimator
+        from .references import reference_estimator
 
         learnt = train(self, reference_estimator(self), rate=self.rates[len(self.rates) // 2], seed=seed)
         return self.evaluate(learnt)

@@ -6,10 +6,7 @@ import abc
 import contextlib
 import functools
 import hashlib
-import io
 import itertools
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +18,7 @@ from torch import Tensor, nn
 
 from ...estimators.base import Estimator
 from ...estimators.layer import StructuredLayer, train_step
+from .cache import write_whole
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
 POINTS = 20
@@ -220,21 +218,6 @@ class Training:
 
 class _LostError(Exception):
     """A step that is not made, for scores are out of reach."""
-
-
-def write_whole(path: Path, state: object) -> None:
-    """Write what torch can write so that the file is there whole, or as it was."""
-    stream = io.BytesIO()
-    torch.save(state, stream)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(stream.getvalue())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 # One model, or several as one.

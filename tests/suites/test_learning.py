@@ -20,7 +20,7 @@ from structgrad.suites.running.presets import learning_plan, plan_of
 from structgrad.suites.running.progress import time_limit
 from structgrad.suites.running.runner import run
 from structgrad.suites.suite import EFFORTS, Context
-from structgrad.suites.tasks import kept, make_task, training
+from structgrad.suites.tasks import cache, make_task, references, training
 
 NAME = "task:clusters[clusters=3,features=4,train=200,heldout=100,steps=20]"
 QUICK = Context(effort=EFFORTS["quick"])
@@ -100,20 +100,20 @@ def test_a_target_that_is_not_reached_is_censored():
 
 def test_floors_and_ceilings_are_computed_once(monkeypatch):
     task = make_task(NAME.removeprefix("task:"))
-    first = kept.bounds(task, 0)
+    first = references.bounds(task, 0)
     with monkeypatch.context() as patch:
         patch.setattr(type(task), "floor", lambda self, seed: pytest.fail("computed again"))
-        assert kept.bounds(task, 0) == first
-    assert kept.bounds(replace(task, train=150), 0) != first
-    assert kept.bounds(task, 1) != first
+        assert references.bounds(task, 0) == first
+    assert references.bounds(replace(task, train=150), 0) != first
+    assert references.bounds(task, 1) != first
 
 
 def test_a_damaged_file_of_the_cache_is_computed_again():
     task = make_task(NAME.removeprefix("task:"))
-    first = kept.bounds(task, 0)
-    [file] = kept.cache_folder().glob("*.pt")
+    first = references.bounds(task, 0)
+    [file] = cache.cache_folder().glob("*.pt")
     file.write_bytes(b"damaged")
-    assert kept.bounds(task, 0) == first
+    assert references.bounds(task, 0) == first
 
 
 def test_the_runner_plans_and_pairs_tasks(tmp_path):
@@ -162,7 +162,7 @@ def test_what_a_task_does_not_have_is_said():
         load(NAME, "init", instances=1, data=None)
     with pytest.raises(ValueError, match="a task has a loss of its own, leave --loss and --offset out"):
         load(NAME, "training", instances=1, data=None, loss="hamming")
-    with pytest.raises(ValueError, match="expected a class that inherits from `Task`"):
+    with pytest.raises(ValueError, match="a Counter; expected a task"):
         load("task:collections:Counter", "training", instances=1, data=None)
 
 

@@ -18,7 +18,7 @@ from structgrad.suites.running.grid import grid
 from structgrad.suites.running.plan import Machine, Plan
 from structgrad.suites.running.runner import run
 from structgrad.suites.suite import EFFORTS, Context
-from structgrad.suites.tasks import kept, make_task
+from structgrad.suites.tasks import make_task, references
 from structgrad.suites.tasks.training import order
 from tests.suites.test_learning import NAME
 
@@ -37,7 +37,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
 def test_stages_are_those_of_the_exact_run():
     stages = {stage: load(LEARNT, stage, instances=3, data=None) for stage in ("init", "early", "final")}
     assert [item.name for item in stages["init"].instances] == ["item-16", "item-50", "item-83"]
-    for stage, model in (("init", TASK.model(0)), ("final", kept.learnt_model(TASK, ExactMarginalisation(), 0, "final"))):
+    for stage, model in (("init", TASK.model(0)), ("final", references.learnt_model(TASK, ExactMarginalisation(), 0, "final"))):
         batch = doubled(TASK.batch("test", torch.tensor([50])))
         item = stages[stage].instances[1]
         scores = TASK.scores(model.double(), batch)[0]
@@ -55,9 +55,9 @@ def test_the_path_of_an_estimator_is_its_own():
 
 
 def test_too_many_structures_are_sampled(monkeypatch):
-    assert kept.reference_estimator(TASK) == ExactMarginalisation()
-    monkeypatch.setattr(kept, "LONGEST_LIST", 2)
-    assert kept.reference_estimator(TASK) == LeaveOneOut(num_samples=16)
+    assert references.reference_estimator(TASK) == ExactMarginalisation()
+    monkeypatch.setattr(references, "LONGEST_LIST", 2)
+    assert references.reference_estimator(TASK) == LeaveOneOut(num_samples=16)
 
 
 def test_other_suites_run_unchanged(tmp_path: Path):
@@ -91,7 +91,7 @@ def felt(_own_cache: object) -> dict:
 
 def test_the_exact_gradient_is_that_of_autograd_through_the_encoder(monkeypatch, felt):
     """Against the expectation written out, differentiated by the parameters at once."""
-    model = kept.learnt_model(TASK, ExactMarginalisation(), 1, "early").double()
+    model = references.learnt_model(TASK, ExactMarginalisation(), 1, "early").double()
     batch = doubled(TASK.batch("train", order(TASK, 1, TASK.size("train"))()))
     values = TASK.loss(model, batch)(torch.eye(3, dtype=torch.float64).unsqueeze(1).expand(3, 128, 3))
     expected = (TASK.scores(model, batch).softmax(-1) * values.T).sum(-1).mean()
@@ -117,8 +117,8 @@ def test_a_batch_has_every_metric_of_every_seed(felt):
 
 def test_a_sampled_reference_is_taken_off_the_bias(monkeypatch, felt):
     problem = load(LEARNT, "early", instances=1, data=None)
-    kept.learnt_model(TASK, LeaveOneOut(num_samples=16), 0, "early")
-    monkeypatch.setattr(kept, "LONGEST_LIST", 2)
+    references.learnt_model(TASK, LeaveOneOut(num_samples=16), 0, "early")
+    monkeypatch.setattr(references, "LONGEST_LIST", 2)
     found = list(ParameterBias().findings(problem, {"exact": make_estimator("exact")}, QUICK))
     bias = next(f for f in found if f.metric == "parameter_bias")
     assert (bias.tier, bias.low) == ("mc", 0.0)

@@ -1,15 +1,11 @@
-"""What every cell of a task needs, computed once on a machine: floors and ceilings, and the course of the exact run."""
+"""What estimators are compared with on a task, computed once on a machine: floors and ceilings, and the course of the exact run."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import inspect
-import os
-import pickle
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -17,14 +13,9 @@ from torch import Tensor
 
 from ...estimators import ExactMarginalisation, LeaveOneOut
 from ...estimators.base import Estimator
-from . import training
+from .cache import kept
 from .task import LatentModel, Task
-from .training import Job, Training, write_whole
-
-try:
-    import fcntl
-except ImportError:  # no lock: two processes may compute the same
-    fcntl = None  # type: ignore[assignment]
+from .training import Job, Training
 
 LEARNT_STAGES: dict[str, float] = {"init": 0.0, "early": 0.1, "final": 1.0}
 """Stages of a run, and how much of its steps lies before them."""
@@ -35,11 +26,6 @@ LONGEST_LIST = 1000
 MANY_SAMPLES = 16
 
 _T = TypeVar("_T")
-
-
-def cache_folder() -> Path:
-    """Of the user."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structgrad" / "tasks"
 
 
 def bounds(task: Task, seed: int) -> tuple[Mapping[str, float], Mapping[str, float]]:
@@ -79,36 +65,15 @@ def _path(task: Task, estimator: Estimator[Any], seed: int) -> dict[str, dict[st
 
 
 def _kept(task: Task, names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
-    """What is computed, from the cache where it is there; one process computes it, and others wait for that."""
-    digest = hashlib.blake2b(repr((*_depends(task), *names)).encode(), digest_size=16).hexdigest()
-    path = cache_folder() / f"{task.name}-{digest}.pt"
-    with _turn(path):
-        with contextlib.suppress(FileNotFoundError, RuntimeError, EOFError, pickle.UnpicklingError):
-            found: _T = torch.load(path, weights_only=True)
-            return found
-        computed = compute()
-        with contextlib.suppress(OSError):  # a folder that cannot be written costs time alone
-            write_whole(path, computed)
-        return computed
+    return kept((*_depends(task), *names), compute)
 
 
 def _depends(task: Task) -> tuple[object, ...]:
-    """What else results depend on: sizes, the code of the task and of training, its first items, torch."""
+    """What results depend on besides: sizes, the code of a task of one's own, the first items."""
     batch = task.batch("train", torch.arange(min(64, task.size("train"))))
     data = hashlib.blake2b(digest_size=16)
     for part in (*batch.inputs, batch.labels):
         data.update(part.detach().cpu().contiguous().numpy().tobytes())
-    code = hashlib.blake2b("".join(map(inspect.getsource, (inspect.getmodule(type(task)) or training, training))).encode(), digest_size=16)
-    return repr(task), task.version, code.hexdigest(), data.hexdigest(), torch.__version__
-
-
-@contextlib.contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """The lock of a file of the cache, where locks can be had."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.with_suffix(".lock").open("w"))
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    own = inspect.getmodule(type(task))
+    code = hashlib.blake2b((inspect.getsource(own) if own is not None else "").encode(), digest_size=16)
+    return task.name, repr(task), task.version, code.hexdigest(), data.hexdigest()

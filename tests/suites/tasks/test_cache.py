@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.suites.tasks.keeping import file, kept
+from structgrad.suites.tasks.cache import file, kept
 
 
 def never() -> dict[str, Tensor]:
@@ -28,12 +28,12 @@ def test_what_was_trained_is_read_by_its_names() -> None:
     assert kept(("a", 1), lambda: state(0.1)) == state(0.1)
     assert kept(("a", 1), never) == state(0.1)
     assert kept(("a", 2), lambda: state(0.2)) == state(0.2)
-    assert [path.name for path in file(("a", 1)).parent.iterdir() if path.suffix != ".pt"] == []
+    assert [path.name for path in file(("a", 1)).parent.iterdir() if path.suffix not in (".pt", ".lock")] == []
 
 
 @pytest.mark.parametrize("content", [b"", b"not parameters", b"PK\x03\x04"])
 def test_what_cannot_be_read_is_trained(content: bytes) -> None:
-    file(("a",)).parent.mkdir()
+    file(("a",)).parent.mkdir(parents=True)
     file(("a",)).write_bytes(content)
     assert kept(("a",), lambda: state(0.3)) == state(0.3)
     assert kept(("a",), never) == state(0.3)
