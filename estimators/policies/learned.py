@@ -46,15 +46,13 @@ class StepLearned(StepScoreFunction):
     Example:
         >>> from structgrad.oracles import ShiftReduce
         >>> critic = torch.nn.Sequential(torch.nn.Flatten(-3), torch.nn.Linear(32, 16), torch.nn.Unflatten(-1, (4, 4)))
-        >>> scores, generator = torch.zeros(8, 4, 4, 2, requires_grad=True), torch.Generator().manual_seed(0)
-        >>> optimiser = torch.optim.Adam([scores, *critic.parameters()], lr=0.1)
-        >>> estimator, loss = StepLearned(critic, num_samples=4), lambda z: 3 - z[..., 2, 2, 1]
+        >>> from structgrad.estimators import StructuredLayer, train_step
+        >>> scores = torch.zeros(8, 4, 4, 2, requires_grad=True)
+        >>> layer = StructuredLayer(ShiftReduce("local"), StepLearned(critic, num_samples=4))
+        >>> optimiser = torch.optim.Adam([scores, *layer.parameters()], lr=0.1)
         >>> for _ in range(100):
-        ...     optimiser.zero_grad()
-        ...     surrogate = estimator.surrogate(loss, ShiftReduce("local"), scores, generator=generator)
-        ...     surrogate.mean().backward()
-        ...     optimiser.step()
-        >>> bool(surrogate.mean() < 2.1), bool((critic(scores)[:, 2, 2] - 2 < 0.2).all())
+        ...     values = train_step(layer, optimiser, lambda: scores, lambda z: 3 - z[..., 2, 2, 1])
+        >>> bool(values.mean() < 2.1), bool((critic(scores)[:, 2, 2] - 2 < 0.2).all())
         (True, True)
     """
 

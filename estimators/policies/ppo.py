@@ -23,7 +23,7 @@ class StepPPO(ClippedUpdates[PolicyOracle]):
     R > 0, or more likely where R < 0. The estimate is the mean of ``inner_steps`` gradients: the first at the scores, which is
     `step_reinforce` exactly, the others after steps of size ``step_size`` down the gradients before. Biased after the first.
 
-    To train a model, draw with `rollout` and take the inner steps on `inner_objective` in the model's parameters, as the example does.
+    A model is trained by `train_step`, which takes the inner steps in its parameters; by hand, `rollout` and `inner_objective` do.
 
     Cost: N samples and loss values; per inner step one pass for the probabilities of the actions and its gradient.
 
@@ -41,14 +41,12 @@ class StepPPO(ClippedUpdates[PolicyOracle]):
     Example:
         >>> from structgrad.oracles import ShiftReduce
         >>> left_branching = lambda z: -z[..., 2, 2, 1]
-        >>> scores, generator = torch.zeros(4, 4, 2, requires_grad=True), torch.Generator().manual_seed(0)
-        >>> ppo, optimiser = StepPPO(value=-0.5, num_samples=8), torch.optim.SGD([scores], lr=0.5)
-        >>> for _ in range(20):
-        ...     rollout = ppo.rollout(left_branching, ShiftReduce("local"), scores, generator=generator)
-        ...     for _ in range(5):
-        ...         optimiser.zero_grad()
-        ...         ppo.inner_objective(rollout, ShiftReduce("local"), scores).backward()
-        ...         optimiser.step()
+        >>> from structgrad.estimators import StructuredLayer, train_step
+        >>> scores = torch.zeros(4, 4, 2, requires_grad=True)
+        >>> layer = StructuredLayer(ShiftReduce("local"), StepPPO(value=-0.5, num_samples=8))
+        >>> optimiser = torch.optim.SGD([scores], lr=0.5)
+        >>> for _ in range(30):
+        ...     values = train_step(layer, optimiser, lambda: scores, left_branching)
         >>> bool(scores[2, 2, 1] > scores[2, 2, 0] + 2)
         True
     """

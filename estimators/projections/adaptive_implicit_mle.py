@@ -55,11 +55,11 @@ class AdaptiveImplicitMLE(PathwiseEstimator[Oracle]):
         >>> from structgrad.oracles import Categorical
         >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
         >>> scores = torch.tensor([0.3, -0.2, 0.5])
-        >>> estimator, generator = AdaptiveImplicitMLE(beta=0.0, step_size=0.05), torch.Generator().manual_seed(0)
+        >>> from structgrad.estimators import StructuredLayer
+        >>> layer = StructuredLayer(Categorical(), AdaptiveImplicitMLE(beta=0.0, step_size=0.05))
         >>> for _ in range(200):
-        ...     estimates = estimator.gradient(loss, Categorical(), scores.expand(64, 3), generator=generator)
-        ...     estimator = estimator.observed(estimates=estimates)
-        >>> round(float((estimates != 0).sum(-1).float().mean()))
+        ...     layer.surrogate(loss, scores.requires_grad_().expand(64, 3)).sum().backward()
+        >>> round(layer.estimator.nonzeros)
         1
     """
 

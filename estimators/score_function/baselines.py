@@ -100,11 +100,11 @@ class RunningMeanBaseline(Baseline):
         >>> from structgrad.oracles import Categorical
         >>> loss = lambda z: z @ torch.tensor([1.0, -0.5, 2.0])
         >>> scores = torch.tensor([0.3, -0.2, 0.5])
-        >>> estimator, generator = RunningMeanBaseline(), torch.Generator().manual_seed(0)
+        >>> from structgrad.estimators import StructuredLayer
+        >>> layer = StructuredLayer(Categorical(), RunningMeanBaseline())
         >>> for _ in range(200):
-        ...     surrogate = estimator.surrogate(loss, Categorical(), scores, generator=generator)
-        ...     estimator = estimator.observed(surrogate)
-        >>> 0.5 < estimator.mean < 2.0  # the expected loss is 1.11
+        ...     layer.surrogate(loss, scores.requires_grad_()).backward()
+        >>> 0.5 < layer.estimator.mean < 2.0  # the expected loss is 1.11
         True
     """
 

@@ -48,14 +48,12 @@ class LearnedBaseline(Estimator[SamplingOracle]):
 
     Example:
         >>> from structgrad.oracles import Categorical
-        >>> scores, targets = torch.zeros(20, 3), torch.arange(20.0)
-        >>> module = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0))
-        >>> estimator, generator = LearnedBaseline(module), torch.Generator().manual_seed(0)
-        >>> optimiser = torch.optim.Adam(module.parameters(), lr=0.5)
+        >>> from structgrad.estimators import StructuredLayer, train_step
+        >>> scores, module = torch.zeros(20, 3), torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0))
+        >>> layer = StructuredLayer(Categorical(), LearnedBaseline(module))
+        >>> optimiser = torch.optim.Adam(layer.parameters(), lr=0.5)
         >>> for _ in range(200):
-        ...     optimiser.zero_grad()
-        ...     estimator.surrogate(lambda z: z[..., 0] + 9, Categorical(), scores, generator=generator).mean().backward()
-        ...     optimiser.step()
+        ...     values = train_step(layer, optimiser, lambda: scores, lambda z: z[..., 0] + 9)
         >>> 9 < float(module(scores).mean().detach()) < 10  # the expected loss is 9 1/3
         True
     """

@@ -108,8 +108,8 @@ class ProximalPolicy(ClippedUpdates[SamplingOracle]):
 
     As an estimator: samples are drawn at θ, k steps ``θ_{t+1} = θ_t − η g_t`` go over them, and ``ĝ = (1/k) Σ g_t`` is what these steps
     moved the scores by, per step and learning rate. The first g is REINFORCE with a constant baseline, which is unbiased; the later ones
-    look at the samples again, and are biased. To train a model, use `rollout` and `inner_objective`, and take the inner steps in the
-    parameters of the model, as the example does.
+    look at the samples again, and are biased. A model is trained by `train_step`, which takes the inner steps in its parameters; by hand,
+    `rollout` and `inner_objective` do.
 
     Cost: N samples, N loss values; the log-partition and its gradient in every inner step.
 
@@ -128,14 +128,11 @@ class ProximalPolicy(ClippedUpdates[SamplingOracle]):
         >>> from structgrad.oracles import Subset
         >>> oracle, target = Subset(2), torch.tensor([1.0, 0.0, 0.0, 1.0])
         >>> loss = lambda z: (z - target).square().sum(-1)
-        >>> scores, generator = torch.zeros(8, 4, requires_grad=True), torch.Generator().manual_seed(0)
-        >>> estimator, optimiser = ProximalPolicy(value=2.0), torch.optim.SGD([scores], lr=0.3)
+        >>> from structgrad.estimators import StructuredLayer, train_step
+        >>> scores, layer = torch.zeros(8, 4, requires_grad=True), StructuredLayer(oracle, ProximalPolicy(value=2.0))
+        >>> optimiser = torch.optim.SGD([scores], lr=2.4)
         >>> for _ in range(30):
-        ...     rollout = estimator.rollout(loss, oracle, scores, generator=generator)
-        ...     for _ in range(4):
-        ...         optimiser.zero_grad()
-        ...         estimator.inner_objective(rollout, oracle, scores).sum().backward()
-        ...         optimiser.step()
+        ...     values = train_step(layer, optimiser, lambda: scores, loss)
         >>> loss(oracle.argmax(scores)).max()
         tensor(0.)
     """

@@ -41,15 +41,11 @@ class NormalisedRewards(ScoreFunction):
 
     Example:
         >>> from structgrad.oracles import Categorical
-        >>> scores, generator = torch.zeros(3, requires_grad=True), torch.Generator().manual_seed(0)
-        >>> estimator, optimiser = NormalisedRewards(), torch.optim.SGD([scores], lr=0.5)
+        >>> from structgrad.estimators import StructuredLayer, train_step
+        >>> scores, layer = torch.zeros(3, requires_grad=True), StructuredLayer(Categorical(), NormalisedRewards())
+        >>> optimiser = torch.optim.SGD([scores], lr=0.5)
         >>> for _ in range(300):  # losses of 1000, 0 and 2000
-        ...     optimiser.zero_grad()
-        ...     loss = lambda z: z @ torch.tensor([1e3, 0.0, 2e3])
-        ...     surrogate = estimator.surrogate(loss, Categorical(), scores, generator=generator)
-        ...     surrogate.backward()
-        ...     optimiser.step()
-        ...     estimator = estimator.observed(surrogate)
+        ...     values = train_step(layer, optimiser, lambda: scores, lambda z: z @ torch.tensor([1e3, 0.0, 2e3]))
         >>> scores.argmax()
         tensor(1)
     """
