@@ -150,6 +150,7 @@ class ItemLoss:
         self.call, self.at = loss, -event_ndim - 1
         self.name, self.differentiable, self.inside_hull = loss.name, loss.differentiable, loss.inside_hull
         self.vertex_degree, self.extension, self.offset = loss.vertex_degree, loss.extension, loss.offset
+        self.gold = None if loss.gold is None else loss.gold[0]
 
     def __call__(self, structure: Tensor) -> Tensor:
         found: Tensor = self.call(structure.unsqueeze(self.at))

@@ -341,7 +341,9 @@ class _Together(_Side):
             at = structure.ndim - self.task.oracle.event_ndim - 2
             return self._map(lambda model, batch, z: self.task.loss(model, batch)(z), structure, at)
 
-        return replace(self._declared[0], call=call)
+        declared = self._declared[0]
+        gold = None if declared.gold is None else self._map(lambda model, batch: self.task.loss(model, batch).gold)
+        return replace(declared, call=call, gold=gold)
 
     def regulariser(self) -> Callable[[Tensor], Tensor] | None:
         if not self._declared[1]:

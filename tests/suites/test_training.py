@@ -170,3 +170,21 @@ def test_every_seed_has_the_data_that_it_sees():
         [alone] = train_all(task, make_estimator("structured_attention"), [job])
         for one, other in zip(found.model.parameters(), alone.model.parameters(), strict=True):
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+@dataclass(frozen=True)
+class Told(Clusters):
+    """Clusters whose loss holds the true ones."""
+
+    def loss(self, model, batch):
+        return replace(super().loss(model, batch), gold=batch.gold)
+
+
+def test_true_structures_are_those_of_the_batch_of_every_seed():
+    task = Told(clusters=3, features=4, train=200, heldout=100, steps=20)
+    side = Training(task, make_estimator("ste"), [Job(0, 0.05), Job(1, 0.05)]).side
+    for _ in range(2):
+        items = [torch.randperm(200)[:128] for _ in range(2)]
+        side.show(items)
+        gold = side.loss().gold
+        assert all(torch.equal(gold[i], task.batch("train", items[i]).gold) for i in range(2))
