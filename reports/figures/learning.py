@@ -17,6 +17,7 @@ from .. import tables
 from .drawing import Drawing, Kind
 from .facets import Sheet, facets, strips
 from .panel import DASHED, DOTTED, Axis, Panel
+from .scale import Scale
 from .styles import Style, styles
 
 STEPS = Kind(
@@ -170,7 +171,8 @@ def foretold(material: LearningMaterial, task: str, stage: str) -> Drawing | Non
     for panel, name in zip(sheet.panels, names, strict=True):
         panel.title = _spearmans(one, name, stage)
         panel.x.label = PREDICTORS[name][0].removeprefix("− ")
-        _marks(panel, one, (one.predictor(name, stage)[0], one.outcome("accuracy")[0]), lambda other: _by_objective(other, marks))
+        sides = (one.predictor(name, stage)[0], one.outcome("accuracy")[0])
+        _marks(panel, one, sides, lambda other: _by_objective(other, marks), Scale.of(_middles(sides[0])) if _is_error(name) else None)
     for panel in sheet.panels[:: sheet.columns]:
         panel.y.label = "final accuracy"
     kind = replace(FORETOLD, title=f"{FORETOLD.title}: {task}, {stage}")
@@ -205,21 +207,36 @@ def _by_objective(one: Contender, marks: dict[str, Style]) -> Style:
     return replace(marks[one.objective], fill="none" if one.deterministic else "full")
 
 
-def _marks(panel: Panel, one: Study, sides: tuple[np.ndarray, np.ndarray], look: Callable[[Contender], Style]) -> None:
-    """Estimators at means over seeds, with bars of 95 % intervals."""
+def _is_error(predictor: str) -> bool:
+    """Whether a predictor has a heavy tail to the right, and 0 for the best."""
+    return predictor.endswith(("bias", "variance", "mse"))
+
+
+def _middles(values: np.ndarray) -> list[float]:
+    return [found.value for found in map(mean, values) if found.value is not None]
+
+
+def _marks(
+    panel: Panel, one: Study, sides: tuple[np.ndarray, np.ndarray], look: Callable[[Contender], Style], scale: Scale | None = None
+) -> None:
+    """Estimators at means over seeds, with bars of 95 % intervals; the axis across is logarithmic where it has a scale."""
     ends: tuple[list[float], list[float]] = ([], [])
     for place, contender in enumerate(one.contenders):
         x, y = (mean(side[place]) for side in sides)
         if x.value is None or y.value is None:
             continue
-        style = look(contender)
+        style, across = look(contender), x.value if scale is None else scale.place(x.value)
         if y.low is not None and y.high is not None:
-            panel.line([x.value] * 2, [y.low, y.high], style.colour, opacity=0.5)
-        panel.mark(x.value, y.value, style, 0.9)
+            panel.line([across] * 2, [y.low, y.high], style.colour, opacity=0.5)
+            ends[1].extend((y.low, y.high))
+        panel.mark(across, y.value, style, 0.9)
         for found, end in zip((x, y), ends, strict=True):
             end.append(found.value or 0.0)
-    for axis, values in zip((panel.x, panel.y), ends, strict=True):
-        _even(axis, values)
+    _even(panel.y, ends[1])
+    if scale is None:
+        _even(panel.x, ends[0])
+    else:
+        scale.dress(panel, "x")
 
 
 def times_to_target(material: LearningMaterial) -> Drawing | None:

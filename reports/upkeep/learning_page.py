@@ -134,6 +134,7 @@ class Known:
 
     @property
     def study(self) -> Study:
+        """Of the run."""
         return self.learning.material.study
 
 

@@ -68,7 +68,9 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
         {'toy': 1.0}
     """
     known = (np.isfinite(predictor) & np.isfinite(outcome)).any(-1)
+    enough = known.sum(-1) >= FEWEST
     whole = _correlations(predictor, outcome, np.ones((1, predictor.shape[1])), np.ones((1, predictor.shape[2])))[:, 0]
+    whole = np.where(enough, whole, np.nan)
     within = {task: float(value) for task, value in zip(tasks, whole, strict=True) if np.isfinite(value)}
     used = [idea for idea, any_task in zip(ideas, known[np.isfinite(whole)].any(0), strict=True) if any_task]
     found = Association(Interval(None), within, len(used), len(set(used)))
@@ -82,6 +84,7 @@ def associate(tasks: Sequence[str], predictor: Array, outcome: Array, ideas: Seq
     if found.ideas < FEWEST:
         note = f"no interval: {found.ideas} ideas behind {found.estimators} estimators; expected at least {FEWEST}"
         return Association(Interval(value), within, found.estimators, found.ideas, note)
+    predictor = np.where(np.isfinite(whole)[:, None, None], predictor, np.nan)
     drawn = _drawn(predictor, outcome, ideas, RESAMPLES if resamples is None else resamples)
     half = float(scipy.special.stdtrit(found.ideas - 1, (1 + LEVEL) / 2) * np.arctanh(np.clip(drawn, -_LARGEST, _LARGEST)).std(ddof=1))
     middle = float(np.arctanh(np.clip(value, -_LARGEST, _LARGEST)))
@@ -112,7 +115,7 @@ def _correlations(predictor: Array, outcome: Array, times: Array, seeds: Array) 
     for task, (first, second) in enumerate(zip(predictor, outcome, strict=True)):
         x, y = _over_seeds(first, seeds), _over_seeds(second, seeds)
         weights = np.where(np.isfinite(x) & np.isfinite(y), times, 0.0)
-        enough = (weights > 0).sum(1) >= FEWEST
+        enough = (weights > 0).sum(1) >= 2  # fewer than `FEWEST`: what a resample has not drawn is part of the uncertainty
         if enough.any():
             drawn = weights[enough]
             first_ranks, second_ranks = (_ranks(np.broadcast_to(values, times.shape)[enough], drawn) for values in (x, y))

@@ -105,6 +105,7 @@ class Survival:
 
     @property
     def median(self) -> float | None:
+        """When half of the runs have come to the target; None where fewer do."""
         below = np.flatnonzero(self.share <= 0.5)
         return float(self.times[below[0]]) if len(below) else None
 
