@@ -65,22 +65,7 @@ def _path(task: Task, estimator: Estimator[Any], seed: int) -> dict[str, dict[st
 
 
 def _kept(task: Task, names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
-<<<<<<< HEAD:suites/tasks/references.py
     return kept((*_depends(task), *names), compute)
-=======
-    """What is computed, from the cache where it is there; one process computes it, and others wait for that."""
-    digest = hashlib.blake2b(repr((*_depends(task), *names)).encode(), digest_size=16).hexdigest()
-    path = cache_folder() / f"{task.name}-{digest}.pt"
-    with _turn(path):
-        with contextlib.suppress(FileNotFoundError, RuntimeError, EOFError, pickle.UnpicklingError):
-            found: _T = torch.load(path, weights_only=True)
-            return found
-        with _one_thread():
-            computed = compute()
-        with contextlib.suppress(OSError):  # a folder that cannot be written costs time alone
-            write_whole(path, computed)
-        return computed
->>>>>>> d5631fd (suites: compute what is kept on one thread, as workers do):suites/tasks/kept.py
 
 
 def _depends(task: Task) -> tuple[object, ...]:
@@ -89,34 +74,6 @@ def _depends(task: Task) -> tuple[object, ...]:
     data = hashlib.blake2b(digest_size=16)
     for part in (*batch.inputs, batch.labels):
         data.update(part.detach().cpu().contiguous().numpy().tobytes())
-<<<<<<< HEAD:suites/tasks/references.py
     own = inspect.getmodule(type(task))
     code = hashlib.blake2b((inspect.getsource(own) if own is not None else "").encode(), digest_size=16)
     return task.name, repr(task), task.version, code.hexdigest(), data.hexdigest()
-=======
-    code = hashlib.blake2b("".join(map(inspect.getsource, (inspect.getmodule(type(task)) or training, training))).encode(), digest_size=16)
-    return repr(task), task.version, code.hexdigest(), data.hexdigest(), torch.__version__
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """As workers compute: sums over several threads are rounded by their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """The lock of a file of the cache, where locks can be had."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.with_suffix(".lock").open("w"))
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
->>>>>>> d5631fd (suites: compute what is kept on one thread, as workers do):suites/tasks/kept.py

@@ -171,6 +171,6 @@ def test_what_is_kept_is_computed_on_one_thread(monkeypatch):
     monkeypatch.setattr(kept, "_path", lambda task, estimator, seed: seen.append(torch.get_num_threads()) or {"init": {}})
     torch.set_num_threads(2)
     with pytest.raises(RuntimeError, match="Missing key"):
-        kept.learnt_model(TASK, ExactMarginalisation(), 99, "init")
+        references.learnt_model(TASK, ExactMarginalisation(), 99, "init")
     assert (seen, torch.get_num_threads()) == ([1], 2)
     torch.set_num_threads(before)
