@@ -342,7 +342,7 @@ class _Together(_Side):
             return self._map(lambda model, batch, z: self.task.loss(model, batch)(z), structure, at)
 
         declared = self._declared[0]
-        gold = None if declared.gold is None else self._map(lambda model, batch: self.task.loss(model, batch).gold)
+        gold = None if declared.gold is None else self._map(lambda model, batch: self.task.loss(model, batch).gold)  # type: ignore[arg-type, return-value]
         return replace(declared, call=call, gold=gold)
 
     def regulariser(self) -> Callable[[Tensor], Tensor] | None:
