@@ -254,19 +254,9 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         if not all(ASKED[name][0](value) for name, value in given.items() if name in ASKED):
             check_call(self.name, **{name: value for name, value in given.items() if name in ASKED})
         oracle, scores = given["oracle"], given["scores"]
-        event = scores.shape[scores.ndim - oracle.event_ndim :]
-        # Training asks for one oracle and one shape, again and again.
-        served, shape = vars(self).get("_served", (None, None))
-        if served is oracle and shape == event:
-            return
-        reason = self.incompatibility(oracle, tuple(event))
+        reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
         if reason is not None:
             raise ValueError(f"{reason}; choose another pair")
-        vars(self)["_served"] = (oracle, event)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The options, without what was last served."""
-        return {name: value for name, value in vars(self).items() if name != "_served"}
 
     def _out_of_reach(self, oracle: Oracle, event_shape: tuple[int, ...]) -> str | None:
         """Why the sums over structures that it needs cannot be had of scores of this shape, in the words of the oracle."""

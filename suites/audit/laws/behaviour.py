@@ -67,7 +67,7 @@ def _seeds(estimator: Estimator[Any], structure: Structure, where: tuple[AuditLo
 def _state(structure: Structure, changed: str, odd: list[int], *, stale: bool) -> Check:
     if changed:
         detail = f"a call changed {changed}"
-        cause = "state that a call updates in place; return a new estimator instead, as `updated` of reinforce_running_mean does"
+        cause = "state that a call updates in place; return a new estimator instead, as `observed` of reinforce_running_mean does"
         return Check("state", structure.name, "violated", detail, cause)
     if odd:
         calls = f"call{'s' if len(odd) > 1 else ''} {', '.join(map(str, odd))} of {len(_SAME) + 1}"
