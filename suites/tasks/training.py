@@ -341,8 +341,13 @@ class _Together(_Side):
             at = structure.ndim - self.task.oracle.event_ndim - 2
             return self._map(lambda model, batch, z: self.task.loss(model, batch)(z), structure, at)
 
+        def true(model: LatentModel, batch: Batch) -> Tensor:
+            gold = self.task.loss(model, batch).gold
+            assert gold is not None
+            return gold
+
         declared = self._declared[0]
-        gold = None if declared.gold is None else self._map(lambda model, batch: self.task.loss(model, batch).gold)  # type: ignore[arg-type, return-value]
+        gold = None if declared.gold is None else self._map(true)
         return replace(declared, call=call, gold=gold)
 
     def regulariser(self) -> Callable[[Tensor], Tensor] | None:
