@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import functools
 import itertools
@@ -37,8 +38,9 @@ class Matching(Task):
 
     A block is a run of words with one sure link each, and no other. It is there twice, as it was and with the English words in an order
     drawn at random. The encoder scores pairs of words by what they look like and how often they occur together, and does not know where
-    they stand; the decoder sees where the matched words stand, and no word. Structures are permutations; their quality is the share of
-    words matched as annotators did.
+    they stand; the decoder sees where the matched words stand, and no word. It has learnt beforehand to tell places in order from places
+    drawn at random: without that, an encoder may just as well learn to match what does not belong together. Structures are permutations;
+    their quality is the share of words matched as annotators did.
 
     Args:
         longest: words of a block, of 4 at least. ``hidden``: units of encoder and decoder.
@@ -68,7 +70,7 @@ class Matching(Task):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder = nn.Sequential(nn.Linear(FEATURES, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1), nn.Flatten(-2))
-            return LatentModel(encoder, Order(self.hidden))
+        return LatentModel(encoder, copy.deepcopy(_sorter(self.hidden, self.longest, seed)))
 
     def batch(self, split: Split, items: Tensor) -> Batch:
         blocks = _blocks(self)[split]
@@ -125,6 +127,27 @@ class Order(nn.Module):
         inside = torch.arange(1, z.shape[-1]) < lengths.unsqueeze(-1)
         logits: Tensor = (self.of_step(places.diff(dim=-1).unsqueeze(-1)) * inside).sum(-1) / (lengths - 1)
         return logits
+
+
+@functools.lru_cache(maxsize=16)
+def _sorter(hidden: int, longest: int, seed: int) -> Order:
+    """A decoder that tells matchings in order from others, by examples without words."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        order = Order(hidden)
+    optimiser = torch.optim.Adam(order.parameters(), lr=0.01)
+    place = torch.arange(longest)
+    for _ in range(200):
+        lengths = torch.randint(4, longest + 1, (64,), generator=generator)
+        shuffled = torch.arange(64) % 2 == 1
+        moved = shuffled.unsqueeze(-1) & (place < lengths.unsqueeze(-1))
+        keys = torch.where(moved, torch.rand(64, longest, generator=generator), place.float())
+        matching = nn.functional.one_hot(keys.argsort(-1), longest).float()
+        optimiser.zero_grad()
+        binary_cross_entropy_with_logits(order(lengths, matching), shuffled.float()).backward()
+        optimiser.step()
+    return order
 
 
 class Blocks(NamedTuple):
