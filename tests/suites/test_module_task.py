@@ -66,6 +66,8 @@ def test_splits_share_no_item():
     seen = [task.batch(split, torch.arange(task.size(split))).inputs[0][:, 0].tolist() for split in ("train", "validation", "test")]
     assert [len(items) for items in seen] == [300, 100, 100]
     assert len({item for items in seen for item in items}) == 500
+    again = own(torch.arange(500.0).unsqueeze(1).expand(-1, 4).contiguous(), Y)
+    assert again.batch("train", torch.arange(300)).inputs[0][:, 0].tolist() == seen[0]
 
 
 def test_several_inputs_reach_both_modules():
