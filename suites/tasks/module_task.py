@@ -68,10 +68,12 @@ class ModuleTask(Task):
 
     @property
     def name(self) -> str:  # type: ignore[override]
+        """As it is called."""
         return self.called
 
     @property
     def structured(self) -> str:  # type: ignore[override]
+        """What is said of structures, where the true ones are known."""
         return "" if self._tensors[2] is None else "share of the parts of the true structure that are found"
 
     @property
