@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..score_folders import DATA_FOLDERS, default_data
 from .facts import InstanceFacts, instance_facts
 from .items import STAGES
-from .learning import TASK_PROBLEMS, TaskProblem, comes_from_task, is_task, kinds_of
+from .learning import TASK_PROBLEMS, TaskProblem, comes_from_task, is_task, kinds_of, task_names
 from .losses import LOSSES, make_loss
 from .named import BUILT_IN_PROBLEMS, PROBLEMS, REAL_PROBLEMS, available, from_file, load, stages_of
 from .offset import Offset
@@ -39,4 +39,5 @@ __all__ = [
     "make_loss",
     "sized_name",
     "stages_of",
+    "task_names",
 ]

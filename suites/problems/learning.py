@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +74,21 @@ def learner_of(name: str, task: Task) -> Estimator[Any]:
 def comes_from_task(name: str) -> bool:
     """Whether a problem is a task, or comes from learning one."""
     return name.startswith((TASK, LEARNT))
+
+
+def task_names(pattern: str) -> list[str]:
+    """The problems that a pattern means, such as ``task:listops*``: tasks that can be had here, or the one that is named.
+
+    Raises:
+        ValueError: one that is named and unknown, or cannot be had here; a pattern that matches nothing.
+    """
+    if not glob.has_magic(pattern.partition("[")[0]):
+        _task(pattern)
+        return [pattern]
+    matched = fnmatch.filter(TASK_PROBLEMS, pattern)
+    if not matched:
+        raise ValueError(unknown(pattern, TASK_PROBLEMS, "problem"))
+    return [name for name in matched if make_task(name.partition(":")[2]).unavailable() is None]
 
 
 def stages_of_task(name: str) -> tuple[str, ...]:

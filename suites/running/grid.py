@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from ...estimators import AVAILABLE_ESTIMATORS, ESTIMATORS, make_estimator
+from ...estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVISED, make_estimator
 from ...estimators.base import Estimator
 from ...oracles import plugins
 from ...oracles.registry import unknown
@@ -123,9 +123,10 @@ def estimator_names(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Registry names that match, and names with options or of the user's own classes as they are; each of them can be built."""
     names: list[str] = []
     for pattern in patterns or tuple(ESTIMATORS):
-        matched = fnmatch.filter(AVAILABLE_ESTIMATORS, pattern) if "[" not in pattern and ":" not in pattern else [pattern]
+        plain = "[" in pattern or ":" in pattern or pattern in SUPERVISED
+        matched = [pattern] if plain else fnmatch.filter(AVAILABLE_ESTIMATORS, pattern)
         if not matched:
-            raise ValueError(unknown(pattern, AVAILABLE_ESTIMATORS, "estimator"))
+            raise ValueError(unknown(pattern, CONTENDERS, "estimator"))
         names += [name for name in matched if name not in names]
     for name in names:
         make_estimator(name)

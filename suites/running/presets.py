@@ -208,7 +208,7 @@ def learning_plan(
 def _stages(preset: Preset, names: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the preset, which are stages of scores, and all of the tasks that are named."""
     tasks = [name for name in names if problems.comes_from_task(name)]
-    of_tasks = dict.fromkeys(stage for name in tasks for stage in problems.stages_of(name))
+    of_tasks = dict.fromkeys(stage for pattern in tasks for name in problems.task_names(pattern) for stage in problems.stages_of(name))
     of_scores = preset.stages if len(tasks) < len(names) or not names else ()
     return (*of_scores, *of_tasks) if preset.stages else ()
 

@@ -48,9 +48,8 @@ def _names(plan: Plan) -> list[str]:
 
 
 def _named(pattern: str, at_hand: Iterable[str]) -> list[str]:
-    if problems.comes_from_task(pattern) and (pattern in problems.PROBLEMS or not glob.has_magic(pattern.partition("[")[0])):
-        problems.stages_of(pattern)
-        return [pattern]
+    if problems.comes_from_task(pattern):
+        return problems.task_names(pattern)
     if problems.is_sized(pattern):
         return [problems.sized_name(pattern)]
     return matching((pattern,), at_hand if glob.has_magic(pattern) else problems.PROBLEMS, "problem")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from structgrad.estimators import make_estimator
+from structgrad.suites import problems
 from structgrad.suites.base import METRICS
 from structgrad.suites.measures import learning as module
 from structgrad.suites.measures.learning import FIRST_TUNING_SEED, OPTIONS, Learning, to_target
@@ -210,3 +211,17 @@ def test_a_cell_goes_on_from_what_it_has_trained(tmp_path, monkeypatch):
     first = list(Learning().findings(problem, {"rloo": make_estimator("rloo")}, kept_here))
     monkeypatch.setattr(training.Training, "_advance", lambda self: pytest.fail("trained again"))
     assert list(Learning().findings(problem, {"rloo": make_estimator("rloo")}, kept_here)) == first
+
+
+def test_tasks_are_named_by_patterns_too():
+    names = problems.task_names("task:cl*")
+    assert names == ["task:clusters"]
+    assert problems.task_names("task:clusters[steps=20]") == ["task:clusters[steps=20]"]
+    with pytest.raises(ValueError, match=r"got the unknown problem 'task:zz\*'"):
+        problems.task_names("task:zz*")
+
+
+def test_training_that_is_told_structures_is_planned_where_a_loss_holds_them():
+    found = grid(Plan(suites=("learning",), problems=(NAME,), estimators=("crf", "ste"), instances=1))
+    assert [cell.estimators for cell in found.cells] == [("ste",)]
+    assert [row.reason for row in found.skips] == ["crf needs true structures, and the loss cross_entropy holds none"]
