@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
@@ -151,7 +150,7 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
 AVAILABLE_ESTIMATORS = plugins.Catalogue(ESTIMATORS, "estimator", Estimator)
 """`ESTIMATORS` and those of plugins."""
 
-CONTENDERS: Mapping[str, type[Estimator[Any]]] = ChainMap(AVAILABLE_ESTIMATORS, SUPERVISED)  # type: ignore[arg-type]
+CONTENDERS: Mapping[str, type[Estimator[Any]]] = plugins.Catalogue({**ESTIMATORS, **SUPERVISED}, "estimator", Estimator)
 """Everything that `make_estimator` knows: these, and training that is told true structures."""
 
 __all__ = [

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 
-from ...estimators import ESTIMATORS
-
 OWN = "own"
 """The idea of a user's own estimator, which nobody knows, is its own name behind this."""
 
@@ -43,5 +41,7 @@ def idea_of(family: str) -> str:
         >>> [idea_of(name) for name in ("rloo", "arm", "ste", "gumbel_rao", "spigot_ce", "imle", "sparsemap")]
         ['score function', 'score function', 'straight-through', 'Gumbel', 'SPIGOT', 'implicit differentiation', 'sparse support']
     """
+    from ...estimators import ESTIMATORS  # a page without learning has no use for torch
+
     place = ESTIMATORS[family].__module__.partition(".estimators.")[2] if family in ESTIMATORS else ""
     return _IDEAS.get(place) or _IDEAS.get(place.partition(".")[0]) or f"{OWN}: {family}"

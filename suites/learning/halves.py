@@ -7,8 +7,6 @@ import hashlib
 from collections.abc import Iterable
 from typing import Literal
 
-from ...estimators import ESTIMATORS
-from ..tasks import TASKS
 from .families import idea_of
 
 Half = Literal["choice", "confirmation"]
@@ -22,12 +20,16 @@ def half_of_task(task: str) -> Half:
         >>> half_of_task("clusters") in HALVES
         True
     """
+    from ..tasks import TASKS  # a page without learning has no use for torch
+
     return _alternating(task, TASKS)
 
 
 @functools.cache
 def half_of_estimator(family: str) -> Half:
     """Every second family of an idea, so that both halves hold all ideas; options of one family stay together."""
+    from ...estimators import ESTIMATORS
+
     return _alternating(family, (name for name in ESTIMATORS if idea_of(name) == idea_of(family)))
 
 

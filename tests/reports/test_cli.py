@@ -140,7 +140,7 @@ def test_list_refuses_an_unknown_kind_or_pattern() -> None:
     assert call("list", "subset").stdout == call("list", "*subset*").stdout != ""
     assert set(json.loads(call("list", "subset", "--json").stdout)) >= {"oracles", "problems"}
     assert refused("list", "estimator") == "error: `list` got 'estimator'; did you mean estimators?\n"
-    assert refused("list", "zzz").startswith("error: `list` got 'zzz'; expected one of estimators, oracles")
+    assert refused("list", "zzz").startswith("error: `list` got 'zzz'; expected one of estimators, supervised, oracles")
     expected = "error: `list` got the pattern 'reinforze', which matches nothing; did you mean reinforce"
     assert refused("list", "estimators", "reinforze").startswith(expected)
 

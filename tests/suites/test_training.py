@@ -28,7 +28,7 @@ batch, calls = Clusters.batch, []
 
 def deadly(self, split, items):
     calls.extend([split] if split == "train" else [])
-    if len(calls) == 14:  # one of them for the shape of an item
+    if len(calls) == 13:
         os.kill(os.getpid(), signal.SIGKILL)
     return batch(self, split, items)
 

@@ -94,7 +94,7 @@ def test_a_class_of_ones_own() -> None:
         ("rlo", "`describe` got the unknown name 'rlo'; did you mean rloo or rho? `structgrad list` shows what there is"),
         ("rlo[num_samples=2]", "`describe` got the unknown name 'rlo[num_samples=2]'; did you mean rloo"),
         ("Subset", "`describe` got the unknown name 'Subset'; did you mean subset or"),
-        ("nothing", "`describe` got the unknown name 'nothing'; `structgrad list` shows what there is"),
+        ("qqqq", "`describe` got the unknown name 'qqqq'; `structgrad list` shows what there is"),
         ("", "`describe` got the unknown name ''; `structgrad list` shows what there is"),
         ("relative_mze", "did you mean relative_mse"),
         ("zzzzz", "`describe` got the unknown name 'zzzzz'; `structgrad list` shows what there is"),
