@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
@@ -147,10 +148,10 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "top_k_sparsemax": TopKSparsemax,
 }
 
-AVAILABLE_ESTIMATORS = plugins.Catalogue(ESTIMATORS, "estimator", Estimator)
+AVAILABLE_ESTIMATORS = plugins.Catalogue(ESTIMATORS, "estimator", Estimator, SUPERVISED)
 """`ESTIMATORS` and those of plugins."""
 
-CONTENDERS: Mapping[str, type[Estimator[Any]]] = plugins.Catalogue({**ESTIMATORS, **SUPERVISED}, "estimator", Estimator)
+CONTENDERS: Mapping[str, type[Estimator[Any]]] = ChainMap(SUPERVISED, AVAILABLE_ESTIMATORS)  # type: ignore[arg-type]
 """Everything that `make_estimator` knows: these, and training that is told true structures."""
 
 __all__ = [

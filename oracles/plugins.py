@@ -11,7 +11,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +31,7 @@ class Catalogue(Mapping[str, Any]):
         builtin: by name; plugins cannot take their names.
         kind: ``estimator`` or ``oracle``.
         base: what the classes of a file are subclasses of.
+        reserved: names that plugins cannot take either.
 
     Example:
         >>> catalogue = Catalogue({"int": int}, "number", float)
@@ -38,8 +39,9 @@ class Catalogue(Mapping[str, Any]):
         (['int'], None)
     """
 
-    def __init__(self, builtin: Mapping[str, Any], kind: str, base: type) -> None:
+    def __init__(self, builtin: Mapping[str, Any], kind: str, base: type, reserved: Iterable[str] = ()) -> None:
         self.builtin, self.kind, self.base = builtin, kind, base
+        self.reserved = frozenset(reserved)
         _catalogues.append(self)
 
     def __getitem__(self, name: str) -> Any:
@@ -62,7 +64,9 @@ class Catalogue(Mapping[str, Any]):
 
     def points(self) -> tuple[importlib.metadata.EntryPoint, ...]:
         """The entry points whose names are free, not loaded."""
-        return tuple(point for point in entry_points(f"{GROUP}{self.kind}s") if point.name not in self.builtin)
+        return tuple(
+            point for point in entry_points(f"{GROUP}{self.kind}s") if point.name not in self.builtin and point.name not in self.reserved
+        )
 
     def _classes(self, path: str) -> dict[str, type]:
         module = file_module(path)
@@ -73,7 +77,7 @@ class Catalogue(Mapping[str, Any]):
             if issubclass(kind, self.base) and not inspect.isabstract(kind) and "name" in vars(kind)
         }
         for name, kind in found.items():
-            if name in self.builtin:
+            if name in self.builtin or name in self.reserved:
                 raise ValueError(f"{path}: {kind.__name__} calls itself {name!r}, which is taken; give it a name of its own")
         return found
 
@@ -130,7 +134,7 @@ def plugins() -> list[Plugin]:
 
 
 def _problem(catalogue: Catalogue, point: importlib.metadata.EntryPoint) -> str:
-    if point.name in catalogue.builtin:
+    if point.name in catalogue.builtin or point.name in catalogue.reserved:
         return f"the plugin {point.name!r} is not used: a built-in {catalogue.kind} has this name"
     try:
         found = load(point, point.name)
