@@ -61,4 +61,6 @@ def make_task(name: str) -> Task:
     task = registry.build(plain, _Modules(), "task")
     if not isinstance(task, Task):
         raise ValueError(f"got {name!r}, a {type(task).__name__}; expected a task")
+    if not task.rates:
+        raise ValueError(f"`{task.name}` got rates=(); expected at least one learning rate")
     return task if encoder is None else with_encoder(task, registry.imported(encoder, "encoder"))

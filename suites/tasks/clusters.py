@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from ...oracles import Categorical
 from ...oracles.options import Count, NonNegative
-from .task import EVALUATED, Batch, LatentModel, Split, Task, TaskLoss
+from .task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import descend, fit
 
 PRETRAINED = 200
@@ -56,7 +56,7 @@ class Clusters(Task):
     auxiliary: NonNegative = 0.0
     labelled: Count = 200
     steps: Count = 500
-    rates: tuple[float, ...] = (0.005, 0.02, 0.05)
+    rates: Rates = (0.005, 0.02, 0.05)
     batch_size: Count = 128
 
     name: ClassVar[str] = "clusters"

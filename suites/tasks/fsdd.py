@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from ...estimators import make_estimator
 from ...oracles import Subset
+from ...oracles.options import Count
 from .real_data import absence, cross_entropy, present
-from .task import Batch, LatentModel, Split, Task, TaskLoss
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import fit, train
 
 SERIES = "timeseries/fsdd_mfcc13.npz"
@@ -37,15 +38,15 @@ class SpokenDigits(Task):
         fold: which split.
     """
 
-    segments: int = 12
-    chosen: int = 3
-    hidden: int = 32
-    tested: int = 5
-    validated: int = 3
+    segments: Count = 12
+    chosen: Count = 3
+    hidden: Count = 32
+    tested: Count = 5
+    validated: Count = 3
     fold: int = 0
-    steps: int = 400
-    rates: tuple[float, ...] = (0.003, 0.01, 0.03)
-    batch_size: int = 40
+    steps: Count = 400
+    rates: Rates = (0.003, 0.01, 0.03)
+    batch_size: Count = 40
 
     name: ClassVar[str] = "fsdd"
     summary: ClassVar[str] = "spoken digits by a few segments of a recording"

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ...oracles import Subset
-from .task import Batch, LatentModel, Split, Task, TaskLoss
+from ...oracles.options import Count
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import fit
 
 FEATURES, CHOSEN = 10, 5
@@ -39,12 +40,12 @@ class L2XSwitch(Task):
         4.1 (the published code copies features 1 to 4 over 5 to 8 instead of exchanging them; here features are independent).
     """
 
-    hidden: int = 64
-    train: int = 20_000
-    heldout: int = 4000
-    steps: int = 800
-    rates: tuple[float, ...] = (0.001, 0.003, 0.01)
-    batch_size: int = 128
+    hidden: Count = 64
+    train: Count = 20_000
+    heldout: Count = 4000
+    steps: Count = 800
+    rates: Rates = (0.001, 0.003, 0.01)
+    batch_size: Count = 128
 
     name: ClassVar[str] = "l2x_switch"
     summary: ClassVar[str] = "labels explained by five of ten features, which a switch exchanges"
@@ -140,7 +141,7 @@ class Explainable(NamedTuple):
 
 
 def _data(task: L2XSwitch, split: Split) -> Explainable:
-    return _drawn(replace(task, hidden=0, steps=0, rates=(), batch_size=1), split)
+    return _drawn(replace(task, hidden=1, steps=1, rates=(), batch_size=1), split)
 
 
 @functools.lru_cache(maxsize=12)

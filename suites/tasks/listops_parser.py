@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ...oracles import ShiftReduce
+from ...oracles.options import Count
 from .compositions import StackDecoder, derivations_of, spans_of
 from .list_operations import PADDING
 from .listops import VALUES, LineTask
@@ -27,7 +28,7 @@ class ListOpsParser(LineTask):
         Havrylov, Kruszewski & Joulin 2019, "Cooperative learning of disjoint syntax and semantics".
     """
 
-    steps: int = 400
+    steps: Count = 400
 
     name: ClassVar[str] = "listops_parser"
     summary: ClassVar[str] = "values of nested lists, by a shift-reduce parser and composition learnt together"

@@ -6,6 +6,7 @@ import copy
 import csv
 import functools
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ...oracles import Assignment
+from ...oracles.options import Count
 from .real_data import absence, present, text_of
-from .task import Batch, LatentModel, Split, Task, TaskLoss
-from .training import fit
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
+from .training import descend, fit
 
 ALIGNED = "alignment/alibi_fr-en.tsv"
 PARALLEL = "alignment/transread_novels_fr-en.tsv.gz"
@@ -46,11 +48,11 @@ class Matching(Task):
         longest: words of a block, of 4 at least. ``hidden``: units of encoder and decoder.
     """
 
-    longest: int = 6
-    hidden: int = 16
-    steps: int = 400
-    rates: tuple[float, ...] = (0.003, 0.01, 0.03)
-    batch_size: int = 64
+    longest: Count = 6
+    hidden: Count = 16
+    steps: Count = 400
+    rates: Rates = (0.003, 0.01, 0.03)
+    batch_size: Count = 64
 
     name: ClassVar[str] = "matching"
     summary: ClassVar[str] = "shuffled translations by a latent alignment of their words"
@@ -136,17 +138,17 @@ def _sorter(hidden: int, longest: int, seed: int) -> Order:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         order = Order(hidden)
-    optimiser = torch.optim.Adam(order.parameters(), lr=0.01)
     place = torch.arange(longest)
-    for _ in range(200):
+
+    def loss() -> Tensor:
         lengths = torch.randint(4, longest + 1, (64,), generator=generator)
         shuffled = torch.arange(64) % 2 == 1
         moved = shuffled.unsqueeze(-1) & (place < lengths.unsqueeze(-1))
         keys = torch.where(moved, torch.rand(64, longest, generator=generator), place.float())
         matching = nn.functional.one_hot(keys.argsort(-1), longest).float()
-        optimiser.zero_grad()
-        binary_cross_entropy_with_logits(order(lengths, matching), shuffled.float()).backward()
-        optimiser.step()
+        return binary_cross_entropy_with_logits(order(lengths, matching), shuffled.float())
+
+    descend(order, loss, steps=200, rate=0.01, clip=math.inf)
     return order
 
 

@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import Dataset, default_collate
 
 from ...oracles.base import Oracle
-from .task import Batch, LatentModel, Split, Task, TaskLoss
+from ...oracles.options import Count
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import fit, train
 
 PerItem = Callable[[Tensor, Tensor], Tensor]
@@ -60,9 +61,9 @@ class ModuleTask(Task):
     loss_per_item: PerItem | None = None
     accuracy: PerItem | None = None
     called: str = "own"
-    steps: int = 500
-    rates: tuple[float, ...] = (0.003, 0.01, 0.03)
-    batch_size: int = 64
+    steps: Count = 500
+    rates: Rates = (0.003, 0.01, 0.03)
+    batch_size: Count = 64
 
     summary: ClassVar[str] = "a task of one's own"
 

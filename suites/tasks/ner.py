@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from ...estimators import make_estimator
 from ...oracles import LinearChain
+from ...oracles.options import Count
 from .real_data import absence, present, text_of
-from .task import EVALUATED, Batch, LatentModel, Split, Task, TaskLoss
+from .task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import train
 from .treebank import bucket
 
@@ -42,12 +43,12 @@ class NamedEntities(Task):
         Mensch & Blondel 2018, "Differentiable dynamic programming for structured prediction and attention", section 5.1, on CoNLL-2003.
     """
 
-    shortest: int = 2
-    longest: int = 16
-    hidden: int = 24
-    steps: int = 300
-    rates: tuple[float, ...] = (0.005, 0.01, 0.02)
-    batch_size: int = 16
+    shortest: Count = 2
+    longest: Count = 16
+    hidden: Count = 24
+    steps: Count = 300
+    rates: Rates = (0.005, 0.01, 0.02)
+    batch_size: Count = 16
 
     name: ClassVar[str] = "ner"
     summary: ClassVar[str] = "named entities with known tags"

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from ...estimators import make_estimator
 from ...oracles import ProjectiveTree
+from ...oracles.options import Count
 from . import treebank
 from .real_data import absence
-from .task import Batch, LatentModel, Split, Task, TaskLoss
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import train
 
 
@@ -28,12 +29,12 @@ class Parsing(Task):
         shortest, longest: words of a sentence. ``hidden``: size of embeddings and of the hidden layer.
     """
 
-    shortest: int = 4
-    longest: int = 7
-    hidden: int = 32
-    steps: int = 300
-    rates: tuple[float, ...] = (0.003, 0.01, 0.03)
-    batch_size: int = 32
+    shortest: Count = 4
+    longest: Count = 7
+    hidden: Count = 32
+    steps: Count = 300
+    rates: Rates = (0.003, 0.01, 0.03)
+    batch_size: Count = 32
 
     name: ClassVar[str] = "parsing"
     summary: ClassVar[str] = "dependency parsing with known trees"

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from ...estimators import crf_loss
 from ...oracles import ProjectiveTree
+from ...oracles.options import Count
 from . import treebank
 from .parsing import attachment
 from .real_data import absence, cross_entropy
-from .task import Batch, LatentModel, Split, Task, TaskLoss
+from .task import Batch, LatentModel, Rates, Split, Steps, Task, TaskLoss
 from .training import fit
 
 
@@ -36,14 +37,14 @@ class Pipeline(Task):
         Peng, Thomson & Smith 2018, "Backpropagating through structured argmax using a SPIGOT", sections 4 and 5.
     """
 
-    shortest: int = 4
-    longest: int = 7
-    parsed: int = 200
-    parser_steps: int = 100
-    hidden: int = 32
-    steps: int = 300
-    rates: tuple[float, ...] = (0.001, 0.003, 0.01)
-    batch_size: int = 32
+    shortest: Count = 4
+    longest: Count = 7
+    parsed: Count = 200
+    parser_steps: Steps = 100
+    hidden: Count = 32
+    steps: Count = 300
+    rates: Rates = (0.001, 0.003, 0.01)
+    batch_size: Count = 32
 
     name: ClassVar[str] = "pipeline"
     summary: ClassVar[str] = "grammatical relations through a parser that was trained alone"
@@ -67,7 +68,7 @@ class Pipeline(Task):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             decoder = Relations(self.hidden, self.longest, len(self._treebank().relations))
-        return LatentModel(copy.deepcopy(_parser(replace(self, steps=0, rates=()), seed)), decoder)
+        return LatentModel(copy.deepcopy(_parser(replace(self, steps=1, rates=()), seed)), decoder)
 
     def batch(self, split: Split, items: Tensor) -> Batch:
         return self._batch(split, items + self.parsed if split == "train" else items)
@@ -134,8 +135,8 @@ def _parser(task: Pipeline, seed: int) -> treebank.ArcScorer:
         assert batch.gold is not None
         return crf_loss(task.oracle, parser(*batch.inputs), batch.gold, lengths=batch.lengths).mean()
 
-    alone = replace(task, steps=task.parser_steps, parsed=task.size("train"))  # as many items to learn from as the task leaves out
-    fit(parser, loss, alone, rate=0.01, seed=seed)
+    if task.parser_steps:  # as many items to learn from as the task leaves out
+        fit(parser, loss, replace(task, steps=task.parser_steps, parsed=task.size("train")), rate=0.01, seed=seed)
     return parser
 
 

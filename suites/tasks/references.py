@@ -15,7 +15,7 @@ from ...estimators import ExactMarginalisation, LeaveOneOut
 from ...estimators.base import Estimator
 from .cache import kept
 from .task import LatentModel, Task
-from .training import Job, Training
+from .training import Job, Training, event_shape
 
 LEARNT_STAGES: dict[str, float] = {"init": 0.0, "early": 0.1, "final": 1.0}
 """Stages of a run, and how much of its steps lies before them."""
@@ -39,12 +39,6 @@ def reference_estimator(task: Task) -> Estimator[Any]:
     exact, event = ExactMarginalisation(), event_shape(task)
     listed = exact.incompatibility(task.oracle, event) is None and task.oracle.count(event) <= LONGEST_LIST
     return exact if listed else LeaveOneOut(num_samples=MANY_SAMPLES)
-
-
-def event_shape(task: Task) -> tuple[int, ...]:
-    """Of the scores of an item, padded."""
-    with torch.no_grad():
-        return tuple(task.scores(task.model(0), task.batch("train", torch.arange(1))).shape[1:])
 
 
 def learnt_model(task: Task, estimator: Estimator[Any], seed: int, stage: str) -> LatentModel:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...oracles.base import MarginalOracle, Oracle
-from ...oracles.options import Configured, Count, Positive
+from ...oracles.options import Configured, Count, Positive, Within
 
 Split = Literal["train", "validation", "test"]
+
+Rates = tuple[Positive, ...]
+"""Learning rates."""
+
+Steps = Annotated[int, Within(least=0)]
+"""Of what is trained beforehand; 0 leaves it as it is drawn."""
 
 
 class Batch(NamedTuple):
@@ -50,8 +56,11 @@ class TaskLoss:
     """The loss of a batch, one value per structure: ``[..., b, *event] -> [..., b]``; it says what it can give, as `ProblemLoss` does.
 
     Attributes:
+        call: of structures, padded as the scores are; what lies in their padding must change nothing.
         gold: the true structures ``[b, *event]``, padded as the scores are; what is told them asks for them here.
     """
+
+    ignores_padding: ClassVar[bool] = True
 
     call: Callable[[Tensor], Tensor]
     name: str
@@ -90,7 +99,7 @@ class Task(Configured, abc.ABC):
     stackable: ClassVar[bool] = False
 
     steps: Count = 500
-    rates: tuple[float, ...] = (0.01,)
+    rates: Rates = (0.01,)
     batch_size: Count = 128
     clip: Positive = 5.0
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from ...estimators import make_estimator
 from ...estimators.enumeration import expected_loss
 from ...oracles import Categories
+from ...oracles.options import Count, NonNegative
 from ..score_folders import task_file
-from .task import Batch, LatentModel, Split, Task, TaskLoss
+from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import train
 
 SERIES = "timeseries/fsdd_mfcc13.npz"
@@ -43,17 +44,17 @@ class AutoEncoder(Task):
         drawn: how many, of each split.
     """
 
-    categories: int = 4
-    parts: int = 4
-    hidden: int = 64
-    noise: float = 0.3
-    frames: int = 5
-    hop: int = 3
+    categories: Count = 4
+    parts: Count = 4
+    hidden: Count = 64
+    noise: NonNegative = 0.3
+    frames: Count = 5
+    hop: Count = 3
     generated: bool = False
-    drawn: int = 1000
-    steps: int = 600
-    rates: tuple[float, ...] = (0.001, 0.003, 0.01)
-    batch_size: int = 64
+    drawn: Count = 1000
+    steps: Count = 600
+    rates: Rates = (0.001, 0.003, 0.01)
+    batch_size: Count = 64
 
     name: ClassVar[str] = "vae"
     summary: ClassVar[str] = "moments of spoken digits coded by four categories, by the evidence lower bound"

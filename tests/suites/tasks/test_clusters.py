@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from structgrad.estimators import make_estimator
-from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks import TASKS, make_task
 from structgrad.suites.tasks.clusters import Clusters, v_measure
 from structgrad.suites.tasks.training import order, train
 
@@ -94,3 +94,14 @@ def test_wrong_names_and_options_of_tasks_are_refused(name: str, message: str) -
     with pytest.raises(ValueError, match=r"expected|did you mean") as error:
         make_task(name)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_task_takes_what_cannot_be_trained(task: str) -> None:
+    for option in ("steps", "batch_size"):
+        with pytest.raises(ValueError, match=f"^`{task}` got {option}=0; expected an integer >= 1$"):
+            make_task(f"{task}[{option}=0]")
+    with pytest.raises(ValueError, match=rf"^`{task}` got rates=\(0,\); expected a tuple, each a finite number > 0$"):
+        type(make_task(task))(rates=(0,))
+    with pytest.raises(ValueError, match=rf"^`{task}` got rates=\(\); expected at least one learning rate$"):
+        make_task(f"{task}[rates=()]")
