@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import estimators
 from ..oracles.base import MarginalOracle, Oracle
-from ..oracles.ragged import of_lengths
+from ..oracles.ragged import Inside, of_lengths
 from .base import NOTHING, Estimator, Loss, PathwiseEstimator
 
 Evaluation = Literal["argmax", "relaxed"]
@@ -201,7 +201,7 @@ class StructuredLayer(nn.Module):
 
     def _inside(self, loss: Loss, scores: Tensor, lengths: Tensor | None) -> Loss:
         """The loss, which sees what lies within the lengths."""
-        return loss if lengths is None else lambda z: loss(self._cut(z, scores, lengths))
+        return loss if lengths is None else Inside(loss, self.oracle, lengths, self.oracle._event(scores))
 
     def _cut(self, structure: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         inside = self.oracle._inside(self.oracle._event(scores), lengths).expand_as(scores)

@@ -1,8 +1,9 @@
-"""Oracles that know how long the items of a batch are, for code that is given padded scores and knows nothing of lengths."""
+"""Oracles and losses that know how long the items of a batch are, for code that is given padded scores and knows nothing of lengths."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -24,6 +25,30 @@ def of_lengths(oracle: O, lengths: Tensor) -> O:
     twin.__dict__.update(oracle.__dict__, _lengths=lengths)
     result: O = twin
     return result
+
+
+class Inside:
+    """A function of structures, which sees zeros in the padding of those that it is given; whatever else it has is its own.
+
+    Args:
+        function: of ``[..., *batch, *event]``. Where it says that it ``ignores_padding``, structures without a gradient come to it as they
+            are: those that all items share may lie in memory once, which it can make use of.
+        oracle: of the structures.
+        lengths: ``[*batch]``.
+        event_shape: of the padded structures.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], oracle: Oracle, lengths: Tensor, event_shape: tuple[int, ...]) -> None:
+        inside = oracle._inside(event_shape, lengths)
+        self.function, self.oracle = function, oracle
+        self.inside = inside.expand(*inside.shape[: inside.ndim - len(event_shape)], *event_shape)
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        as_it_is = not structure.requires_grad and getattr(self.function, "ignores_padding", False)
+        return self.function(structure if as_it_is else self.oracle._cut(structure, self.inside))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.function, name)
 
 
 @functools.cache

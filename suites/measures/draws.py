@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
+from ...oracles.ragged import of_lengths
 from ..statistics.seeds import generator, seed_blocks, seed_sequence
 from ..suite import Context
 from .replicates import launches_of
@@ -22,6 +23,7 @@ class Draws:
     Attributes:
         oracle: the structures. ``loss``: ``[..., *event] -> [...]``. ``scores``: ``[*event]``, in the dtype that estimators run in.
         context: root seed and rows per launch. ``key``: stable names, such as suite, problem, stage and instance.
+        lengths: of the items of a batch, whose scores are padded; None where all have one size.
     """
 
     oracle: Any
@@ -29,6 +31,13 @@ class Draws:
     scores: Tensor
     context: Context
     key: tuple[str, ...]
+    lengths: Tensor | None = None
+
+    def of_rows(self, rows: Tensor) -> Any:
+        """The oracle, as training uses it on the scores or on copies of them."""
+        if self.lengths is None:
+            return self.oracle
+        return of_lengths(self.oracle, self.lengths.expand(*rows.shape[: rows.ndim - self.scores.ndim], *self.lengths.shape))
 
     def generator(self, slot: str) -> torch.Generator:
         """The stream of a purpose."""
@@ -36,7 +45,7 @@ class Draws:
 
     def warmed(self, estimator: Estimator[Any]) -> Estimator[Any]:
         """The estimator in the state in which it is measured."""
-        return estimator.warmed_up(self.loss, self.oracle, self.scores, generator=self.generator("warm-up"))
+        return estimator.warmed_up(self.loss, self.of_rows(self.scores), self.scores, generator=self.generator("warm-up"))
 
     def launched(self, name: str, number: int, compute: Callable[[Tensor, torch.Generator], Tensor]) -> Tensor:
         """What ``compute(rows, streams)`` gives for so many rows that share the scores.
@@ -55,10 +64,10 @@ class Draws:
 def estimates(estimator: Estimator[Any], draws: Draws, number: int) -> Tensor:
     """Float64 estimates ``[number, parts]`` of an estimator that is warmed up; a deterministic one is asked once."""
     if estimator.deterministic:
-        once = estimator.gradient(draws.loss, draws.oracle, draws.scores, generator=draws.generator("replicates"))
+        once = estimator.gradient(draws.loss, draws.of_rows(draws.scores), draws.scores, generator=draws.generator("replicates"))
         return once.double().flatten().expand(number, -1)
 
     def launch(rows: Tensor, streams: torch.Generator) -> Tensor:
-        return estimator.gradient(draws.loss, draws.oracle, rows, generator=streams).double().flatten(1)
+        return estimator.gradient(draws.loss, draws.of_rows(rows), rows, generator=streams).double().flatten(1)
 
     return draws.launched(estimator.name, number, launch)

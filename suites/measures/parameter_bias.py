@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from ...estimators import ExactMarginalisation
 from ...estimators.base import Estimator
 from ..base import Problem
 from ..problems import TaskProblem
-from ..problems.learning import doubled, learner_of
+from ..problems.learning import doubled, learner_of, within
 from ..statistics.exact_moments import single
 from ..statistics.metrics import Interval, estimated_metrics, exact_metrics
 from ..statistics.moments import BATCHES, Moments
@@ -107,7 +107,8 @@ class _Place:
             (common,) = torch.autograd.grad(regulariser(leaf).sum(), leaf)
         model.decoder.requires_grad_(False)
         parameters = tuple(parameter for parameter in model.encoder.parameters() if parameter.requires_grad)
-        draws = Draws(task.oracle, task.loss(model, batch), scores, context, ("parameter_bias", task.name, problem.stage, str(seed)))
+        key = ("parameter_bias", task.name, problem.stage, str(seed))
+        draws = Draws(task.oracle, within(task, batch, task.loss(model, batch), scores), scores, context, key, batch.lengths)
         return cls(draws, theta, parameters, common, learner_of("", task), max(FEWEST, BATCHES * (context.effort.rounds // 8)))
 
     def truth(self) -> Gradient:
@@ -121,7 +122,7 @@ class _Place:
     @property
     def _other(self) -> Draws:
         """Random numbers that no estimator is measured with."""
-        return Draws(self.draws.oracle, self.draws.loss, self.draws.scores, self.draws.context, (*self.draws.key, "reference"))
+        return replace(self.draws, key=(*self.draws.key, "reference"))
 
     def metrics(self, estimator: Estimator[Any], truth: Gradient) -> dict[str, Interval]:
         """Those of `METRIC`, relative to the truth."""

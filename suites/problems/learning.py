@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
+from ...oracles.ragged import Inside
 from ...oracles.registry import unknown
 from ..base import Instance, Problem
 from ..tasks import TASKS, make_task
@@ -147,7 +148,15 @@ def _item(name: str, task: Task, model: LatentModel, split: str, number: int) ->
     """One item with a model as it is: its scores, and what its structures cost, in double precision."""
     exact = model.double().requires_grad_(False)
     batch = doubled(task.batch(split, torch.tensor([number])))  # type: ignore[arg-type]
-    return Instance(name, task.scores(exact, batch)[0], ItemLoss(task.loss(exact, batch), task.oracle.event_ndim))
+    scores = task.scores(exact, batch)
+    return Instance(name, scores[0], ItemLoss(within(task, batch, task.loss(exact, batch), scores), task.oracle.event_ndim))
+
+
+def within(task: Task, batch: Batch, loss: TaskLoss, scores: Tensor) -> TaskLoss:
+    """The loss of a batch as training sees it, which has no gradient in the padding."""
+    if batch.lengths is None:
+        return loss
+    return replace(loss, call=Inside(loss, task.oracle, batch.lengths, tuple(scores.shape[1:])))
 
 
 def doubled(batch: Batch) -> Batch:

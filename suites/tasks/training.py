@@ -153,7 +153,14 @@ class Training:
         if None in self.diverged:
             self.side.show([draw() for draw in self.orders])
             with contextlib.suppress(_LostError):
-                train_step(self.layer, self.optimiser, self._scores, self.side.loss(), regulariser=self.side.regulariser())
+                train_step(
+                    self.layer,
+                    self.optimiser,
+                    self._scores,
+                    self.side.loss(),
+                    lengths=self.side.lengths(),
+                    regulariser=self.side.regulariser(),
+                )
         self.step += 1
 
     def _scores(self) -> Tensor:
@@ -247,6 +254,9 @@ class _Side(abc.ABC):
     def loss(self) -> TaskLoss: ...
 
     @abc.abstractmethod
+    def lengths(self) -> Tensor | None: ...
+
+    @abc.abstractmethod
     def regulariser(self) -> Callable[[Tensor], Tensor] | None: ...
 
     @abc.abstractmethod
@@ -277,6 +287,9 @@ class _Alone(_Side):
 
     def loss(self) -> TaskLoss:
         return self.task.loss(self.models[0], self.batch)
+
+    def lengths(self) -> Tensor | None:
+        return self.batch.lengths
 
     def regulariser(self) -> Callable[[Tensor], Tensor] | None:
         return self.task.regulariser(self.models[0], self.batch)
@@ -349,6 +362,9 @@ class _Together(_Side):
         declared = self._declared[0]
         gold = None if declared.gold is None else self._map(true)
         return replace(declared, call=call, gold=gold)
+
+    def lengths(self) -> Tensor | None:
+        return self.rebuild(self.parts).lengths
 
     def regulariser(self) -> Callable[[Tensor], Tensor] | None:
         if not self._declared[1]:
@@ -431,8 +447,9 @@ def stackable(task: Task, estimator: Estimator[Any]) -> bool:
 
 def event_shape(task: Task) -> tuple[int, ...]:
     """Of the scores of an item, padded."""
+    model = task.model(0)  # what it trains beforehand wants gradients
     with torch.no_grad():
-        return tuple(task.scores(task.model(0), task.batch("validation", torch.zeros(1, dtype=torch.long))).shape[1:])
+        return tuple(task.scores(model, task.batch("validation", torch.zeros(1, dtype=torch.long))).shape[1:])
 
 
 def _layer(task: Task, estimator: Estimator[Any], seed: int) -> StructuredLayer:

@@ -203,6 +203,9 @@ def test_learning_has_a_plan_of_its_own():
     assert (quick.instances, len(quick.estimators), quick.problems) == (3, 8, ("task:clusters",))
     assert (whole.instances, whole.estimators, whole.problems) == (7, ("ste",), ("task:clusters", "task:clusters[steps=100]"))
     assert len(learning_plan().estimators) >= 24
+    study = learning_plan(study=True)
+    assert (len(study.problems), study.instances, study.effort) == (9, 5, quick.effort)
+    assert set(learning_plan().estimators[1:]) < set(study.estimators)
     assert {cell.suite for cell in grid(quick).cells} == {"learning", "step_time"}
 
 

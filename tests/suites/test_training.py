@@ -4,12 +4,15 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
 
-from structgrad.estimators import make_estimator
-from structgrad.suites.tasks import training
+from structgrad.estimators import StraightThrough, make_estimator
+from structgrad.oracles import Subset
+from structgrad.oracles.ragged import Inside
+from structgrad.suites.tasks import make_task, training
 from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.training import Job, Training, order, stackable, train_all
 
@@ -188,3 +191,59 @@ def test_true_structures_are_those_of_the_batch_of_every_seed():
         side.show(items)
         gold = side.loss().gold
         assert all(torch.equal(gold[i], task.batch("train", items[i]).gold) for i in range(2))
+
+
+@dataclass(frozen=True)
+class Ragged(Clusters):
+    """Clusters that see themselves as items of two lengths: the last cluster is not there for half of them."""
+
+    oracle: ClassVar[Subset] = Subset(1)
+
+    def batch(self, split, items):
+        return super().batch(split, items)._replace(lengths=self.clusters - items % 2)
+
+    def scores(self, model, batch):
+        return self.oracle.pad(super().scores(model, batch), batch.lengths)
+
+    def loss(self, model, batch):
+        return replace(super().loss(model, batch), gold=None)
+
+
+@dataclass(frozen=True)
+class Watching(StraightThrough):
+    """Tells what the loss has as gradient in the padding, and whether the oracle knows of it."""
+
+    def surrogate(self, loss, oracle, scores, *, generator):
+        point = oracle.argmax(scores).requires_grad_()
+        (slope,) = torch.autograd.grad(loss(point).sum(), point)
+        WATCHED.append((slope[..., -1] != 0, oracle._within(torch.ones_like(scores, dtype=torch.bool), scores)[..., -1]))
+        return super().surrogate(loss, oracle, scores, generator=generator)
+
+
+WATCHED = []
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_padding_is_left_out_of_training(seeds):
+    task = Ragged(clusters=3, features=4, train=200, heldout=100, steps=3)
+    WATCHED.clear()
+    run = Training(task, Watching(), [Job(seed, 0.05) for seed in range(seeds)])
+    assert isinstance(run.side, training._Together) == (seeds > 1)
+    run.run(until=1)
+    [(felt, inside)] = WATCHED
+    lengths = run.side.lengths()
+    assert felt.shape == lengths.shape
+    assert torch.equal(felt, lengths == 3)
+    assert torch.equal(inside, lengths == 3)
+
+
+def test_what_ignores_padding_sees_shared_structures_as_they_are():
+    task = make_task("listops_frozen[generated=True,train=50,heldout=20,pretraining=0]")
+    model, batch = task.model(0), task.batch("train", torch.arange(4))
+    structures = torch.ones(3, 1, 8, 8).expand(3, 4, 8, 8)
+    seen = []
+    loss = replace(task.loss(model, batch), call=lambda z: seen.append(z) or z.sum((-1, -2)))
+    inside = Inside(loss, task.oracle, batch.lengths, (8, 8))
+    assert (inside(structures) == 64).all()
+    assert seen[-1] is structures
+    assert (inside(structures.clone().requires_grad_()) == (batch.lengths**2)).all()

@@ -122,3 +122,11 @@ def test_by_name():
 def test_real_blocks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("STRUCTGRAD_TASK_DATA")
     assert {split: Matching().size(split) for split in ("train", "validation", "test")} == {"train": 2064, "validation": 444, "test": 612}
+
+
+def test_the_decoder_is_trained_wherever_a_model_is_asked_for():
+    matching._sorter.cache_clear()
+    with torch.no_grad():
+        untouched = matching._sorter(4, 4, 0)
+    matching._sorter.cache_clear()
+    assert all(map(torch.equal, untouched.parameters(), matching._sorter(4, 4, 0).parameters()))
