@@ -19,9 +19,9 @@ def learn(  # noqa: PLR0913 - one parameter per option
         list[str] | None,
         typer.Argument(
             help=r"Tasks, with sizes if they are to be others: clusters, 'clusters\[clusters=5]'; or your own: module:MyTask, "
-            "./mine.py:MyTask. All that have their data here by default.",
+            "./mine.py:MyTask.",
             metavar="TASK",
-            show_default=False,
+            show_default="clusters",
             autocompletion=names.complete_tasks,
         ),
     ] = None,
@@ -45,6 +45,14 @@ def learn(  # noqa: PLR0913 - one parameter per option
     quick: Annotated[
         bool,
         typer.Option("--quick", help="A look within a minute: clusters, 8 estimators, 3 seeds, fewer steps.", rich_help_panel=_WHAT),
+    ] = False,
+    study: Annotated[
+        bool,
+        typer.Option(
+            "--study",
+            help="The study of docs/results/learning.md: nine tasks, all that fits them, 5 seeds, gradients; hours.",
+            rich_help_panel=_WHAT,
+        ),
     ] = False,
     gradients: Annotated[
         bool | None,
@@ -124,21 +132,28 @@ def learn(  # noqa: PLR0913 - one parameter per option
         from ..terminal import Voice
 
         options.check_loudness("learn", quiet=quiet, verbose=verbose)
+        if quick and study:
+            raise ValueError("learn got --quick and --study; expected one of them: leave the other out")
         voice, tasks, chosen = Voice(quiet, verbose, as_json), tuple(task or ()), tuple(estimator)
         plan = learning_plan(
-            options.with_encoder(tasks, encoder), estimators=chosen, seeds=seeds, quick=quick, plugins=tuple(map(str, plugin))
+            options.with_encoder(tasks, encoder),
+            estimators=chosen,
+            seeds=seeds,
+            quick=quick,
+            study=study,
+            plugins=tuple(map(str, plugin)),
         )
         if gradients or (gradients is None and not quick):
             plan = options.with_gradients(plan)
         usual = Machine(jobs=default_jobs(plan))
         machine = Machine(usual.jobs if jobs is None else jobs, durations.optional_seconds(timeout, "--timeout"))
         course = Course(fail_fast=fail_fast)
-        given = {"-e": chosen, "--seeds": seeds, "--quick": quick, "--encoder": encoder, "--plugin": tuple(plugin)}
+        given = {"-e": chosen, "--seeds": seeds, "--quick": quick, "--study": study, "--encoder": encoder, "--plugin": tuple(plugin)}
         given |= {"--gradients": gradients, "--no-gradients": gradients is False}
         command = repeat.learning(tasks, given, out, machine=machine, usual=usual, course=course)
         launch.pin_threads()
         stack.enter_context(voice.compiling())
-        asked = launch.Asked("quick" if quick else "standard", command, out, fresh=fresh, dry_run=dry_run)
+        asked = launch.Asked("quick" if quick or study else "standard", command, out, fresh=fresh, dry_run=dry_run)
         try:
             counts = launch.launched(plan, machine, course, voice, asked)
         except launch.StoppedError as error:

@@ -11,6 +11,7 @@ from ...oracles.registry import unknown
 from .. import problems
 from ..problems import BUILT_IN_PROBLEMS
 from ..suite import EFFORTS
+from ..tasks.references import LONGEST_LIST
 from .plan import Plan, Portion
 
 CORE = (
@@ -70,6 +71,23 @@ LEARNERS = (
     "step_st_gumbel",
 )
 """What learning is compared of in earnest; those that do not fit the structures of a task are skipped there."""
+
+STUDIED = (
+    f"exact[limit={LONGEST_LIST}]",
+    *LEARNERS[1:],
+    "frozen",
+    "relaxed_top_k",
+    "spigot_eg",
+    "reinforce_normalised",
+    "reinforce_ppo",
+    "step_reinforce",
+    "step_learned",
+    "step_ppo",
+)
+"""What the study of learning compares: besides, an encoder that is not trained, and what is published for the structures of one task."""
+
+STUDY = ("clusters", "l2x_switch", "fsdd", "listops_frozen", "listops", "listops_parser", "vae", "pipeline", "matching")
+"""The tasks of the study: latent structures of nine kinds of models; `docs/results/learning.md` is written from it."""
 
 ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """From nearly uniform to nearly certain."""
@@ -178,15 +196,17 @@ def learning_plan(
     seeds: int | None = None,
     *,
     quick: bool = False,
+    study: bool = False,
     **options: Any,
 ) -> Plan:
     """The plan of ``structgrad learn``.
 
     Args:
         tasks: names, ``clusters`` where there are none, with sizes in brackets where they are others, or ``file.py:Class``.
-        estimators: names; empty for `LEARNERS`, or `FIRST_LEARNERS` where it is to be quick.
-        seeds: of a test; None for 5, or 3.
+        estimators: names; empty for `LEARNERS`, or `FIRST_LEARNERS` where it is to be quick, or `STUDIED`.
+        seeds: of a test; None for 5, or 3 where it is to be quick.
         quick: three fifths of the steps, and one seed to choose rate and option with.
+        study: so much of `STUDY` where there are no tasks: half-way ranks are near to final ones, so that its time goes to tasks and seeds.
         options: others of the plan.
 
     Example:
@@ -194,13 +214,13 @@ def learning_plan(
         >>> plan.suites, plan.problems, plan.instances, len(plan.estimators)
         (('learning', 'step_time'), ('task:clusters',), 3, 8)
     """
-    names = estimators or (FIRST_LEARNERS if quick else LEARNERS)
+    names = estimators or (STUDIED if study else FIRST_LEARNERS if quick else LEARNERS)
     return Plan(
         suites=("learning", "step_time"),
-        problems=tuple(f"task:{name}" for name in tasks or ("clusters",)),
+        problems=tuple(f"task:{name}" for name in tasks or (STUDY if study else ("clusters",))),
         estimators=names,
         instances=seeds or (3 if quick else 5),
-        effort=EFFORTS["quick" if quick else "standard"],
+        effort=EFFORTS["quick" if quick or study else "standard"],
         **options,
     )
 

@@ -82,6 +82,7 @@ def test_gradients_are_measured_where_there_is_time(words, measured, tmp_path, m
         (("cluster",), "did you mean clusters?"),
         (("clusters", "-q", "-v"), "`learn` got both --quiet and --verbose; give one of them"),
         (("clusters", "-e", "rlo"), "did you mean rloo"),
+        (("--quick", "--study"), "learn got --quick and --study; expected one of them: leave the other out"),
     ],
 )
 def test_bad_input_is_one_sentence(words, message, tmp_path, monkeypatch):
