@@ -71,7 +71,7 @@ def sentences(study: Study) -> list[str]:
     if first is None:
         return [_nobody(study), *each]
     one = len(tasks) == 1
-    score = f"{shown(first.score)} {'accuracy' if one else 'of the way from floor to ceiling (interquartile mean)'}"
+    score = f"{shown(first.score)} {'accuracy' if one else 'of the way from floor to ceiling (interquartile mean)'}{_exact(study, tasks)}"
     cost = _cost(study.of(tasks=lambda task: task in tasks), first.name)
     return [f"{_best(first, f'On {_called(study, tasks)}, ', score)}; {cost}; {foretold(study)}.", *each]
 
@@ -98,7 +98,7 @@ def _of_task(study: Study, task: str) -> str:
     if found is None:
         return f"{task}: no estimator has a result at every seed."
     one = study.of(tasks=lambda name: name == task)
-    score = f"{shown(found.score)} accuracy"
+    score = f"{shown(found.score)} accuracy{_exact(study, (task,))}"
     return f"{_best(found, f'{task}: ', score)}; {_cost(one, found.name)}."
 
 
@@ -110,7 +110,20 @@ def _best(found: Winner, where: str, score: str) -> str:
         return f"{where}no estimator is surely the best of {found.rivals + 1}; {found.name} is first with {score}"
     if found.tied:
         return f"{where}{found.name} is first with {score}, and cannot be told from {_listed(found.tied)}"
-    return f"{where}{found.name} learns best, ahead of all {found.rivals} others, with {score}"
+    others = "the only other one" if found.rivals == 1 else f"all {found.rivals} others"
+    return f"{where}{found.name} learns best, ahead of {others}, with {score}"
+
+
+def _exact(study: Study, tasks: Sequence[str]) -> str:
+    """What the exact gradient reaches on these tasks; nothing where it was not followed on all of them."""
+    name = study.of_family("exact")
+    if name is None:
+        return ""
+    some = study.of(tasks=lambda task: task in tasks)
+    scores = some.outcome("accuracy" if len(tasks) == 1 else SCORE)[:, some.names.index(name)]
+    if not np.isfinite(scores).any(1).all():
+        return ""
+    return f" (the exact gradient: {shown(mean(scores[0]) if len(tasks) == 1 else interquartile_mean(scores))})"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -153,7 +153,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
         command = repeat.learning(tasks, given, out, machine=machine, usual=usual, course=course)
         launch.pin_threads()
         stack.enter_context(voice.compiling())
-        asked = launch.Asked("quick" if quick or study else "standard", command, out, fresh=fresh, dry_run=dry_run)
+        asked = launch.Asked("study" if study else "quick" if quick else "standard", command, out, fresh=fresh, dry_run=dry_run)
         try:
             counts = launch.launched(plan, machine, course, voice, asked)
         except launch.StoppedError as error:

@@ -1,6 +1,6 @@
-"""The page ``docs/results/learning.md`` and its figures, from the stored run of a study of learning; of a part of one, what there is.
+"""The page ``docs/results/learning.md`` and its figures, from the stored runs of a study of learning; of a part of one, what there is.
 
-python -m structgrad.reports.upkeep.learning_page RUN docs/results
+python -m structgrad.reports.upkeep.learning_page RUN [RUN ...] --to docs/results
 """
 
 from __future__ import annotations
@@ -119,18 +119,30 @@ POLICY = "listops_parser"
 class Known:
     """What the page is made of."""
 
-    frame: pd.DataFrame
-    manifest: Manifest
+    manifests: list[Manifest]
     learning: Learning
 
     @classmethod
-    def of(cls, run: Path) -> Known:
-        """The stored run of a folder; FileNotFoundError where there is none, ValueError where nothing was learnt in it."""
-        frame, manifest = results.read(run)
-        found = learning_of(frame)
-        if not found:
-            raise ValueError(f"{run} holds no result of training; expected the folder of a run of `structgrad learn`")
-        return cls(frame, manifest, found)
+    def of(cls, runs: Sequence[Path]) -> Known:
+        """The stored runs of folders, as if they were one.
+
+        Raises:
+            FileNotFoundError: there is none in a folder.
+            ValueError: nothing was learnt in it, or what another one has too.
+        """
+        frames, manifests, seen = [], [], set[tuple[str, str, str]]()
+        for run in runs:
+            frame, manifest = results.read(run)
+            if not learning_of(frame):
+                raise ValueError(f"{run} holds no result of training; expected the folder of a run of `structgrad learn`")
+            cells = set(frame[["suite", "problem", "estimator"]].astype(str).itertuples(index=False, name=None))
+            if seen & cells:
+                suite, problem, estimator = min(seen & cells)
+                raise ValueError(f"{run} has {suite} of {estimator} on {problem}, which another run has too; expected runs of other cells")
+            seen |= cells
+            frames.append(frame)
+            manifests.append(manifest)
+        return cls(manifests, learning_of(frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)))
 
     @property
     def study(self) -> Study:
@@ -138,9 +150,9 @@ class Known:
         return self.learning.material.study
 
 
-def write(run: Path, folder: Path) -> Path:
+def write(runs: Sequence[Path], folder: Path) -> Path:
     """Write the page and its figures; gives the path of the page."""
-    known = Known.of(run)
+    known = Known.of(runs)
     drawings = draw_learning(known.learning.material)
     for drawing in drawings:
         results.write_whole(folder / FOLDER / f"{drawing.name}.png", drawing.picture.png(_DOTS_PER_INCH))
@@ -160,8 +172,8 @@ def markdown(known: Known) -> Iterator[str]:
     """The page without its figures, line by line."""
     study = known.study
     yield from ("# Does bias or variance foretell what a model learns?", "")
-    yield f"{known.learning.headline} This page is written from the stored run by"
-    yield from ("", "    python -m structgrad.reports.upkeep.learning_page RUN docs/results", "")
+    yield f"{known.learning.headline} This page is written from stored runs, whose commands stand at its end, by"
+    yield from ("", "    python -m structgrad.reports.upkeep.learning_page RUN [RUN ...] --to docs/results", "")
     yield from _missing(study)
     yield from ("## The answer", "", *(f"{line}\n" for line in known.learning.sentences))
     yield from _choice(study)
@@ -374,28 +386,29 @@ def _losses(one: Study) -> Iterator[str]:
 
 
 def _setup(known: Known) -> Iterator[str]:
-    surroundings = known.manifest.get("environment", {})
-    packages = surroundings.get("packages", {})
-    lines = {
-        "command": known.manifest.get("command"),
-        "commit": surroundings.get("commit"),
-        "processor": surroundings.get("cpu"),
-        "cores": surroundings.get("cores"),
-        "torch": packages.get("torch"),
-        "started": known.manifest.get("started"),
-        "finished": known.manifest.get("finished"),
-    }
-    yield from (f"- {name}: {escaped(str(value))}" for name, value in lines.items() if value)
+    for number, manifest in enumerate(known.manifests):
+        surroundings = manifest.get("environment", {})
+        lines = {
+            "command": f"`{manifest['command']}`" if manifest.get("command") else None,
+            "commit": surroundings.get("commit"),
+            "processor": surroundings.get("cpu"),
+            "cores": surroundings.get("cores"),
+            "torch": surroundings.get("packages", {}).get("torch"),
+            "started": manifest.get("started"),
+            "finished": manifest.get("finished"),
+        }
+        yield from ([""] if number else [])
+        yield from (f"- {name}: {value if name == 'command' else escaped(str(value))}" for name, value in lines.items() if value)
 
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description="Write docs/results/learning.md and its figures from a stored run.")
-    parser.add_argument("run", type=Path, help="the folder of a run")
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("docs/results"), help="where the page goes")
+    parser = argparse.ArgumentParser(description="Write docs/results/learning.md and its figures from stored runs.")
+    parser.add_argument("run", type=Path, nargs="+", help="the folder of a run")
+    parser.add_argument("--to", type=Path, default=Path("docs/results"), metavar="FOLDER", help="where the page goes")
     given = parser.parse_args()
     try:
-        print(f"written: {write(given.run, given.folder)}")  # noqa: T201
+        print(f"written: {write(given.run, given.to)}")  # noqa: T201
     except (FileNotFoundError, ValueError) as error:
         parser.exit(2, f"error: {error}\n")
 

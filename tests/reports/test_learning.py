@@ -34,7 +34,8 @@ def learning(worths, seeds=3, noise=0.0):
 
 def test_the_best_is_said_to_be_where_it_is_surely_ahead():
     text = sentences(study(learning({"rloo": 0.9, "ste": 0.5, "exact": 1.0})))[0]
-    assert text.startswith("On toy, rloo learns best, ahead of all 1 others, with 0.8")
+    assert text.startswith("On toy, rloo learns best, ahead of the only other one, with 0.8")
+    assert " accuracy (the exact gradient: 0.9" in text
     assert "half of its runs come to the target within" in text
     assert "3 of 3 do at all" in text
     assert text.endswith("its gradients were not measured, so that nothing can be said of what foretold it.")
@@ -138,6 +139,16 @@ def test_a_page_of_learning_has_its_section_and_figures(found):
         assert f'id="figure-{part}"' in page
     assert "6 estimators trained on 2 tasks, with 2 seeds each." in page
     assert "task:clusters" not in page.partition('id="numbers"')[0]
+    assert 'id="answers"' in page
+
+
+def test_a_page_of_training_alone_has_no_empty_sections():
+    trainings = [one for one in planted(("clusters",), FEW, 1) if one.problem.startswith("task:")]
+    page = html.to_html(results.to_frame(trainings), {})
+    assert 'id="skips"' in page
+    for section in ("answers", "claims", "by-problem"):
+        assert f'id="{section}"' not in page
+        assert f'href="#{section}"' not in page
 
 
 def test_a_page_without_learning_does_not_speak_of_it():

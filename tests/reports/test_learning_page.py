@@ -16,7 +16,7 @@ FEW = ("exact", "reinforce", "rloo", "ste", "imle", "sparsemap", "spigot", "stru
 
 def page(rows, folder):
     results.write(rows, folder / "run", {"command": "structgrad learn", "environment": {"commit": "abc", "packages": {"torch": "2"}}})
-    return learning_page.write(folder / "run", folder / "docs").read_text()
+    return learning_page.write([folder / "run"], folder / "docs").read_text()
 
 
 @pytest.fixture(autouse=True)
@@ -79,9 +79,20 @@ def test_figures_are_written_beside_the_page(tmp_path, monkeypatch):
     assert "learning/learning-steps.png" in text
 
 
+def test_several_runs_are_one_study(tmp_path):
+    for number, task in enumerate(("clusters", "fsdd")):
+        results.write(planted((task,), FEW, 2), tmp_path / str(number), {"command": f"structgrad learn {task}"})
+    text = learning_page.write([tmp_path / "0", tmp_path / "1"], tmp_path).read_text()
+    assert text.count("- command: `structgrad learn ") == 2
+    assert "\n## clusters\n" in text
+    assert "\n## fsdd\n" in text
+    with pytest.raises(ValueError, match=r"/1 has \w+ of \w+ on \w+:fsdd, which another run has too; expected runs of other cells$"):
+        learning_page.write([tmp_path / "1", tmp_path / "1"], tmp_path)
+
+
 def test_a_run_of_something_else_is_refused(tmp_path, monkeypatch, capsys):
     results.write([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)], tmp_path, {})
-    monkeypatch.setattr("sys.argv", ["page", str(tmp_path), str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["page", str(tmp_path), "--to", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         learning_page.main()
     assert ended.value.code == 2
