@@ -92,6 +92,7 @@ def task(name: str) -> Record:
         "name": name,
         "description": found.summary,
         "structure": str(found.oracle),
+        "accuracy": found.scored,
         "structure_accuracy": found.structured or "not measured",
         **({"options": option_records(type(found))} if ":" not in name else {"steps": found.steps, "batch_size": found.batch_size}),
         "items": {split: found.size(split) for split in get_args(Split)} if absent is None else absent,

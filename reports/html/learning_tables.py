@@ -97,7 +97,11 @@ def _median(values: np.ndarray, written: str) -> Cell:
 
 
 def overall_table(study: Study) -> Table:
-    """All tasks: shares of the way from floor to ceiling in a column of their own each, for a mean over tasks hides one that failed."""
+    """All tasks: shares of the way from floor to ceiling in a column of their own each, for a mean over tasks hides one that failed.
+
+    Tasks that only those have learnt who are told the true structures stand in tables of their own alone.
+    """
+    study = _latent(study)
     scores = study.outcome(SCORE)
     against = study.of_family(BASE)
     base = None if against is None else scores[:, study.names.index(against)]
@@ -123,6 +127,17 @@ def overall_table(study: Study) -> Table:
     rows.sort(key=lambda row: -np.nan_to_num(float(row[2].key), nan=-1.0))
     note = "Share of the way from the floor to the ceiling of a task."
     return Table("Learning, all tasks", columns, rows, note, "learning-all", pinned=True)
+
+
+def _latent(study: Study) -> Study:
+    """Without tasks that no competing estimator has learnt, and without whom that leaves none; the whole where it leaves nothing."""
+    known = np.isfinite(study.outcome("accuracy")).any(-1)
+    competes = np.array([one.competes for one in study.contenders], dtype=bool)
+    tasks = {task for task, row in zip(study.tasks, known[:, competes].any(1), strict=True) if row}
+    some = study.of(tasks=lambda task: task in tasks)
+    learnt = np.isfinite(some.outcome("accuracy")).any((0, 2))
+    names = {name for name, keep in zip(some.names, learnt, strict=True) if keep}
+    return some.of(contenders=lambda one: one.name in names) if tasks else study
 
 
 def _improvement(scores: np.ndarray, base: np.ndarray) -> Cell:

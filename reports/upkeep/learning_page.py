@@ -6,6 +6,7 @@ python -m structgrad.reports.upkeep.learning_page RUN [RUN ...] --to docs/result
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from ...suites.learning.finding import KINDS, OUTCOMES, PREDICTORS, association,
 from ...suites.learning.finding import kinds as objectives
 from ...suites.learning.halves import HALVES, half_of_task
 from ...suites.learning.summaries import interquartile_mean, mean, paired_difference
-from ...suites.tasks import TASKS
+from ...suites.tasks import TASKS, make_task
 from .. import results
 from ..figures.learning import draw_learning
 from ..html import learning_tables as tables
@@ -109,6 +110,9 @@ ACCURACIES: dict[str, dict[str, str]] = {
 MENSCH = {"CRF": ("90.80", "86.68", "77.35", "87.56"), "½‖·‖²": ("90.86", "85.51", "76.01", "86.58")}
 """Span F1 on CoNLL-03 En, Es, De, Nl of Mensch & Blondel 2018."""
 
+SMOOTHED = ("differentiable_dp_loss", "crf")
+"""What they compare: the smoothed maximum with ½‖·‖², and with the entropy."""
+
 WAYS = {"frozen": "pipeline", "ste": "straight-through", "structured_attention": "structured attention", "spigot": "SPIGOT"}
 """The four ways of Peng, Thomson & Smith 2018."""
 
@@ -180,7 +184,8 @@ def markdown(known: Known) -> Iterator[str]:
     yield from ("## All tasks", "", _noted(tables.overall_table(study)), *_shares(study))
     yield from ("## What foretold it", "", *_foretold(study))
     for task in study.tasks:
-        yield from (f"## {task}", "", _noted(_with(tables.task_table(study, task), "prototype", ACCURACIES.get(task, {}))))
+        before = _placed(study.of(tasks=lambda name, task=task: name == task), ACCURACIES.get(task, {}))  # type: ignore[misc]
+        yield from (f"## {task}", "", *_about(task), _noted(_with(tables.task_table(study, task), "prototype", before)))
         yield from _special(study, task)
     yield from ("## Set-up", "", *_setup(known), "", "## Figures")
 
@@ -207,11 +212,26 @@ def _noted(table: Table) -> str:
     return f"{escaped(table.note)}\n\n{markdown_table(table)}"
 
 
+def _about(task: str) -> Iterator[str]:
+    """What is learnt, and what its columns are."""
+    if task.partition("[")[0] not in TASKS:
+        return
+    found = make_task(task)
+    structures = f"; `structure`: {found.structured}" if found.structured else ""
+    yield from (f"{found.summary[0].upper()}{found.summary[1:]} (`{found.oracle}`). `accuracy`: {found.scored}{structures}.", "")
+
+
+def _placed(one: Study, figures: dict[str, str]) -> dict[str, str]:
+    """Figures by name or family as figures by name: those of a family go to the first of it that was learnt."""
+    learnt = one.of(contenders=lambda here: bool(np.isfinite(one.outcome("accuracy")[0, one.contenders.index(here)]).any()))
+    return {name if name in learnt.names else learnt.of_family(name) or name: text for name, text in figures.items()}
+
+
 def _with(table: Table, title: str, more: dict[str, str]) -> Table:
     """A table with a column of what was found elsewhere, by the names in its first one."""
     if not more:
         return table
-    rows = [[*row, plain(more.get(row[0].text.partition("[")[0], ""))] for row in table.rows]
+    rows = [[*row, plain(more.get(row[0].text, ""))] for row in table.rows]
     return Table(table.title, (*table.columns, (title, "")), rows, table.note)
 
 
@@ -378,9 +398,11 @@ def _ways(one: Study) -> Iterator[str]:
 
 def _losses(one: Study) -> Iterator[str]:
     """Supervised losses beside published ones."""
-    del one
     yield from ("### Beside Mensch & Blondel 2018", "")
     yield from ("Span F1 on CoNLL-03, which this task is not: what is to be compared is the order.", "")
+    if {*SMOOTHED} <= {*one.names}:
+        squared, entropy = (one.outcome("accuracy")[0, one.names.index(name)] for name in SMOOTHED)
+        yield from (f"Here ½‖·‖² is {shown(paired_difference(squared, entropy))} above the CRF, paired by seed.", "")
     rows = [[plain(name), *map(plain, values)] for name, values in MENSCH.items()]
     yield markdown_table(Table("", (("loss", ""), *((language, "") for language in ("En", "Es", "De", "Nl"))), rows))
 
@@ -389,7 +411,7 @@ def _setup(known: Known) -> Iterator[str]:
     for number, manifest in enumerate(known.manifests):
         surroundings = manifest.get("environment", {})
         lines = {
-            "command": f"`{manifest['command']}`" if manifest.get("command") else None,
+            "command": f"`{_without_folder(manifest['command'])}`" if manifest.get("command") else None,
             "commit": surroundings.get("commit"),
             "processor": surroundings.get("cpu"),
             "cores": surroundings.get("cores"),
@@ -399,6 +421,12 @@ def _setup(known: Known) -> Iterator[str]:
         }
         yield from ([""] if number else [])
         yield from (f"- {name}: {value if name == 'command' else escaped(str(value))}" for name, value in lines.items() if value)
+
+
+def _without_folder(command: str) -> str:
+    """A command without where its results went, which is nobody else's matter."""
+    words = shlex.split(command)
+    return shlex.join(word for before, word in zip(["", *words], words, strict=False) if "--out" not in (before, word))
 
 
 def main() -> None:

@@ -52,6 +52,7 @@ class NamedEntities(Task):
 
     name: ClassVar[str] = "ner"
     summary: ClassVar[str] = "named entities with known tags"
+    scored: ClassVar[str] = "span F1"
     references: ClassVar[tuple[str, ...]] = ("mensch2018differentiable",)
     structured: ClassVar[str] = "right tags"
 

@@ -38,6 +38,7 @@ class Parsing(Task):
 
     name: ClassVar[str] = "parsing"
     summary: ClassVar[str] = "dependency parsing with known trees"
+    scored: ClassVar[str] = "unlabelled attachment score"
     structured: ClassVar[str] = "whole trees"
 
     @property

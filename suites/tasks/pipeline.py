@@ -48,6 +48,7 @@ class Pipeline(Task):
 
     name: ClassVar[str] = "pipeline"
     summary: ClassVar[str] = "grammatical relations through a parser that was trained alone"
+    scored: ClassVar[str] = "right relations of words"
     references: ClassVar[tuple[str, ...]] = ("peng2018backpropagating",)
     structured: ClassVar[str] = "unlabelled attachment score"
 

@@ -85,6 +85,7 @@ class Task(Configured, abc.ABC):
         name: registry name. ``summary``: one line. ``references``: BibTeX keys. ``version``: raised when numbers change.
         steps: of training. ``rates``: learning rates of Adam that validation chooses among. ``batch_size``: items of a step.
         clip: the longest gradient of a step.
+        scored: what ``accuracy`` is: ``right labels``, ``span F1``.
         structured: what `judge` says of structures under ``structure_accuracy``: ``bracket recall``, ``V-measure``; empty where nothing.
         stackable: whether `scores`, `loss` and `regulariser` can be mapped over stacked models and batches by ``torch.func.vmap``: no
             values of tensors decide what they do, and they draw nothing. Seeds are trained side by side then, which is to be said where
@@ -95,6 +96,7 @@ class Task(Configured, abc.ABC):
     summary: ClassVar[str]
     references: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
+    scored: ClassVar[str] = "right labels"
     structured: ClassVar[str] = ""
     stackable: ClassVar[bool] = False
 

@@ -58,6 +58,7 @@ class AutoEncoder(Task):
 
     name: ClassVar[str] = "vae"
     summary: ClassVar[str] = "moments of spoken digits coded by four categories, by the evidence lower bound"
+    scored: ClassVar[str] = "explained share of the variance"
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
     stackable: ClassVar[bool] = True
 

@@ -66,8 +66,15 @@ def test_baselines_stand_in_their_order(tmp_path):
 
 
 def test_losses_stand_beside_published_ones(tmp_path):
-    text = page(list(trained("ner", "ste", 0, 0.5)), tmp_path)
+    worths = {"crf": 0.5, "differentiable_dp_loss": 0.75, "differentiable_dp_loss[omega=entropy]": 0.5}
+    rows = [one for name, worth in worths.items() for seed in range(2) for one in trained("ner", name, seed, worth)]
+    supervised = [replace(one, objective="supervised", family=one.estimator.partition("[")[0]) for one in rows]
+    text = page([*supervised, *trained("clusters", "ste", 0, 0.5)], tmp_path)
     assert "| ½‖·‖² | 90.86 | 85.51 | 76.01 | 86.58 |" in text
+    assert re.search(r"Here ½‖·‖² is 0\.\d+.* above the CRF, paired by seed\.", text)
+    losses = [line for line in text.splitlines() if line.startswith("| differentiable")]
+    assert [line.endswith("| .452 (span F1) |") for line in losses] == [True, False]
+    assert "crf" not in text.partition("## All tasks")[2].partition("\n## ")[0]
 
 
 def test_figures_are_written_beside_the_page(tmp_path, monkeypatch):
@@ -81,9 +88,11 @@ def test_figures_are_written_beside_the_page(tmp_path, monkeypatch):
 
 def test_several_runs_are_one_study(tmp_path):
     for number, task in enumerate(("clusters", "fsdd")):
-        results.write(planted((task,), FEW, 2), tmp_path / str(number), {"command": f"structgrad learn {task}"})
+        results.write(planted((task,), FEW, 2), tmp_path / str(number), {"command": f"structgrad learn {task} --out /here/{number}"})
     text = learning_page.write([tmp_path / "0", tmp_path / "1"], tmp_path).read_text()
-    assert text.count("- command: `structgrad learn ") == 2
+    assert "- command: `structgrad learn clusters`\n" in text
+    assert "- command: `structgrad learn fsdd`\n" in text
+    assert "Latent clusters with a linear classifier each (`Categorical()`). `accuracy`: right labels; `structure`: V-measure." in text
     assert "\n## clusters\n" in text
     assert "\n## fsdd\n" in text
     with pytest.raises(ValueError, match=r"/1 has \w+ of \w+ on \w+:fsdd, which another run has too; expected runs of other cells$"):
