@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ STEPS = Kind(
     "learning-steps",
     "Learning curves",
     "Accuracy on the test split during training, the mean over seeds; bands are 95 % intervals. Dotted: floor and ceiling; dashed: the "
-    "target, .95 of the ceiling.",
+    "target, .95 of the ceiling. Of many estimators the exact gradient and the best of every idea have colours.",
 )
 SECONDS = Kind(
     "learning-seconds",
@@ -61,6 +62,9 @@ STRUCTURE = Kind(
     "coadaptation: the decoder has learnt to use what the encoder gives, whatever it means.",
 )
 
+_LINES = 12
+"""Beyond so many estimators lines have the colours of the best of every idea alone; the others are grey."""
+
 _POINTS = 121
 _BANDS = 8
 """Beyond so many estimators bands in one panel hide each other."""
@@ -73,6 +77,7 @@ _OBJECTIVES = {
     "sparse": Style("#cc78bc", "v"),
 }
 _OTHER = Style("#949494", "X")
+_GREY = Style("#b4b4b4", "o")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +93,32 @@ class LearningMaterial:
         """From the table of a run."""
         rows = tables.swept(frame)
         return cls(found, rows[(rows["metric"] == "curve_accuracy") & rows["problem"].str.startswith(TASK)], styles(frame))
+
+    @functools.cached_property
+    def coloured(self) -> dict[str, Style]:
+        """Whose lines have a colour: everybody's, or of many the reference's and that of the best of every idea."""
+        contenders = self.study.contenders
+        if len(contenders) <= _LINES:
+            return self.styles
+        scores = self.study.outcome("normalised_accuracy")
+        best: dict[str, tuple[float, str]] = {}
+        for place, one in enumerate(contenders):
+            worth = _average(scores[[task in self.study.common for task in self.study.tasks], place])
+            if one.family == "exact":
+                best[one.name] = (worth, one.name)
+            elif one.competes and worth > best.get(one.idea, (-math.inf, ""))[0]:
+                best[one.idea] = (worth, one.name)
+        names = {name for _, name in best.values()}
+        return {one.name: self.styles[one.name] for one in contenders if one.name in names}
+
+    def lines(self, names: Iterable[str]) -> list[tuple[str, Style]]:
+        """How the lines of these look, in the order in which they are to be drawn: grey ones lie below."""
+        return sorted(((name, self.coloured.get(name, _GREY)) for name in names), key=lambda pair: pair[0] in self.coloured)
+
+    def legend(self, names: Iterable[str]) -> dict[str, Style]:
+        """Of the lines of these."""
+        shown = {name: style for name, style in self.coloured.items() if name in set(names)}
+        return shown if len(shown) == len(set(names)) else {**shown, "others": _GREY}
 
     def task(self, name: str) -> Study:
         """One task."""
@@ -111,7 +142,7 @@ def learning_curves(material: LearningMaterial, *, seconds: bool) -> Drawing | N
         tasks = [task for task in tasks if np.isfinite(material.task(task).outcome("step_time")).any()]
     if not tasks:
         return None
-    sheet = facets(tasks, material.styles, shared=False, lines=True)
+    sheet = facets(tasks, material.legend(material.study.names), shared=False, lines=True)
     for panel, task in zip(sheet.panels, tasks, strict=True):
         _curves(panel, material, task, seconds=seconds)
     _labelled(sheet, "seconds" if seconds else "steps", "accuracy")
@@ -123,7 +154,8 @@ def _curves(panel: Panel, material: LearningMaterial, task: str, *, seconds: boo
     points = material.curves[material.curves["problem"] == TASK + task]
     heights: list[float] = []
     longest = 0.0
-    for place, name in enumerate(one.names):
+    for name, style in material.lines(one.names):
+        place = one.names.index(name)
         part = points[points["estimator"] == name]
         if part.empty:
             continue
@@ -132,10 +164,10 @@ def _curves(panel: Panel, material: LearningMaterial, task: str, *, seconds: boo
         found = [mean(row) for row in wide.to_numpy(dtype=float)]
         across = [float(step) * cost for step in wide.index]
         values, lows, highs = (np.array([_or(one, side) for one in found]) for side in ("value", "low", "high"))
-        style = material.styles[name]
-        panel.band(across, lows, highs, style.colour)
-        panel.line(across, values, style.colour, 1.2, 0.9, dashes=style.dashes)
-        panel.mark(across[-1], values[-1], style.small)
+        if name in material.coloured:
+            panel.band(across, lows, highs, style.colour)
+            panel.mark(across[-1], values[-1], style.small)
+        panel.line(across, values, style.colour, 1.2, 0.9 if name in material.coloured else 0.5, dashes=style.dashes)
         heights += values.tolist()
         longest = max(longest, across[-1])
     heights += [height for height in _levels(panel, one) if np.isfinite(height)]
@@ -244,17 +276,18 @@ def times_to_target(material: LearningMaterial) -> Drawing | None:
     tasks = [task for task in material.study.tasks if np.isfinite(material.task(task).outcome("steps_to_target")).any()]
     if not tasks:
         return None
-    sheet = facets(tasks, material.styles, shared=False, lines=True)
+    sheet = facets(tasks, material.legend(material.study.names), shared=False, lines=True)
     for panel, task in zip(sheet.panels, tasks, strict=True):
         one = material.task(task)
         steps = one.outcome("steps_to_target")[0]
         stopped = one.censored.get("steps_to_target", np.zeros((1, *steps.shape), bool))[0]
         end = float(np.nanmax(steps))
-        for name, values, censored in zip(one.names, steps, stopped, strict=True):
+        for name, style in material.lines(one.names):
+            values, censored = (side[one.names.index(name)] for side in (steps, stopped))
             if np.isfinite(values).any():
                 found = survival(values, censored)
                 across, along = _stairs(found.times, found.share, end)
-                panel.line(across, along, material.styles[name].colour, 1.4, 0.85, dashes=material.styles[name].dashes)
+                panel.line(across, along, style.colour, 1.4, 0.85 if name in material.coloured else 0.5, dashes=style.dashes)
         panel.x.even(0, end * 1.02)
         panel.y.even(-0.02, 1.02)
     _labelled(sheet, "steps", "not yet at the target")
@@ -277,15 +310,14 @@ def profile(material: LearningMaterial) -> Drawing | None:
     if not complete or not len(scores):
         return None
     names = [material.study.names[place] for place in complete]
-    sheet = facets([""], {name: material.styles[name] for name in names}, lines=True)
+    sheet = facets([""], material.legend(names), lines=True)
     sheet = replace(sheet, frame=replace(sheet.frame, across=5.6, along=4.0))
     thresholds = np.linspace(min(0.0, float(np.nanmin(scores))), 1.05, _POINTS)
-    for name, place in zip(names, complete, strict=True):
-        share, low, high = performance_profile(scores[:, place], thresholds)
-        style = material.styles[name]
+    for name, style in material.lines(names):
+        share, low, high = performance_profile(scores[:, material.study.names.index(name)], thresholds)
         if len(names) <= _BANDS:
             sheet.panels[0].band(thresholds, low, high, style.colour)
-        sheet.panels[0].line(thresholds, share, style.colour, 1.3, 0.9, dashes=style.dashes)
+        sheet.panels[0].line(thresholds, share, style.colour, 1.3, 0.9 if name in material.coloured else 0.5, dashes=style.dashes)
     sheet.panels[0].x.even(thresholds[0], 1.05)
     sheet.panels[0].y.even(-0.02, 1.02)
     _labelled(sheet, "share of the way from floor to ceiling", "share of runs that come so far")

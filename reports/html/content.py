@@ -77,7 +77,9 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
     claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
     further = [sections.sparsity_table(tables.sparsity(frame)), sections.exponent_table(frame), sections.descent_table(frame)]
     return Report(
-        headline=" ".join(filter(None, (learning.headline, headline(frame, manifest) if len(frame) or not learning else ""))),
+        headline=" ".join(
+            filter(None, (learning.headline, headline(frame, manifest) if len(tables.measured(frame)) or not learning else ""))
+        ),
         counts=tables.counts(whole),
         contradictions=contradictions(claims),
         claims=claims_sentence(claims) if not learning or (claims["verdict"] != "").any() else "",

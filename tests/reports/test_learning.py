@@ -167,3 +167,26 @@ def test_marks_are_objectives_and_filled_where_stochastic(found):
     svg = drawn["learning-foretold"].svg
     assert svg.count('stroke="#0173b2" fill="#0173b2"') == 2 * 7 + 1  # reinforce, rloo; the legend
     assert svg.count('stroke="#de8f05"/>') + svg.count('stroke="#de8f05" opacity="0.9"/>') == 7  # ste is hollow
+
+
+def test_of_many_estimators_the_best_of_every_idea_have_colours():
+    rows = planted(("clusters",), ESTIMATORS, 2)
+    material = LearningMaterial.of(study(rows), results.to_frame(rows))
+    coloured = [one for one in material.study.contenders if one.name in material.coloured]
+    competing = [one for one in material.study.contenders if one.competes]
+    assert len(competing) > 12
+    assert sorted(one.idea for one in coloured if one.competes) == sorted({one.idea for one in competing})
+    worth = dict(zip(material.study.names, material.study.outcome("normalised_accuracy")[0].mean(-1), strict=True))
+    for one in coloured:
+        assert worth[one.name] == max(worth[other.name] for other in material.study.contenders if other.idea == one.idea)
+    assert list(material.legend(material.study.names)) == [*material.coloured, "others"]
+    assert [name in material.coloured for name, _ in material.lines(material.study.names)][-len(coloured) :] == [True] * len(coloured)
+    few = LearningMaterial.of(study(planted(("clusters",), FEW, 1)), results.to_frame(planted(("clusters",), FEW, 1)))
+    assert set(few.coloured) == set(FEW)
+    assert "others" not in few.legend(FEW)
+
+
+def test_skipped_gradients_are_no_measurement():
+    trainings = [one for one in planted(("clusters",), FEW, 1) if one.problem.startswith("task:")]
+    skipped = replace(row("bias", "learnt:clusters", "init", "ste", "0", "gain", 1.0), status="skipped", value=None, reason="no")
+    assert "0 estimators" not in html.to_html(results.to_frame([*trainings, skipped]), {})
