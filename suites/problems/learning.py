@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ...oracles.registry import unknown
 from ..base import Instance, Problem
 from ..tasks import TASKS, make_task
 from ..tasks.references import LEARNT_STAGES, learnt_model, reference_estimator
-from ..tasks.task import Batch, LatentModel, Task, TaskLoss
+from ..tasks.task import Batch, LatentModel, Split, Task, TaskLoss
 
 TASK, LEARNT = "task:", "learnt:"
 
@@ -141,6 +141,9 @@ def _task(name: str) -> Task:
     reason = task.unavailable()
     if reason is not None:
         raise ValueError(f"the problem {name} cannot be had: {reason}")
+    empty = [split for split in get_args(Split) if task.size(split) < 1]
+    if empty:
+        raise ValueError(f"the problem {name} cannot be had: {', '.join(empty)} would have no items; choose other sizes")
     return task
 
 

@@ -34,13 +34,25 @@ def check_task(task: Task, *, trained: bool = True) -> list[str]:
     reason = task.unavailable()
     if reason is not None:
         return [f"{task.name} cannot be checked: {reason}"]
-    checks: list[Callable[[Task], Iterator[str]]] = [_batches, _scores, _losses, _same_again, _judged, _parameters, _precision, _stacked]
+    checks: list[Callable[[Task], Iterator[str]]] = [
+        _sizes,
+        _batches,
+        _scores,
+        _losses,
+        _same_again,
+        _judged,
+        _parameters,
+        _precision,
+        _stacked,
+    ]
     found: list[str] = []
     for check in [*checks, *([_bounds] if trained else [])]:
         try:
             found += [f"{task.name}: {sentence}" for sentence in check(task)]
         except Exception as error:  # the task may be anybody's
             found.append(f"{task.name}: {check.__name__.strip('_').replace('_', ' ')} failed with {type(error).__name__}: {error}")
+        if check is _sizes and found:
+            break
     return found
 
 
@@ -53,12 +65,16 @@ def _tensors(batch: Batch) -> dict[str, Tensor]:
     return named | {name: part for name in ("lengths", "gold") if (part := getattr(batch, name)) is not None}
 
 
-def _batches(task: Task) -> Iterator[str]:
-    """Every split has items, and tensors of a batch have one row each."""
+def _sizes(task: Task) -> Iterator[str]:
+    """Every split has items; without them there is nothing to look at."""
     for split in get_args(Split):
-        if task.size(split) < ITEMS:
-            yield f"the split {split} has {task.size(split)} items; expected at least {ITEMS}"
-            continue
+        if (size := task.size(split)) < ITEMS:
+            yield f"the split {split} has {size} items; expected at least {ITEMS}"
+
+
+def _batches(task: Task) -> Iterator[str]:
+    """Tensors of a batch have one row for each item."""
+    for split in get_args(Split):
         for name, part in _tensors(_first(task, split)).items():
             if len(part) != ITEMS:
                 yield f"{name} of {ITEMS} items of the split {split} has shape {tuple(part.shape)}; expected {ITEMS} rows"

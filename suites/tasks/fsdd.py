@@ -51,6 +51,11 @@ class SpokenDigits(Task):
     name: ClassVar[str] = "fsdd"
     summary: ClassVar[str] = "spoken digits by a few segments of a recording"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.chosen > self.segments:
+            raise ValueError(f"`fsdd` got chosen={self.chosen} of segments={self.segments}; expected no more than there are")
+
     @property
     def oracle(self) -> Subset:
         return Subset(self.chosen)
@@ -142,6 +147,9 @@ def _split(path: Path, segments: int, kept: tuple[int, int], fold: int) -> Mappi
     shares: list[tuple[Tensor, ...]] = []
     for digit in range(10):
         items = (every.digit == digit).nonzero()[:, 0]
+        if sum(kept) >= len(items):
+            asked = f"tested={kept[0]}, validated={kept[1]}"
+            raise ValueError(f"`fsdd` got {asked} of {len(items)} recordings of each digit; expected some that are left to train with")
         items = items[torch.randperm(len(items), generator=generator)]
         shares.append(items.split([*kept, len(items) - sum(kept)]))
     test, validation, left = (torch.cat(parts) for parts in zip(*shares, strict=True))
@@ -154,6 +162,8 @@ def _read(path: Path, segments: int) -> Recordings:
     """All recordings, of coefficients with mean 0 and standard deviation 1 over all frames."""
     with np.load(path) as archive:
         frames, offsets, digit = (archive[key] for key in ("features", "offsets", "digit"))
+    if segments > (shortest := int(np.diff(offsets).min())):
+        raise ValueError(f"`fsdd` got segments={segments}; expected at most {shortest}, the frames of the shortest recording")
     frames = (frames - frames.mean(0)) / frames.std(0)
     cuts = [np.array_split(frames[begin:end], segments) for begin, end in itertools.pairwise(offsets)]
     means = torch.tensor(np.array([[part.mean(0) for part in parts] for parts in cuts]), dtype=torch.float32)

@@ -67,14 +67,25 @@ def _read(path: Path, split: Split, shortest: int, longest: int, most: int) -> L
     return encoded(kept[:most], longest)
 
 
+SHORTEST = 7
+"""Tokens of ``[MAX [MIN 1 2 ] 3 ]``, the shortest line with two operators."""
+
+PATIENCE = 100_000
+"""Lines that are drawn in a row without a new one."""
+
+
 @functools.lru_cache(maxsize=12)
 def generate(split: Split, shortest: int, longest: int, train: int, heldout: int) -> Lines:
     """Lines by the authors' grammar, with two operators or more and so many tokens; no line is there twice, in any split."""
-    source, trees = random.Random(0), dict[Tree, None]()
-    while len(trees) < 2 * heldout + train:
-        tree = _grown(source, longest)
+    source, trees, wanted, in_vain = random.Random(0), dict[Tree, None](), 2 * heldout + train, 0
+    while len(trees) < wanted:
+        tree, known = _grown(source, longest), len(trees)
         if tree is not None and _fits(tree, shortest, longest):
             trees[tree] = None
+        in_vain = in_vain + 1 if len(trees) == known else 0
+        if in_vain == PATIENCE:
+            found = f"{known} lines of {shortest} to {longest} tokens"
+            raise ValueError(f"`generate` found {found}; expected {wanted}: ask for fewer, or longer ones")
     first = {"validation": 0, "test": heldout, "train": 2 * heldout}[split]
     return encoded(list(trees)[first : first + (train if split == "train" else heldout)], longest)
 

@@ -56,6 +56,14 @@ class LineTask(Task):
     references: ClassVar[tuple[str, ...]] = ("nangia2018listops",)
     structured: ClassVar[str] = "bracket recall"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.shortest <= self.longest >= list_operations.SHORTEST:
+            raise ValueError(
+                f"`{self.name}` got shortest={self.shortest}, longest={self.longest}; expected shortest <= longest, and longest >= "
+                f"{list_operations.SHORTEST}, the tokens of the shortest line with two operators"
+            )
+
     def unavailable(self) -> str | None:
         return None if self.generated else list_operations.unavailable()
 

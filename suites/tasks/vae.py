@@ -139,6 +139,8 @@ class AutoEncoder(Task):
 def _read(path: Path, frames: int, hop: int) -> dict[Split, Tensor]:
     with np.load(path) as data:
         features, offsets, recording = (data[key] for key in ("features", "offsets", "recording"))
+    if frames > (shortest := int(np.diff(offsets).min())):
+        raise ValueError(f"`vae` got frames={frames}; expected at most {shortest}, those of the shortest recording")
     found: dict[Split, list[Tensor]] = {"train": [], "validation": [], "test": []}
     learnt = 0
     for first, end, number in zip(offsets[:-1], offsets[1:], recording, strict=True):

@@ -157,3 +157,7 @@ def test_a_fault_is_told(kind: type[Clusters], sentence: str) -> None:
 def test_a_task_without_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Clusters, "unavailable", lambda self: "no points are there")
     assert check_task(Clusters(**SIZES)) == ["clusters cannot be checked: no points are there"]
+
+
+def test_too_few_items_are_all_that_is_said():
+    assert check_task(make_task("clusters[train=2]"), trained=False) == ["clusters: the split train has 2 items; expected at least 4"]

@@ -19,6 +19,7 @@ from structgrad.suites.running.plan import Machine, Plan
 from structgrad.suites.running.runner import run
 from structgrad.suites.suite import EFFORTS, Context
 from structgrad.suites.tasks import make_task, references
+from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.training import order
 from tests.suites.test_learning import NAME
 
@@ -174,3 +175,23 @@ def test_what_is_kept_is_computed_on_one_thread(monkeypatch):
         references.learnt_model(TASK, ExactMarginalisation(), 99, "init")
     assert (seen, torch.get_num_threads()) == ([1], 2)
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("clusters[train=0]", "`clusters` got train=0; expected an integer >= 1"),
+        ("listops_generated[shortest=9]", "`listops_generated` got shortest=9, longest=8; expected shortest <= longest"),
+        ("fsdd[chosen=13]", "`fsdd` got chosen=13 of segments=12; expected no more than there are"),
+    ],
+)
+def test_sizes_that_leave_nothing_to_train_with_are_refused(name, message):
+    with pytest.raises(ValueError, match="expected") as refused:
+        load(f"task:{name}", "training", instances=1, data=None)
+    assert str(refused.value).startswith(message)
+
+
+def test_a_task_without_items_is_refused(monkeypatch):
+    monkeypatch.setattr(Clusters, "size", lambda self, split: 0 if split == "test" else 10)
+    with pytest.raises(ValueError, match=r"^the problem task:clusters cannot be had: test would have no items; choose other sizes$"):
+        load("task:clusters", "training", instances=1, data=None)

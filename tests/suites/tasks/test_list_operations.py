@@ -55,6 +55,12 @@ def test_generated_lines_fit() -> None:
     assert lines.gold.shape == (60, 8, 8)
 
 
+def test_more_lines_than_there_are_is_refused(monkeypatch):
+    monkeypatch.setattr(list_operations, "PATIENCE", 30)
+    with pytest.raises(ValueError, match=r"^`generate` found \d+ lines of 7 to 7 tokens; expected 200200: ask for fewer, or longer ones$"):
+        list_operations.generate("train", 7, 7, 200_000, 100)
+
+
 @pytest.mark.skipif(list_operations.unavailable() is not None, reason=str(list_operations.unavailable()))
 def test_real_lines() -> None:
     path = list_operations.task_file(list_operations.TRAINING_FILE)
