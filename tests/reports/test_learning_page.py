@@ -56,13 +56,15 @@ def test_the_four_ways_drift_from_the_pipeline(tmp_path):
 
 
 def test_baselines_stand_in_their_order(tmp_path):
-    worths = {"step_reinforce": 0.3, "step_greedy": 0.6, "step_ppo": 0.5}
+    worths = {"step_reinforce": 0.3, "step_greedy": 0.6, "step_ppo": 0.5, "reinforce": 0.2, "sparsemap": 0.9}
     rows = [one for name, worth in worths.items() for seed in range(3) for one in trained("listops_parser", name, seed, worth)]
     section = page(rows, tmp_path).partition("### The order of baselines")[2]
     assert [section.index(name) for name in ("step\\_greedy", "step\\_ppo", "step\\_reinforce")] == sorted(
         section.index(name) for name in ("step\\_greedy", "step\\_ppo", "step\\_reinforce")
     )
-    assert "| 0.0400 |" in section
+    [greedy] = [line for line in section.splitlines() if line.startswith("| step\\_greedy")]
+    assert greedy.endswith("| 0.0400 | 0.160 |")
+    assert "sparsemap" not in section.partition("\n## ")[0]
 
 
 def test_losses_stand_beside_published_ones(tmp_path):
