@@ -71,7 +71,8 @@ def sentences(study: Study) -> list[str]:
     if first is None:
         return [_nobody(study), *each]
     one = len(tasks) == 1
-    score = f"{shown(first.score)} {'accuracy' if one else 'of the way from floor to ceiling (interquartile mean)'}{_exact(study, tasks)}"
+    share = "accuracy" if one else "of the way from floor to ceiling in the interquartile mean"
+    score = f"{shown(first.score)} {share}{_exact(study, tasks)}"
     cost = _cost(study.of(tasks=lambda task: task in tasks), first.name)
     return [f"{_best(first, f'On {_called(study, tasks)}, ', score)}; {cost}; {foretold(study)}.", *each]
 
