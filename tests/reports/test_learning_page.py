@@ -42,6 +42,8 @@ def test_a_whole_study_lacks_nothing(tmp_path, monkeypatch):
     assert "part of the study" not in text
     assert re.search(r"\| rloo \| 0\.\d+ .* \| 0\.970 ", text)
     assert "- **final accuracy**: cosine of the mean at " in text
+    largest = text.partition("### The largest, over everything")[2]
+    assert re.search(r"\n\| final accuracy \| all \| (cosine of the mean at \w+ \+[^;|]*(; )?){3} \| 3 of 21 \|\n", largest)
     for heading in ("### Beside the prototypes", "### Every predictor", "### By objective", "### Task by task", "## l2x_switch"):
         assert f"\n{heading}\n" in text
     assert ".931" in text.partition("## l2x_switch")[2].partition("\n## ")[0]
