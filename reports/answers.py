@@ -138,7 +138,10 @@ class _Place:
     def of(cls, rows: pd.DataFrame, verdicts: dict[tuple[str, str, str], str]) -> _Place | None:
         """None where nothing is known of bias and variance."""
         moments = [_wide(rows, metric) for metric in ("relative_bias_squared", "relative_variance", "gain")]
-        names = _complete(moments[0][0], moments[1][0], moments[2][0])
+        # An instance on which nobody has one of them, such as a gradient of 0, is none to compare on.
+        common = [item for item in moments[0][0].columns if all(item in pair[0].columns for pair in moments)]
+        moments = [(value[common], error[common]) for value, error in moments]
+        names = _complete(*(value for value, _ in moments)) if common else []
         seconds = rows[rows["metric"] == "seconds_per_estimate"].drop_duplicates("estimator").set_index("estimator")["value"]
         timed = bool(names) and REFERENCE in seconds.index
         names = [name for name in names if name in seconds.index] if timed else names

@@ -89,6 +89,16 @@ def test_who_is_not_known_on_every_instance_does_not_compete(frame: pd.DataFrame
     assert RLOO not in named
 
 
+def test_an_instance_on_which_nobody_has_a_number_is_none_to_compare_on(frame: pd.DataFrame) -> None:
+    hidden = (frame["metric"] == "relative_variance") & (frame["instance"] == frame.loc[frame["instance"] != "", "instance"].iloc[0])
+    assert hidden.any()
+    found = answers.answers(frame[~hidden])
+    assert found
+    assert {answer.instances for answer in found} == {answer.instances - 1 for answer in answers.answers(frame)}
+    nothing = frame[(frame["metric"] != "relative_variance") | (frame["instance"] == "")]
+    assert answers.answers(nothing) == []
+
+
 def test_rivals_that_cannot_be_told_apart_are_named(frame: pd.DataFrame) -> None:
     twin = frame[frame["estimator"] == "reinforce"]
     both = answers.answers(pd.concat([frame, twin.assign(estimator="reinforce_constant")], ignore_index=True))
