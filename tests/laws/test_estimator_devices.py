@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+import structgrad
 from structgrad.estimators import make_estimator
 from tests.estimator_cases import NAMES, pairs_of
 from tests.helpers import OracleCase
 from tests.waiting import PRETENDED, Unset, WaitsError, watched
+
+PACKAGE = str(Path(structgrad.__file__).parent)
 
 ORACLES_WAIT = ("contraction.py", "active_set.py")
 """What waits in plain torch; see `test_oracle_devices`."""
@@ -35,6 +39,6 @@ def test_it_computes_where_its_scores_lie(name: str, case: OracleCase) -> None:
         with watched(PRETENDED):
             estimate()
     except (WaitsError, RuntimeError) as error:
-        *_, last = (frame.filename for frame in traceback.extract_tb(error.__traceback__) if "structgrad" in frame.filename)
+        *_, last = (frame.filename for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(PACKAGE))
         if not last.endswith(ORACLES_WAIT) and name.partition("[")[0] not in WAIT:
             raise
