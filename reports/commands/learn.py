@@ -126,7 +126,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
     with sentences(), ExitStack() as stack:
         from ...suites.running.course import Course
         from ...suites.running.plan import Machine, default_jobs
-        from ...suites.running.presets import learning_plan
+        from ...suites.running.presets import STUDY, learning_plan
         from .. import launch
         from ..plans import durations, options, repeat
         from ..terminal import Voice
@@ -136,7 +136,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
             raise ValueError("learn got --quick and --study; expected one of them: leave the other out")
         voice, tasks, chosen = Voice(quiet, verbose, as_json), tuple(task or ()), tuple(estimator)
         plan = learning_plan(
-            options.with_encoder(tasks, encoder),
+            options.with_encoder(tasks or (STUDY if study else ()), encoder),
             estimators=chosen,
             seeds=seeds,
             quick=quick,

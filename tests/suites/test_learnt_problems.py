@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from structgrad.estimators import ExactMarginalisation, LeaveOneOut, make_estimator
+from structgrad.oracles import Subset
+from structgrad.suites.measures.draws import Draws
 from structgrad.suites.measures.parameter_bias import METRIC, ParameterBias
 from structgrad.suites.measures.step_time import StepTime
 from structgrad.suites.problems import load
@@ -195,3 +197,11 @@ def test_a_task_without_items_is_refused(monkeypatch):
     monkeypatch.setattr(Clusters, "size", lambda self, split: 0 if split == "test" else 10)
     with pytest.raises(ValueError, match=r"^the problem task:clusters cannot be had: test would have no items; choose other sizes$"):
         load("task:clusters", "training", instances=1, data=None)
+
+
+def test_estimates_leave_padding_out_of_every_copy_of_a_batch():
+    scores, lengths = torch.zeros(2, 3), torch.tensor([3, 2])
+    draws = Draws(Subset(1), lambda z: z.sum(-1), scores, QUICK, ("padding",), lengths)
+    for rows in (scores, scores.expand(5, 2, 3)):
+        inside = draws.of_rows(rows)._within(torch.ones_like(rows, dtype=torch.bool), rows)
+        assert torch.equal(inside[..., -1], (lengths == 3).expand(rows.shape[:-1]))
