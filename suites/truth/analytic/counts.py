@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .derivations import DEAD, UNIT, Law, Level, spread
+from ....oracles.derivations import DEAD, UNIT, Level
+from .derivations import Law, spread
 
 
 class CountPass:

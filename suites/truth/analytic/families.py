@@ -9,8 +9,8 @@ from typing import Any
 
 from ....oracles import Alignment, Assignment, Categorical, Categories, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset
 from ....oracles.base import Oracle
+from ....oracles.derivations import Derivations
 from . import sequences, spans
-from .derivations import Derivations
 
 LARGEST_ASSIGNMENT = 18
 """The largest n whose 2ⁿ sets of columns are gone through."""

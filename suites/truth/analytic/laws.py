@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ....oracles.base import Oracle
+from ....oracles.derivations import Derivations
 from ....oracles.spanning_tree import SpanningTree
 from . import tree_counts
 from .counts import CountPass
-from .derivations import Derivations, gibbs_law
+from .derivations import gibbs_law
 from .deviations import Deviations
 from .families import derivations_of
 from .moments import MomentPass, Moments

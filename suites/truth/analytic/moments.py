@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .derivations import DEAD, Law, Level, spread
+from ....oracles.derivations import DEAD, Level
+from .derivations import Law, spread
 
 
 class Moments(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .derivations import DEAD, UNIT, Builder, Derivations
+from ....oracles.derivations import DEAD, UNIT, Builder, Derivations
 
 
 def categorical(event: tuple[int, ...]) -> Derivations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .derivations import DEAD, UNIT, Builder, Derivations
+from ....oracles.derivations import DEAD, UNIT, Builder, Derivations
 
 
 def constituency(event: tuple[int, ...]) -> Derivations:
