@@ -18,6 +18,7 @@ from .capabilities import FactorisedOracle, PolicyOracle, SubsetOracle
 from .categorical import Categorical
 from .categories import Categories
 from .constituency import Constituency
+from .derivations import DerivedOracle
 from .linear_chain import LinearChain
 from .projective_tree import ProjectiveTree
 from .random_streams import SeedBlocks
@@ -50,6 +51,7 @@ __all__ = [
     "Categorical",
     "Categories",
     "Constituency",
+    "DerivedOracle",
     "EnumerableOracle",
     "FactorisedOracle",
     "KBestOracle",

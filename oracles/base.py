@@ -417,16 +417,13 @@ class MarginalOracle(Oracle):
         return self._rowwise(compute, scores)
 
     def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        def twin(rows: Tensor) -> tuple[Tensor, Tensor]:
-            return twin_marginals(self._twin_log_partition, rows)
-
         def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
             kernel = self._kernel("marginals", rows)
             if kernel is None:
-                return twin(rows)
+                return self._twin_marginals(rows)
             marginals = kernel.results(tuple(rows.shape), rows)
             log_partition = kernel.results((rows.shape[0],), rows, torch.float64)
-            kernel.run_certified((rows.contiguous(),), (marginals, log_partition), twin)
+            kernel.run_certified((rows.contiguous(),), (marginals, log_partition), self._twin_marginals)
             return marginals, log_partition
 
         marginals, log_partition = self._rowwise_all(compute, scores)
@@ -449,6 +446,9 @@ class MarginalOracle(Oracle):
     def _twin_log_partition(self, scores: Tensor) -> Tensor:
         rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))
         return self._log_partition(rows).reshape(scores.shape[: scores.ndim - self.event_ndim])
+
+    def _twin_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return twin_marginals(self._twin_log_partition, rows)
 
     def _twin_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
         return twin_covariance_product(self._twin_log_partition, rows.detach().clone().requires_grad_(), along, differentiable=False)

@@ -1,5 +1,6 @@
-"""Structures as derivations: the hypergraph of items and rules from which every operation follows."""
+"""Structures as derivations: a hypergraph of items and rules, from which every operation follows."""
 
 from .hypergraph import DEAD, UNIT, Builder, Derivations, Level
+from .oracle import DerivedOracle
 
-__all__ = ["DEAD", "UNIT", "Builder", "Derivations", "Level"]
+__all__ = ["DEAD", "UNIT", "Builder", "Derivations", "DerivedOracle", "Level"]

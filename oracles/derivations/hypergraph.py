@@ -60,11 +60,35 @@ class Builder:
         self.parts, self.levels, self.nodes = parts, list[Level](), 2
 
     def add(self, first: Tensor, parts: Tensor | None = None, second: Tensor | None = None) -> Tensor:
-        """A level of edges [h, e], and its nodes [h]."""
+        """A level of edges [h, e], and its nodes [h].
+
+        Raises:
+            ValueError: shapes that do not fit, a node of this level or beyond, or a part that there is not.
+        """
         taken = torch.full((len(first), 1), self.parts) if parts is None else parts
+        self._check(first, taken, second)
         self.levels.append(Level(self.nodes, first, second, taken))
         self.nodes += len(first)
         return torch.arange(self.nodes - len(first), self.nodes)
+
+    def _check(self, first: Tensor, parts: Tensor, second: Tensor | None) -> None:
+        edges, each = tuple(first.shape), (len(first), 1)
+        if len(edges) != 2 or 0 in edges:
+            raise ValueError(f"`Builder.add` got edges of shape {edges}; expected [h, e], the edges of each node of a level")
+        if tuple(parts.shape) not in (edges, each):
+            raise ValueError(
+                f"`Builder.add` got parts of shape {tuple(parts.shape)} for edges of shape {edges}; expected that shape, or {each}"
+            )
+        if second is not None and tuple(second.shape) != edges:
+            raise ValueError(
+                f"`Builder.add` got second nodes of shape {tuple(second.shape)} for edges of shape {edges}; expected that shape"
+            )
+        greatest = max(int(nodes.max()) for nodes in (first, second) if nodes is not None)
+        if greatest >= self.nodes:
+            raise ValueError(f"`Builder.add` got an edge to node {greatest} from a level that begins there; expected nodes below it")
+        if int(parts.min()) < 0 or int(parts.max()) > self.parts:
+            wrong = int(parts.min() if int(parts.min()) < 0 else parts.max())
+            raise ValueError(f"`Builder.add` got part {wrong}; expected 0 to {self.parts - 1}, or {self.parts} for none")
 
     def finish(self, root: Tensor | int) -> Derivations:
         """The derivations whose whole structures are at one node."""

@@ -1,0 +1,143 @@
+"""An oracle from a hypergraph of derivations alone."""
+
+from __future__ import annotations
+
+import abc
+import math
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..base import (
+    EnumerableOracle,
+    KBestOracle,
+    Maximum,
+    ProjectionOracle,
+    RelaxedOracle,
+    SamplingOracle,
+)
+from . import algorithms
+from .hypergraph import Derivations
+from .tables import Tables, tables_of
+
+
+class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+    """An oracle that states how its structures are derived, and has every operation by that.
+
+    A subclass is a frozen dataclass of options with ``name`` and ``event_ndim``, and implements
+
+    * `event_shape`, from sizes by name;
+    * `_check_event`, which refuses other shapes;
+    * `derivations`, the hypergraph of an event shape. Every structure has exactly one derivation, takes each of its parts once, and comes
+      through no node twice.
+
+    Parts of no structure are ignored entries. Ties go to the edge that comes first, and structures are enumerated by the edge of the root,
+    then by its first node, then by its second. A sample takes one uniform for each node of its derivation, in preorder. Everything takes
+    time in proportion to the edges, but for derivatives of relaxed recursions and third ones, which take it for every level. A hypergraph
+    is built once for each event shape.
+
+    **Lengths.** Two more methods, where items may be shorter than the event: `_inside` says which parts an item of a length has (those at
+    the first positions of the first axis, where not overridden), and `_completion` which parts beyond them go on. These must hold exactly
+    one way to complete every structure of the item to one of the whole event. Where no mask says that, override `_complete`, whose event
+    may grow; and `_length_limits`, where lengths do not count the first axis.
+
+    References:
+        Goodman 1999, "Semiring parsing"; Klein & Manning 2001, "Parsing and hypergraphs".
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from structgrad.oracles.derivations import DEAD, UNIT, Builder
+        >>> @dataclass(frozen=True)
+        ... class Apart(DerivedOracle):
+        ...     '''Subsets of n items without two neighbours.'''
+        ...     name = "apart"
+        ...     event_ndim = 1
+        ...     @classmethod
+        ...     def event_shape(cls, **sizes):
+        ...         return cls._sizes(sizes, "length")
+        ...     def _check_event(self, call, event_shape):
+        ...         pass
+        ...     def derivations(self, event_shape):
+        ...         builder = Builder(event_shape[0])
+        ...         out, taken = torch.tensor([UNIT]), torch.tensor([DEAD])
+        ...         for i in range(event_shape[0]):
+        ...             either = torch.stack([out, taken], 1)  # item i stays out, after either
+        ...             out, taken = builder.add(either), builder.add(out.unsqueeze(1), torch.tensor([[i]]))
+        ...         return builder.finish(builder.add(torch.stack([out, taken], 1)))
+        >>> oracle, scores = Apart(), torch.tensor([1.0, 1.5, 1.0, -1.0])
+        >>> oracle.argmax(scores), oracle.count((4,))
+        (tensor([1., 0., 1., 0.]), 8)
+        >>> oracle.marginals(scores)
+        tensor([0.5209, 0.2875, 0.4740, 0.1415])
+    """
+
+    references: ClassVar[tuple[str, ...]] = ()
+    _ignores_entries: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """The hypergraph whose parts are the entries of an event, in row-major order."""
+
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        tables = self._tables(event_shape)
+        return int(tables.counts[tables.root])
+
+    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        return self._tables(event_shape, device).read.reshape(event_shape).clone()
+
+    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """Boolean ``[*batch, *event]``, broadcastable: what goes on beyond an item, in the one way that there is."""
+        raise ValueError(f"got lengths for the oracle {self.name}, which has none; implement `_completion`, or cut the scores")
+
+    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        event = self._event(scores)
+        completion = torch.zeros_like(scores).masked_fill(~self._completion(event, lengths), -math.inf)
+        return torch.where(self._inside(event, lengths), scores, completion)
+
+    # The operations of the base classes, on rows [b, parts].
+
+    def _tables(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tables:
+        return _tables(self, tuple(event_shape), device or torch.device("cpu"))
+
+    def _tables_for(self, rows: Tensor) -> Tables:
+        return self._tables(tuple(rows.shape[1:]), rows.device)
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return algorithms.argmax(self._tables_for(rows), rows.flatten(1)).reshape(rows.shape)
+
+    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
+        return algorithms.value(self._tables_for(rows), rows.flatten(1), maximum)
+
+    def _twin_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        marginals, log_partition = algorithms.marginals(self._tables_for(rows), self._cleaned(rows.detach()).flatten(1))
+        return marginals.reshape(rows.shape), log_partition
+
+    def _twin_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
+        product = algorithms.covariance_product(self._tables_for(rows), self._cleaned(rows.detach()).flatten(1), along.flatten(1))
+        return product.reshape(rows.shape)
+
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        return self._tables(event_shape).steps
+
+    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        drawn = algorithms.sample(self._tables_for(rows), rows.flatten(1).double(), uniforms)
+        return drawn.reshape(*drawn.shape[:2], *rows.shape[1:])
+
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        listed = algorithms.kbest(self._tables_for(rows), rows.flatten(1), k)
+        return listed.reshape(k, *rows.shape)
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        return algorithms.rank(self._tables_for(structures), structures.flatten(1))
+
+    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return algorithms.unrank(self._tables(event_shape, ranks.device), ranks).reshape(-1, *event_shape)
+
+
+@lru_cache(maxsize=64)
+def _tables(oracle: DerivedOracle, event_shape: tuple[int, ...], device: torch.device) -> Tables:
+    # Made in inference mode, they could take part in no gradient later.
+    with torch.inference_mode(False):
+        return tables_of(oracle.derivations(event_shape), device)

@@ -1,0 +1,136 @@
+"""What algorithms look up of a hypergraph: its levels on a device, edges by node, sizes of derivations, exact counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .hypergraph import DEAD, UNIT, Derivations, Level
+
+MOST = 2**62
+"""Counts above it are cut off in tables of int64, where no structure of a valid rank meets them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """A hypergraph on one device.
+
+    Attributes:
+        derivations: the hypergraph itself, on the host. ``levels``: its levels on the device.
+        edges: three tables [nodes, e], first and second node and part of every edge, in order, padded with edges to `DEAD`.
+        joins: boolean [nodes], whether the edges of a node lead to two nodes.
+        steps: how many nodes the longest derivation has. ``waiting``: how many of them, at most, wait while others are gone through.
+        counts: exact integers [nodes], how many derivations each node has. ``possible``: the first edge of each that has any.
+        read: boolean [parts], which parts are in some structure.
+    """
+
+    derivations: Derivations
+    levels: tuple[Level, ...]
+    edges: tuple[Tensor, Tensor, Tensor]
+    joins: Tensor
+    steps: int
+    waiting: int
+    counts: np.ndarray
+    possible: Tensor
+    read: Tensor
+
+    @property
+    def nodes(self) -> int:
+        """Their number."""
+        return self.derivations.nodes
+
+    @property
+    def root(self) -> int:
+        """The node of whole structures."""
+        return self.derivations.root
+
+    @property
+    def parts(self) -> int:
+        """Number of entries of an event."""
+        return self.derivations.parts
+
+    @cached_property
+    def ranking(self) -> tuple[Tensor, Tensor]:
+        """int64 [nodes, e], how many derivations of a node come before those of each edge; and [nodes], how many there are."""
+        first, second, _ = (table.numpy() for table in _edges(self.derivations))
+        ways = self.counts[first] * self.counts[second]
+        starts = np.cumsum(ways, axis=1) - ways
+        # Padding comes after every rank.
+        starts[:, 1:][first[:, 1:] == DEAD] += MOST + 1
+        with torch.inference_mode(False):
+            cut = (torch.from_numpy(np.minimum(table, MOST + 1).astype(np.int64)) for table in (starts, self.counts))
+            return tuple(table.to(self.joins.device) for table in cut)  # type: ignore[return-value]
+
+
+def tables_of(derivations: Derivations, device: torch.device) -> Tables:
+    """The tables of a hypergraph."""
+    counts, sizes, waiting = _measured(derivations)
+    first, second, parts = _edges(derivations)
+    joins = torch.zeros(derivations.nodes, dtype=torch.bool)
+    for level in derivations.levels:
+        joins[level.heads] = level.second is not None
+    possible = torch.from_numpy((counts[first.numpy()] * counts[second.numpy()] > 0).argmax(1))
+    return Tables(
+        derivations,
+        tuple(_moved(level, device) for level in derivations.levels),
+        (first.to(device), second.to(device), parts.to(device)),
+        joins.to(device),
+        max(int(sizes[derivations.root]), 1),
+        max(int(waiting[derivations.root]), 1),
+        counts,
+        possible.to(device),
+        _read(derivations, counts).to(device),
+    )
+
+
+def _edges(derivations: Derivations) -> tuple[Tensor, Tensor, Tensor]:
+    widest = max((level.first.shape[1] for level in derivations.levels), default=1)
+    first = torch.full((derivations.nodes, widest), DEAD)
+    second, parts = torch.full_like(first, UNIT), torch.full_like(first, derivations.parts)
+    first[UNIT, 0] = UNIT
+    for level in derivations.levels:
+        width = level.first.shape[1]
+        first[level.heads, :width], parts[level.heads, :width] = level.first, level.parts
+        if level.second is not None:
+            second[level.heads, :width] = level.second
+    return first, second, parts
+
+
+def _moved(level: Level, device: torch.device) -> Level:
+    second = None if level.second is None else level.second.to(device)
+    return Level(level.start, level.first.to(device), second, level.parts.to(device))
+
+
+def _measured(derivations: Derivations) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By node: exact numbers of derivations, nodes in the longest, and how many of these must be kept at a time."""
+    counts = np.array([1, 0] + [0] * (derivations.nodes - 2), dtype=object)
+    sizes, waiting = (np.zeros(derivations.nodes, dtype=np.int64) for _ in range(2))
+    for level in derivations.levels:
+        first = level.first.numpy()
+        second = np.full_like(first, UNIT) if level.second is None else level.second.numpy()
+        ways = counts[first] * counts[second]
+        counts[level.heads] = ways.sum(1)
+        possible = ways > 0
+        sizes[level.heads] = 1 + np.where(possible, sizes[first] + sizes[second], 0).max(1)
+        below = np.maximum(waiting[first] + (second > DEAD), waiting[second])
+        waiting[level.heads] = np.maximum(np.where(possible, below, 0).max(1), 1)
+    return counts, sizes, waiting
+
+
+def _read(derivations: Derivations, counts: np.ndarray) -> Tensor:
+    """Boolean [parts]: those on an edge that a whole structure goes through."""
+    possible = torch.from_numpy((counts > 0).astype(bool))
+    reached, read = torch.zeros(derivations.nodes, dtype=torch.bool), torch.zeros(derivations.parts + 1, dtype=torch.bool)
+    reached[derivations.root] = True
+    for level in reversed(derivations.levels):
+        used = possible[level.first] & reached[level.heads].unsqueeze(1)
+        if level.second is not None:
+            used = used & possible[level.second]
+            reached[level.second[used]] = True
+        reached[level.first[used]] = True
+        read[level.parts.expand_as(used)[used]] = True
+    return read[:-1]

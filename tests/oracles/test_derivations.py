@@ -1,0 +1,158 @@
+"""What follows from derivations alone is what the oracles of the same structures compute; wrong hypergraphs are refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.oracles import (
+    Alignment,
+    Assignment,
+    Categories,
+    Constituency,
+    DerivedOracle,
+    LinearChain,
+    ProjectiveTree,
+    ShiftReduce,
+    Subset,
+)
+from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations
+from structgrad.suites.truth.analytic.families import derivations_of
+from tests.helpers import SCALES, seeded
+
+
+@dataclass(frozen=True)
+class Restated(DerivedOracle):
+    """The structures of another oracle, from its derivations."""
+
+    oracle: Any
+
+    name = "restated"
+
+    @property
+    def event_ndim(self) -> int:  # type: ignore[override]
+        return int(self.oracle.event_ndim)
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        return tuple(sizes.values())
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        self.oracle._check_event(call, event_shape)
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        found = derivations_of(self.oracle, event_shape)
+        assert found is not None
+        return found
+
+
+CASES: tuple[tuple[Any, tuple[int, ...]], ...] = (
+    (Categories(), (5, 4)),
+    (Subset(5), (20,)),
+    (LinearChain(), (12, 5, 5)),
+    (Alignment(), (9, 7)),
+    (Constituency(), (10, 10)),
+    (ProjectiveTree(), (9, 9)),
+    (ProjectiveTree(single_root=False), (9, 9)),
+    (ShiftReduce(), (9, 9, 2)),
+    (Assignment(), (6, 6)),
+)
+cases = pytest.mark.parametrize(("oracle", "event"), CASES, ids=str)
+
+
+def scores_of(event: tuple[int, ...], scale: float, forbidden: float = 0.0) -> Tensor:
+    noise = scale * torch.randn(5, *event, generator=seeded(), dtype=torch.float64)
+    return noise.masked_fill(torch.rand(5, *event, generator=seeded(1)) < forbidden, -math.inf)
+
+
+@pytest.mark.parametrize("forbidden", [0.0, 0.1])
+@pytest.mark.parametrize("scale", SCALES)
+@cases
+def test_agrees_with_the_oracle_of_the_structure(oracle: Any, event: tuple[int, ...], scale: float, forbidden: float) -> None:
+    derived, scores = Restated(oracle), scores_of(event, scale, forbidden)
+    direction = torch.randn(scores.shape, generator=seeded(2), dtype=torch.float64)
+    close: Callable[..., None] = torch.testing.assert_close
+    close(derived.log_partition(scores), oracle.log_partition(scores), rtol=1e-13, atol=1e-12)
+    close(derived.marginals(scores), oracle.marginals(scores), rtol=1e-10, atol=1e-12)
+    close(derived.entropy(scores), oracle.entropy(scores), rtol=1e-10, atol=1e-11 * max(1, scale))
+    found, expected = (_pulled_back(each, scores, direction) for each in (derived, oracle))
+    close(found, expected, rtol=1e-9, atol=1e-11)
+    best = derived.argmax(scores)
+    close(derived.score(best, scores), oracle.score(oracle.argmax(scores), scores), rtol=1e-13, atol=1e-12)
+    feasible = oracle.feasible(scores)
+    assert torch.equal(best[feasible], oracle.argmax(scores)[feasible])
+    listed, others = (each.kbest(scores, 4) for each in (derived, oracle))
+    close(derived.score(listed, scores)[:, feasible], oracle.score(others, scores)[:, feasible], rtol=1e-13, atol=1e-12)
+
+
+def _pulled_back(oracle: Any, scores: Tensor, direction: Tensor) -> Tensor:
+    leaf = scores.clone().requires_grad_()
+    return torch.autograd.grad(oracle.marginals(leaf), leaf, direction)[0]
+
+
+@cases
+def test_counts_ranks_and_parts_are_those_of_the_structure(oracle: Any, event: tuple[int, ...]) -> None:
+    derived = Restated(oracle)
+    assert derived.count(event) == oracle.count(event)
+    assert torch.equal(derived.read_mask(event), oracle.read_mask(event))
+    ranks = torch.linspace(0, oracle.count(event) - 1, 40, dtype=torch.float64).long()
+    structures = torch.cat([derived.enumerate(event, rank, rank + 1) for rank in ranks.tolist()])
+    assert torch.equal(derived.rank(structures), ranks)
+    assert len(set(oracle.rank(structures).tolist())) == len(ranks)
+
+
+@pytest.mark.parametrize(("oracle", "event"), [(LinearChain(), (6, 4, 4)), (Alignment(), (5, 6))], ids=str)
+def test_relaxed_recursions_are_those_of_the_structure(oracle: Any, event: tuple[int, ...]) -> None:
+    scores = scores_of(event, 1.0, 0.1)
+    torch.testing.assert_close(Restated(oracle).relax(scores, "l2"), oracle.relax(scores, "l2"), rtol=1e-10, atol=1e-12)
+
+
+def test_counts_are_exact_beyond_int64() -> None:
+    assert Restated(Subset(50)).count((200,)) == math.comb(200, 50)
+    with pytest.raises(ValueError, match=r"`rank` got a space of [\d.e+]+ structures; expected at most 2\*\*62"):
+        Restated(Subset(50)).rank(torch.zeros(200))
+
+
+def test_ranks_beyond_float64_are_exact() -> None:
+    oracle, event, last = Restated(Subset(30)), (60,), math.comb(60, 30)
+    assert oracle.rank(oracle.enumerate(event, last - 3, last)).tolist() == [last - 3, last - 2, last - 1]
+
+
+def test_large_scores_of_a_long_chain() -> None:
+    """A thousand tokens at scale 50, whose weights span thousands of orders of magnitude."""
+    scores = scores_of((1000, 3, 3), 50.0)[:1]
+    torch.testing.assert_close(Restated(LinearChain()).marginals(scores), LinearChain().marginals(scores), rtol=1e-8, atol=1e-11)
+
+
+def test_no_rows_have_no_results() -> None:
+    oracle, scores = Restated(Constituency()), torch.zeros(0, 4, 4)
+    assert oracle.marginals(scores).shape == oracle.argmax(scores).shape == scores.shape
+    assert oracle.sample(scores, 3, generator=seeded()).shape == (3, 0, 4, 4)
+    assert oracle.kbest(scores, 2).shape == (2, 0, 4, 4)
+
+
+def test_an_oracle_without_a_completion_has_no_lengths() -> None:
+    with pytest.raises(ValueError, match="got lengths for the oracle restated, which has none; implement `_completion`, or cut the scores"):
+        Restated(LinearChain()).marginals(torch.zeros(2, 3, 2, 2), lengths=torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("first", "parts", "second", "message"),
+    [
+        ([[UNIT, 2]], None, None, r"got an edge to node 2 from a level that begins there; expected nodes below it"),
+        ([[UNIT]], [[4]], None, r"got part 4; expected 0 to 2, or 3 for none"),
+        ([[UNIT, UNIT]], [[0, 1, 2]], None, r"got parts of shape \(1, 3\) for edges of shape \(1, 2\); expected that shape, or \(1, 1\)"),
+        ([[UNIT]], None, [[UNIT, DEAD]], r"got second nodes of shape \(1, 2\) for edges of shape \(1, 1\); expected that shape"),
+        ([UNIT], None, None, r"got edges of shape \(1,\); expected \[h, e\], the edges of each node of a level"),
+    ],
+)
+def test_refuses_what_is_no_level(first: Any, parts: Any, second: Any, message: str) -> None:
+    given = [None if table is None else torch.tensor(table) for table in (first, parts, second)]
+    with pytest.raises(ValueError, match=message):
+        Builder(3).add(*given)
