@@ -18,10 +18,15 @@ from .capabilities import FactorisedOracle, PolicyOracle, SubsetOracle
 from .categorical import Categorical
 from .categories import Categories
 from .constituency import Constituency
+from .ctc import CTC
 from .derivations import DerivedOracle
+from .edit_alignment import EditAlignment
+from .labelled_constituency import LabelledConstituency
 from .linear_chain import LinearChain
 from .projective_tree import ProjectiveTree
 from .random_streams import SeedBlocks
+from .second_order_chain import SecondOrderChain
+from .semi_markov import SemiMarkov
 from .shift_reduce import ShiftReduce
 from .spanning_tree import SpanningTree
 from .sparse_solution import SparseSolution
@@ -38,6 +43,11 @@ ORACLES: dict[str, type[Oracle]] = {
     "spanning_tree": SpanningTree,
     "assignment": Assignment,
     "shift_reduce": ShiftReduce,
+    "semi_markov": SemiMarkov,
+    "labelled_constituency": LabelledConstituency,
+    "ctc": CTC,
+    "edit_alignment": EditAlignment,
+    "second_order_chain": SecondOrderChain,
 }
 
 AVAILABLE_ORACLES = plugins.Catalogue(ORACLES, "oracle", Oracle)
@@ -45,6 +55,7 @@ AVAILABLE_ORACLES = plugins.Catalogue(ORACLES, "oracle", Oracle)
 
 __all__ = [
     "AVAILABLE_ORACLES",
+    "CTC",
     "ORACLES",
     "Alignment",
     "Assignment",
@@ -52,9 +63,11 @@ __all__ = [
     "Categories",
     "Constituency",
     "DerivedOracle",
+    "EditAlignment",
     "EnumerableOracle",
     "FactorisedOracle",
     "KBestOracle",
+    "LabelledConstituency",
     "LinearChain",
     "MarginalOracle",
     "Oracle",
@@ -63,7 +76,9 @@ __all__ = [
     "ProjectiveTree",
     "RelaxedOracle",
     "SamplingOracle",
+    "SecondOrderChain",
     "SeedBlocks",
+    "SemiMarkov",
     "ShiftReduce",
     "SpanningTree",
     "SparseSolution",

@@ -129,9 +129,9 @@ class Oracle(Configured, abc.ABC):
     @operation()
     def free_parts(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch, *event]``: parts that are read and not forbidden. Only these carry noise and gradient."""
-        free = (scores > -math.inf) & self.read_mask(self._event(scores), scores.device)
         inside = None if lengths is None else self._prepared("free_parts", scores, lengths)[1]
-        return free if inside is None else free & inside
+        event = self._event(scores)
+        return (scores > -math.inf) & (self.read_mask(event, scores.device) if inside is None else self._parts_inside(event, inside))
 
     def _within(self, parts: Tensor, scores: Tensor) -> Tensor:
         """Of boolean parts ``[*batch, *event]``, those inside the items: all of them, but for `ragged.of_lengths`."""
@@ -174,6 +174,10 @@ class Oracle(Configured, abc.ABC):
         """Boolean ``[*batch, *event]``, broadcastable: what an item of these lengths uses."""
         positions = torch.arange(event_shape[0], device=lengths.device)
         return unsqueeze_event(positions < lengths.unsqueeze(-1), len(event_shape) - 1)
+
+    def _parts_inside(self, event_shape: tuple[int, ...], inside: Tensor) -> Tensor:
+        """Of what is inside, which are parts: those of the whole event, but for structures whose parts depend on the length."""
+        return inside & self.read_mask(event_shape, inside.device)
 
     def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Scores ``[*batch, *event]`` with the one free completion in their padding; the event may grow, results are cut back."""
@@ -545,8 +549,11 @@ class ProjectionOracle(Oracle):
         refuse_duals("project", scores)
         self._check_tensor("project", scores)
         inside = None if lengths is None else self._prepared("project", scores, lengths)[1]
-        valid = self._checked("project", scores) if inside is None else torch.where(inside, scores, -math.inf)
-        valid = self._cleaned(valid)
+        if inside is None:
+            valid = self._cleaned(self._checked("project", scores))
+        else:
+            beyond = self._cleaned(torch.full_like(scores, -math.inf))
+            valid = torch.where(self._parts_inside(self._event(scores), inside), scores, beyond)
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(valid.detach(), self.event_ndim)
         rows = at_least_single(shared.reshape(-1, *self._event(scores))).double()

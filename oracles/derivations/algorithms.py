@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -85,28 +86,37 @@ def _chances(tables: Tables, rows: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 def marginals(tables: Tables, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Marginals [b, d] and the log-partition [b], by inside weights bottom up and probabilities of nodes top down; no gradients."""
+    """Marginals [b, d] and the log-partition [b], by inside weights bottom up and probabilities of edges top down; no gradients."""
     chances, log_partition = _chances(tables, rows)
-    outside, taken = _outside(tables, rows)
-    for level, chance in zip(reversed(tables.levels), reversed(chances), strict=True):
-        _spread(level, outside[:, level.heads].unsqueeze(2) * chance, outside, taken)
-    return taken[:, :-1], log_partition
+    edges = _Sums(tables, rows)
+    for place in reversed(range(len(tables.levels))):
+        edges.put(place, edges.above(place).unsqueeze(2) * chances[place])
+    return edges.by_part(), log_partition
 
 
-def _outside(tables: Tables, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities of nodes and of parts, before anything but the root is reached."""
-    outside = rows.new_zeros(len(rows), tables.nodes)
-    outside[:, tables.root] = 1
-    return outside, rows.new_zeros(len(rows), tables.parts + 1)
+class _Sums:
+    """Numbers of edges, filled top down, and their sums by the node that they lead to and by the part that they take."""
 
+    def __init__(self, tables: Tables, rows: Tensor, root: float = 1.0) -> None:
+        self.tables, self.root = tables, root
+        self.ends = [0, *accumulate(level.first.numel() for level in tables.levels)]
+        self.values = rows.new_zeros(len(rows), self.ends[-1] + 1)
 
-def _spread(level: Level, edges: Tensor, outside: Tensor, taken: Tensor) -> None:
-    """Add what the edges [b, h, e] of a level carry to their nodes and parts."""
-    outside.index_add_(1, level.first.flatten(), edges.flatten(1))
-    if level.second is not None:
-        outside.index_add_(1, level.second.flatten(), edges.flatten(1))
-    shared = level.parts.shape[1] != edges.shape[2]
-    taken.index_add_(1, level.parts.flatten(), edges.sum(2) if shared else edges.flatten(1))
+    def put(self, place: int, edges: Tensor) -> None:
+        """Keep what the edges [b, h, e] of a level carry."""
+        self.values[:, self.ends[place] : self.ends[place + 1]] = edges.flatten(1)
+
+    def above(self, place: int) -> Tensor:
+        """Sums for the nodes [b, h] of a level, once all above it is filled."""
+        sums = _gathered(self.values, self.tables.above[place]).sum(2)
+        at_root = self.tables.root - self.tables.levels[place].start
+        if 0 <= at_root < sums.shape[1]:
+            sums[:, at_root] += self.root
+        return sums
+
+    def by_part(self) -> Tensor:
+        """[b, d]."""
+        return _gathered(self.values, self.tables.taking).sum(2)
 
 
 def covariance_product(tables: Tables, rows: Tensor, along: Tensor) -> Tensor:
@@ -119,13 +129,12 @@ def covariance_product(tables: Tables, rows: Tensor, along: Tensor) -> Tensor:
         mean = (chance * moved).sum(2, keepdim=True)
         values[:, level.heads] = mean.squeeze(2)
         changes.append(chance * (moved - mean))
-    outside, taken = _outside(tables, rows)
-    outside_change, product = torch.zeros_like(outside), torch.zeros_like(taken)
-    for level, chance, change in zip(reversed(tables.levels), reversed(chances), reversed(changes), strict=True):
-        heads, moving = outside[:, level.heads].unsqueeze(2), outside_change[:, level.heads].unsqueeze(2)
-        _spread(level, moving * chance + heads * change, outside_change, product)
-        _spread(level, heads * chance, outside, taken)
-    return product[:, :-1]
+    edges, moving = _Sums(tables, rows), _Sums(tables, rows, root=0.0)
+    for place in reversed(range(len(tables.levels))):
+        heads = edges.above(place).unsqueeze(2)
+        moving.put(place, moving.above(place).unsqueeze(2) * chances[place] + heads * changes[place])
+        edges.put(place, heads * chances[place])
+    return moving.by_part()
 
 
 def walk(tables: Tables, labels: Tensor, decide: Decision) -> Tensor:

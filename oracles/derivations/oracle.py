@@ -38,10 +38,11 @@ class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableO
     time in proportion to the edges, but for derivatives of relaxed recursions and third ones, which take it for every level. A hypergraph
     is built once for each event shape.
 
-    **Lengths.** Two more methods, where items may be shorter than the event: `_inside` says which parts an item of a length has (those at
-    the first positions of the first axis, where not overridden), and `_completion` which parts beyond them go on. These must hold exactly
-    one way to complete every structure of the item to one of the whole event. Where no mask says that, override `_complete`, whose event
-    may grow; and `_length_limits`, where lengths do not count the first axis.
+    **Lengths.** Two more methods, where items may be shorter than the event: `_inside` says which parts some structure of an item has
+    (those at the first positions of the first axis, where not overridden), and `_completion` which parts beyond them go on. These must hold
+    exactly one way to complete every structure of the item to one of the whole event. Where no mask says that, override `_complete`, whose
+    event may grow; and `_length_limits`, where lengths do not count the first axis. Parts that are in some structure of an item, but in
+    none of the whole event, are said by `_parts_inside`.
 
     References:
         Goodman 1999, "Semiring parsing"; Klein & Manning 2001, "Parsing and hypergraphs".

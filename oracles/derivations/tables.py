@@ -21,6 +21,8 @@ class Tables:
 
     Attributes:
         derivations: the hypergraph itself, on the host. ``levels``: its levels on the device.
+        above: per level [h, m], the edges that lead to each node; ``taking``: [parts, m], those that take each part. Edges are numbered
+            level by level; their number stands for none. So sums over them are gathered, always in the same order, unlike scattered ones.
         edges: three tables [nodes, e], first and second node and part of every edge, in order, padded with edges to `DEAD`.
         joins: boolean [nodes], whether the edges of a node lead to two nodes.
         steps: how many nodes the longest derivation has. ``waiting``: how many of them, at most, wait while others are gone through.
@@ -30,6 +32,8 @@ class Tables:
 
     derivations: Derivations
     levels: tuple[Level, ...]
+    above: tuple[Tensor, ...]
+    taking: Tensor
     edges: tuple[Tensor, Tensor, Tensor]
     joins: Tensor
     steps: int
@@ -77,6 +81,7 @@ def tables_of(derivations: Derivations, device: torch.device) -> Tables:
     return Tables(
         derivations,
         tuple(_moved(level, device) for level in derivations.levels),
+        *_sums(derivations, device),
         (first.to(device), second.to(device), parts.to(device)),
         joins.to(device),
         max(int(sizes[derivations.root]), 1),
@@ -85,6 +90,34 @@ def tables_of(derivations: Derivations, device: torch.device) -> Tables:
         possible.to(device),
         _read(derivations, counts).to(device),
     )
+
+
+def _sums(derivations: Derivations, device: torch.device) -> tuple[tuple[Tensor, ...], Tensor]:
+    """`Tables.above` and `Tables.taking`."""
+    levels = derivations.levels
+    first = np.concatenate([level.first.flatten().numpy() for level in levels])
+    second = [np.zeros(level.first.numel(), np.int64) if level.second is None else level.second.flatten().numpy() for level in levels]
+    parts = np.concatenate([level.parts.expand_as(level.first).flatten().numpy() for level in levels])
+    number = np.arange(len(first))
+    nodes = np.concatenate([first, *second])
+    above = _grouped(nodes, np.concatenate([number, number]), derivations.nodes, len(first))
+    taking = _padded(_grouped(parts, number, derivations.parts + 1, len(first)), 0, derivations.parts, device)
+    return tuple(_padded(above, level.start, level.start + len(level.first), device) for level in levels), taking
+
+
+def _grouped(keys: np.ndarray, values: np.ndarray, groups: int, missing: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Values in the order of their keys, and where each group of them begins."""
+    order = np.argsort(keys, kind="stable")
+    return values[order], np.searchsorted(keys[order], np.arange(groups + 1)), missing
+
+
+def _padded(grouped: tuple[np.ndarray, np.ndarray, int], start: int, stop: int, device: torch.device) -> Tensor:
+    """Some groups as rows of one table."""
+    values, begins, missing = grouped
+    first, sizes = begins[start:stop, None], np.diff(begins[start : stop + 1])[:, None]
+    place = np.arange(max(int(sizes.max()), 1))
+    table = np.where(place < sizes, values[np.minimum(first + place, len(values) - 1)], missing)
+    return torch.from_numpy(table).to(device)
 
 
 def _edges(derivations: Derivations) -> tuple[Tensor, Tensor, Tensor]:

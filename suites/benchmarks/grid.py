@@ -38,6 +38,11 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     "spanning_tree 5": ("spanning_tree", (6, 6)),
     "assignment 5": ("assignment", (5, 5)),
     "shift_reduce 5": ("shift_reduce", (6, 6, 2)),
+    "semi_markov 5": ("semi_markov", (5, 3, 2, 2)),
+    "labelled_constituency 4": ("labelled_constituency", (4, 4, 2)),
+    "ctc 7/2": ("ctc", (7, 5, 3)),
+    "edit_alignment 4x4": ("edit_alignment", (5, 5, 5)),
+    "second_order_chain 5x3": ("second_order_chain", (5, 3, 3, 3)),
     "categorical 1000": ("categorical", (1000,)),
     "categories 32x16": ("categories", (32, 16)),
     "subset 20/5": ("subset[k=5]", (20,)),
@@ -48,6 +53,11 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     "spanning_tree 10": ("spanning_tree", (11, 11)),
     "assignment 8": ("assignment", (8, 8)),
     "shift_reduce 20": ("shift_reduce", (21, 21, 2)),
+    "semi_markov 32": ("semi_markov", (32, 4, 8, 8)),
+    "labelled_constituency 10": ("labelled_constituency", (10, 10, 8)),
+    "ctc 64/16": ("ctc", (64, 33, 3)),
+    "edit_alignment 32x32": ("edit_alignment", (33, 33, 5)),
+    "second_order_chain 32x8": ("second_order_chain", (32, 8, 8, 8)),
     "policy 20": ("shift_reduce[normalization=local]", (21, 21, 2)),
     "subset 1000/10": ("subset[k=10]", (1000,)),
     "linear_chain 128x32": ("linear_chain", (128, 32, 32)),
@@ -62,8 +72,8 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
 HOMES = tuple(CASES)[:4]
 """Where estimators are measured by default: each on the first that it serves."""
 
-SMALL, MIDDLE, LARGE = tuple(CASES)[:11], tuple(CASES)[11:22], tuple(CASES)[22:]
-ONE_OF_EACH = MIDDLE[:10]
+SMALL, MIDDLE, LARGE = tuple(CASES)[:16], tuple(CASES)[16:32], tuple(CASES)[32:]
+ONE_OF_EACH = MIDDLE[:15]
 """Where the operations of oracles are timed by default."""
 
 TASKS = "clusters l2x_switch listops_frozen listops listops_parser matching fsdd ner parsing pipeline vae listops_generated".split()  # noqa: SIM905

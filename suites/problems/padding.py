@@ -20,6 +20,11 @@ COUNTED = {
     "alignment": "rows and columns",
     "assignment": "rows",
     "categories": "categories",
+    "semi_markov": "tokens",
+    "labelled_constituency": "tokens",
+    "ctc": "frames and labels",
+    "edit_alignment": "symbols of both strings",
+    "second_order_chain": "positions",
 }
 """What the lengths of items are numbers of; elsewhere of the parts along the first axis."""
 

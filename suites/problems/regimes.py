@@ -11,13 +11,18 @@ import torch
 from torch import Tensor
 
 from ...oracles import (
+    CTC,
     Alignment,
     Assignment,
     Categorical,
     Categories,
     Constituency,
+    EditAlignment,
+    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
+    SecondOrderChain,
+    SemiMarkov,
     ShiftReduce,
     SpanningTree,
     Subset,
@@ -240,6 +245,36 @@ REGIMES: dict[str, Regime] = {
         normal(*_DERIVATION_SHAPES),
         _DERIVATIONS,
         origin=_uniform_policy,
+    ),
+    "semi_markov_regimes": Regime(
+        "random scores of segmentations of 5 to 7 tokens with 2 labels, as peaked as those of tagging_coarse5",
+        SemiMarkov(),
+        normal((5, 3, 2, 2), (6, 3, 2, 2), (7, 3, 2, 2)),
+        _TAGGING,
+    ),
+    "labelled_constituency_regimes": Regime(
+        "random scores of binary trees of 3 to 5 leaves with 2 labels, as peaked as those of binary_trees_listops",
+        LabelledConstituency(),
+        normal((3, 3, 2), (4, 4, 2), (5, 5, 2)),
+        _BINARY_TREES,
+    ),
+    "ctc_regimes": Regime(
+        "random scores of 2 and 3 labels in 7 to 9 frames, as peaked as those of dtw_speech",
+        CTC(),
+        normal((7, 5, 3), (8, 5, 3), (9, 7, 3)),
+        _ALIGNMENT,
+    ),
+    "edit_alignment_regimes": Regime(
+        "random scores of edits of strings of 4 to 6 symbols, as peaked as those of dtw_speech",
+        EditAlignment(),
+        normal((5, 5, 5), (5, 6, 5), (6, 6, 5), (7, 7, 5)),
+        _ALIGNMENT,
+    ),
+    "second_order_chain_regimes": Regime(
+        "random scores of second-order chains of 4 to 6 with 3 tags, as peaked as those of tagging_coarse5",
+        SecondOrderChain(),
+        normal((4, 3, 3, 3), (5, 3, 3, 3), (6, 3, 3, 3)),
+        _TAGGING,
     ),
 }
 """By name."""

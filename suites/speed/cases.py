@@ -10,13 +10,18 @@ import torch
 from torch import Tensor
 
 from ...oracles import (
+    CTC,
     Alignment,
     Assignment,
     Categorical,
     Categories,
     Constituency,
+    EditAlignment,
+    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
+    SecondOrderChain,
+    SemiMarkov,
     ShiftReduce,
     SpanningTree,
     Subset,
@@ -77,6 +82,11 @@ def _cases() -> list[Case]:
     cases += [Case("subset 20/5", Subset(5), (20,), multiply_adds=100), Case("subset 1000/10", Subset(10), (1000,), multiply_adds=10_000)]
     cases += [Case("categorical 1000", Categorical(), (1000,)), Case("categories 32x16", Categories(), (32, 16))]
     cases += [Case("shift_reduce 20", ShiftReduce(), (21, 21, 2), multiply_adds=400)]
+    cases += [Case("semi_markov 32x4x8", SemiMarkov(), (32, 4, 8, 8), multiply_adds=32 * 4 * 8 * 8)]
+    cases += [Case("labelled_constituency 10x8", LabelledConstituency(), (10, 10, 8), multiply_adds=10**3 / 6 + 55 * 8)]
+    cases += [Case("ctc 64x16", CTC(), (64, 33, 3), multiply_adds=64 * 33 * 3)]
+    cases += [Case("edit_alignment 32x32", EditAlignment(), (33, 33, 5), multiply_adds=33 * 33 * 8)]
+    cases += [Case("second_order_chain 32x8", SecondOrderChain(), (32, 8, 8, 8), multiply_adds=32 * 8**3)]
     return cases
 
 

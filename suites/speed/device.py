@@ -52,6 +52,8 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-8}
 SMALL: dict[str, tuple[int, ...]] = {
     "linear_chain": (5, 4, 4), "constituency": (6, 6), "projective_tree": (6, 6), "spanning_tree": (6, 6), "alignment": (5, 4),
     "assignment": (5, 5), "subset": (14,), "shift_reduce": (6, 6, 2), "categorical": (9,), "categories": (4, 3),
+    "semi_markov": (5, 3, 2, 2), "labelled_constituency": (5, 5, 2), "ctc": (6, 5, 3), "edit_alignment": (5, 5, 5),
+    "second_order_chain": (5, 3, 3, 3),
 }  # fmt: skip
 """An event that plain torch is quick with, by structure."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import numpy as np
 
-from structgrad.oracles import Alignment, LinearChain
+from structgrad.oracles import CTC, Alignment, EditAlignment, LabelledConstituency, LinearChain, SecondOrderChain, SemiMarkov
 
 
 def sparsemax(values: np.ndarray) -> tuple[complex, np.ndarray]:
@@ -57,4 +59,27 @@ def walk_of_alignment(row: np.ndarray) -> np.ndarray:
     return expected if values[-1, -1].real > -math.inf else 0 * expected
 
 
-WALKS = {LinearChain: walk_of_chain, Alignment: walk_of_alignment}
+def walk_of_derivations(oracle: Any, row: np.ndarray) -> np.ndarray:
+    """The law of the edge below each node, one node after the other; and the expected structure under it."""
+    graph = oracle.derivations(row.shape)
+    scores = np.append(row.flatten(), 0)
+    values = np.array([0, -math.inf] + [0] * (graph.nodes - 2), row.dtype)
+    steps = []
+    for level in graph.levels:
+        for head in range(len(level.first)):
+            first, parts = level.first[head].numpy(), np.broadcast_to(level.parts[head].numpy(), len(level.first[head]))
+            second = np.zeros_like(first) if level.second is None else level.second[head].numpy()
+            values[level.start + head], p = sparsemax(values[first] + values[second] + scores[parts])
+            steps.append((level.start + head, first, second, parts, p))
+    reached, expected = np.zeros_like(values), np.zeros_like(scores)
+    reached[graph.root] = values[graph.root].real > -math.inf
+    for node, *targets, parts, p in reversed(steps):
+        for places, totals in (*((target, reached) for target in targets), (parts, expected)):
+            np.add.at(totals, places, p * reached[node])
+    return expected[:-1].reshape(row.shape)
+
+
+WALKS = {LinearChain: walk_of_chain, Alignment: walk_of_alignment} | {
+    type(oracle): functools.partial(walk_of_derivations, oracle)
+    for oracle in (SemiMarkov(), LabelledConstituency(), CTC(), EditAlignment(), SecondOrderChain())
+}

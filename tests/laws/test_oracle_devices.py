@@ -26,6 +26,11 @@ WAIT: dict[str, frozenset[str]] = {
     "spanning_tree": PROJECTIONS | {"kbest"} | TREES,
     "assignment": PROJECTIONS,
     "shift_reduce": PROJECTIONS,
+    "semi_markov": PROJECTIONS,
+    "labelled_constituency": PROJECTIONS,
+    "ctc": PROJECTIONS,
+    "edit_alignment": PROJECTIONS,
+    "second_order_chain": PROJECTIONS,
 }
 """The active set asks after every step whether it is done, and contraction after every round."""
 

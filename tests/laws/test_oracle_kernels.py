@@ -119,7 +119,7 @@ def test_samples(case: OracleCase, regime: float | str, dtype: torch.dtype) -> N
 
 
 @regimes
-@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+@pytest.mark.parametrize("case", COMPILED, ids=str)
 def test_projections(case: OracleCase, regime: float | str) -> None:
     scores = make_scores(case, regime)
     with recorded() as names:

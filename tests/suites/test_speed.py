@@ -121,12 +121,15 @@ BESIDE = {
     "pysdtw": {"alignment"},
     "lp-sparsemap": {"linear_chain", "projective_tree", "spanning_tree", "assignment"},
 }
-"""Which oracles each peer is timed beside; no library offers shift-reduce derivations."""
+"""Which oracles each peer is timed beside."""
+
+ALONE = {"shift_reduce", "semi_markov", "labelled_constituency", "ctc", "edit_alignment", "second_order_chain"}
+"""Oracles without a peer: no library offers shift-reduce derivations, and those that state derivations alone are not compiled yet."""
 
 
-def test_every_oracle_but_one_has_a_peer() -> None:
+def test_every_other_oracle_has_a_peer() -> None:
     assert [peer.name for peer in PEERS] == list(BESIDE)
-    assert set().union(*BESIDE.values()) == set(ORACLES) - {"shift_reduce"}
+    assert set().union(*BESIDE.values()) == set(ORACLES) - ALONE
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)

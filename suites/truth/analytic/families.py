@@ -7,7 +7,18 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from ....oracles import Alignment, Assignment, Categorical, Categories, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset
+from ....oracles import (
+    Alignment,
+    Assignment,
+    Categorical,
+    Categories,
+    Constituency,
+    DerivedOracle,
+    LinearChain,
+    ProjectiveTree,
+    ShiftReduce,
+    Subset,
+)
 from ....oracles.base import Oracle
 from ....oracles.derivations import Derivations
 from . import sequences, spans
@@ -40,6 +51,8 @@ def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None
         >>> derivations_of(Constituency(), (4, 4)).nodes, derivations_of(SpanningTree(), (4, 4))
         (12, None)
     """
+    if isinstance(oracle, DerivedOracle):
+        return oracle.derivations(event) if math.prod(event) <= LARGEST_PASS else None
     build = FAMILIES.get(type(oracle))
     if build is None or (isinstance(oracle, Assignment) and event[0] > LARGEST_ASSIGNMENT) or _choices(oracle, event) > LARGEST_PASS:
         return None

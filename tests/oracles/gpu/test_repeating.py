@@ -35,6 +35,11 @@ CASES: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
     "assignment": (1024, (16, 16), (12, 12)),
     "shift_reduce": (1024, (41, 41, 2), (21, 21, 2)),
     "shift_reduce[normalization=local]": (1024, (65, 65, 2), (13, 13, 2)),
+    "semi_markov": (256, (32, 4, 8, 8), (9, 3, 2, 2)),
+    "labelled_constituency": (256, (10, 10, 8), (6, 6, 2)),
+    "ctc": (256, (64, 33, 3), (10, 7, 3)),
+    "edit_alignment": (256, (33, 33, 5), (9, 9, 5)),
+    "second_order_chain": (256, (32, 8, 8, 8), (8, 3, 3, 3)),
 }
 """Batch, event, and event of projections, whose atoms take memory for every part."""
 

@@ -14,6 +14,8 @@ from structgrad.oracles import (
     Categorical,
     Categories,
     Constituency,
+    EditAlignment,
+    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
     ShiftReduce,
@@ -34,6 +36,8 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "assignment": (Assignment(), (5, 5)),
     "projective_single": (ProjectiveTree(), (6, 6)),
     "projective": (ProjectiveTree(single_root=False), (6, 6)),
+    "edit_alignment": (EditAlignment(), (5, 4, 5)),
+    "labelled_constituency": (LabelledConstituency(), (4, 4, 2)),
     "spanning_single": (SpanningTree(), (6, 6)),
     "spanning": (SpanningTree(single_root=False), (6, 6)),
 }
