@@ -37,8 +37,8 @@ class LabelledConstituency(DerivedOracle):
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        length, labels = cls._sizes(sizes, "length", "labels")
-        return (length, length, labels)
+        length, tags = cls._sizes(sizes, "length", "tags")
+        return (length, length, tags)
 
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         """Two nodes per span: cut anywhere, and with any label."""

@@ -61,7 +61,7 @@ def problem(name: str) -> Record:
 
 def _sized(head: str, letters: list[str], options: list[Record], given: dict[str, Any]) -> str:
     """A problem of small sizes, with options that it cannot do without."""
-    pairs = {letter: given.get(letter, 3 if letter == "t" else _SIZE) for letter in letters}
+    pairs = {letter: given.get(letter, 3 if letter in "twl" else _SIZE) for letter in letters}
     pairs |= {option["name"]: given.get(option["name"], 2) for option in options if option["required"] or option["name"] in given}
     return f"{head}[{','.join(f'{key}={value}' for key, value in pairs.items())}]"
 

@@ -13,7 +13,7 @@ from ...oracles.options import Count, RefusedError, kind_of, refusal
 from ...oracles.registry import parse, unknown
 from .regimes import REGIMES, Regime, chain_direction, normal
 
-SIZES = {"n": ("length", "rows"), "m": ("columns",), "t": ("tags",)}
+SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
 """The letters of event shapes, and what oracles call these sizes; both are understood."""
 
 
