@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import ctc_loss
@@ -39,3 +41,8 @@ def test_more_labels_than_frames_are_refused() -> None:
         ValueError, match=r"got event shape \(2, 7, 3\); expected \(n, 2l \+ 1, 3\) for l labels in n frames, l from 1 to n"
     ):
         CTC().argmax(torch.zeros(2, 7, 3))
+
+
+def test_where_everything_is_forbidden_the_best_is_still_a_path() -> None:
+    best = CTC().argmax(torch.full((5, 5, 3), -math.inf))
+    assert torch.equal(CTC().enumerate((5, 5, 3), int(CTC().rank(best)), int(CTC().rank(best)) + 1)[0], best)
