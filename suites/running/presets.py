@@ -93,8 +93,16 @@ ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """From nearly uniform to nearly certain."""
 
 
-BEYOND = ("categories_regimes", "policy_regimes")
-"""Built-in problems beyond one for each of the nine structures."""
+BEYOND = (
+    "categories_regimes",
+    "policy_regimes",
+    "semi_markov_regimes",
+    "labelled_constituency_regimes",
+    "ctc_regimes",
+    "edit_alignment_regimes",
+    "second_order_chain_regimes",
+)
+"""Built-in problems that a first look leaves out: beyond one for each of the nine structures, and structures that have no kernels yet."""
 
 
 @dataclass(frozen=True)
