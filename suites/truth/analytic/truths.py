@@ -126,7 +126,7 @@ def _truth(found: tuple[str, Expected], law: Law, oracle: MarginalOracle, theta:
         value=expected.value,
         loss_variance=expected.variance,
         log_partition=law.log_partition,
-        entropy=entropy_of(law, parameters, oracle._best(parameters.unsqueeze(0))[0]),
+        entropy=entropy_of(law, parameters, oracle._best(parameters.unsqueeze(0))[0].to(parameters)),
         marginals=law.marginals.reshape(event),
         count=count,
         support=_support(oracle, parameters, count),
