@@ -68,7 +68,7 @@ def _factors(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in parameters.items():
         yield name, getattr(value, "stands_for", str(value))
         if hasattr(value, "oracle"):
-            yield name + _STRUCTURE, value.oracle.name
+            yield name + _STRUCTURE, getattr(value, "group", "") or value.oracle.name
 
 
 def _sweeping(config: pytest.Config) -> bool:
@@ -129,7 +129,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
     result = yield
     # pytest offers no public way to take a combination of parameters back.
     calls: Any = metafunc._calls
-    if len(calls) > FEW and not _whole(metafunc.config):
+    if (len(calls) > FEW or any(_takes_turns(call) for call in calls)) and not _whole(metafunc.config):
         seed, place = metafunc.config.option.covering_seed, metafunc.definition.nodeid
         rank = lambda call: zlib.crc32(f"{seed} {place} {call.id}".encode())  # noqa: E731
         # What needs a device stands for nothing where there is none.
@@ -141,6 +141,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
 
 def _drawn(calls: Sequence[Any], rank: Callable[[Any], int]) -> list[int]:
     return covering(traits([call.params for call in calls]), lambda index: rank(calls[index]))
+
+
+def _takes_turns(call: Any) -> bool:
+    return any(getattr(value, "group", "") for value in call.params.values())
 
 
 def _needs_a_device(call: Any) -> bool:

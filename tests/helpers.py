@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from structgrad.oracles import (
     Categorical,
     Categories,
     Constituency,
+    DerivedOracle,
     EditAlignment,
     LabelledConstituency,
     LinearChain,
@@ -40,13 +42,18 @@ class OracleCase:
     """An oracle at one event shape, and its structures as an independent list of 0/1 arrays.
 
     ``potentials`` turns one row of scores into natural parameters, p(z) ∝ exp⟨θ', z⟩, where they are not the scores themselves. It takes
-    complex rows too, for exact derivatives.
+    complex rows too, for exact derivatives. Of the cases of a ``group``, a law that is thinned takes one of each kind.
     """
 
     oracle: Any
     event: tuple[int, ...]
     listed: Callable[[Any, tuple[int, ...]], Iterator[np.ndarray]]
     potentials: Callable[[np.ndarray], np.ndarray] | None = None
+    group: str = ""
+
+    @property
+    def stands_for(self) -> str:
+        return self.group or str(self)
 
     def __str__(self) -> str:
         return f"{self.oracle!r}-{'x'.join(map(str, self.event))}"
@@ -330,7 +337,7 @@ ORACLE_CASES = (
 """Every law about oracles holds for every row of this table."""
 
 GENERIC_CASES = tuple(
-    case
+    dataclasses.replace(case, group="derived" if isinstance(case.oracle, DerivedOracle) else "")
     for case in ORACLE_CASES
     if str(case)
     in {
@@ -353,7 +360,7 @@ GENERIC_CASES = tuple(
         "SecondOrderChain()-5x2x2x2",
     }
 )
-"""One row per oracle, for laws that cost more."""
+"""One row per oracle, for laws that cost more. Those that state their derivations run the same algorithms, and take turns."""
 
 SCALES = (0.05, 1.0, 10.0, 50.0)
 REGIMES = (*SCALES, "ties", "equal", "masked", "masked_ties")
