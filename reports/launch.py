@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..suites.base import Row
-from ..suites.running import runner, store
+from ..suites.running import compiling, runner, store
 from ..suites.running.course import Course
 from ..suites.running.engines import ENGINES
 from ..suites.running.grid import grid
@@ -54,7 +54,8 @@ def planned(plan: Plan, machine: Machine) -> Grid:
         ValueError: one sentence on what cannot be.
     """
     machine.checked(ENGINES, plan)
-    return grid(plan)
+    with compiling.shared(plan, machine.jobs):
+        return grid(plan)
 
 
 def prepare(plan: Plan, out: Path | None, *, fresh: bool) -> Path:

@@ -1,16 +1,22 @@
-"""How much of what a plan needs is not compiled yet on this machine: known from the cache on disk, without loading a compiler."""
+"""Kernels that a plan needs and this machine has not compiled: how many, and compiled by several processes while the plan is laid out."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from ...oracles import kernels
-from ...oracles.kernels import switch
+from ...oracles import kernels, plugins
+from ...oracles.kernels import notices, switch
 from .. import truth
+from .plan import Plan
+from .scores import fingerprint, stages_by_problem
 
 SECONDS = 0.55
 """CPU seconds that one function takes, on average over all of them."""
@@ -52,6 +58,52 @@ def uncompiled(structures: Iterable[str]) -> int:
     return len(wanted - there)
 
 
+@contextmanager
+def shared(plan: Plan, processes: int) -> Iterator[None]:
+    """Lay a plan out with the help of other processes, from the moment on when this one begins to compile a kernel.
+
+    To scale the scores of a problem takes log-partitions of its structure, and they are compiled one after the other, since numba holds one
+    lock in a process. So the others begin with the last problems; what one compiles the rest load from the cache. They end with the block.
+
+    Args:
+        plan: what is laid out in the block.
+        processes: how many, this one among them.
+    """
+    others: list[subprocess.Popen[bytes]] = []
+
+    def hire(begins: bool) -> None:
+        if begins and not others:
+            others.extend(_hired(plan, place, processes - 1) for place in range(processes - 1))
+
+    try:
+        with notices.listening(hire):
+            yield
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+
+
+def _hired(plan: Plan, place: int, others: int) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    assert process.stdin is not None, "a pipe was asked for"
+    with suppress(BrokenPipeError), process.stdin as pipe:
+        pickle.dump((plan, place, others), pipe)
+    return process
+
+
+def _help() -> None:
+    """Load every problem that falls to this process, from the last one on; whatever is wrong with one is told by who needs it."""
+    plan, place, others = pickle.load(sys.stdin.buffer)
+    with suppress(Exception):
+        plugins.use(plan.plugins)
+        for name, stages in list(stages_by_problem(plan).items())[::-1][place::others]:
+            with suppress(Exception):
+                fingerprint(plan, name, stages[0])
+
+
 @cache
 def _functions(path: Path) -> tuple[str, ...]:
     return tuple(_DECORATED.findall(path.read_text()))
@@ -75,3 +127,7 @@ def _needed(structures: tuple[str, ...]) -> tuple[Path, ...]:
 def _imports(text: str) -> Iterator[str]:
     for one, several in _IMPORTED.findall(text):
         yield from [one] if one else [name.strip() for name in several.split(",")]
+
+
+if __name__ == "__main__":
+    _help()

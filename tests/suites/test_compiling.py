@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import io
 import os
+import pickle
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,7 +21,7 @@ from structgrad.suites.running.plan import Machine, Plan
 from structgrad.suites.running.progress import Snapshot
 from structgrad.suites.running.runner import run
 from tests.suites.broken_estimators import NOTICED
-from tests.suites.running_cases import FEW, broken
+from tests.suites.running_cases import FEW, SMALL, broken
 
 SOURCE = Path(str(kernels.__file__)).parent / "subset.py"
 
@@ -134,3 +138,57 @@ def test_a_worker_that_compiles_is_seen(tmp_path: Path, monkeypatch: pytest.Monk
     rows = run(plan, tmp_path / "out", machine=Machine(jobs=1), progress=progress)
     assert {row.status for row in rows} == {"ok"}
     assert any(seen)
+
+
+LAID_OUT = dataclasses.replace(SMALL, problems=("categorical_regimes", "subset_regimes", "chain_regimes"))
+
+
+def test_others_are_hired_once_kernels_are_compiled_and_end_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        ended: ClassVar[list[str]] = []
+
+        def kill(self) -> None:
+            self.ended.append("killed")
+
+        def wait(self) -> None:
+            self.ended.append("gone")
+
+    hired: list[tuple[int, int]] = []
+    monkeypatch.setattr(compiling, "_hired", lambda plan, place, others: hired.append((place, others)) or Other())
+    with compiling.shared(LAID_OUT, 3):
+        assert hired == []
+        for _ in range(2):
+            notices.begin()
+            notices.end()
+        assert hired == [(0, 2), (1, 2)]
+    assert Other.ended == 2 * ["killed", "gone"]
+    notices.begin()
+    notices.end()
+    assert len(hired) == 2
+    with compiling.shared(LAID_OUT, 0):
+        notices.begin()
+        notices.end()
+    assert len(hired) == 2
+
+
+def test_they_begin_with_the_last_problem_and_leave_errors_to_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def fail(plan: Plan, name: str, stage: str) -> None:
+        loaded.append(name)
+        raise OSError(name)
+
+    monkeypatch.setattr(compiling, "fingerprint", fail)
+    for place, expected in enumerate((["chain_regimes", "categorical_regimes"], ["subset_regimes"])):
+        loaded.clear()
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pickle.dumps((LAID_OUT, place, 2)))))
+        compiling._help()
+        assert loaded == expected
+
+
+@pytest.mark.sweep
+def test_what_they_compile_is_in_the_cache(empty: Path) -> None:
+    before = compiling.uncompiled(["subset"])
+    other = compiling._hired(dataclasses.replace(LAID_OUT, problems=("subset_regimes",)), 0, 1)
+    assert other.wait(timeout=100) == 0
+    assert compiling.uncompiled(["subset"]) < before - 5
