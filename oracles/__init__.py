@@ -19,7 +19,7 @@ from .categorical import Categorical
 from .categories import Categories
 from .constituency import Constituency
 from .ctc import CTC
-from .derivations import DerivedOracle
+from .derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 from .edit_alignment import EditAlignment
 from .labelled_constituency import LabelledConstituency
 from .linear_chain import LinearChain
@@ -56,12 +56,16 @@ AVAILABLE_ORACLES = plugins.Catalogue(ORACLES, "oracle", Oracle)
 __all__ = [
     "AVAILABLE_ORACLES",
     "CTC",
+    "DEAD",
     "ORACLES",
+    "UNIT",
     "Alignment",
     "Assignment",
+    "Builder",
     "Categorical",
     "Categories",
     "Constituency",
+    "Derivations",
     "DerivedOracle",
     "EditAlignment",
     "EnumerableOracle",

@@ -32,13 +32,8 @@ class LabelledConstituency(DerivedOracle):
     """
 
     name: ClassVar[str] = "labelled_constituency"
-    event_ndim: ClassVar[int] = 3
+    axes: ClassVar[tuple[str, ...]] = ("length", "length", "tags")
     references: ClassVar[tuple[str, ...]] = ("stern2017minimal",)
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        length, tags = cls._sizes(sizes, "length", "tags")
-        return (length, length, tags)
 
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         """Two nodes per span: cut anywhere, and with any label."""
@@ -53,10 +48,6 @@ class LabelledConstituency(DerivedOracle):
                 cut = builder.add(spans[i.unsqueeze(1), last], None, spans[last + 1, (i + width).unsqueeze(1)])
             spans[i, i + width] = builder.add(cut.unsqueeze(1).expand(-1, labels), parts[i, i + width])
         return builder.finish(spans[0, -1])
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        if len(event_shape) != 3 or event_shape[0] != event_shape[1]:
-            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, n, t), first and last token and label of each span")
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         within = torch.arange(event_shape[0], device=lengths.device) < lengths.unsqueeze(-1)

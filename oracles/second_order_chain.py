@@ -30,13 +30,8 @@ class SecondOrderChain(DerivedOracle):
     """
 
     name: ClassVar[str] = "second_order_chain"
-    event_ndim: ClassVar[int] = 4
+    axes: ClassVar[tuple[str, ...]] = ("length", "tags", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("thede1999second",)
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        length, tags = cls._sizes(sizes, "length", "tags")
-        return (length, tags, tags, tags)
 
     @classmethod
     def tags(cls, structure: Tensor) -> Tensor:
@@ -56,10 +51,6 @@ class SecondOrderChain(DerivedOracle):
             taken = parts[i, :earlier].permute(1, 2, 0)
             nodes = builder.add(first.reshape(-1, earlier), taken.reshape(-1, earlier)).reshape(tags, tags)
         return builder.finish(builder.add(builder.add(nodes.mT).unsqueeze(0)))
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        if len(event_shape) != 4 or len(set(event_shape[1:])) > 1:
-            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, t, t, t) for n tokens and t tags")
 
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """On with tag 0 to the end."""

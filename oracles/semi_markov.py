@@ -32,13 +32,8 @@ class SemiMarkov(DerivedOracle):
     """
 
     name: ClassVar[str] = "semi_markov"
-    event_ndim: ClassVar[int] = 4
+    axes: ClassVar[tuple[str, ...]] = ("length", "width", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("sarawagi2004semi",)
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        length, width, tags = cls._sizes(sizes, "length", "width", "tags")
-        return (length, width, tags, tags)
 
     @classmethod
     def segments(cls, structure: Tensor) -> list[tuple[int, int, int]]:
@@ -58,10 +53,6 @@ class SemiMarkov(DerivedOracle):
                 first, taken = [*first, torch.tensor([UNIT])], [*taken, parts[last, last, :1]]
             nodes.append(builder.add(torch.cat(first).expand(tags, -1), torch.cat(taken).mT))
         return builder.finish(builder.add(nodes[-1].unsqueeze(0)))
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        if len(event_shape) != 4 or event_shape[2] != event_shape[3]:
-            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, w, t, t) for n tokens, widths up to w and t labels")
 
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """Segments of one token and label 0."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,12 +26,12 @@ from .tables import Tables, tables_of
 class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """An oracle that states how its structures are derived, and has every operation by that.
 
-    A subclass is a frozen dataclass of options with ``name`` and ``event_ndim``, and implements
+    A subclass is a frozen dataclass of options with ``name``, and states
 
-    * `event_shape`, from sizes by name;
-    * `_check_event`, which refuses other shapes;
+    * ``axes``, the names of the sizes along the event: ``("length", "tags", "tags")`` is an event ``[n, t, t]``, and refuses others. Where
+      sizes are no plain axes, it has ``event_ndim``, `event_shape` and `_check_event` instead;
     * `derivations`, the hypergraph of an event shape. Every structure has exactly one derivation, takes each of its parts once, and comes
-      through no node twice.
+      through no node twice; `structgrad.oracles.derivations.walked` lists them all, to check that on small events.
 
     Parts of no structure are ignored entries. Ties go to the edge that comes first, and structures are enumerated by the edge of the root,
     then by its first node, then by its second. A sample takes one uniform for each node of its derivation, in preorder. Everything takes
@@ -49,17 +49,12 @@ class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableO
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from structgrad.oracles.derivations import DEAD, UNIT, Builder
+        >>> from structgrad.oracles import DEAD, UNIT, Builder
         >>> @dataclass(frozen=True)
         ... class Apart(DerivedOracle):
         ...     '''Subsets of n items without two neighbours.'''
         ...     name = "apart"
-        ...     event_ndim = 1
-        ...     @classmethod
-        ...     def event_shape(cls, **sizes):
-        ...         return cls._sizes(sizes, "length")
-        ...     def _check_event(self, call, event_shape):
-        ...         pass
+        ...     axes = ("length",)
         ...     def derivations(self, event_shape):
         ...         builder = Builder(event_shape[0])
         ...         out, taken = torch.tensor([UNIT]), torch.tensor([DEAD])
@@ -75,7 +70,30 @@ class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableO
     """
 
     references: ClassVar[tuple[str, ...]] = ()
+    axes: ClassVar[tuple[str, ...]] = ()
     _ignores_entries: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "axes" in vars(cls):
+            if not isinstance(cls.axes, tuple) or not all(isinstance(axis, str) and axis.isidentifier() for axis in cls.axes):
+                raise ValueError(f'`{cls.__name__}` got axes {cls.axes!r}; expected a tuple of names, such as ("length",)')
+            cls.event_ndim = len(cls.axes)
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        names = tuple(dict.fromkeys(cls.axes))
+        if not names:
+            raise ValueError(f'`{cls.__name__}` has no axes; expected axes = ("length",) or the like, or an `event_shape` of its own')
+        size = dict(zip(names, cls._sizes(sizes, *names), strict=True))
+        return tuple(size[axis] for axis in cls.axes)
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        size = dict(zip(self.axes, event_shape, strict=False))
+        fits = len(event_shape) == self.event_ndim and all(size[axis] == got for axis, got in zip(self.axes, event_shape, strict=False))
+        if not fits:
+            expected = f"({', '.join(self.axes)}{',' * (self.event_ndim == 1)})" if self.axes else f"{self.event_ndim} dimension(s)"
+            raise ValueError(f"`{call}` got event shape {event_shape}; expected {expected}")
 
     @abc.abstractmethod
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
@@ -141,4 +159,15 @@ class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableO
 def _tables(oracle: DerivedOracle, event_shape: tuple[int, ...], device: torch.device) -> Tables:
     # Made in inference mode, they could take part in no gradient later.
     with torch.inference_mode(False):
-        return tables_of(oracle.derivations(event_shape), device)
+        found = oracle.derivations(event_shape)
+        if not isinstance(found, Derivations):
+            raise ValueError(f"`{oracle.name}.derivations` returned {type(found).__name__}; expected what `Builder.finish` returns")
+        if found.parts != math.prod(event_shape):
+            raise ValueError(
+                f"`{oracle.name}.derivations` has {found.parts} parts for event shape {event_shape}; "
+                f"expected {math.prod(event_shape)}, one for each entry: Builder({math.prod(event_shape)})"
+            )
+        tables = tables_of(found, device)
+    if not tables.counts[tables.root]:
+        raise ValueError(f"`{oracle.name}` has no structure of event shape {event_shape}; expected one at least, or a shape it refuses")
+    return tables

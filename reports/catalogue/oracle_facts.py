@@ -26,7 +26,7 @@ def oracle(name: str) -> Record:
     kind = imported(head, "oracle") if ":" in head else AVAILABLE_ORACLES[head]
     sizes = size_names(kind)
     letters = {word: letter for letter, words in SIZES.items() for word in words}
-    given = {key: value for key, value in options.items() if key in (*letters, *SIZES)}
+    given = {key: value for key, value in options.items() if key in (*letters, *SIZES, *sizes)}
     example = _sized(head, [letters.get(word, word) for word in sizes], option_records(kind), options)
     facts = _problem_facts(name if given else example)
     return {

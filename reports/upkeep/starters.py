@@ -15,6 +15,7 @@ FIRST = {"structgrad.toml": "structgrad.toml", "gate.toml": "gate.toml", "my_est
 
 ASV = {"asv.conf.json": "asv.conf.json", "benchmarks/__init__.py": "", "benchmarks/gradient.py": "benchmarks.py.txt"}
 TASK = {"my_task.py": "my_task.py.txt"}
+ORACLE = {"my_structure.py": "my_structure.py.txt"}
 WORKFLOW = {".github/workflows/structgrad.yml": "workflow.yml"}
 
 
@@ -26,13 +27,16 @@ class Started:
     kept: list[Path]
 
 
-def start(folder: Path, *, asv: bool = False, workflow: bool = False, task: bool = False, force: bool = False) -> Started:
-    """Write the files of a first project, or a task of one's own alone; those that are there stay, unless forced.
+def start(  # noqa: PLR0913 - one parameter per option
+    folder: Path, *, asv: bool = False, workflow: bool = False, task: bool = False, oracle: bool = False, force: bool = False
+) -> Started:
+    """Write the files of a first project, or a task or a structure of one's own alone; those that are there stay, unless forced.
 
     Raises:
         OSError: a folder that cannot be written.
     """
-    files = {**FIRST, **(ASV if asv else {}), **(WORKFLOW if workflow else {})} if not task else TASK
+    own = {**(TASK if task else {}), **(ORACLE if oracle else {})}
+    files = own or {**FIRST, **(ASV if asv else {}), **(WORKFLOW if workflow else {})}
     texts = {folder / name: _text(template, folder) for name, template in files.items()}
     kept = [path for path in texts if path.exists() and not force]
     written = [path for path in texts if path not in kept]

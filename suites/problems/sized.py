@@ -10,7 +10,7 @@ from typing import Any
 from ...oracles import AVAILABLE_ORACLES, LinearChain, make_oracle
 from ...oracles.base import MarginalOracle, Oracle
 from ...oracles.options import Count, RefusedError, kind_of, refusal
-from ...oracles.registry import parse, unknown
+from ...oracles.registry import imported, parse, unknown
 from .regimes import REGIMES, Regime, chain_direction, normal
 
 SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
@@ -40,8 +40,10 @@ def sized_name(name: str) -> str:
     """
     text, oracle, sizes = _parts(name)
     letters = {word: letter for letter, words in SIZES.items() for word in words}
-    options = {key: getattr(oracle, key, given) for key, given in parse(name)[1].items() if letters.get(key, key) not in SIZES}
-    pairs = {**{letters[word]: size for word, size in sizes.items()}, **options}
+    options = {
+        key: getattr(oracle, key, given) for key, given in parse(name)[1].items() if letters.get(key, key) not in SIZES and key not in sizes
+    }
+    pairs = {**{letters.get(word, word): size for word, size in sizes.items()}, **options}
     return _written(text, pairs)
 
 
@@ -74,11 +76,14 @@ def _of_kind(oracle: MarginalOracle) -> Regime:
 def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
     """The text before the bracket, the oracle, and its sizes under the oracle's own names."""
     text, options = parse(name)
-    sized = {word for words in SIZES.values() for word in words} | set(SIZES)
-    sizes = {key: value for key, value in options.items() if key in sized}
-    rest = {key: value for key, value in options.items() if key not in sized}
     if ":" not in text and text not in AVAILABLE_ORACLES:
         raise ValueError(unknown(text, AVAILABLE_ORACLES, "structure"))
+    kind = imported(text, "oracle") if ":" in text else AVAILABLE_ORACLES[text]
+    # A structure of one's own calls its sizes as it likes.
+    own = size_names(kind) if isinstance(kind, type) and issubclass(kind, Oracle) else ()
+    sized = {word for words in SIZES.values() for word in words} | set(SIZES) | set(own)
+    sizes = {key: value for key, value in options.items() if key in sized}
+    rest = {key: value for key, value in options.items() if key not in sized}
     oracle = make_oracle(_written(text, rest))
     return text, oracle, _own_names(name, oracle, {key: _size(name, key, size) for key, size in sizes.items()})
 

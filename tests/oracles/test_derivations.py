@@ -17,12 +17,13 @@ from structgrad.oracles import (
     Categories,
     Constituency,
     DerivedOracle,
+    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
     ShiftReduce,
     Subset,
 )
-from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations
+from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, walked
 from structgrad.suites.truth.analytic.families import derivations_of
 from tests.helpers import SCALES, seeded
 
@@ -149,6 +150,10 @@ def test_an_oracle_without_a_completion_has_no_lengths() -> None:
         ([[UNIT]], [[4]], None, r"got part 4; expected 0 to 2, or 3 for none"),
         ([[UNIT, UNIT]], [[0, 1, 2]], None, r"got parts of shape \(1, 3\) for edges of shape \(1, 2\); expected that shape, or \(1, 1\)"),
         ([[UNIT]], None, [[UNIT, DEAD]], r"got second nodes of shape \(1, 2\) for edges of shape \(1, 1\); expected that shape"),
+        ([[-1]], None, None, r"got an edge to node -1; expected nodes from 0"),
+        ([[0.0]], None, None, r"got first nodes: a tensor of torch.float32 on cpu; expected a torch.int64 tensor on the CPU"),
+        ([[UNIT]], [[0.0]], None, r"got parts: a tensor of torch.float32 on cpu"),
+        (UNIT, None, None, r"got edges of shape \(\); expected"),
         ([UNIT], None, None, r"got edges of shape \(1,\); expected \[h, e\], the edges of each node of a level"),
     ],
 )
@@ -156,3 +161,67 @@ def test_refuses_what_is_no_level(first: Any, parts: Any, second: Any, message: 
     given = [None if table is None else torch.tensor(table) for table in (first, parts, second)]
     with pytest.raises(ValueError, match=message):
         Builder(3).add(*given)
+
+
+@dataclass(frozen=True)
+class Stated(DerivedOracle):
+    """One square of parts, derived as a function says."""
+
+    rules: Callable[[Builder], Any]
+    parts: int = 4
+
+    name = "stated"
+    axes = ("side", "side")
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        found: Derivations = self.rules(Builder(self.parts))
+        return found
+
+
+def _one(builder: Builder) -> Derivations:
+    return builder.finish(builder.add(torch.tensor([[UNIT, UNIT]]), torch.tensor([[0, 3]])))
+
+
+def test_axes_are_the_shape_the_sizes_and_the_check() -> None:
+    assert Stated.event_shape(side=2) == (2, 2)
+    assert Stated(_one).count((2, 2)) == 2
+    with pytest.raises(ValueError, match=r"`argmax` got event shape \(2, 3\); expected \(side, side\)"):
+        Stated(_one).argmax(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"`stated.event_shape` got sizes nothing; expected side"):
+        Stated.event_shape()
+    with pytest.raises(ValueError, match=r"`Wrong` got axes 'n'; expected a tuple of names"):
+        type("Wrong", (DerivedOracle,), {"axes": "n"})
+    with pytest.raises(ValueError, match=r"`Bare` has no axes; expected"):
+        type("Bare", (DerivedOracle,), {}).event_shape()
+
+
+@pytest.mark.parametrize(
+    ("rules", "parts", "message"),
+    [
+        (_one, 5, r"`stated.derivations` has 5 parts for event shape \(2, 2\); expected 4, one for each entry: Builder\(4\)"),
+        (lambda builder: None, 4, r"`stated.derivations` returned NoneType; expected what `Builder.finish` returns"),
+        (lambda builder: builder.finish(builder.add(torch.tensor([[DEAD]]))), 4, r"`stated` has no structure of event shape \(2, 2\)"),
+        (lambda builder: builder.finish(9), 4, r"`Builder.finish` got node 9; expected one that `add` returned, 2 to 1"),
+        (lambda builder: builder.finish(torch.tensor([2, 3])), 4, r"`Builder.finish` got 2 nodes; expected one"),
+        (lambda builder: Builder(0), 4, r"`Builder` got 0 parts; expected an integer >= 1"),
+    ],
+)
+def test_refuses_rules_that_derive_nothing_right(rules: Callable[[Builder], Any], parts: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Stated(rules, parts).argmax(torch.zeros(2, 2))
+
+
+def test_a_walk_lists_every_derivation_as_often_as_there_are() -> None:
+    assert walked(_one(Builder(4))) == [(0,), (3,)]
+    twice = Builder(1)
+    one = twice.add(torch.tensor([[UNIT]]), torch.tensor([[0]]))
+    node = twice.add(torch.stack([one, one], 1), None, torch.stack([one, torch.tensor([UNIT])], 1))
+    assert walked(twice.finish(node)) == [(0, 0), (0,)]
+    assert sorted(map(sum, walked(LABELLED.derivations((3, 3, 2))))) == sorted(
+        int((z.flatten() * torch.arange(18)).sum()) for z in LABELLED.enumerate((3, 3, 2))
+    )
+    with pytest.raises(ValueError, match=r"got a node with 2 derivations; expected at most 1"):
+        walked(_one(Builder(4)), most=1)
+
+
+LABELLED = LabelledConstituency()

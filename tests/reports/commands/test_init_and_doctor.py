@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from structgrad.oracles import Subset, plugins
+from structgrad.oracles import Subset, make_oracle, plugins
 from structgrad.reports.catalogue import describing
 from structgrad.reports.upkeep import doctor, starters
 from structgrad.suites.measures.bias import measure
@@ -147,3 +148,30 @@ def test_a_check_that_fails_itself_is_broken(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(doctor, "CHECKS", (_fans,))
     (found,) = doctor.checks()
     assert (found.name, found.value, found.verdict) == ("fans", "RuntimeError: no fans", "broken")
+
+
+def test_a_structure_is_written_that_runs_as_written(project: Path) -> None:
+    shown = call("init", "--oracle").stdout.splitlines()
+    assert shown == ["written: my_structure.py", "next: structgrad run bias -p './my_structure.py:Spread[n=8,k=2]'"]
+    oracle = make_oracle("./my_structure.py:Spread[k=2]")
+    listed = {tuple(z.tolist()) for z in oracle.structures((6,))}
+    assert {tuple(z.tolist()) for z in oracle.enumerate((6,))} == listed
+    assert oracle.count((6,)) == len(listed) == 17
+    scores = torch.tensor([[1.0, 1.5, 1.0, 9.0], [1.0, 1.5, 1.0, -1.0]])
+    assert oracle.argmax(scores, lengths=torch.tensor([3, 4])).tolist() == [[1, 0, 1, 0], [1, 0, 1, 0]]
+    problem = load("./my_structure.py:Spread[n=6,k=2]", "h=0.7", instances=1, data=None)
+    assert problem.instances[0].scores.shape == (6,)
+    found = describing.describe("./my_structure.py:Spread[n=6,k=2]")[0]
+    assert found["at"] == {"problem": "./my_structure.py:Spread[n=6,k=2]", "event_shape": [6], "structures": 17}
+
+
+def test_sizes_of_a_structure_keep_their_own_names(project: Path) -> None:
+    call("init", "--oracle")
+    text = Path("my_structure.py").read_text().replace('("length",)', '("items",)')
+    Path("renamed.py").write_text(text)
+    assert load("./renamed.py:Spread[items=5,k=1]", "h=0.7", instances=1, data=None).instances[0].scores.shape == (5,)
+
+
+def test_only_one_thing_is_written_alone(project: Path) -> None:
+    assert "`init` got both --task and --oracle; give one of them" in refused("init", "--task", "--oracle")
+    assert "`init` got both --oracle and --gha; give one of them" in refused("init", "--oracle", "--gha")
