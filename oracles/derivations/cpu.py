@@ -1,0 +1,471 @@
+"""Every operation on derivations, in compiled steps, for `WIDTH` items of a batch at a time.
+
+Inside weights are sums of products of float64 numbers wherever they and the weights of parts keep within limits that no product of three
+can leave; scores are shifted for that, by about the log-partition per part, where all structures have the same number of parts. An item
+that does not keep within is not certified, and gets its weights as mantissas with exponents of their own (`wide_range`), which scores up
+to `LARGEST` cannot leave. Either way the terms of every node are kept: what each of its edges adds to its weight. A term by the sum of
+its node is the probability of an edge given the node, and everything else follows from those by products and sums, of numbers up to 1.
+
+An item's numbers do not depend on those beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.compilation import compiled, uncounted
+from ..kernels.exponential import exponential
+from ..kernels.lanes import (
+    WIDTH,
+    add,
+    divide,
+    greatest,
+    least,
+    load,
+    multiply,
+    multiply_add,
+    power_of_two,
+    spread,
+    store,
+    subtract,
+    where_greater,
+)
+from ..kernels.wide_range import FARTHEST, LARGEST, NOTHING, ROUNDER, logarithm, normalise, split
+from .packing import EACH, JOINS
+
+Array = NDArray[Any]
+
+SCORE_LIMIT, JOINED_LIMIT, SINGLE_LIMIT = 50.0, 1e140, 1e280
+"""Limits of shifted scores, and of the weights of nodes, or their inverses, where edges lead to two nodes and where to one."""
+
+
+class Workspace(NamedTuple):
+    """Numbers of `WIDTH` items for nodes, edges and parts."""
+
+    scores: Array
+    weights: Array  # of parts
+    nodes: Array  # sums of terms, times the part that all edges take
+    inverse: Array  # of the sums of terms
+    exponents: Array  # of nodes
+    part_exponents: Array
+    terms: Array
+    outside: Array
+    taken: Array
+    rates: Array  # tangents of log-weights of nodes
+    outside_rates: Array
+    taken_rates: Array
+    limits: Array
+
+
+@compiled
+def evaluate(packed, rows, directions, wide: bool, marginals, products, log_partition, certified):
+    """Log-partitions [b] of rows [b, d]; their marginals [b, d] and covariances times directions [b, d], where there is room for these."""
+    deep, twice = marginals.shape[0] > 0, products.shape[0] > 0
+    space = _workspace(packed, wide, deep or twice, twice)
+    for start in range(0, rows.shape[0], WIDTH):
+        count = min(WIDTH, rows.shape[0] - start)
+        _gather(packed, rows, start, count, space.scores)
+        _inside(packed, space, wide, log_partition, certified, start, count)
+        if twice:
+            _gather(packed, directions, start, count, space.taken_rates)
+            _move_inside(packed, space)
+            _outside_rates(packed, space)
+            _scatter(packed, space.taken_rates, space.nodes, start, count, products)
+        elif deep:
+            _outside(packed, space)
+            _scatter(packed, space.taken, space.nodes, start, count, marginals)
+
+
+@compiled
+def sample(packed, rows, uniforms, wide: bool, structures, certified):
+    """Structures [b, s, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder."""
+    space = _workspace(packed, wide, True, False)
+    log_partition, waiting = np.empty(rows.shape[0]), np.empty(packed.sizes[2] + 2, np.int64)
+    for start in range(0, rows.shape[0], WIDTH):
+        count = min(WIDTH, rows.shape[0] - start)
+        _gather(packed, rows, start, count, space.scores)
+        _inside(packed, space, wide, log_partition, certified, start, count)
+        for lane in range(count):
+            if log_partition[start + lane] > -math.inf:
+                for draw in range(uniforms.shape[1]):
+                    _descend(packed, space, lane, uniforms[start + lane, draw], waiting, structures[start + lane, draw])
+
+
+@compiled
+def argmax(packed, rows, structures, values):
+    """The best structure of each row, and its score; of edges that tie, the first."""
+    nodes, parts = len(packed.begins) - 1, len(packed.used)
+    scores, best = np.zeros((parts + 1) * WIDTH), np.zeros(nodes * WIDTH)
+    chosen, waiting = np.zeros(nodes * WIDTH), np.empty(packed.sizes[2] + 2, np.int64)
+    for start in range(0, rows.shape[0], WIDTH):
+        count = min(WIDTH, rows.shape[0] - start)
+        _gather(packed, rows, start, count, scores)
+        _maximise(packed, scores, best, chosen)
+        for lane in range(count):
+            values[start + lane] = best[(nodes - 1) * WIDTH + lane]
+            _follow(packed, chosen, lane, waiting, structures[start + lane])
+
+
+@compiled
+def _workspace(packed, wide: bool, deep: bool, twice: bool):
+    nodes, edges, parts = len(packed.begins) - 1, len(packed.first), len(packed.used) + 1
+    none = np.zeros(0)
+    return Workspace(
+        np.zeros(parts * WIDTH),
+        np.ones(parts * WIDTH),
+        np.ones(nodes * WIDTH),
+        np.zeros(nodes * WIDTH),
+        np.zeros(nodes * WIDTH) if wide else none,
+        np.zeros(parts * WIDTH) if wide else none,
+        np.empty(edges * WIDTH),
+        np.zeros(nodes * WIDTH) if deep else none,
+        np.zeros(parts * WIDTH) if deep else none,
+        np.zeros(nodes * WIDTH) if twice else none,
+        np.zeros(nodes * WIDTH) if twice else none,
+        np.zeros(parts * WIDTH) if twice else none,
+        np.zeros(3 * WIDTH),
+    )
+
+
+@uncounted
+def _gather(packed, rows, start, count, scores):
+    """Lay items side by side, in place of missing ones zeros; what is beyond the last part stays as it is."""
+    used = packed.used
+    for lane in range(WIDTH):
+        if lane < count:
+            for part in range(len(used)):
+                scores[part * WIDTH + lane] = rows[start + lane, used[part]]
+        else:
+            for part in range(len(used)):
+                scores[part * WIDTH + lane] = 0.0
+
+
+@uncounted
+def _scatter(packed, numbers, nodes, start, count, rows):
+    """Write the numbers of parts of feasible items."""
+    used, root = packed.used, nodes.size - WIDTH
+    for lane in range(count):
+        if nodes[root + lane] > 0.0:
+            for part in range(len(used)):
+                rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
+
+
+@uncounted
+def _inside(packed, space, wide, log_partition, certified, start, count):
+    """Terms, sums and inverses, log-partitions, and whether they are right."""
+    root, shift = len(space.nodes) - WIDTH, space.limits
+    if wide:
+        _weigh_wide(packed, space)
+        _inside_wide(packed, space)
+    else:
+        _weigh(packed, space)
+        _inside_linear(packed, space)
+    for lane in range(count):
+        weight = space.nodes[root + lane]
+        if wide:
+            certified[start + lane] = space.limits[lane] <= LARGEST
+            log_partition[start + lane] = logarithm(weight, space.exponents[root + lane])
+        else:
+            limit = JOINED_LIMIT if _any_joins(packed) else SINGLE_LIMIT
+            moderate = space.limits[WIDTH + lane] > 1.0 / limit and space.limits[2 * WIDTH + lane] < limit
+            certified[start + lane] = moderate and shift[lane] > -math.inf
+            log_partition[start + lane] = (math.log(weight) if weight > 0.0 else -math.inf) + packed.sizes[3] * shift[lane]
+
+
+@uncounted
+def _any_joins(packed) -> bool:
+    joins = 0
+    for level in range(len(packed.levels)):
+        joins |= packed.levels[level, 2] & JOINS
+    return joins > 0
+
+
+@uncounted
+def _weigh(packed, space):
+    """Weights of parts; writes the shifts of scores, -inf where one is beyond its limit.
+
+    Where scores are like independent normal variables, the shift is the log-partition by part, of which Derrida's random energy model
+    (1981) says: mean, entropy and half the variance; from where that entropy is used up, the largest score.
+    """
+    parts, shares, per_part = len(packed.used), packed.shares, 1.0 / max(packed.sizes[3], 1)
+    entropy = packed.log_count[0] * per_part
+    for lane in range(WIDTH):
+        total, mean, square = 0.0, 0.0, 0.0
+        if packed.sizes[3] > 0:
+            for part in range(parts):
+                score = space.scores[part * WIDTH + lane]
+                if score > -math.inf:
+                    total += shares[part]
+                    mean += shares[part] * score
+                    square += shares[part] * score * score
+        shift = 0.0
+        if total > 0.0:
+            mean /= total
+            variance = max(square / total - mean * mean, 0.0)
+            shift = mean + (entropy + 0.5 * variance if variance < 2.0 * entropy else math.sqrt(2.0 * entropy * variance))
+        space.limits[lane] = shift
+    shifts, nothing = load(space.limits, 0), spread(-math.inf)
+    most = spread(0.0)
+    for place in range(0, parts * WIDTH, WIDTH):
+        score = subtract(load(space.scores, place), shifts)
+        size = greatest(score, subtract(spread(0.0), score))
+        # A forbidden part is as far away as can be, and does no harm.
+        most = greatest(where_greater(score, nothing, size, spread(0.0)), most)
+        store(space.weights, place, exponential(score))
+    store(space.limits, 0, where_greater(spread(SCORE_LIMIT), most, shifts, nothing))
+
+
+@uncounted
+def _inside_linear(packed, space):
+    nodes, terms, weights = space.nodes, space.terms, space.weights
+    zero, one = spread(0.0), spread(1.0)
+    lowest, highest = one, one
+    for level in range(len(packed.levels)):
+        flags = packed.levels[level, 2]
+        for node in range(packed.levels[level, 0], packed.levels[level, 1]):
+            total = zero
+            if flags == EACH:
+                for x in range(packed.begins[node], packed.begins[node + 1]):
+                    term = multiply(load(nodes, packed.first[x]), load(weights, packed.edge_parts[x]))
+                    store(terms, x * WIDTH, term)
+                    total = add(total, term)
+            elif flags == JOINS:
+                for x in range(packed.begins[node], packed.begins[node + 1]):
+                    term = multiply(load(nodes, packed.first[x]), load(nodes, packed.second[x]))
+                    store(terms, x * WIDTH, term)
+                    total = add(total, term)
+            elif flags == 0:
+                for x in range(packed.begins[node], packed.begins[node + 1]):
+                    term = load(nodes, packed.first[x])
+                    store(terms, x * WIDTH, term)
+                    total = add(total, term)
+            else:
+                for x in range(packed.begins[node], packed.begins[node + 1]):
+                    both = multiply(load(nodes, packed.first[x]), load(nodes, packed.second[x]))
+                    term = multiply(both, load(weights, packed.edge_parts[x]))
+                    store(terms, x * WIDTH, term)
+                    total = add(total, term)
+            weight = total if flags & EACH else multiply(total, load(weights, packed.node_parts[node]))
+            store(nodes, node * WIDTH, weight)
+            store(space.inverse, node * WIDTH, where_greater(total, zero, divide(one, total), zero))
+            lowest = least(where_greater(weight, zero, weight, one), lowest)
+            lowest = least(where_greater(total, zero, total, one), lowest)
+            highest = greatest(greatest(weight, total), highest)
+    store(space.limits, WIDTH, lowest)
+    store(space.limits, 2 * WIDTH, highest)
+
+
+@uncounted
+def _weigh_wide(packed, space):
+    """Weights of parts as mantissas and exponents; writes the largest size of a score."""
+    for lane in range(WIDTH):
+        space.limits[lane] = 0.0
+    for place in range(len(packed.used) * WIDTH):
+        score = space.scores[place]
+        space.weights[place], space.part_exponents[place] = split(score)
+        if score > -math.inf:
+            size = abs(score)
+            space.limits[place % WIDTH] = size if size > space.limits[place % WIDTH] else space.limits[place % WIDTH]
+
+
+@uncounted
+def _inside_wide(packed, space):
+    nodes, terms, weights, exponents, of_parts = space.nodes, space.terms, space.weights, space.exponents, space.part_exponents
+    zero, one, rounder, farthest = spread(0.0), spread(1.0), spread(ROUNDER), spread(FARTHEST)
+    for level in range(len(packed.levels)):
+        start, stop, each = packed.levels[level, 0], packed.levels[level, 1], packed.levels[level, 2] & EACH
+        for node in range(start, stop):
+            begin, end = packed.begins[node], packed.begins[node + 1]
+            top = spread(4.0 * NOTHING)
+            for x in range(begin, end):
+                exponent = add(load(exponents, packed.first[x]), load(exponents, packed.second[x]))
+                if each:
+                    exponent = add(exponent, load(of_parts, packed.edge_parts[x]))
+                store(terms, x * WIDTH, exponent)
+                top = greatest(exponent, top)
+            total = zero
+            for x in range(begin, end):
+                power = power_of_two(add(greatest(subtract(load(terms, x * WIDTH), top), farthest), rounder))
+                term = multiply(multiply(load(nodes, packed.first[x]), load(nodes, packed.second[x])), power)
+                if each:
+                    term = multiply(term, load(weights, packed.edge_parts[x]))
+                store(terms, x * WIDTH, term)
+                total = add(total, term)
+            store(space.inverse, node * WIDTH, where_greater(total, zero, divide(one, total), zero))
+            if not each:
+                total = multiply(total, load(weights, packed.node_parts[node]))
+                top = add(top, load(of_parts, packed.node_parts[node]))
+            store(nodes, node * WIDTH, total)
+            # What is nothing stays so: its exponent must not sum up to a number that is none.
+            store(exponents, node * WIDTH, where_greater(total, zero, top, spread(NOTHING)))
+        normalise(nodes[start * WIDTH : stop * WIDTH], exponents[start * WIDTH : stop * WIDTH])
+
+
+@uncounted
+def _outside(packed, space):
+    """Marginals: probabilities of nodes and edges, top down."""
+    outside, taken, terms, inverse = space.outside, space.taken, space.terms, space.inverse
+    root = len(outside) - WIDTH
+    outside[:], taken[:] = 0.0, 0.0
+    outside[root:] = 1.0
+    for level in range(len(packed.levels) - 1, -1, -1):
+        flags = packed.levels[level, 2]
+        for node in range(packed.levels[level, 1] - 1, packed.levels[level, 0] - 1, -1):
+            above, scale = load(outside, node * WIDTH), load(inverse, node * WIDTH)
+            begin, end = packed.begins[node], packed.begins[node + 1]
+            if flags & EACH:
+                for x in range(begin, end):
+                    edge = multiply(multiply(load(terms, x * WIDTH), scale), above)
+                    first, part = packed.first[x], packed.edge_parts[x]
+                    store(outside, first, add(load(outside, first), edge))
+                    store(taken, part, add(load(taken, part), edge))
+                    if flags & JOINS:
+                        second = packed.second[x]
+                        store(outside, second, add(load(outside, second), edge))
+                continue
+            part = packed.node_parts[node]
+            store(taken, part, add(load(taken, part), above))
+            if flags & JOINS:
+                for x in range(begin, end):
+                    edge = multiply(multiply(load(terms, x * WIDTH), scale), above)
+                    first, second = packed.first[x], packed.second[x]
+                    store(outside, first, add(load(outside, first), edge))
+                    store(outside, second, add(load(outside, second), edge))
+            else:
+                for x in range(begin, end):
+                    edge = multiply(multiply(load(terms, x * WIDTH), scale), above)
+                    store(outside, packed.first[x], add(load(outside, packed.first[x]), edge))
+
+
+@uncounted
+def _move_inside(packed, space):
+    """Tangents of the log-weights of nodes, along those of parts in ``taken_rates``, which go to ``scores``.
+
+    A term becomes the probability of its edge given its node. Nothing moves along a forbidden part, whatever its direction.
+    """
+    rates, along, terms = space.rates, space.scores, space.terms
+    zero, nothing = spread(0.0), spread(-math.inf)
+    for place in range(0, len(packed.used) * WIDTH, WIDTH):
+        moved = load(space.taken_rates, place)
+        store(along, place, where_greater(load(along, place), nothing, moved, zero))
+    for level in range(len(packed.levels)):
+        each = packed.levels[level, 2] & EACH
+        for node in range(packed.levels[level, 0], packed.levels[level, 1]):
+            scale, mean = load(space.inverse, node * WIDTH), zero
+            for x in range(packed.begins[node], packed.begins[node + 1]):
+                moved = add(load(rates, packed.first[x]), load(rates, packed.second[x]))
+                if each:
+                    moved = add(moved, load(along, packed.edge_parts[x]))
+                chance = multiply(load(terms, x * WIDTH), scale)
+                store(terms, x * WIDTH, chance)
+                mean = multiply_add(chance, moved, mean)
+            if not each:
+                mean = add(mean, load(along, packed.node_parts[node]))
+            store(rates, node * WIDTH, mean)
+
+
+@uncounted
+def _outside_rates(packed, space):
+    """Tangents of the marginals; see `_outside`."""
+    outside, moving, taken, terms, rates = space.outside, space.outside_rates, space.taken_rates, space.terms, space.rates
+    root = len(outside) - WIDTH
+    outside[:], moving[:], taken[:] = 0.0, 0.0, 0.0
+    outside[root:] = 1.0
+    for level in range(len(packed.levels) - 1, -1, -1):
+        each, joins = packed.levels[level, 2] & EACH, packed.levels[level, 2] & JOINS
+        for node in range(packed.levels[level, 1] - 1, packed.levels[level, 0] - 1, -1):
+            above, above_rate, mean = load(outside, node * WIDTH), load(moving, node * WIDTH), load(rates, node * WIDTH)
+            if not each:
+                part = packed.node_parts[node]
+                store(taken, part, add(load(taken, part), above_rate))
+                mean = subtract(mean, load(space.scores, part))
+            for x in range(packed.begins[node], packed.begins[node + 1]):
+                first, second = packed.first[x], packed.second[x]
+                moved = subtract(add(load(rates, first), load(rates, second)), mean)
+                if each:
+                    moved = add(moved, load(space.scores, packed.edge_parts[x]))
+                chance = load(terms, x * WIDTH)
+                edge = multiply(chance, above)
+                edge_rate = multiply_add(chance, above_rate, multiply(edge, moved))
+                store(outside, first, add(load(outside, first), edge))
+                store(moving, first, add(load(moving, first), edge_rate))
+                if joins:
+                    store(outside, second, add(load(outside, second), edge))
+                    store(moving, second, add(load(moving, second), edge_rate))
+                if each:
+                    part = packed.edge_parts[x]
+                    store(taken, part, add(load(taken, part), edge_rate))
+
+
+@uncounted
+def _descend(packed, space, lane, uniforms, waiting, structure):
+    """A sample: the edge of every node, by its probability given the node."""
+    none = len(packed.used) * WIDTH
+    waiting[0], top, step = len(space.nodes) - WIDTH, 0, 0
+    if waiting[0] == 0:
+        top = -1
+    while top >= 0:
+        node = waiting[top] // WIDTH
+        top -= 1
+        threshold = uniforms[step] / space.inverse[node * WIDTH + lane]
+        step += 1
+        total, chosen = 0.0, packed.begins[node]
+        for x in range(packed.begins[node], packed.begins[node + 1]):
+            term = space.terms[x * WIDTH + lane]
+            # Rounding may bring the threshold up to the total: the last edge of positive weight is then meant.
+            chosen = x if term > 0.0 else chosen
+            total += term
+            if total > threshold:
+                break
+        for place in (packed.node_parts[node], packed.edge_parts[chosen]):
+            if place < none:
+                structure[packed.used[place // WIDTH]] = 1
+        for place in (packed.second[chosen], packed.first[chosen]):
+            if place > 0:
+                top += 1
+                waiting[top] = place
+
+
+@uncounted
+def _maximise(packed, scores, best, chosen):
+    for level in range(len(packed.levels)):
+        flags = packed.levels[level, 2]
+        for node in range(packed.levels[level, 0], packed.levels[level, 1]):
+            begin, end = packed.begins[node], packed.begins[node + 1]
+            top, place = spread(-math.inf), spread(float(begin))
+            for x in range(begin, end):
+                value = load(best, packed.first[x])
+                if flags & JOINS:
+                    value = add(value, load(best, packed.second[x]))
+                if flags & EACH:
+                    value = add(value, load(scores, packed.edge_parts[x]))
+                place = where_greater(value, top, spread(float(x)), place)
+                top = greatest(value, top)
+            if not flags & EACH:
+                top = add(top, load(scores, packed.node_parts[node]))
+            store(best, node * WIDTH, top)
+            store(chosen, node * WIDTH, place)
+
+
+@uncounted
+def _follow(packed, chosen, lane, waiting, structure):
+    """The derivation of the chosen edges."""
+    none = len(packed.used) * WIDTH
+    waiting[0], top = len(chosen) - WIDTH, 0
+    if waiting[0] == 0:
+        top = -1
+    while top >= 0:
+        node = waiting[top] // WIDTH
+        top -= 1
+        x = int(chosen[node * WIDTH + lane])
+        for place in (packed.node_parts[node], packed.edge_parts[x]):
+            if place < none:
+                structure[packed.used[place // WIDTH]] = 1
+        for place in (packed.second[x], packed.first[x]):
+            if place > 0:
+                top += 1
+                waiting[top] = place
