@@ -39,8 +39,11 @@ from .packing import EACH, JOINS
 
 Array = NDArray[Any]
 
-SCORE_LIMIT, JOINED_LIMIT, SINGLE_LIMIT = 50.0, 1e140, 1e280
-"""Limits of shifted scores, and of the weights of nodes, or their inverses, where edges lead to two nodes and where to one."""
+SCORE_LIMIT, LIMIT = 50.0, 1e140
+"""Limits of the sizes of shifted scores, and of the weights of nodes and their inverses."""
+
+ENOUGH = 512
+"""Scores from which a shift is found."""
 
 
 class Workspace(NamedTuple):
@@ -69,15 +72,18 @@ def evaluate(packed, rows, directions, wide: bool, marginals, products, log_part
     for start in range(0, rows.shape[0], WIDTH):
         count = min(WIDTH, rows.shape[0] - start)
         _gather(packed, rows, start, count, space.scores)
-        _inside(packed, space, wide, log_partition, certified, start, count)
+        _inside(packed, space, wide, twice, log_partition, certified, start, count)
         if twice:
             _gather(packed, directions, start, count, space.taken_rates)
             _move_inside(packed, space)
             _outside_rates(packed, space)
-            _scatter(packed, space.taken_rates, space.nodes, start, count, products)
+            _scatter(packed, space.taken_rates, log_partition, start, count, products)
         elif deep:
-            _outside(packed, space)
-            _scatter(packed, space.taken, space.nodes, start, count, marginals)
+            if wide:
+                _outside(packed, space)
+            else:
+                _outside_linear(packed, space)
+            _scatter(packed, space.taken, log_partition, start, count, marginals)
 
 
 @compiled
@@ -88,7 +94,7 @@ def sample(packed, rows, uniforms, wide: bool, structures, certified):
     for start in range(0, rows.shape[0], WIDTH):
         count = min(WIDTH, rows.shape[0] - start)
         _gather(packed, rows, start, count, space.scores)
-        _inside(packed, space, wide, log_partition, certified, start, count)
+        _inside(packed, space, wide, True, log_partition, certified, start, count)
         for lane in range(count):
             if log_partition[start + lane] > -math.inf:
                 for draw in range(uniforms.shape[1]):
@@ -113,19 +119,21 @@ def argmax(packed, rows, structures, values):
 @compiled
 def _workspace(packed, wide: bool, deep: bool, twice: bool):
     nodes, edges, parts = len(packed.begins) - 1, len(packed.first), len(packed.used) + 1
-    none = np.zeros(0)
+    none, weights = np.zeros(0), np.ones(parts * WIDTH)
+    # Where a part is taken in one place alone, its marginal is written over its weight. Pages that are never written to cost nothing.
+    alone = packed.sizes[4] > 0 and not wide
     return Workspace(
         np.zeros(parts * WIDTH),
-        np.ones(parts * WIDTH),
+        weights,
         np.ones(nodes * WIDTH),
-        np.zeros(nodes * WIDTH),
+        np.empty(nodes * WIDTH),
         np.zeros(nodes * WIDTH) if wide else none,
         np.zeros(parts * WIDTH) if wide else none,
         np.empty(edges * WIDTH),
-        np.zeros(nodes * WIDTH) if deep else none,
-        np.zeros(parts * WIDTH) if deep else none,
+        np.empty(nodes * WIDTH) if deep else none,
+        weights if alone else np.empty(parts * WIDTH) if deep else none,
         np.zeros(nodes * WIDTH) if twice else none,
-        np.zeros(nodes * WIDTH) if twice else none,
+        np.empty(nodes * WIDTH) if twice else none,
         np.zeros(parts * WIDTH) if twice else none,
         np.zeros(3 * WIDTH),
     )
@@ -133,55 +141,54 @@ def _workspace(packed, wide: bool, deep: bool, twice: bool):
 
 @uncounted
 def _gather(packed, rows, start, count, scores):
-    """Lay items side by side, in place of missing ones zeros; what is beyond the last part stays as it is."""
-    used = packed.used
-    for lane in range(WIDTH):
-        if lane < count:
-            for part in range(len(used)):
+    """Lay items side by side, the last one again in place of missing ones; what is beyond the last part stays as it is."""
+    used, last = packed.used, start + count - 1
+    if count == WIDTH:
+        for part in range(len(used)):
+            for lane in range(WIDTH):
                 scores[part * WIDTH + lane] = rows[start + lane, used[part]]
-        else:
-            for part in range(len(used)):
-                scores[part * WIDTH + lane] = 0.0
+    else:
+        for part in range(len(used)):
+            for lane in range(WIDTH):
+                scores[part * WIDTH + lane] = rows[min(start + lane, last), used[part]]
 
 
 @uncounted
-def _scatter(packed, numbers, nodes, start, count, rows):
+def _scatter(packed, numbers, log_partition, start, count, rows):
     """Write the numbers of parts of feasible items."""
-    used, root = packed.used, nodes.size - WIDTH
+    used, feasible = packed.used, 0
     for lane in range(count):
-        if nodes[root + lane] > 0.0:
+        feasible += log_partition[start + lane] > -math.inf
+    if feasible == WIDTH:
+        for part in range(len(used)):
+            for lane in range(WIDTH):
+                rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
+        return
+    for lane in range(count):
+        if log_partition[start + lane] > -math.inf:
             for part in range(len(used)):
                 rows[start + lane, used[part]] = numbers[part * WIDTH + lane]
 
 
 @uncounted
-def _inside(packed, space, wide, log_partition, certified, start, count):
-    """Terms, sums and inverses, log-partitions, and whether they are right."""
-    root, shift = len(space.nodes) - WIDTH, space.limits
+def _inside(packed, space, wide, keep, log_partition, certified, start, count):
+    """Sums of terms, log-partitions, and whether they are right; and where they are kept, terms and inverses of their sums."""
+    root = len(space.nodes) - WIDTH
     if wide:
         _weigh_wide(packed, space)
         _inside_wide(packed, space)
     else:
         _weigh(packed, space)
-        _inside_linear(packed, space)
+        _inside_linear(packed, space, keep)
     for lane in range(count):
         weight = space.nodes[root + lane]
         if wide:
             certified[start + lane] = space.limits[lane] <= LARGEST
             log_partition[start + lane] = logarithm(weight, space.exponents[root + lane])
         else:
-            limit = JOINED_LIMIT if _any_joins(packed) else SINGLE_LIMIT
-            moderate = space.limits[WIDTH + lane] > 1.0 / limit and space.limits[2 * WIDTH + lane] < limit
-            certified[start + lane] = moderate and shift[lane] > -math.inf
-            log_partition[start + lane] = (math.log(weight) if weight > 0.0 else -math.inf) + packed.sizes[3] * shift[lane]
-
-
-@uncounted
-def _any_joins(packed) -> bool:
-    joins = 0
-    for level in range(len(packed.levels)):
-        joins |= packed.levels[level, 2] & JOINS
-    return joins > 0
+            shift, least_weight, greatest_weight = space.limits[lane], space.limits[WIDTH + lane], space.limits[2 * WIDTH + lane]
+            certified[start + lane] = shift > -math.inf and least_weight > 1.0 / LIMIT and greatest_weight < LIMIT
+            log_partition[start + lane] = (math.log(weight) if weight > 0.0 else -math.inf) + packed.sizes[3] * shift
 
 
 @uncounted
@@ -191,72 +198,125 @@ def _weigh(packed, space):
     Where scores are like independent normal variables, the shift is the log-partition by part, of which Derrida's random energy model
     (1981) says: mean, entropy and half the variance; from where that entropy is used up, the largest score.
     """
-    parts, shares, per_part = len(packed.used), packed.shares, 1.0 / max(packed.sizes[3], 1)
-    entropy = packed.log_count[0] * per_part
+    parts, zero, nothing = len(packed.used), spread(0.0), spread(-math.inf)
+    total, mean, square = zero, zero, zero
+    if packed.sizes[3] > 0:
+        for part in range(0, parts, 1 + parts // ENOUGH):
+            score, share = load(space.scores, part * WIDTH), spread(packed.shares[part])
+            finite = where_greater(score, nothing, score, zero)
+            scaled = multiply(share, finite)
+            total = add(total, where_greater(score, nothing, share, zero))
+            mean, square = add(mean, scaled), multiply_add(scaled, finite, square)
+    store(space.limits, 0, total)
+    store(space.limits, WIDTH, mean)
+    store(space.limits, 2 * WIDTH, square)
     for lane in range(WIDTH):
-        total, mean, square = 0.0, 0.0, 0.0
-        if packed.sizes[3] > 0:
-            for part in range(parts):
-                score = space.scores[part * WIDTH + lane]
-                if score > -math.inf:
-                    total += shares[part]
-                    mean += shares[part] * score
-                    square += shares[part] * score * score
-        shift = 0.0
-        if total > 0.0:
-            mean /= total
-            variance = max(square / total - mean * mean, 0.0)
-            shift = mean + (entropy + 0.5 * variance if variance < 2.0 * entropy else math.sqrt(2.0 * entropy * variance))
-        space.limits[lane] = shift
-    shifts, nothing = load(space.limits, 0), spread(-math.inf)
-    most = spread(0.0)
+        space.limits[lane] = _shift(packed, space.limits[lane], space.limits[WIDTH + lane], space.limits[2 * WIDTH + lane])
+    shifts, most = load(space.limits, 0), zero
     for place in range(0, parts * WIDTH, WIDTH):
         score = subtract(load(space.scores, place), shifts)
-        size = greatest(score, subtract(spread(0.0), score))
+        size = greatest(score, subtract(zero, score))
         # A forbidden part is as far away as can be, and does no harm.
-        most = greatest(where_greater(score, nothing, size, spread(0.0)), most)
+        most = greatest(where_greater(score, nothing, size, zero), most)
         store(space.weights, place, exponential(score))
     store(space.limits, 0, where_greater(spread(SCORE_LIMIT), most, shifts, nothing))
 
 
 @uncounted
-def _inside_linear(packed, space):
+def _shift(packed, total, mean, square) -> float:
+    if not total > 0.0:
+        return 0.0
+    entropy, mean = packed.log_count[0] / packed.sizes[3], mean / total
+    variance = max(square / total - mean * mean, 0.0)
+    return mean + (entropy + 0.5 * variance if variance < 2.0 * entropy else math.sqrt(2.0 * entropy * variance))
+
+
+@uncounted
+def _inside_linear(packed, space, keep):
     nodes, terms, weights = space.nodes, space.terms, space.weights
     zero, one = spread(0.0), spread(1.0)
     lowest, highest = one, one
     for level in range(len(packed.levels)):
         flags = packed.levels[level, 2]
         for node in range(packed.levels[level, 0], packed.levels[level, 1]):
-            total = zero
-            if flags == EACH:
-                for x in range(packed.begins[node], packed.begins[node + 1]):
-                    term = multiply(load(nodes, packed.first[x]), load(weights, packed.edge_parts[x]))
+            total, begin, end = zero, packed.begins[node], packed.begins[node + 1]
+            if keep:
+                for x in range(begin, end):
+                    term = _term(packed, nodes, weights, flags, x)
                     store(terms, x * WIDTH, term)
                     total = add(total, term)
+                store(space.inverse, node * WIDTH, where_greater(total, zero, divide(one, total), zero))
+            elif flags == EACH:
+                for x in range(begin, end):
+                    total = multiply_add(load(nodes, packed.first[x]), load(weights, packed.edge_parts[x]), total)
             elif flags == JOINS:
-                for x in range(packed.begins[node], packed.begins[node + 1]):
-                    term = multiply(load(nodes, packed.first[x]), load(nodes, packed.second[x]))
-                    store(terms, x * WIDTH, term)
-                    total = add(total, term)
-            elif flags == 0:
-                for x in range(packed.begins[node], packed.begins[node + 1]):
-                    term = load(nodes, packed.first[x])
-                    store(terms, x * WIDTH, term)
-                    total = add(total, term)
+                for x in range(begin, end):
+                    total = multiply_add(load(nodes, packed.first[x]), load(nodes, packed.second[x]), total)
             else:
-                for x in range(packed.begins[node], packed.begins[node + 1]):
-                    both = multiply(load(nodes, packed.first[x]), load(nodes, packed.second[x]))
-                    term = multiply(both, load(weights, packed.edge_parts[x]))
-                    store(terms, x * WIDTH, term)
-                    total = add(total, term)
+                for x in range(begin, end):
+                    total = add(total, _term(packed, nodes, weights, flags, x))
             weight = total if flags & EACH else multiply(total, load(weights, packed.node_parts[node]))
             store(nodes, node * WIDTH, weight)
-            store(space.inverse, node * WIDTH, where_greater(total, zero, divide(one, total), zero))
             lowest = least(where_greater(weight, zero, weight, one), lowest)
             lowest = least(where_greater(total, zero, total, one), lowest)
             highest = greatest(greatest(weight, total), highest)
     store(space.limits, WIDTH, lowest)
     store(space.limits, 2 * WIDTH, highest)
+
+
+@uncounted
+def _term(packed, nodes, weights, flags, x):
+    """What an edge adds to the sum of its node."""
+    term = load(nodes, packed.first[x])
+    if flags & JOINS:
+        term = multiply(term, load(nodes, packed.second[x]))
+    if flags & EACH:
+        term = multiply(term, load(weights, packed.edge_parts[x]))
+    return term
+
+
+@uncounted
+def _outside_linear(packed, space):
+    """Marginals: probabilities of nodes and edges, top down, from weights of nodes and parts."""
+    nodes, outside, weights, taken = space.nodes, space.outside, space.weights, space.taken
+    alone, zero = packed.sizes[4] > 0, spread(0.0)
+    root = len(outside) - WIDTH
+    outside[:root], outside[root:] = 0.0, 1.0
+    if not alone:
+        taken[:] = 0.0
+    for level in range(len(packed.levels) - 1, -1, -1):
+        flags = packed.levels[level, 2]
+        for node in range(packed.levels[level, 1] - 1, packed.levels[level, 0] - 1, -1):
+            above, weight = load(outside, node * WIDTH), load(nodes, node * WIDTH)
+            scale = where_greater(weight, zero, divide(above, weight), zero)
+            begin, end = packed.begins[node], packed.begins[node + 1]
+            if not flags & EACH:
+                part = packed.node_parts[node]
+                scale = multiply(scale, load(weights, part))
+                # What is beyond the last part is taken by many, and must stay 1.
+                if not alone:
+                    store(taken, part, add(load(taken, part), above))
+                elif part < len(weights) - WIDTH:
+                    store(taken, part, above)
+            if flags == JOINS:
+                for x in range(begin, end):
+                    first, second = packed.first[x], packed.second[x]
+                    edge = multiply(multiply(load(nodes, first), load(nodes, second)), scale)
+                    store(outside, first, add(load(outside, first), edge))
+                    store(outside, second, add(load(outside, second), edge))
+                continue
+            for x in range(begin, end):
+                first, part = packed.first[x], packed.edge_parts[x]
+                edge = multiply(_term(packed, nodes, weights, flags, x), scale)
+                store(outside, first, add(load(outside, first), edge))
+                if flags & JOINS:
+                    second = packed.second[x]
+                    store(outside, second, add(load(outside, second), edge))
+                if flags & EACH:
+                    if not alone:
+                        store(taken, part, add(load(taken, part), edge))
+                    elif part < len(weights) - WIDTH:
+                        store(taken, part, edge)
 
 
 @uncounted
@@ -307,7 +367,7 @@ def _inside_wide(packed, space):
 
 @uncounted
 def _outside(packed, space):
-    """Marginals: probabilities of nodes and edges, top down."""
+    """The same from terms and inverses."""
     outside, taken, terms, inverse = space.outside, space.taken, space.terms, space.inverse
     root = len(outside) - WIDTH
     outside[:], taken[:] = 0.0, 0.0

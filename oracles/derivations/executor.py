@@ -17,7 +17,7 @@ EDGE = 4
 
 
 def log_partition(packed: Packed, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-partitions [b] of rows [b, d], -inf where no structure is feasible; and boolean [b], where they can be relied upon."""
+    """Log-partitions [b] of rows [b, d] in float64, -inf where no structure is feasible; and boolean [b], where they can be relied upon."""
     (totals,), certified = _evaluated(packed, rows, None, ())
     return totals, certified
 
@@ -59,7 +59,7 @@ def _evaluated(packed: Packed, rows: Tensor, directions: Tensor | None, wanted: 
     results = [kernels.zeros(tuple(given.shape) if place in wanted else (0, 0), torch.float64) for place in range(2)]
     results = [*results, torch.zeros(len(given), dtype=torch.float64)]
     results, certified = _certified("evaluate", packed, (given, along), results)
-    return [results[2].to(rows.dtype), *(results[place].to(rows.dtype) for place in wanted)], certified
+    return [results[2], *(results[place].to(rows.dtype) for place in wanted)], certified
 
 
 def _certified(operation: str, packed: Packed, inputs: tuple[Tensor, ...], results: list[Tensor]) -> tuple[list[Tensor], Tensor]:

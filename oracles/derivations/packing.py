@@ -24,9 +24,11 @@ class Packed(NamedTuple):
         begins: [nodes + 1], the first edge of each node.
         first: [edges], the place of the node that it leads to. ``second``: of the other one; the empty item where there is none.
         edge_parts: [edges], the place of the part that it takes. ``node_parts``: [nodes], of what all edges of a node take.
-        used: [parts], which entries of an event are parts at all, in the order of their places; after them there is a part of score 0.
+        used: [parts], which entries of an event are parts at all, in the order of the edges that take them; after them there is
+            a part of score 0.
         shares: [parts], how likely each is when all structures are. All 0 where structures differ in their number of parts.
-        sizes: [4], entries of an event, nodes in the longest derivation, how many of them wait at most, and parts of a structure or 0.
+        sizes: [5], entries of an event, nodes in the longest derivation, how many of them wait at most, parts of a structure or 0, and
+            whether every part is taken in one place alone: by one edge, or by all edges of one node.
         log_count: [1], the logarithm of the number of structures.
     """
 
@@ -82,7 +84,8 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
     none = np.zeros((3, 0), np.int64)
     firsts, seconds, taken = np.concatenate([none, *(level.edges[:, level.alive] for level in levels)], 1)
     counts = np.concatenate([[0], *(level.alive.sum(1)[reached[level.start : level.stop]] for level in levels)])
-    used = np.unique(taken)
+    used, at = np.unique(taken, return_index=True)
+    used = used[np.argsort(at)]
     used = used[used < derivations.parts]
     places = np.full(derivations.parts + 1, len(used))
     places[used] = np.arange(len(used))
@@ -103,11 +106,19 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
         _placed(node_parts),
         used,
         np.zeros(len(used)),
-        np.array([derivations.parts, 0, 0, 0]),
+        np.array([derivations.parts, 0, 0, 0, _alone(levels, len(used), derivations.parts)]),
         np.zeros(1),
     )
     _measure(packed)
     return packed
+
+
+def _alone(levels: list[_Level], used: int, none: int) -> bool:
+    takings = 0
+    for level in levels:
+        parts = np.where(level.alive, level.parts, none)
+        takings += int(((parts if level.each else parts.min(1)) < none).sum())
+    return takings == used
 
 
 def _placed(numbers: Array) -> Array:
