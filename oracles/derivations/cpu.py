@@ -120,10 +120,11 @@ def argmax(packed, rows, structures, values):
 def _workspace(packed, wide: bool, deep: bool, twice: bool):
     nodes, edges, parts = len(packed.begins) - 1, len(packed.first), len(packed.used) + 1
     none, weights = np.zeros(0), np.ones(parts * WIDTH)
-    # Where a part is taken in one place alone, its marginal is written over its weight. Pages that are never written to cost nothing.
+    # A score turns into its weight in place, but for tangents; and where a part is taken in one place alone, that into its marginal.
+    # Pages that are never written to cost nothing.
     alone = packed.sizes[4] > 0 and not wide
     return Workspace(
-        np.zeros(parts * WIDTH),
+        np.zeros(parts * WIDTH) if twice else weights,
         weights,
         np.ones(nodes * WIDTH),
         np.empty(nodes * WIDTH),
