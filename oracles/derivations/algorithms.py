@@ -46,6 +46,8 @@ def inside(tables: Tables, rows: Tensor, maximum: Maximum = log_sum_exp) -> Tens
     """
     padded = torch.nn.functional.pad(rows, (0, 1))
     values: Tensor = _leaves(tables, rows)
+    # 0, which depends on the rows as all values do, where the empty item is the whole structure too.
+    values[:, UNIT] = padded[:, -1]
     for level in tables.levels:
         values[:, level.heads] = maximum(_joined(level, values, padded), 2)
     return values

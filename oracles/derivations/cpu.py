@@ -102,8 +102,8 @@ def sample(packed, rows, uniforms, wide: bool, structures, certified):
 
 
 @compiled
-def argmax(packed, rows, structures, values):
-    """The best structure of each row, and its score; of edges that tie, the first."""
+def argmax(packed, rows, structures):
+    """The best structure of each row; of edges that tie, the first."""
     nodes, parts = len(packed.begins) - 1, len(packed.used)
     scores, best = np.zeros((parts + 1) * WIDTH), np.zeros(nodes * WIDTH)
     chosen, waiting = np.zeros(nodes * WIDTH), np.empty(packed.sizes[2] + 2, np.int64)
@@ -112,7 +112,6 @@ def argmax(packed, rows, structures, values):
         _gather(packed, rows, start, count, scores)
         _maximise(packed, scores, best, chosen)
         for lane in range(count):
-            values[start + lane] = best[(nodes - 1) * WIDTH + lane]
             _follow(packed, chosen, lane, waiting, structures[start + lane])
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..base import (
     EnumerableOracle,
     KBestOracle,
@@ -18,8 +19,9 @@ from ..base import (
     RelaxedOracle,
     SamplingOracle,
 )
-from . import algorithms
+from . import algorithms, executor
 from .hypergraph import Derivations
+from .packing import Packed, pack
 from .tables import Tables, tables_of
 
 
@@ -69,6 +71,7 @@ class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableO
         tensor([0.5209, 0.2875, 0.4740, 0.1415])
     """
 
+    kernel: ClassVar[str | None] = "derivations"
     references: ClassVar[tuple[str, ...]] = ()
     axes: ClassVar[tuple[str, ...]] = ()
     _ignores_entries: ClassVar[bool] = True
@@ -123,6 +126,13 @@ class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableO
     def _tables_for(self, rows: Tensor) -> Tables:
         return self._tables(tuple(rows.shape[1:]), rows.device)
 
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        """On the CPU one executor for all derivations; their number of structures may be 0, which is left to torch."""
+        if operation not in executor.OPERATIONS or not kernels.enabled(rows):
+            return None
+        packed = _packed(self, tuple(rows.shape[1:]))
+        return None if packed is None else executor.kernel(packed, operation)
+
     def _argmax(self, rows: Tensor) -> Tensor:
         return algorithms.argmax(self._tables_for(rows), rows.flatten(1)).reshape(rows.shape)
 
@@ -171,3 +181,8 @@ def _tables(oracle: DerivedOracle, event_shape: tuple[int, ...], device: torch.d
     if not tables.counts[tables.root]:
         raise ValueError(f"`{oracle.name}` has no structure of event shape {event_shape}; expected one at least, or a shape it refuses")
     return tables
+
+
+@lru_cache(maxsize=64)
+def _packed(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> Packed:
+    return pack(oracle._tables(event_shape).derivations)

@@ -94,10 +94,10 @@ def tables_of(derivations: Derivations, device: torch.device) -> Tables:
 
 def _sums(derivations: Derivations, device: torch.device) -> tuple[tuple[Tensor, ...], Tensor]:
     """`Tables.above` and `Tables.taking`."""
-    levels = derivations.levels
-    first = np.concatenate([level.first.flatten().numpy() for level in levels])
+    levels, none = derivations.levels, np.zeros(0, np.int64)
+    first = np.concatenate([none, *(level.first.flatten().numpy() for level in levels)])
     second = [np.zeros(level.first.numel(), np.int64) if level.second is None else level.second.flatten().numpy() for level in levels]
-    parts = np.concatenate([level.parts.expand_as(level.first).flatten().numpy() for level in levels])
+    parts = np.concatenate([none, *(level.parts.expand_as(level.first).flatten().numpy() for level in levels)])
     number = np.arange(len(first))
     nodes = np.concatenate([first, *second])
     above = _grouped(nodes, np.concatenate([number, number]), derivations.nodes, len(first))
@@ -116,7 +116,7 @@ def _padded(grouped: tuple[np.ndarray, np.ndarray, int], start: int, stop: int, 
     values, begins, missing = grouped
     first, sizes = begins[start:stop, None], np.diff(begins[start : stop + 1])[:, None]
     place = np.arange(max(int(sizes.max()), 1))
-    table = np.where(place < sizes, values[np.minimum(first + place, len(values) - 1)], missing)
+    table = np.where(place < sizes, np.append(values, missing)[np.minimum(first + place, len(values))], missing)
     return torch.from_numpy(table).to(device)
 
 

@@ -86,9 +86,10 @@ def _kernel(device: int, structure: str, operation: str) -> tuple[str, str]:
 def _by(device: int, module: str, function: str, known: dict[str, str]) -> tuple[str, str]:
     """What serves, and why."""
     from ...oracles import kernels
+    from ...oracles.derivations import executor
     from ...oracles.kernels import gpu
 
-    name = f"{(kernels if device < 0 else gpu).__name__}.{module}"
+    name = executor.__name__ if (device, module) == (-1, "derivations") else f"{(kernels if device < 0 else gpu).__name__}.{module}"
     if importlib.util.find_spec(name) is None or not hasattr(importlib.import_module(name), function):
         return "torch", NO_KERNEL
     if device < 0:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from ...oracles import kernels, plugins
+from ...oracles import derivations, kernels, plugins
 from ...oracles.kernels import notices, switch
 from .. import truth
 from .plan import Plan
@@ -25,7 +25,7 @@ ALWAYS = ("philox", "unranking", "active_set", "corral", "exponential", "selecti
 """Modules of kernels that every structure may need."""
 
 _DECORATED = re.compile(r"^@(?:compiled|inner|uncounted|fused|reordered|ordered)\b.*\n(?:@.*\n)*def (\w+)", re.MULTILINE)
-_IMPORTED = re.compile(r"^from \.(\w+) import|^from \. import ([\w, ]+)", re.MULTILINE)
+_IMPORTED = re.compile(r"^from \.(?:\.kernels\.)?(\w+) import|^from \. import ([\w, ]+)", re.MULTILINE)
 
 
 def cache_folders() -> list[Path]:
@@ -33,7 +33,7 @@ def cache_folders() -> list[Path]:
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
         return [Path(chosen)]
-    beside = [Path(str(package.__file__)).parent / "__pycache__" for package in (kernels, truth)]
+    beside = [Path(str(package.__file__)).parent / "__pycache__" for package in (kernels, derivations, truth)]
     return [*beside, Path.home() / ".cache" / "numba"]
 
 
@@ -117,7 +117,8 @@ def _needed(structures: tuple[str, ...]) -> tuple[Path, ...]:
     waiting = [*structures, *ALWAYS]
     while waiting:
         name = waiting.pop()
-        path = folder / f"{name}.py"
+        # Structures that state their derivations share the one executor of these.
+        path = Path(str(derivations.__file__)).parent / "cpu.py" if name == "derivations" else folder / f"{name}.py"
         if name not in found and path.is_file():
             found[name] = path
             waiting += list(_imports(path.read_text()))

@@ -102,7 +102,7 @@ BEYOND = (
     "edit_alignment_regimes",
     "second_order_chain_regimes",
 )
-"""Built-in problems that a first look leaves out: beyond one for each of the nine structures, and structures that have no kernels yet."""
+"""Built-in problems that a first look leaves out: more than one for each of nine structures, and those of derivations alone."""
 
 
 @dataclass(frozen=True)

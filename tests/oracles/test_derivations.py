@@ -24,6 +24,7 @@ from structgrad.oracles import (
     Subset,
 )
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, walked
+from structgrad.oracles.kernels import switch
 from structgrad.suites.truth.analytic.families import derivations_of
 from tests.helpers import SCALES, seeded
 
@@ -141,6 +142,101 @@ def test_no_rows_have_no_results() -> None:
 def test_an_oracle_without_a_completion_has_no_lengths() -> None:
     with pytest.raises(ValueError, match="got lengths for the oracle restated, which has none; implement `_completion`, or cut the scores"):
         Restated(LinearChain()).marginals(torch.zeros(2, 3, 2, 2), lengths=torch.tensor([1, 2]))
+
+
+def _empty(builder: Builder) -> int:
+    return UNIT
+
+
+def _none(builder: Builder) -> int:
+    return DEAD
+
+
+def _empty_beside_others(builder: Builder) -> int:
+    builder.add(torch.tensor([[UNIT]]), torch.tensor([[1]]))
+    return UNIT
+
+
+def _dead_end(builder: Builder) -> Tensor:
+    return builder.add(torch.tensor([[DEAD]]), torch.tensor([[0]]))
+
+
+def _one_edge_each(builder: Builder) -> Tensor:
+    return builder.add(builder.add(torch.tensor([[UNIT]]), torch.tensor([[1]])).unsqueeze(0))
+
+
+def _mostly_unread(builder: Builder) -> Tensor:
+    either = builder.add(torch.tensor([[UNIT, UNIT, DEAD]]), torch.tensor([[1, 4, 2]]))
+    return builder.add(torch.stack([either, torch.tensor([DEAD])], 1))
+
+
+def _below_others(builder: Builder) -> Tensor:
+    leaves = builder.add(torch.tensor([[UNIT], [UNIT]]), torch.tensor([[1], [2]]))
+    builder.add(leaves.unsqueeze(1))
+    return leaves[0]
+
+
+@dataclass(frozen=True)
+class Odd(DerivedOracle):
+    """What an author may state, though there is little use for it."""
+
+    root: Callable[[Builder], Tensor | int]
+
+    name = "odd"
+    event_ndim = 1
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        return cls._sizes(sizes, "length")
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        pass
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        builder = Builder(event_shape[0])
+        return builder.finish(self.root(builder))
+
+
+@pytest.mark.parametrize("serving", [True, False])
+@pytest.mark.parametrize(
+    ("root", "structures"),
+    [
+        (_empty, [[]]),
+        (_none, []),
+        (_empty_beside_others, [[]]),
+        (_dead_end, []),
+        (_one_edge_each, [[1]]),
+        (_mostly_unread, [[1], [4]]),
+        (_below_others, [[1]]),
+    ],
+)
+def test_odd_hypergraphs(root: Callable[[Builder], Tensor | int], structures: list[list[int]], serving: bool) -> None:
+    oracle, listed = Odd(root), torch.zeros(len(structures), 5, dtype=torch.float64)
+    for structure, parts in zip(listed, structures, strict=True):
+        structure[parts] = 1
+    scores = torch.randn(3, 5, generator=seeded(), dtype=torch.float64)
+    scores[:, ~oracle.read_mask((5,))] = math.nan
+    scores[2] = -math.inf
+    allowed = (listed @ scores.nan_to_num(0, neginf=-1e9).mT).mT  # of each row, the score of each structure
+    expected = allowed.softmax(1) @ listed
+    close: Callable[..., None] = torch.testing.assert_close
+    with switch.serving_as(serving):
+        assert oracle.count((5,)) == len(structures)
+        assert torch.equal(oracle.enumerate((5,), dtype=torch.float64), listed)
+        close(oracle.log_partition(scores)[:2], allowed.logsumexp(1)[:2])
+        assert oracle.feasible(scores).tolist() == [bool(structures), bool(structures), [] in structures]
+        close(oracle.marginals(scores)[:2], expected[:2])
+        assert torch.equal(oracle.marginals(scores)[2], torch.zeros(5).double())
+        leaf = scores.clone().requires_grad_()
+        (found,) = torch.autograd.grad(oracle.marginals(leaf)[:, 1].sum(), leaf)
+        close(found[:2], expected[:2, 1:2] * (torch.eye(5)[1].double() - expected[:2]))
+        if structures:
+            assert torch.equal(oracle.argmax(scores)[:2], listed[allowed.argmax(1)][:2])
+            assert torch.equal(oracle.kbest(scores, 1)[0, :2], oracle.argmax(scores)[:2])
+        means = oracle.sample(scores, 2000, generator=seeded()).mean(0)
+        close(means, expected.masked_fill(~oracle.feasible(scores).unsqueeze(1), 0), rtol=0, atol=0.05)
+        close(oracle.relax(scores, "entropy")[:2], expected[:2])
+        assert oracle.relax(scores, "l2").shape == scores.shape
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from structgrad.oracles import ORACLES, kernels
+from structgrad.oracles import ORACLES, Subset, kernels
 from structgrad.oracles.kernels import gpu, switch
 from structgrad.oracles.kernels.gpu import verdicts
 from structgrad.reports.upkeep.served import NO_KERNEL, OPERATIONS, Served, lines, served
@@ -18,13 +18,14 @@ def test_on_the_cpu_it_is_what_the_dispatch_finds() -> None:
     found = {(row.structure, row.operation): row.by for row in served() if row.device == "cpu"}
     assert {structure for structure, _ in found} == set(ORACLES)
     assert {operation for _, operation in found} == set(OPERATIONS)
-    events = {"subset": (4,), "linear_chain": (2, 2, 2), "shift_reduce": (3, 3, 2)}
+    events = {"subset": (4,), "linear_chain": (2, 2, 2), "shift_reduce": (3, 3, 2), "semi_markov": (2, 2, 2, 2)}
+    events |= {"labelled_constituency": (2, 2, 2), "ctc": (2, 3, 3), "edit_alignment": (2, 2, 5), "second_order_chain": (2, 2, 2, 2)}
     for (structure, operation), by in found.items():
-        event = events.get(structure, (3, 3))
+        event, oracle = events.get(structure, (3, 3)), Subset(2) if structure == "subset" else ORACLES[structure]()
         if operation == "enumerate":
             kernel = kernels.find_unranking(ORACLES[structure].kernel, torch.arange(1), event, ())
         elif operation != "project" or structure not in {"categorical", "categories", "subset", "assignment"}:
-            kernel = kernels.find(ORACLES[structure].kernel, operation, torch.zeros(1, *event))
+            kernel = oracle._kernel(operation, torch.zeros(1, *event))
         else:
             continue
         assert by == ("torch" if kernel is None else "kernel"), (structure, operation)
@@ -36,6 +37,7 @@ def test_the_table_is_printed_and_in_the_json() -> None:
     lines = [line.split() for line in text.splitlines()]
     assert ["cpu", "argmax", "log-partition", "marginals", "covariance", "sample", "project", "enumerate"] in lines
     assert next(line for line in lines if line[:1] == ["linear_chain"])[1:4] == ["kernel"] * 3
+    assert next(line for line in lines if line[:1] == ["semi_markov"])[1:] == ["kernel"] * 5 + ["torch"] * 2
     rows = json.loads(call("doctor", "--json").stdout)["served"]
     assert {"device": "cpu", "structure": "categorical", "operation": "argmax", "by": "torch", "why": NO_KERNEL} in rows
 

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from structgrad.oracles import kernels
+from structgrad.oracles import ORACLES, kernels
+from structgrad.oracles.derivations import cpu
 from structgrad.oracles.kernels import compilation, notices, switch
 from structgrad.suites.running import compiling
 from structgrad.suites.running.plan import Machine, Plan
@@ -42,6 +43,14 @@ def test_an_empty_cache_lacks_the_functions_of_a_structure_and_of_what_it_calls(
 
 
 @pytest.mark.usefixtures("empty")
+def test_structures_that_state_derivations_need_one_executor() -> None:
+    names = {ORACLES[name].kernel for name in ("semi_markov", "ctc", "edit_alignment")}
+    assert names == {"derivations"}
+    assert {"cpu", "lanes", "wide_range", "exponential"} <= {path.stem for path in compiling._needed(("derivations",))}
+    assert compiling.uncompiled(["derivations"]) - compiling.uncompiled([]) >= len(compiling._functions(Path(str(cpu.__file__))))
+
+
+@pytest.mark.usefixtures("empty")
 def test_nothing_is_missing_where_kernels_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch, "CHOSEN", "off")
     assert compiling.uncompiled(["subset"]) == 0
@@ -60,8 +69,8 @@ def test_what_the_cache_holds_is_not_counted_unless_its_source_is_newer(empty: P
 
 def test_every_compiled_function_is_known() -> None:
     """The names that the text of a module shows are those that its import makes."""
-    for name in ("subset", "spanning_tree", "lane_elimination"):
-        module: Any = importlib.import_module(f"structgrad.oracles.kernels.{name}")
+    for name in ("kernels.subset", "kernels.spanning_tree", "kernels.lane_elimination", "derivations.cpu"):
+        module: Any = importlib.import_module(f"structgrad.oracles.{name}")
         own = {key for key, value in vars(module).items() if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__}
         assert own == set(compiling._functions(Path(str(module.__file__))))
 

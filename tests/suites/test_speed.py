@@ -124,7 +124,7 @@ BESIDE = {
 """Which oracles each peer is timed beside."""
 
 ALONE = {"shift_reduce", "semi_markov", "labelled_constituency", "ctc", "edit_alignment", "second_order_chain"}
-"""Oracles without a peer: no library offers shift-reduce derivations, and those that state derivations alone are not compiled yet."""
+"""Oracles without a peer: no library offers shift-reduce derivations, and none is called yet for those that state derivations alone."""
 
 
 def test_every_other_oracle_has_a_peer() -> None:
