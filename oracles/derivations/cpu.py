@@ -64,13 +64,23 @@ class Workspace(NamedTuple):
     limits: Array
 
 
+class Numbers(NamedTuple):
+    """An array in either of two dtypes; the other one is without rows. So a function of it is compiled once, and both are read in place."""
+
+    doubles: Array
+    singles: Array
+
+
 @compiled
 def evaluate(packed, rows, directions, wide: bool, marginals, products, log_partition, certified):
-    """Log-partitions [b] of rows [b, d]; their marginals [b, d] and covariances times directions [b, d], where there is room for these."""
-    deep, twice = marginals.shape[0] > 0, products.shape[0] > 0
+    """Log-partitions [b] of rows [b, d]; their marginals [b, d] and covariances times directions [b, d], where there is room for these.
+
+    Rows, directions, marginals and products are `Numbers`.
+    """
+    deep, twice = _size(marginals) > 0, _size(products) > 0
     space = _workspace(packed, wide, deep or twice, twice)
-    for start in range(0, rows.shape[0], WIDTH):
-        count = min(WIDTH, rows.shape[0] - start)
+    for start in range(0, _size(rows), WIDTH):
+        count = min(WIDTH, _size(rows) - start)
         _gather(packed, rows, start, count, space.scores)
         _inside(packed, space, wide, twice, log_partition, certified, start, count)
         if twice:
@@ -88,31 +98,37 @@ def evaluate(packed, rows, directions, wide: bool, marginals, products, log_part
 
 @compiled
 def sample(packed, rows, uniforms, wide: bool, structures, certified):
-    """Structures [b, s, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder."""
+    """Structures [b, s, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder. Rows and structures are `Numbers`."""
     space = _workspace(packed, wide, True, False)
-    log_partition, waiting = np.empty(rows.shape[0]), np.empty(packed.sizes[2] + 2, np.int64)
-    for start in range(0, rows.shape[0], WIDTH):
-        count = min(WIDTH, rows.shape[0] - start)
+    log_partition, waiting = np.empty(_size(rows)), np.empty(packed.sizes[2] + 2, np.int64)
+    for start in range(0, _size(rows), WIDTH):
+        count = min(WIDTH, _size(rows) - start)
         _gather(packed, rows, start, count, space.scores)
         _inside(packed, space, wide, True, log_partition, certified, start, count)
         for lane in range(count):
             if log_partition[start + lane] > -math.inf:
                 for draw in range(uniforms.shape[1]):
-                    _descend(packed, space, lane, uniforms[start + lane, draw], waiting, structures[start + lane, draw])
+                    if structures.singles.shape[0] > 0:
+                        _descend(packed, space, lane, uniforms[start + lane, draw], waiting, structures.singles[start + lane, draw])
+                    else:
+                        _descend(packed, space, lane, uniforms[start + lane, draw], waiting, structures.doubles[start + lane, draw])
 
 
 @compiled
 def argmax(packed, rows, structures):
-    """The best structure of each row; of edges that tie, the first."""
+    """The best structure of each row; of edges that tie, the first. Both are `Numbers`."""
     nodes, parts = len(packed.begins) - 1, len(packed.used)
     scores, best = np.zeros((parts + 1) * WIDTH), np.zeros(nodes * WIDTH)
     chosen, waiting = np.zeros(nodes * WIDTH), np.empty(packed.sizes[2] + 2, np.int64)
-    for start in range(0, rows.shape[0], WIDTH):
-        count = min(WIDTH, rows.shape[0] - start)
+    for start in range(0, _size(rows), WIDTH):
+        count = min(WIDTH, _size(rows) - start)
         _gather(packed, rows, start, count, scores)
         _maximise(packed, scores, best, chosen)
         for lane in range(count):
-            _follow(packed, chosen, lane, waiting, structures[start + lane])
+            if structures.singles.shape[0] > 0:
+                _follow(packed, chosen, lane, waiting, structures.singles[start + lane])
+            else:
+                _follow(packed, chosen, lane, waiting, structures.doubles[start + lane])
 
 
 @compiled
@@ -140,7 +156,20 @@ def _workspace(packed, wide: bool, deep: bool, twice: bool):
 
 
 @uncounted
+def _size(numbers) -> int:
+    return numbers.doubles.shape[0] + numbers.singles.shape[0]
+
+
+@uncounted
 def _gather(packed, rows, start, count, scores):
+    if rows.singles.shape[0] > 0:
+        _lay(packed, rows.singles, start, count, scores)
+    else:
+        _lay(packed, rows.doubles, start, count, scores)
+
+
+@uncounted
+def _lay(packed, rows, start, count, scores):
     """Lay items side by side, the last one again in place of missing ones; what is beyond the last part stays as it is."""
     used, last = packed.used, start + count - 1
     if count == WIDTH:
@@ -155,6 +184,14 @@ def _gather(packed, rows, start, count, scores):
 
 @uncounted
 def _scatter(packed, numbers, log_partition, start, count, rows):
+    if rows.singles.shape[0] > 0:
+        _lay_back(packed, numbers, log_partition, start, count, rows.singles)
+    else:
+        _lay_back(packed, numbers, log_partition, start, count, rows.doubles)
+
+
+@uncounted
+def _lay_back(packed, numbers, log_partition, start, count, rows):
     """Write the numbers of parts of feasible items."""
     used, feasible = packed.used, 0
     for lane in range(count):

@@ -1,8 +1,8 @@
 """Operations on derivations for rows on the CPU: compiled, in as many threads as pay, exact at any scale up to 10⁶.
 
 Every function is one of a `kernels.Kernel`: it takes contiguous float32 or float64 arrays with the batch first, writes results that were
-all 0, and says of which rows they can be relied upon. The executor itself computes in float64 alone, so it is compiled once, for whatever
-structures, event shapes and dtypes there are.
+all 0, and says of which rows they can be relied upon. The executor computes in float64 and is compiled once, for whatever structures, event
+shapes and dtypes there are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ EDGE = 4
 OPERATIONS = ("argmax", "log_partition", "marginals", "covariance_product", "sample")
 """Those that the executor has, by their functions here."""
 
-_NOTHING = np.zeros((0, 0))
-
 
 def kernel(packed: Packed, operation: str) -> kernels.Kernel:
     """An operation on rows [b, *event] of these derivations."""
@@ -32,51 +30,46 @@ def kernel(packed: Packed, operation: str) -> kernels.Kernel:
 
 def argmax(rows: Array, structures: Array, packed: Packed) -> None:
     """The best structures [b, *event]; of edges that tie at a node, the first. Some structure where all are forbidden."""
-    found = _wide_enough(structures, packed)
-    _cpu().argmax(packed, _doubled(rows, packed), found)
-    _return(found, structures)
+    _cpu().argmax(packed, _numbers(packed, rows), _numbers(packed, structures))
 
 
 def log_partition(rows: Array, log_partition: Array, certified: Array, packed: Packed) -> None:
     """Log-partitions [b] in float64, -inf where no structure is feasible."""
 
     def evaluate(wide: bool, rows: Array, totals: Array, certified: Array) -> None:
-        _cpu().evaluate(packed, rows, rows, wide, _NOTHING, _NOTHING, totals, certified)
+        given, none = _numbers(packed, rows), _numbers(packed, rows[:0])
+        _cpu().evaluate(packed, given, given, wide, none, none, totals, certified)
 
-    _certified(evaluate, (_doubled(rows, packed),), (log_partition,), certified)
+    _certified(evaluate, (rows,), (log_partition,), certified)
 
 
 def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, packed: Packed) -> None:
     """Marginals [b, *event], 0 where no structure is feasible, and what `log_partition` gives."""
-    found = _wide_enough(marginals, packed)
 
     def evaluate(wide: bool, rows: Array, found: Array, totals: Array, certified: Array) -> None:
-        _cpu().evaluate(packed, rows, rows, wide, found, _NOTHING, totals, certified)
+        given, none = _numbers(packed, rows), _numbers(packed, rows[:0])
+        _cpu().evaluate(packed, given, given, wide, _numbers(packed, found), none, totals, certified)
 
-    _certified(evaluate, (_doubled(rows, packed),), (found, log_partition), certified)
-    _return(found, marginals)
+    _certified(evaluate, (rows,), (marginals, log_partition), certified)
 
 
 def covariance_product(rows: Array, directions: Array, products: Array, certified: Array, packed: Packed) -> None:
     """``Cov(z) v`` [b, *event] for directions v [b, *event]."""
-    found = _wide_enough(products, packed)
 
     def evaluate(wide: bool, rows: Array, along: Array, found: Array, certified: Array) -> None:
-        _cpu().evaluate(packed, rows, along, wide, _NOTHING, found, np.zeros(len(rows)), certified)
+        given, none = (_numbers(packed, each) for each in (rows, rows[:0]))
+        _cpu().evaluate(packed, given, _numbers(packed, along), wide, none, _numbers(packed, found), np.zeros(len(rows)), certified)
 
-    _certified(evaluate, (_doubled(rows, packed), _doubled(directions, packed)), (found,), certified)
-    _return(found, products)
+    _certified(evaluate, (rows, directions), (products,), certified)
 
 
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, packed: Packed) -> None:
     """Structures [b, s, *event] by uniforms [b, s, steps], one for each node of a derivation in preorder; 0 where none is feasible."""
-    found = _wide_enough(structures, packed, structures.shape[1])
 
     def draw(wide: bool, rows: Array, uniforms: Array, found: Array, certified: Array) -> None:
-        _cpu().sample(packed, rows, uniforms, wide, found, certified)
+        _cpu().sample(packed, _numbers(packed, rows), uniforms, wide, _numbers(packed, found, found.shape[1]), certified)
 
-    _certified(draw, (_doubled(rows, packed), uniforms), (found,), certified)
-    _return(found, structures)
+    _certified(draw, (rows, uniforms), (structures,), certified)
 
 
 def _cpu() -> Any:
@@ -84,20 +77,11 @@ def _cpu() -> Any:
     return importlib.import_module(".cpu", __package__)
 
 
-def _doubled(rows: Array, packed: Packed) -> Array:
-    """Float64 [b, parts]."""
-    return np.ascontiguousarray(rows.reshape(len(rows), packed.sizes[0]), np.float64)
-
-
-def _wide_enough(results: Array, packed: Packed, *draws: int) -> Array:
-    """The results themselves as [b, *draws, parts], or room for them in float64."""
-    shape = (len(results), *draws, packed.sizes[0])
-    return results.reshape(shape) if results.dtype == np.float64 else np.zeros(shape)
-
-
-def _return(found: Array, results: Array) -> None:
-    if found.dtype != results.dtype:
-        results[...] = found.reshape(results.shape)
+def _numbers(packed: Packed, values: Array, *draws: int) -> Any:
+    """Float32 or float64 [b, *draws, *event] as `cpu.Numbers` [b, *draws, parts]."""
+    flat = values.reshape(len(values), *draws, packed.sizes[0])
+    none = np.zeros((0,) * flat.ndim, np.float64 if flat.dtype == np.float32 else np.float32)
+    return _cpu().Numbers(none, flat) if flat.dtype == np.float32 else _cpu().Numbers(flat, none)
 
 
 def _certified(evaluate: Callable[..., None], inputs: tuple[Array, ...], results: tuple[Array, ...], certified: Array) -> None:
