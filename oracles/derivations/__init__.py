@@ -1,6 +1,6 @@
 """Structures as derivations: a hypergraph of items and rules, from which every operation follows."""
 
 from .hypergraph import DEAD, UNIT, Builder, Derivations, Level, walked
-from .oracle import DerivedOracle
+from .oracle import DerivedOracle, StatedOracle
 
-__all__ = ["DEAD", "UNIT", "Builder", "Derivations", "DerivedOracle", "Level", "walked"]
+__all__ = ["DEAD", "UNIT", "Builder", "Derivations", "DerivedOracle", "Level", "StatedOracle", "walked"]

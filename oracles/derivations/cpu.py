@@ -64,13 +64,6 @@ class Workspace(NamedTuple):
     limits: Array
 
 
-class Numbers(NamedTuple):
-    """An array in either of two dtypes; the other one is without rows. So a function of it is compiled once, and both are read in place."""
-
-    doubles: Array
-    singles: Array
-
-
 @compiled
 def evaluate(packed, rows, directions, wide: bool, marginals, products, log_partition, certified):
     """Log-partitions [b] of rows [b, d]; their marginals [b, d] and covariances times directions [b, d], where there is room for these.

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from .. import kernels
-from .packing import Array, Packed
+from .packing import Array, Numbers, Packed
 
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly."""
 
 OPERATIONS = ("argmax", "log_partition", "marginals", "covariance_product", "sample")
 """Those that the executor has, by their functions here."""
+
+_NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) for ndim in (2, 3))
 
 
 def kernel(packed: Packed, operation: str) -> kernels.Kernel:
@@ -37,8 +40,8 @@ def log_partition(rows: Array, log_partition: Array, certified: Array, packed: P
     """Log-partitions [b] in float64, -inf where no structure is feasible."""
 
     def evaluate(wide: bool, rows: Array, totals: Array, certified: Array) -> None:
-        given, none = _numbers(packed, rows), _numbers(packed, rows[:0])
-        _cpu().evaluate(packed, given, given, wide, none, none, totals, certified)
+        given = _numbers(packed, rows)
+        _cpu().evaluate(packed, given, given, wide, _NONE[0], _NONE[0], totals, certified)
 
     _certified(evaluate, (rows,), (log_partition,), certified)
 
@@ -47,8 +50,8 @@ def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Ar
     """Marginals [b, *event], 0 where no structure is feasible, and what `log_partition` gives."""
 
     def evaluate(wide: bool, rows: Array, found: Array, totals: Array, certified: Array) -> None:
-        given, none = _numbers(packed, rows), _numbers(packed, rows[:0])
-        _cpu().evaluate(packed, given, given, wide, _numbers(packed, found), none, totals, certified)
+        given = _numbers(packed, rows)
+        _cpu().evaluate(packed, given, given, wide, _numbers(packed, found), _NONE[0], totals, certified)
 
     _certified(evaluate, (rows,), (marginals, log_partition), certified)
 
@@ -57,8 +60,8 @@ def covariance_product(rows: Array, directions: Array, products: Array, certifie
     """``Cov(z) v`` [b, *event] for directions v [b, *event]."""
 
     def evaluate(wide: bool, rows: Array, along: Array, found: Array, certified: Array) -> None:
-        given, none = (_numbers(packed, each) for each in (rows, rows[:0]))
-        _cpu().evaluate(packed, given, _numbers(packed, along), wide, none, _numbers(packed, found), np.zeros(len(rows)), certified)
+        given, moved, products = (_numbers(packed, each) for each in (rows, along, found))
+        _cpu().evaluate(packed, given, moved, wide, _NONE[0], products, np.empty(len(rows)), certified)
 
     _certified(evaluate, (rows, directions), (products,), certified)
 
@@ -72,23 +75,23 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, pa
     _certified(draw, (rows, uniforms), (structures,), certified)
 
 
+@cache
 def _cpu() -> Any:
     """The compiled functions: the compiler is loaded when they are first needed."""
     return importlib.import_module(".cpu", __package__)
 
 
-def _numbers(packed: Packed, values: Array, *draws: int) -> Any:
-    """Float32 or float64 [b, *draws, *event] as `cpu.Numbers` [b, *draws, parts]."""
-    flat = values.reshape(len(values), *draws, packed.sizes[0])
-    none = np.zeros((0,) * flat.ndim, np.float64 if flat.dtype == np.float32 else np.float32)
-    return _cpu().Numbers(none, flat) if flat.dtype == np.float32 else _cpu().Numbers(flat, none)
+def _numbers(packed: Packed, values: Array, *draws: int) -> Numbers:
+    """Float32 or float64 [b, *draws, *event] as [b, *draws, parts]."""
+    flat, none = values.reshape(len(values), *draws, packed.sizes[0]), _NONE[len(draws)]
+    return Numbers(none.doubles, flat) if flat.dtype == np.float32 else Numbers(flat, none.singles)
 
 
 def _certified(evaluate: Callable[..., None], inputs: tuple[Array, ...], results: tuple[Array, ...], certified: Array) -> None:
     """Results of numbers in one range, and in a wide one for the rows to which that does not suffice."""
     evaluate(False, *inputs, *results, certified)
-    failed = np.flatnonzero(~certified)
-    if len(failed):
+    if not certified.all():
+        failed = np.flatnonzero(~certified)
         # From 0, since a kernel writes feasible rows alone.
         again = [np.zeros_like(result[failed]) for result in results]
         still = np.zeros(len(failed), np.bool_)

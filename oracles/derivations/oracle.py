@@ -15,6 +15,7 @@ from ..base import (
     EnumerableOracle,
     KBestOracle,
     Maximum,
+    Oracle,
     ProjectionOracle,
     RelaxedOracle,
     SamplingOracle,
@@ -25,7 +26,25 @@ from .packing import Packed, pack
 from .tables import Tables, tables_of
 
 
-class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class StatedOracle(Oracle):
+    """An oracle that states how its structures are derived: on the CPU the one compiled executor serves what `executor.OPERATIONS` names.
+
+    Derivations fix the order of ties and the use of uniforms, in torch and on other devices too: ties go to the edge that comes first, and
+    a sample takes one uniform for each node of its derivation, in preorder.
+    """
+
+    @abc.abstractmethod
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """The hypergraph whose parts are the entries of an event, in row-major order."""
+
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        if operation not in executor.OPERATIONS or not kernels.enabled(rows) or kernels.gpu.takes(rows):
+            return super()._kernel(operation, rows)
+        packed = _packed(self, tuple(rows.shape[1:]))
+        return None if packed is None else executor.kernel(packed, operation)
+
+
+class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """An oracle that states how its structures are derived, and has every operation by that.
 
     A subclass is a frozen dataclass of options with ``name``, and states
@@ -98,10 +117,6 @@ class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableO
             expected = f"({', '.join(self.axes)}{',' * (self.event_ndim == 1)})" if self.axes else f"{self.event_ndim} dimension(s)"
             raise ValueError(f"`{call}` got event shape {event_shape}; expected {expected}")
 
-    @abc.abstractmethod
-    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
-        """The hypergraph whose parts are the entries of an event, in row-major order."""
-
     def count(self, event_shape: tuple[int, ...]) -> int:
         tables = self._tables(event_shape)
         return int(tables.counts[tables.root])
@@ -125,13 +140,6 @@ class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableO
 
     def _tables_for(self, rows: Tensor) -> Tables:
         return self._tables(tuple(rows.shape[1:]), rows.device)
-
-    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        """On the CPU one executor for all derivations; their number of structures may be 0, which is left to torch."""
-        if operation not in executor.OPERATIONS or not kernels.enabled(rows):
-            return None
-        packed = _packed(self, tuple(rows.shape[1:]))
-        return None if packed is None else executor.kernel(packed, operation)
 
     def _argmax(self, rows: Tensor) -> Tensor:
         return algorithms.argmax(self._tables_for(rows), rows.flatten(1)).reshape(rows.shape)
@@ -165,24 +173,29 @@ class DerivedOracle(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableO
         return algorithms.unrank(self._tables(event_shape, ranks.device), ranks).reshape(-1, *event_shape)
 
 
+def _stated(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Derivations:
+    """What an oracle states for an event shape, once it is sure that it can be used."""
+    found = oracle.derivations(event_shape)
+    if not isinstance(found, Derivations):
+        raise ValueError(f"`{oracle.name}.derivations` returned {type(found).__name__}; expected what `Builder.finish` returns")
+    if found.parts != math.prod(event_shape):
+        raise ValueError(
+            f"`{oracle.name}.derivations` has {found.parts} parts for event shape {event_shape}; "
+            f"expected {math.prod(event_shape)}, one for each entry: Builder({math.prod(event_shape)})"
+        )
+    return found
+
+
 @lru_cache(maxsize=64)
 def _tables(oracle: DerivedOracle, event_shape: tuple[int, ...], device: torch.device) -> Tables:
     # Made in inference mode, they could take part in no gradient later.
     with torch.inference_mode(False):
-        found = oracle.derivations(event_shape)
-        if not isinstance(found, Derivations):
-            raise ValueError(f"`{oracle.name}.derivations` returned {type(found).__name__}; expected what `Builder.finish` returns")
-        if found.parts != math.prod(event_shape):
-            raise ValueError(
-                f"`{oracle.name}.derivations` has {found.parts} parts for event shape {event_shape}; "
-                f"expected {math.prod(event_shape)}, one for each entry: Builder({math.prod(event_shape)})"
-            )
-        tables = tables_of(found, device)
+        tables = tables_of(_stated(oracle, event_shape), device)
     if not tables.counts[tables.root]:
         raise ValueError(f"`{oracle.name}` has no structure of event shape {event_shape}; expected one at least, or a shape it refuses")
     return tables
 
 
 @lru_cache(maxsize=64)
-def _packed(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> Packed:
-    return pack(oracle._tables(event_shape).derivations)
+def _packed(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Packed | None:
+    return pack(_stated(oracle, event_shape))

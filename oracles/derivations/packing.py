@@ -44,11 +44,17 @@ class Packed(NamedTuple):
     log_count: Array
 
 
-def pack(derivations: Any) -> Packed:
+class Numbers(NamedTuple):
+    """An array in either of two dtypes; the other one is without rows. So a function of it is compiled once, and both are read in place."""
+
+    doubles: Array
+    singles: Array
+
+
+def pack(derivations: Any) -> Packed | None:
     """Flatten derivations (`Derivations`) and drop dead items, items and parts of no whole structure, and edges to those.
 
-    Raises:
-        ValueError: there is no structure.
+    None where there is no structure.
     """
     levels = [_Level(level) for level in derivations.levels]
     possible, reached = np.zeros(derivations.nodes, bool), np.zeros(derivations.nodes, bool)
@@ -57,7 +63,7 @@ def pack(derivations: Any) -> Packed:
         level.alive = possible[level.first] & possible[level.second]
         possible[level.start : level.stop] = level.alive.any(1)
     if not possible[derivations.root]:
-        raise ValueError("`pack` got derivations without a structure; expected a root that some derivation leads to")
+        return None
     reached[derivations.root] = True
     for level in reversed(levels):
         level.alive &= reached[level.start : level.stop, None]

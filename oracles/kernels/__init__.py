@@ -9,6 +9,7 @@ compiled on first use and cached on disk; importing this package compiles nothin
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import os
 import tracemalloc
@@ -227,6 +228,8 @@ def _array(tensor: Tensor | np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=4096)
 def _plan(structure: str, operation: str, event: torch.Size) -> tuple[_Function | None, _Function | None, int]:
     """The kernel of an operation, the careful one beside it, and what a row of an event takes."""
+    if importlib.util.find_spec(f".{structure}", __name__) is None:
+        return None, None, 0
     module = importlib.import_module(f".{structure}", __name__)
     return getattr(module, operation, None), getattr(module, f"careful_{operation}", None), module.operations(tuple(event))
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...oracles.derivations import StatedOracle
 from ...oracles.magnitudes import beyond_memory
 from ...suites.measures import SUITES
 from ...suites.running.compiling import SECONDS, uncompiled
@@ -190,8 +191,9 @@ def _structures(plan: Plan, cells: Sequence[Cell]) -> int:
 
 def _structures_of(plan: Plan, cells: Sequence[Cell]) -> set[str]:
     """The modules of kernels of the structures of a plan."""
-    found = {sample(plan, *scores).oracle.kernel for scores in dict.fromkeys(cell.scores for cell in cells)}
-    return {name for name in found if name is not None}
+    oracles = [sample(plan, *scores).oracle for scores in dict.fromkeys(cell.scores for cell in cells)]
+    stated = {"derivations" for oracle in oracles if isinstance(oracle, StatedOracle)}
+    return stated | {oracle.kernel for oracle in oracles if oracle.kernel is not None}
 
 
 def _bytes(plan: Plan, machine: Machine, cells: Sequence[Cell]) -> float:

@@ -59,6 +59,7 @@ def _on(device: int) -> Iterator[Served]:
     """The rows of a device, the CPU's below 0."""
     from ...oracles import ORACLES
     from ...oracles.base import EnumerableOracle, MarginalOracle, ProjectionOracle, SamplingOracle
+    from ...oracles.derivations import StatedOracle, executor
     from ...oracles.kernels import gpu, switch
     from ...oracles.kernels.gpu import verdicts
 
@@ -68,7 +69,9 @@ def _on(device: int) -> Iterator[Served]:
     for structure, oracle in ORACLES.items():
         for operation in OPERATIONS:
             if issubclass(oracle, needed.get(operation, MarginalOracle)):
-                by = ("torch", why) if why else _by(device, *_kernel(device, oracle.kernel or structure, operation), known)
+                stated = device < 0 and issubclass(oracle, StatedOracle) and operation in executor.OPERATIONS
+                module = "derivations" if stated else oracle.kernel or structure
+                by = ("torch", why) if why else _by(device, *_kernel(device, module, operation), known)
                 yield Served("cpu" if device < 0 else f"cuda:{device}", structure, operation, *by)
 
 

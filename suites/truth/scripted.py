@@ -20,6 +20,7 @@ from ...oracles.base import (
     SamplingOracle,
 )
 from ...oracles.capabilities import FactorisedOracle, PolicyOracle, SubsetOracle
+from ...oracles.kernels import AnyKernel
 from ...oracles.sparse_solution import Projection
 
 
@@ -71,6 +72,9 @@ class ScriptedOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         self.real._check_event(call, event_shape)
+
+    def _kernel(self, operation: str, rows: Tensor) -> AnyKernel | None:
+        return self.real._kernel(operation, rows)  # type: ignore[no-any-return]
 
     def _kernel_options(self) -> tuple[Any, ...]:
         return self.real._kernel_options()  # type: ignore[no-any-return]

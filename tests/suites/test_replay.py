@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ from structgrad.estimators import (
     StepReinforce,
     StepSampled,
 )
-from structgrad.oracles import ShiftReduce
+from structgrad.oracles import LinearChain, SemiMarkov, ShiftReduce
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.geometry import fisher_information
@@ -145,3 +147,11 @@ def test_samples_of_other_scores_are_not_replayed():
     scores, loss = torch.zeros(4, 4, 2, dtype=torch.float64), lambda z: z[..., 2, 2, 1]
     assert slots_of(StepReinforce(), ShiftReduce("local"), loss, scores) == 1
     assert slots_of(StepSampled(), ShiftReduce("local"), loss, scores) is None
+
+
+@pytest.mark.parametrize(("real", "event"), [(SemiMarkov(), (4, 2, 2, 2)), (ShiftReduce(), (5, 5, 2)), (LinearChain(), (4, 3, 3))], ids=str)
+def test_a_scripted_oracle_is_served_as_the_real_one(real: Any, event: tuple[int, ...]) -> None:
+    scores = torch.randn(3, *event, generator=torch.Generator().manual_seed(0))
+    scripted = ScriptedOracle(real)
+    assert torch.equal(scripted.marginals(scores), real.marginals(scores))
+    assert torch.equal(scripted.argmax(scores), real.argmax(scores))
