@@ -13,6 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, at_least_single
 from .capabilities import PolicyOracle
+from .derivations import DEAD, UNIT, Builder, Derivations, StatedOracle
 from .device_tables import made_once
 from .kernels.switch import SERVING, serving_as
 from .masking import log_sum_exp, share_rows
@@ -23,7 +24,7 @@ SHIFT, REDUCE = 0, 1
 
 
 @dataclass(frozen=True)
-class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Shift-reduce derivations: event ``[n + 1, n + 1, 2]``, ``scores[..., i, d, a]`` scores action a after i shifts with stack depth d.
 
     A derivation of n leaves is 2n − 1 actions from state (0, 0) to (n, 1). Action 0, SHIFT, needs i < n and leads to (i + 1, d + 1); action
@@ -143,6 +144,21 @@ class ShiftReduce(PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle)
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         place = torch.arange(event_shape[0], device=device)
         return _on_derivation(place.reshape(-1, 1, 1), place.reshape(-1, 1), torch.arange(2, device=device), event_shape[0] - 1)
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """A node per state: what completes a derivation from there; a level per number of actions before, from the last."""
+        size = event_shape[0]
+        parts = torch.arange(2 * size * size).reshape(event_shape)
+        builder = Builder(parts.numel())
+        # One more row and column: no state is there.
+        nodes = torch.full((size + 1, size + 1), DEAD)
+        nodes[size - 1, 1] = UNIT
+        for step in range(2 * size - 4, -1, -1):
+            shifts = torch.arange((step + 2) // 2 if step else 0, min(step, size - 1) + 1)
+            depth = 2 * shifts - step
+            first = torch.stack([nodes[shifts + 1, depth + 1], nodes[shifts, (depth - 1).clamp(min=0)]], 1)
+            nodes[shifts, depth] = builder.add(first, parts[shifts, depth])
+        return builder.finish(nodes[0, 0])
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 3 or event_shape[0] != event_shape[1] or event_shape[0] < 2 or event_shape[2] != 2:

@@ -13,14 +13,12 @@ from ....oracles import (
     Categorical,
     Categories,
     Constituency,
-    DerivedOracle,
     LinearChain,
     ProjectiveTree,
-    ShiftReduce,
     Subset,
 )
 from ....oracles.base import Oracle
-from ....oracles.derivations import Derivations
+from ....oracles.derivations import Derivations, StatedOracle
 from . import sequences, spans
 
 LARGEST_ASSIGNMENT = 18
@@ -35,7 +33,6 @@ FAMILIES: dict[type[Oracle], Callable[[Any, tuple[int, ...]], Derivations]] = {
     Subset: lambda oracle, event: sequences.subset(event, oracle.k),
     LinearChain: lambda oracle, event: sequences.chain(event),
     Alignment: lambda oracle, event: sequences.alignment(event),
-    ShiftReduce: lambda oracle, event: sequences.shift_reduce(event),
     Assignment: lambda oracle, event: sequences.assignment(event),
     Constituency: lambda oracle, event: spans.constituency(event),
     ProjectiveTree: lambda oracle, event: spans.projective(event, single_root=oracle.single_root),
@@ -51,7 +48,7 @@ def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None
         >>> derivations_of(Constituency(), (4, 4)).nodes, derivations_of(SpanningTree(), (4, 4))
         (12, None)
     """
-    if isinstance(oracle, DerivedOracle):
+    if isinstance(oracle, StatedOracle):
         return oracle.derivations(event) if math.prod(event) <= LARGEST_PASS else None
     build = FAMILIES.get(type(oracle))
     if build is None or (isinstance(oracle, Assignment) and event[0] > LARGEST_ASSIGNMENT) or _choices(oracle, event) > LARGEST_PASS:

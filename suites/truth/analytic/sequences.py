@@ -1,4 +1,4 @@
-"""Derivations with one item at a time: categories, subsets, chains, alignments, shift-reduce, permutations."""
+"""Derivations with one item at a time: categories, subsets, chains, alignments, permutations."""
 
 from __future__ import annotations
 
@@ -62,24 +62,6 @@ def alignment(event: tuple[int, ...]) -> Derivations:
         first = torch.stack([nodes[i, j], nodes[i, j + 1], nodes[i + 1, j]], 1)
         nodes[i + 1, j + 1] = builder.add(first, parts[i, j].unsqueeze(1))
     return builder.finish(nodes[-1, -1])
-
-
-def shift_reduce(event: tuple[int, ...]) -> Derivations:
-    """Derivations of n leaves; a node per state (shifts, depth), a level per step."""
-    leaves = event[0] - 1
-    parts = torch.arange(event[0] * event[1] * 2).reshape(event)
-    builder = Builder(parts.numel())
-    nodes = torch.full((leaves + 1, leaves + 2), DEAD)
-    nodes[0, 0] = UNIT
-    for step in range(1, 2 * leaves):
-        shifts = torch.arange((step + 1) // 2, min(step, leaves) + 1)
-        shifts = shifts[2 * shifts > step]
-        depth = 2 * shifts - step
-        first = torch.stack([nodes[shifts - 1, depth - 1], nodes[shifts, depth + 1]], 1)
-        # What is beyond the last depth is never read: there is no such node.
-        taken = torch.stack([parts[shifts - 1, depth - 1, 0], parts[shifts, (depth + 1).clamp(max=leaves), 1]], 1)
-        nodes[shifts, depth] = builder.add(first, taken)
-    return builder.finish(nodes[leaves, 1])
 
 
 def assignment(event: tuple[int, ...]) -> Derivations:
