@@ -13,8 +13,9 @@ import numpy as np
 
 from ..suites.learning.arrays import Study
 from ..suites.learning.correlation import Association
-from ..suites.learning.finding import OUTCOMES, PREDICTORS, Foretelling, association, chosen, foretelling, measured
+from ..suites.learning.finding import Foretelling, association, chosen, foretelling, measured
 from ..suites.learning.summaries import Survival, interquartile_mean, mean, survival
+from ..suites.metrics import signed_label
 from ..suites.statistics.choice import best
 from ..suites.statistics.interval import Interval
 from .tables import interval
@@ -154,7 +155,7 @@ def times(study: Study, name: str, metric: str) -> Survival | None:
 
 def foretold(study: Study, outcome: str = "accuracy") -> str:
     """Whether the gradient's numbers foretold an outcome, as a clause."""
-    named = OUTCOMES[outcome][0]
+    named = signed_label(outcome)
     candidates = list(measured(study))
     if not candidates:
         return "its gradients were not measured, so that nothing can be said of what foretold it"
@@ -165,7 +166,7 @@ def foretold(study: Study, outcome: str = "accuracy") -> str:
     if RECOMMENDING not in candidates:
         return f"no number of the gradients is shown to have foretold {named}"
     whole = association(study, *RECOMMENDING, outcome)
-    asked = f"{PREDICTORS[RECOMMENDING[0]][0]} at {RECOMMENDING[1]}"
+    asked = f"{signed_label(RECOMMENDING[0])} at {RECOMMENDING[1]}"
     if whole.carried:
         return f"{asked}, by which gradients are recommended, went with {named}: Spearman {told(whole)}"
     return f"no number of the gradients is shown to have foretold {named} ({asked}: {told(whole)})"
@@ -173,7 +174,7 @@ def foretold(study: Study, outcome: str = "accuracy") -> str:
 
 def called(found: Foretelling) -> str:
     """The name of a predictor at its stage."""
-    return f"{PREDICTORS[found.predictor][0]} at {found.stage}"
+    return f"{signed_label(found.predictor)} at {found.stage}"
 
 
 def told(found: Association) -> str:

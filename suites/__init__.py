@@ -9,13 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .base import METRICS, Instance, Problem, ProblemLoss, Row, Skip
+    from .base import Instance, Problem, ProblemLoss, Row, Skip
     from .measures.bias import Measurement, Sampling, measure
+    from .metrics import METRICS
     from .truth import Truth, exact_truth
 
 __all__ = ["METRICS", "Instance", "Measurement", "Problem", "ProblemLoss", "Row", "Sampling", "Skip", "Truth", "exact_truth", "measure"]
 
-_ELSEWHERE = {".measures.bias": ("Measurement", "Sampling", "measure"), ".truth": ("Truth", "exact_truth")}
+_ELSEWHERE = {".metrics": ("METRICS",), ".measures.bias": ("Measurement", "Sampling", "measure"), ".truth": ("Truth", "exact_truth")}
 
 
 def __getattr__(name: str) -> Any:

@@ -45,8 +45,8 @@ def _kinds() -> dict[str, tuple[Mapping[str, Any], Describer]]:
     """The names of each kind, and what describes one."""
     from ...estimators import AVAILABLE_ESTIMATORS, NOISES, SUPERVISED
     from ...oracles import AVAILABLE_ORACLES
-    from ...suites.base import METRICS
     from ...suites.measures import SUITES
+    from ...suites.metrics import METRICS
     from ...suites.problems import LOSSES, PROBLEMS
     from ...suites.running.presets import PRESETS
     from ...suites.tasks import TASKS
@@ -125,9 +125,9 @@ EXAMPLES = {"tasks": "task:clusters", "learnt": "learnt:clusters"}
 
 def metric(name: str) -> Record:
     """A metric: its meaning and its unit."""
-    from ...suites.base import METRICS, unit_of
+    from ...suites.metrics import METRICS
 
-    return {"name": name, "description": METRICS[name], "unit": unit_of(name)}
+    return {"name": name, "description": METRICS[name].meaning, "unit": METRICS[name].unit}
 
 
 def loss(name: str) -> Record:

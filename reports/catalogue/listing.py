@@ -109,9 +109,9 @@ def suites() -> list[Record]:
 
 def metrics() -> list[Record]:
     """Metrics and their meaning."""
-    from ...suites.base import METRICS
+    from ...suites.metrics import METRICS
 
-    return _described(METRICS)
+    return [{"name": name, "description": metric.meaning} for name, metric in METRICS.items()]
 
 
 def engines() -> list[Record]:

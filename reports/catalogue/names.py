@@ -22,7 +22,7 @@ REGISTRIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "losses": (("suites/problems/losses.py", "LOSSES"),),
     "noises": (("estimators/noise.py", "NOISES"),),
     "suites": (("suites/measures/__init__.py", "SUITES"),),
-    "metrics": (("suites/base.py", "METRICS"),),
+    "metrics": (("suites/metrics.py", "METRICS"),),
     "engines": (("suites/running/engines/__init__.py", "ENGINES"),),
     "presets": (("suites/running/presets.py", "PRESETS"),),
 }

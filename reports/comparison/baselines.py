@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from ...suites.base import FAILED, Row
 from ...suites.comparison.matching import compared
-from ...suites.comparison.roles import rule_of
+from ...suites.metrics import rule_of
 from .. import results
 
 FOLDER = Path("baselines")

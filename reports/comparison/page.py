@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import jinja2
 
-from ...suites.base import METRICS
 from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
+from ...suites.metrics import METRICS
 from . import words
 from .forest import LEFT, WIDTH, Forest, forest
 
@@ -39,7 +39,7 @@ def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]
         sections=[_section(head, items, sort) for head, items in others],
         meaning=MEANING,
         symbols=words.SYMBOLS,
-        metrics=METRICS,
+        metrics={name: metric.meaning for name, metric in METRICS.items()},
         width=WIDTH,
         left=LEFT,
         words=words,

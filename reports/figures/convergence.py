@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from ...suites.metrics import label_of
 from .. import tables
 from .curves import axes_of, curves, medians
 from .drawing import Drawing, Kind, Material
@@ -17,7 +18,7 @@ KIND = Kind(
     "instances and stages. Intervals that narrow with the square root of the number follow the dotted slope. A line that falls more "
     "slowly has heavy tails: its estimates are less certain than their intervals say.",
 )
-_PANELS = {"relative_mse": "relative MSE", "relative_variance": "relative variance", "relative_bias": "relative bias"}
+_PANELS = ("relative_mse", "relative_variance", "relative_bias")
 
 
 def convergence(material: Material, problem: str) -> Drawing | None:
@@ -29,7 +30,7 @@ def convergence(material: Material, problem: str) -> Drawing | None:
     points = {metric: medians(table[table["metric"] == metric]).assign(low=float("nan"), high=float("nan")) for metric in metrics}
     axes = axes_of(pd.concat(points.values()))
     looks = {name: material.styles[name] for name in tables.order(table, "estimator")}
-    sheet = facets([_PANELS[metric] for metric in metrics], looks, lines=True)
+    sheet = facets([label_of(metric) for metric in metrics], looks, lines=True)
     for panel, found in zip(sheet.panels, points.values(), strict=True):
         curves(panel, found, material.styles, axes)
         _slope(panel)

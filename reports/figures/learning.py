@@ -13,6 +13,7 @@ import pandas as pd
 from ...suites.learning.arrays import TASK, Contender, Study
 from ...suites.learning.finding import PREDICTORS, association, measured
 from ...suites.learning.summaries import mean, performance_profile, probability_of_improvement, survival
+from ...suites.metrics import METRICS, label_of
 from ...suites.statistics.interval import Interval
 from .. import tables
 from .drawing import Drawing, Kind
@@ -202,7 +203,7 @@ def foretold(material: LearningMaterial, task: str, stage: str) -> Drawing | Non
     sheet = facets([""] * len(names), {objective or "no objective": style for objective, style in marks.items()}, shared=False)
     for panel, name in zip(sheet.panels, names, strict=True):
         panel.title = _spearmans(one, name, stage)
-        panel.x.label = PREDICTORS[name][0].removeprefix("− ")
+        panel.x.label = label_of(name)
         sides = (one.predictor(name, stage)[0], one.outcome("accuracy")[0])
         _marks(panel, one, sides, lambda other: _by_objective(other, marks), Scale.of(_middles(sides[0])) if _is_error(name) else None)
     for panel in sheet.panels[:: sheet.columns]:
@@ -231,7 +232,7 @@ def _spearmans(one: Study, name: str, stage: str) -> str:
         ("d", lambda other: other.deterministic),
     )
     found = {short: association(one.of(contenders=keep), name, stage, "accuracy", resamples=0).pooled.value for short, keep in kinds}
-    sign = PREDICTORS[name][1]
+    sign = METRICS[name].sign
     return "  ".join(f"{short} {'–' if value is None else f'{sign * value:+.2f}'.replace('-', '−')}" for short, value in found.items())
 
 

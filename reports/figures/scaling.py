@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from ...suites.metrics import label_of
 from .. import tables
 from .curves import axes_of, curves
 from .drawing import Drawing, Kind, Material
@@ -17,12 +18,12 @@ KIND = Kind(
     "for one to the right is linear. Bars are 95 % intervals; a line ends where its estimator had no more time, or cannot go on.",
 )
 _PANELS = (
-    ("total_time", "length", "seconds"),
-    ("total_time", "batch", "seconds"),
-    ("total_time", "samples", "seconds"),
-    ("peak_memory", "length", "peak bytes"),
-    ("peak_memory", "batch", "peak bytes"),
-    ("relative_variance", "samples", "relative variance"),
+    ("total_time", "length"),
+    ("total_time", "batch"),
+    ("total_time", "samples"),
+    ("peak_memory", "length"),
+    ("peak_memory", "batch"),
+    ("relative_variance", "samples"),
 )
 
 
@@ -30,7 +31,7 @@ def scaling(material: Material, problem: str) -> Drawing | None:
     """One panel per quantity and axis; those without points are left out."""
     rows = material.swept
     rows = rows[(rows["suite"] == "scaling") & (rows["problem"] == problem)]
-    parts = {(label, axis): part for metric, axis, label in _PANELS if not (part := _points(rows, metric, axis)).empty}
+    parts = {(label_of(metric), axis): part for metric, axis in _PANELS if not (part := _points(rows, metric, axis)).empty}
     if not parts:
         return None
     names = dict.fromkeys(name for part in parts.values() for name in tables.order(part, "estimator"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from ...suites.metrics import label_of
 from .. import tables
 from .drawing import Drawing, Kind, Material
 from .facets import Frame, Sheet
@@ -20,11 +21,7 @@ KIND = Kind(
     "Medians over instances: how many structures have a positive probability in the forward pass, how many parts of the structure that "
     "the loss sees are not 0, and how many of the gradient. Marks grow with the stage.",
 )
-_PANELS = {
-    "support": "structures in the support",
-    "forward_nonzeros": "parts in the structure",
-    "gradient_nonzeros": "parts in the gradient",
-}
+_PANELS = ("support", "forward_nonzeros", "gradient_nonzeros")
 _GREY = "#7f7f7f"
 
 
@@ -38,9 +35,9 @@ def sparsity(material: Material, problem: str) -> Drawing | None:
     look = _Ladder(stages, material.styles)
     frame = Frame(11.5, 0.9 + 0.24 * len(estimators) + 0.3, 0)
     sheet = Sheet([Panel() for _ in _PANELS], frame, {}, note={stage: look.mark(stage, Style(_GREY, "o")) for stage in stages})
-    for panel, (metric, label) in zip(sheet.panels, _PANELS.items(), strict=True):
+    for panel, metric in zip(sheet.panels, _PANELS, strict=True):
         _ladder(panel, table[table["metric"] == metric], estimators, look)
-        panel.x.label = label
+        panel.x.label = label_of(metric)
         panel.y.named(map(shown, estimators))
     return KIND.drawn(sheet, problem)
 

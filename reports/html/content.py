@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from ...suites.base import METRICS
+from ...suites.metrics import METRICS
 from .. import answers, bibliography, tables
 from ..bibliography import Entry
 from ..results import Manifest
@@ -66,7 +66,7 @@ class Report:
     command: str
     references: dict[Entry, list[str]]
     quick: bool = False
-    metrics: dict[str, str] = field(default_factory=lambda: dict(METRICS))
+    metrics: dict[str, str] = field(default_factory=lambda: {name: metric.meaning for name, metric in METRICS.items()})
     verdicts: dict[str, str] = field(default_factory=lambda: dict(VERDICT_MEANING))
 
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from ...suites.learning.arrays import Study
 from ...suites.learning.correlation import Association
-from ...suites.learning.finding import KINDS, OUTCOMES, PREDICTORS, Foretelling, foretellings
+from ...suites.learning.finding import KINDS, OUTCOMES, Foretelling, foretellings
 from ...suites.learning.summaries import interquartile_mean, mean, probability_of_improvement
+from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ..learning import SCORE, shown, signed, times
 from ..terminal import Overview
@@ -152,11 +153,12 @@ def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Tab
     outcomes = [name for name in OUTCOMES if any(one.outcome == name for one in listed)]
     columns = [("predictor", ""), ("stage", "of the exact run at which gradients were measured")]
     for outcome in outcomes:
-        columns += [(f"{OUTCOMES[outcome][0]}: {kind}", "mean over tasks of Spearman's rank correlation over estimators") for kind in KINDS]
-        columns += [(f"{OUTCOMES[outcome][0]}: halves", "over all estimators of the half that chooses → of the half that confirms")]
+        called = signed_label(outcome)
+        columns += [(f"{called}: {kind}", "mean over tasks of Spearman's rank correlation over estimators") for kind in KINDS]
+        columns += [(f"{called}: halves", "over all estimators of the half that chooses → of the half that confirms")]
     rows = []
     for predictor, stage in dict.fromkeys((one.predictor, one.stage) for one in listed):
-        cells = [plain(PREDICTORS[predictor][0]), plain(stage)]
+        cells = [plain(signed_label(predictor)), plain(stage)]
         for outcome in outcomes:
             cells += [correlation(by_place[predictor, stage, outcome, kind].whole) for kind in KINDS]
             both = by_place[predictor, stage, outcome, "all"]

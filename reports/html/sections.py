@@ -7,22 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from ...suites.base import METRICS
+from ...suites.metrics import METRICS, title_of
 from .. import tables
 from ..tables import Spread, interval, number
 from .cells import Cell, Table, plain, spread_cell, verdict_cell
-
-_TITLES = {
-    "relative_bias": "rel. bias",
-    "relative_variance": "rel. variance",
-    "relative_mse": "rel. MSE",
-    "zero_gradient_rate": "zero gradients",
-    "time_ratio": "time ratio",
-    "peak_memory": "peak bytes",
-    "support": "support",
-    "forward_nonzeros": "parts, structure",
-    "gradient_nonzeros": "parts, gradient",
-}
 
 _PROBLEM_NOTE = (
     "Median over instances with quartiles; of a single instance, its own 95 % interval. (k of n): the metric exists on k instances only, "
@@ -53,7 +41,7 @@ def _claims_of(stage: str, claims: pd.DataFrame) -> Table:
         ]
         for name in tables.order(part, "estimator")
     ]
-    shown = tuple((problem, METRICS["relative_bias"]) for problem in problems)
+    shown = tuple((problem, METRICS["relative_bias"].meaning) for problem in problems)
     note = "The worst verdict over instances, and the median relative bias with quartiles."
     return Table(f"Claims and verdicts, {stage}", (*columns, *shown), rows, note, f"claims-{_slug(stage)}", pinned=True)
 
@@ -61,7 +49,7 @@ def _claims_of(stage: str, claims: pd.DataFrame) -> Table:
 def _errors_of(stage: str, claims: pd.DataFrame, frame: pd.DataFrame) -> Table:
     summary = tables.summary(frame, "relative_mse")
     problems = tables.order(claims[claims["stage"] == stage], "problem")
-    columns = (("estimator", ""), *((problem, METRICS["relative_mse"]) for problem in problems))
+    columns = (("estimator", ""), *((problem, METRICS["relative_mse"].meaning) for problem in problems))
     rows = [[plain(name), *(spread_cell(summary.loc[name, (problem, stage)]) for problem in problems)] for name in summary.index]
     rows = [row for row in rows if any(cell.text for cell in row[1:])]
     note = "Of one estimate. Median over instances with quartiles."
@@ -87,7 +75,7 @@ def _bias_cell(row: Any) -> Cell:
 
 def problem_table(problem: str, claims: pd.DataFrame) -> Table:
     """Every stage and estimator of a problem, with the main metrics."""
-    metrics = tuple((_TITLES.get(name, name), METRICS[name]) for name in tables.CLAIM_METRICS)
+    metrics = tuple((title_of(name), METRICS[name].meaning) for name in tables.CLAIM_METRICS)
     columns = (("stage", ""), ("estimator", ""), ("declares", "what it says about its bias"), ("verdict", "of the test for bias"), *metrics)
     rows = [
         [
@@ -107,7 +95,7 @@ def problem_table(problem: str, claims: pd.DataFrame) -> Table:
 
 def sparsity_table(table: pd.DataFrame) -> Table:
     """How many structures and parts are touched."""
-    metrics = tuple((_TITLES.get(name, name), METRICS[name]) for name in tables.SPARSITY_METRICS)
+    metrics = tuple((title_of(name), METRICS[name].meaning) for name in tables.SPARSITY_METRICS)
     columns = (("problem", ""), ("stage", ""), ("estimator", ""), ("structures", "how many structures there are"), *metrics)
     rows = [
         [
@@ -128,7 +116,7 @@ def exponent_table(frame: pd.DataFrame) -> Table:
     metrics = [name for name in ("time_exponent", "memory_exponent", "variance_exponent") if (rows["metric"] == name).any()]
     found = {(row.problem, row.estimator, row.axis, row.metric): row for row in tables.records(rows)}
     places = list(dict.fromkeys(key[:3] for key in found))
-    columns = (("problem", ""), ("estimator", ""), ("axis", "what grows"), *((name, METRICS[name]) for name in metrics))
+    columns = (("problem", ""), ("estimator", ""), ("axis", "what grows"), *((name, METRICS[name].meaning) for name in metrics))
     body = [[*map(plain, place), *(_number_cell(found.get((*place, name))) for name in metrics)] for place in places]
     return Table("Exponents", columns, body, "1 is linear, 2 quadratic; with 95 % intervals.", "exponents", _choices(columns, body))
 
@@ -142,8 +130,9 @@ def descent_table(frame: pd.DataFrame) -> Table:
     names = list(dict.fromkeys(both["column"]))
     spreads = {key: _spread(part) for key, part in both.groupby(["problem", "stage", "estimator", "column"], sort=False)}
     places = list(dict.fromkeys(key[:3] for key in spreads))
-    hints = {"regret": METRICS["regret"], "steps": METRICS["steps"]}
-    columns = (("problem", ""), ("stage", ""), ("estimator", ""), *((name, hints.get(name, METRICS["kl_decrease"])) for name in names))
+    # Of the steps there is a column for each setting.
+    hints = {name: METRICS[name if name in METRICS else "kl_decrease"].meaning for name in names}
+    columns = (("problem", ""), ("stage", ""), ("estimator", ""), *hints.items())
     body = [[*map(plain, place), *(spread_cell(spreads.get((*place, name))) for name in names)] for place in places]
     note = (
         "Regret of training for the same time; decrease by a step of a KL divergence along the mean of some samples, relative to the exact."

@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 
 from ...suites.learning.arrays import Study
-from ...suites.learning.finding import KINDS, OUTCOMES, PREDICTORS, association, chosen, foretelling, measured, of_kind
+from ...suites.learning.finding import KINDS, OUTCOMES, association, chosen, foretelling, measured, of_kind
 from ...suites.learning.finding import kinds as objectives
 from ...suites.learning.halves import HALVES, half_of_task
 from ...suites.learning.summaries import interquartile_mean, mean, paired_difference
+from ...suites.metrics import signed_label
 from ...suites.tasks import TASKS, make_task
 from .. import results
 from ..figures.learning import draw_learning
@@ -286,7 +287,7 @@ def _choice(study: Study) -> Iterator[str]:
     yield ""
     for outcome in OUTCOMES:
         found = chosen(listed, outcome)
-        name = OUTCOMES[outcome][0]
+        name = signed_label(outcome)
         if found is None:
             yield f"- **{name}**: no interval on the half that chooses is free of 0; nothing is chosen."
         else:
@@ -323,9 +324,9 @@ def _strongest(study: Study) -> Iterator[str]:
             some = of_kind(study, kind)
             found = [(pair, association(some, *pair, outcome)) for pair in pairs]
             carried = sorted((one for one in found if one[1].carried), key=lambda one: -abs(one[1].pooled.value or 0.0))
-            named = [f"{PREDICTORS[predictor][0]} at {stage} {told(one)}" for (predictor, stage), one in carried[:MOST]]
+            named = [f"{signed_label(predictor)} at {stage} {told(one)}" for (predictor, stage), one in carried[:MOST]]
             rows.append(
-                [plain(OUTCOMES[outcome][0]), plain(kind), plain("; ".join(named) or "none"), plain(f"{len(carried)} of {len(pairs)}")]
+                [plain(signed_label(outcome)), plain(kind), plain("; ".join(named) or "none"), plain(f"{len(carried)} of {len(pairs)}")]
             )
     yield from ("### The largest, over everything", "")
     yield (
@@ -336,10 +337,10 @@ def _strongest(study: Study) -> Iterator[str]:
 
 
 def _beside(study: Study) -> Table:
-    columns = (("predictor", ""), *((title, "") for name in ("accuracy", "curve_mean") for title in (OUTCOMES[name][0], "prototypes")))
+    columns = (("predictor", ""), *((title, "") for name in ("accuracy", "curve_mean") for title in (signed_label(name), "prototypes")))
     rows = []
     for predictor, (end, curve) in FORETOLD.items():
-        cells = [plain(PREDICTORS[predictor][0])]
+        cells = [plain(signed_label(predictor))]
         for outcome, before in (("accuracy", end), ("curve_mean", curve)):
             cells += [plain(told(association(study, predictor, "init", outcome))), plain(before)]
         rows.append(cells)
@@ -350,7 +351,7 @@ def _by_objective(study: Study) -> Table:
     kinds = [kind for kind in objectives(study, by_objective=True) if kind not in KINDS]
     rows = [
         [
-            plain(PREDICTORS[predictor][0]),
+            plain(signed_label(predictor)),
             plain(stage),
             *(tables.correlation(association(of_kind(study, kind), predictor, stage, "accuracy")) for kind in kinds),
         ]
@@ -364,7 +365,7 @@ def _by_task(study: Study) -> Table:
     for predictor, stage in measured(study):
         within = association(study, predictor, stage, "accuracy", resamples=0).within
         cells = [Cell(f"{within[task]:+.2f}".replace("-", "−") if task in within else "–") for task in study.tasks]
-        rows.append([plain(PREDICTORS[predictor][0]), plain(stage), *cells])
+        rows.append([plain(signed_label(predictor)), plain(stage), *cells])
     return Table("Task by task", (("predictor", ""), ("stage", ""), *((task, "") for task in study.tasks)), rows)
 
 

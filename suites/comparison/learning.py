@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ..base import Row
+from ..metrics import rule_of
 from .matching import key_of
-from .roles import rule_of
 from .verdicts import Comparison
 
 Place = tuple[str, str, str]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..base import FAILED, Row
-from .roles import Rule, rule_of
+from ..metrics import Rule, rule_of
 
 
 class Key(NamedTuple):

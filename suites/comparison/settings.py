@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from ..base import METRICS
+from ..metrics import METRICS, Rule, rule_of
 from .matching import Key
-from .roles import RULES, Rule, rule_of
 
 Reaction = Literal["fail", "warn"]
 """What a gate does about a verdict. There is no ``pass``: what is not measured is never silently accepted."""
@@ -156,7 +155,7 @@ def _metric(name: str, changes: Any) -> dict[str, Any]:
         from ...oracles.registry import hint
 
         raise ValueError(f"[gate.metric] got the metric {name!r}; {hint(name, METRICS)}")
-    if RULES[name].role == "never":
+    if METRICS[name].rule.role == "never":
         raise ValueError(f"{where} is never compared between runs; expected another metric (times are compared by --timing-base)")
     return _changes(where, _table(where, changes))
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..base import Row
+from ..metrics import RTOL, Rule
 from ..statistics.interval import Interval
 from ..statistics.multiplicity import holm
 from .contrasts import Contrast, Direction, Estimate, beyond, common_random_numbers, contrast, exact, log_beyond, log_ratio
 from .gains import AT_GAIN, at_gain, estimates_at, known_gain
 from .matching import Key, Machine, Pair, match
 from .pooling import pooled
-from .roles import RTOL, Rule
 from .settings import Settings
 
 Verdict = Literal[
@@ -79,7 +79,7 @@ def compare(
         base: rows of the run that is compared with.
         head: rows of the other run.
         machines: their environments.
-        settings: margins and level; by default those of `RULES`.
+        settings: margins and level; by default those of `METRICS`.
 
     Example:
         >>> row = Row("c", "sparsity", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="support", value=3.0, tier="exact")

@@ -7,33 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..metrics import METRICS
 from .arrays import STAGES, Contender, Study
 from .correlation import Association, associate
 from .halves import half_of_estimator, half_of_seed, half_of_task
 
-PREDICTORS: dict[str, tuple[str, int]] = {
-    "relative_bias": ("− relative bias", -1),
-    "relative_variance": ("− relative variance", -1),
-    "relative_mse": ("− relative MSE", -1),
-    "cosine": ("cosine of the mean", 1),
-    "gain": ("gain", 1),
-    "rho": ("ρ", 1),
-    "rho_16": ("ρ of 16 estimates", 1),
-    "parameter_bias": ("− bias, parameters", -1),
-    "parameter_variance": ("− variance, parameters", -1),
-    "parameter_mse": ("− MSE, parameters", -1),
-    "parameter_cosine": ("cosine, parameters", 1),
-    "parameter_gain": ("gain, parameters", 1),
-    "parameter_rho": ("ρ, parameters", 1),
-}
-"""By metric: what it is called, and the sign with which more should be better. Those of parameters are of the gradient of a batch."""
+PREDICTORS = (
+    "relative_bias",
+    "relative_variance",
+    "relative_mse",
+    "cosine",
+    "gain",
+    "rho",
+    "rho_16",
+    "parameter_bias",
+    "parameter_variance",
+    "parameter_mse",
+    "parameter_cosine",
+    "parameter_gain",
+    "parameter_rho",
+)
+"""Metrics, each with the sign with which more should be better. Those of parameters are of the gradient of a batch."""
 
-OUTCOMES: dict[str, tuple[str, int]] = {
-    "accuracy": ("final accuracy", 1),
-    "curve_mean": ("mean of the learning curve", 1),
-    "steps_to_target": ("− steps to the target", -1),
-}
-"""The same of what is foretold. Of runs that do not come to the target the steps are those that they had."""
+OUTCOMES = ("accuracy", "curve_mean", "steps_to_target")
+"""What is foretold, likewise. Of runs that do not come to the target the steps are those that they had."""
 
 KINDS: dict[str, Callable[[Contender], bool]] = {
     "all": lambda one: True,
@@ -67,10 +64,10 @@ class Foretelling:
 
 
 def association(study: Study, predictor: str, stage: str, outcome: str, *, resamples: int | None = None) -> Association:
-    """One correlation over the estimators of a study, with the signs of `PREDICTORS` and `OUTCOMES`; without resamples no interval."""
+    """One correlation over the estimators of a study, with the signs of both metrics; without resamples no interval."""
     competing = study.of(contenders=lambda one: one.competes)
-    before = PREDICTORS[predictor][1] * competing.predictor(predictor, stage)
-    after = OUTCOMES[outcome][1] * competing.outcome(outcome)
+    before = METRICS[predictor].sign * competing.predictor(predictor, stage)
+    after = METRICS[outcome].sign * competing.outcome(outcome)
     return associate(competing.tasks, before, after, [one.idea for one in competing.contenders], resamples=resamples)
 
 

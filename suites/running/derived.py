@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import get_args
 
-from ..base import REFERENCE, Row, unit_of
+from ..base import REFERENCE, Row
+from ..metrics import unit_of
 from ..statistics.interval import Interval
 from ..statistics.multiplicity import holm
 from ..statistics.work import Criterion, Curve, break_even, error_curve, loss_evaluations, variance_seconds

@@ -10,8 +10,9 @@ from typing import Any
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
-from ..base import Instance, Problem, ProblemLoss, Row, unit_of
+from ..base import Instance, Problem, ProblemLoss, Row
 from ..measures import SUITES
+from ..metrics import unit_of
 from ..problems import InstanceFacts, instance_facts
 from ..suite import Context, Finding
 from .plan import Plan

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
+from ..metrics import METRICS
 from .intervals import Interval
 from .moments import Moments
 from .seeds import BLOCK
@@ -39,14 +40,7 @@ class Width:
         return interval.half_width <= max(self.relative * abs(interval.value), self.absolute)
 
 
-WIDTHS: dict[str, Width] = {
-    "relative_bias": Width(relative=0.05, absolute=0.01),
-    "relative_variance": Width(relative=0.05),
-    "gain": Width(absolute=0.02),
-    "cosine": Width(absolute=0.01),
-    "snr": Width(relative=0.05, absolute=0.002),
-    "rho": Width(relative=0.025, absolute=0.005),
-}
+WIDTHS = {name: Width(*metric.width) for name, metric in METRICS.items() if metric.width is not None}
 """What a cell is sampled for; the other metrics come with it. Without the absolute widths, a rho of 0 would never be known well enough."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..metrics import named
 from .geometry import Geometry
 from .intervals import (
     LEVEL,
@@ -44,13 +45,13 @@ __all__ = [
 SAMPLES = 16
 """Of the metrics that are about an average of several estimates."""
 
-UNDIRECTED = ("snr", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
+UNDIRECTED = named(lambda metric: metric.undirected)
 """Metrics that do not compare with the exact gradient: they are defined where it vanishes too."""
 
-LINEAR = ("gain", "mean_cosine", "gradient_nonzeros")
+LINEAR = named(lambda metric: metric.mean)
 """Metrics that are means of independent numbers, one per replicate: the jackknife of their batches is a t-interval."""
 
-COMPARED = ("gain", "relative_bias_squared", "relative_variance", "relative_mse")
+COMPARED = named(lambda metric: metric.paired)
 """Metrics whose values without each batch are kept, so that runs with the same random numbers can be compared pair by pair."""
 
 FOLLOWED = ("gain", "relative_variance", "relative_mse")

@@ -12,7 +12,7 @@ import pytest
 
 from structgrad.reports import figures, html, results, tables
 from structgrad.reports.html import dataset, markdown
-from structgrad.suites.base import METRICS
+from structgrad.suites.metrics import METRICS
 from tests.reports import examples
 
 LOADING = {"src", "href", "srcset", "data", "action", "poster", "background", "formaction", "xlink:href"}
@@ -100,7 +100,7 @@ def test_a_contradicted_claim_stands_out(page: Page, frame: pd.DataFrame) -> Non
 
 
 def test_the_page_explains_metrics_and_verdicts(page: Page) -> None:
-    for meaning in (*METRICS.values(), *html.VERDICT_MEANING.values()):
+    for meaning in (*map(str, METRICS.values()), *html.VERDICT_MEANING.values()):
         assert meaning in page.text
 
 

@@ -11,13 +11,14 @@ import torch
 
 from structgrad.estimators import ExactMarginalisation, Reinforce, StraightThrough
 from structgrad.oracles import Subset
-from structgrad.suites.base import METRICS, Instance, Problem
+from structgrad.suites.base import Instance, Problem
 from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.descent import Descent, exact_errors, sampled_errors
 from structgrad.suites.measures.draws import Draws
 from structgrad.suites.measures.regret import MOST, costs, steps_of, trained
 from structgrad.suites.measures.structure_table import StructureTable
 from structgrad.suites.measures.trajectory import ENTROPIES, flat_start, trajectory
+from structgrad.suites.metrics import METRICS
 from structgrad.suites.problems.losses import Linear
 from tests.suites.planted import CONTEXT, Failing, Planted, Sleeping, Uphill, problem, take_no_time_to_sleep
 

@@ -9,10 +9,10 @@ import pytest
 
 from structgrad.estimators import make_estimator
 from structgrad.suites import problems
-from structgrad.suites.base import METRICS
 from structgrad.suites.measures import learning as module
 from structgrad.suites.measures.learning import FIRST_TUNING_SEED, OPTIONS, Learning, to_target
 from structgrad.suites.measures.step_time import StepTime
+from structgrad.suites.metrics import METRICS
 from structgrad.suites.problems import load
 from structgrad.suites.running.estimates import guess
 from structgrad.suites.running.grid import grid

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from structgrad.estimators import LeaveOneOut, PerturbAndMAP, Reinforce, Simple, UnorderedSet
-from structgrad.suites.base import METRICS, Instance, Problem
+from structgrad.suites.base import Instance, Problem
 from structgrad.suites.measures.unbiasedness import Unbiasedness
+from structgrad.suites.metrics import METRICS
 from structgrad.suites.statistics.multiplicity import holm
 from structgrad.suites.suite import EFFORTS, Context, Effort
 from tests.suites.cases import ORACLES, ScaledReinforce, quadratic, scores_of

@@ -8,8 +8,8 @@ import pytest
 from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import ORACLES
 from structgrad.reports.catalogue import describing
-from structgrad.suites.base import METRICS
 from structgrad.suites.measures import SUITES
+from structgrad.suites.metrics import METRICS
 from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES
 from structgrad.suites.running.presets import PRESETS
 from structgrad.suites.tasks import TASKS

@@ -14,8 +14,8 @@ from structgrad.estimators import ESTIMATORS, SUPERVISED
 from structgrad.oracles import ORACLES
 from structgrad.reports.catalogue import listing, names
 from structgrad.reports.cli import app
-from structgrad.suites.base import METRICS
 from structgrad.suites.measures import SUITES
+from structgrad.suites.metrics import METRICS
 from structgrad.suites.problems import LOSSES, PROBLEMS, stages_of
 from structgrad.suites.running.engines import ENGINES
 from structgrad.suites.running.presets import PRESETS

@@ -6,7 +6,7 @@ import pytest
 
 from structgrad.suites.base import Row
 from structgrad.suites.comparison import Settings, gate, read_settings
-from structgrad.suites.comparison.roles import RULES, Rule
+from structgrad.suites.metrics import METRICS, Rule
 from tests.suites.comparison.rows import batch_means, exact, sampled
 
 
@@ -118,7 +118,7 @@ def test_claims_and_comparisons_share_one_level() -> None:
 
 
 def test_what_gates_look_at_is_the_documented_table() -> None:
-    gated = {name for name, rule in RULES.items() if rule.gated}
+    gated = {name for name, metric in METRICS.items() if metric.rule.gated}
     assert {"relative_bias", "relative_variance", "relative_mse", "gain", "truth_norm", "support", "peak_memory", "time_ratio"} <= gated
     assert gated.isdisjoint({"rho", "cosine", "snr", "forward_time", "bias_p_value"})
     assert Rule("lower").gated is False

@@ -1,0 +1,335 @@
+"""Metrics: what each of them means, its unit, which way is worse and by how much, how it is estimated, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Unit = Literal["1", "s", "B", "count"]
+"""A plain number, seconds, bytes, or a count."""
+
+Role = Literal["lower", "higher", "stable", "never"]
+"""``lower``: less is better; ``higher``: more is better; ``stable``: any change is one for the worse; ``never``: it is not compared."""
+
+Scale = Literal["ratio", "difference", "exact"]
+"""How sampled values are compared: logarithms of positive ones, differences of those that may be 0 or negative. ``exact``: only exact
+values are compared; of sampled ones another metric tells."""
+
+Needs = Literal["", "torch", "machine"]
+"""What must agree beside versions, dtype and device: the version of torch, or the whole machine."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one metric is compared, and what a gate does about it.
+
+    A value is worse if ``head > base + minimum_change |base| + floor`` (mirrored where more is better); both margins hold for sampled and
+    timed values only. Exact values are worse as soon as they differ by more than the tolerance.
+
+    Attributes:
+        role, scale, needs: see there.
+        gated: whether a gate fails on it; else it is only shown.
+        minimum_change: a smaller relative change is no change. ``floor``: the same, absolute.
+        equivalence: a change that is surely smaller than this is none. ``ceiling``: the same, absolute.
+        tolerance: absolute difference of exact values that counts as rounding.
+    """
+
+    role: Role
+    scale: Scale = "ratio"
+    needs: Needs = ""
+    gated: bool = False
+    minimum_change: float = 0.02
+    floor: float = 0.0
+    equivalence: float = 0.10
+    ceiling: float = 0.0
+    tolerance: float = 1e-12
+
+
+RTOL = 1e-9
+"""Relative difference of exact values that counts as rounding."""
+
+_LOWER = Rule("lower")
+_GATED = replace(_LOWER, gated=True)
+# A norm of a bias is 0 at best, where the interval of an estimate is that of no normal law: its square, which is estimated without bias,
+# is tested in its place. Below 1e-9 it is the rounding that the exact tier allows.
+_NORM = Rule("lower", "exact", gated=True, tolerance=1e-9)
+_SQUARE = Rule("lower", "difference", gated=True, floor=0.02**2, ceiling=0.10**2)
+_SCALE = Rule("stable", "difference", gated=True, minimum_change=0.005, floor=1e-4, equivalence=0.05, ceiling=0.05)
+_SHARE = Rule("higher", "difference", minimum_change=0.0, floor=0.01, equivalence=0.0, ceiling=0.05)
+# Of training, as a mean over seeds that are paired: surely not worse by two points, or surely worse by more.
+_LEARNT = Rule("higher", "difference", gated=True, minimum_change=0.0, floor=0.02, equivalence=0.0, ceiling=0.02)
+_SHARE_LOST = replace(_SHARE, role="lower")
+_NEVER = Rule("never")
+_BYTES = Rule("lower", needs="torch", gated=True, floor=16_384.0, ceiling=16_384.0)
+_BETWEEN_RUNS = Rule("lower", needs="machine", gated=True, minimum_change=0.10, equivalence=0.25)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """All that is known of one metric, but how it is measured; its name is its key in `METRICS`.
+
+    Attributes:
+        meaning: a sentence, which reports print.
+        rule: how two runs are compared in it.
+        unit: of its values.
+        title: of its column; its name where that is empty. ``label``: in words, on an axis or in a sentence.
+        width: half of its interval must not exceed this share of the value, or this absolute number where that is more; sampling goes on
+            until then. None: nothing is sampled for it.
+        undirected: whether it does not compare with the exact gradient, so that it is defined where that vanishes too.
+        mean: whether it is a mean of independent numbers, one per replicate: the jackknife of their batches is a t-interval.
+        paired: whether its values without each batch are kept, so that runs with the same random numbers are compared pair by pair.
+    """
+
+    meaning: str
+    rule: Rule
+    unit: Unit = "1"
+    title: str = ""
+    label: str = ""
+    width: tuple[float, float] | None = None
+    undirected: bool = False
+    mean: bool = False
+    paired: bool = False
+
+    @property
+    def sign(self) -> int:
+        """−1 where less is better, else 1."""
+        return -1 if self.rule.role == "lower" else 1
+
+    def __str__(self) -> str:
+        """The meaning."""
+        return self.meaning
+
+
+METRICS: dict[str, Metric] = {
+    # Of estimates, against the exact gradient.
+    "relative_bias": Metric(
+        "‖E ĝ − g‖ / ‖g‖: 0 for an unbiased estimator", _NORM, title="rel. bias", label="relative bias", width=(0.05, 0.01)
+    ),
+    "relative_bias_squared": Metric(
+        "the same squared, estimated without its own bias (a U-statistic); may be negative", _SQUARE, paired=True
+    ),
+    "relative_bias_bound": Metric("upper 95 % bound of ‖E ĝ − g‖ / ‖g‖: the smallest ε at which the bias is equivalent to none", _NEVER),
+    "gain_error_bound": Metric("upper 95 % bound of |gain − 1|", _NEVER),
+    "bias_p_value": Metric("p-value of the test for bias, over all its directions and looks", _NEVER),
+    "bias_e_value": Metric("capital of a bettor against unbiasedness who started with 1: evidence for a bias at any sample size", _NEVER),
+    "relative_variance": Metric(
+        "trace of the covariance of one estimate / ‖g‖²",
+        _GATED,
+        title="rel. variance",
+        label="relative variance",
+        width=(0.05, 0.0),
+        paired=True,
+    ),
+    "relative_mse": Metric("E‖ĝ − g‖² / ‖g‖²", _GATED, title="rel. MSE", label="relative MSE", paired=True),
+    "gain": Metric("⟨E ĝ, g⟩ / ‖g‖²: 1 where the scale is right", _SCALE, width=(0.0, 0.02), mean=True, paired=True),
+    "cosine": Metric(
+        "cosine between E ĝ and g, corrected for the noise of the mean", _SHARE, label="cosine of the mean", width=(0.0, 0.01)
+    ),
+    "orthogonal_bias": Metric("norm of the bias orthogonal to g / ‖g‖: what is left when the scale is right", _NORM),
+    "null_bias": Metric("norm of the bias along directions that change no probability / ‖g‖", _NORM),
+    "mean_cosine": Metric("mean cosine between one estimate and g, 0 for an estimate of 0: bias and variance together", _SHARE, mean=True),
+    "snr": Metric(
+        "‖E ĝ‖² / trace of the covariance of one estimate; not defined without variance",
+        Rule("higher"),
+        width=(0.05, 0.002),
+        undirected=True,
+    ),
+    "rho": Metric(
+        "E⟨ĝ, g⟩ / √(‖g‖² E‖ĝ‖²): usefulness of one estimate as a descent step of fixed length, from −1 to 1",
+        _SHARE,
+        label="ρ",
+        width=(0.025, 0.005),
+    ),
+    "rho_16": Metric("rho of the average of 16 estimates", _SHARE, label="ρ of 16 estimates"),
+    "fisher_rho": Metric(
+        "rho in the metric of the Fisher information: usefulness as a step of fixed divergence, 1 for the natural gradient", _SHARE
+    ),
+    "fisher_rho_16": Metric("fisher_rho of the average of 16 estimates", _SHARE),
+    "descent_probability": Metric("share of estimates along which the loss decreases: ⟨ĝ, g⟩ > 0", _SHARE),
+    "sign_agreement": Metric("share of the non-zero parts of estimates whose sign is that of g, over parts where g is not 0", _SHARE),
+    "kurtosis": Metric(
+        "E‖ĝ‖⁴ / (E‖ĝ‖²)²: 1 where all estimates are equally long, large where few carry the variance", Rule("lower"), undirected=True
+    ),
+    # Where there is no gradient to compare with.
+    "absolute_bias": Metric("‖E ĝ − g‖, where g is too small to compare with", _NORM),
+    "absolute_variance": Metric("trace of the covariance of one estimate, where g is not known, or too small to compare with", _GATED),
+    "zero_gradient_rate": Metric(
+        "share of estimates that are exactly 0", replace(_SHARE_LOST, gated=True), title="zero gradients", undirected=True
+    ),
+    "gradient_nonzeros": Metric(
+        "mean number of non-zero parts of an estimate",
+        _GATED,
+        unit="count",
+        title="parts, gradient",
+        label="parts in the gradient",
+        undirected=True,
+        mean=True,
+    ),
+    "truth_norm": Metric("‖g‖, norm of the exact gradient", Rule("stable", "exact", gated=True)),
+    # Counts: exact, or means of draws.
+    "support": Metric(
+        "number of structures with positive probability in the forward distribution",
+        replace(_GATED, minimum_change=0.0),
+        unit="count",
+        label="structures in the support",
+    ),
+    "forward_nonzeros": Metric(
+        "mean number of non-zero parts of the structure that the loss is evaluated at",
+        _GATED,
+        unit="count",
+        title="parts, structure",
+        label="parts in the structure",
+    ),
+    # Times and bytes. Absolute times, and what is made of them, are never compared between runs; ratios are paired within a run.
+    "forward_time": Metric("median seconds of the structure and the loss, or of the surrogate, for one batch of 32 rows", _NEVER, unit="s"),
+    "backward_time": Metric("median seconds of its backward for the same batch", _NEVER, unit="s"),
+    "peak_memory": Metric(
+        "most bytes that tensors and kernels held at one time for the same batch, forward and backward",
+        _BYTES,
+        unit="B",
+        title="peak bytes",
+        label="peak bytes",
+    ),
+    "time_ratio": Metric(
+        "forward + backward time relative to `reinforce`, paired in interleaved rounds", _BETWEEN_RUNS, title="time ratio"
+    ),
+    "variance_seconds": Metric(
+        "relative variance × seconds of one estimate: what an unbiased estimator is to be judged by", _NEVER, unit="s"
+    ),
+    "loss_evaluations": Metric("evaluations of the loss behind one estimate; the backward of one counts as two", _GATED, unit="count"),
+    "break_even_seconds": Metric(
+        "seconds from which on `reinforce`, averaged over as many estimates as they allow, has the smaller error", _NEVER, unit="s"
+    ),
+    "break_even_evaluations": Metric("the same in evaluations of the loss; the backward of one counts as two", _NEVER, unit="count"),
+    "oracle_share": Metric("share of the forward + backward time that is spent inside the oracle, in a run under a stopwatch", _NEVER),
+    "seconds_per_estimate": Metric(
+        "median seconds of one launch of many rows (how many is its size), forward and backward, per row", _NEVER, unit="s"
+    ),
+    "threads": Metric("threads that torch computed with while times were taken", _NEVER, unit="count"),
+    "forward_memory": Metric(
+        "most bytes that tensors and kernels held at one time for a batch of 32 rows, forward alone", _BYTES, unit="B"
+    ),
+    "memory_per_row": Metric(
+        "bytes by which the peak memory of 16 rows grows where each of them is there twice, per row", _BYTES, unit="B"
+    ),
+    "total_time": Metric("median seconds of forward and backward at one point of a sweep", _NEVER, unit="s", label="seconds"),
+    "time_exponent": Metric("e where the time grows like sizeᵉ, over the upper part of a sweep", _NEVER),
+    "memory_exponent": Metric("e where the peak memory grows like sizeᵉ, over the upper part of a sweep", _NEVER),
+    "variance_exponent": Metric(
+        "e where the variance of an estimate grows like samplesᵉ: −1 for independent samples", replace(_SHARE_LOST, minimum_change=0.0)
+    ),
+    # Of steps of equal size, and of training.
+    "kl_decrease": Metric(
+        "decrease of E L by a step of the estimate relative to one of the exact gradient, both of the same mean KL divergence", _SHARE
+    ),
+    "kl_decrease_natural": Metric("the same of a step of the natural gradient: the ceiling", _SHARE),
+    "bias_of_start": Metric("‖E ĝ − g‖ / ‖g(θ₀)‖ along a trajectory, where g vanishes", Rule("lower", "exact")),
+    "regret": Metric(
+        "(E L − min L) / (E L at the start − min L) after training for the same time, with the best of 6 step sizes",
+        replace(_SHARE_LOST, needs="machine"),
+    ),
+    "steps": Metric("training steps that the time allowed", _NEVER, unit="count"),
+    "accuracy": Metric(
+        "share of the test items of a task that are predicted right from the best structures, after training",
+        _LEARNT,
+        label="final accuracy",
+    ),
+    "structure_accuracy": Metric("agreement of the best structures with the true ones, as the task measures it", _SHARE),
+    "relaxed_accuracy": Metric("the same accuracy with marginals in place of the best structures", _SHARE),
+    "curve_mean": Metric(
+        "mean accuracy over the points of a learning curve: high where learning is fast", _SHARE, label="mean of the learning curve"
+    ),
+    "curve_accuracy": Metric("accuracy after so many steps of training", _SHARE),
+    "steps_to_target": Metric(
+        "training steps until the accuracy is .95 of the ceiling; censored where it does not come there",
+        Rule("lower"),
+        unit="count",
+        label="steps to the target",
+    ),
+    "normalised_accuracy": Metric("share of the way from floor to ceiling", _SHARE),
+    "diverged": Metric("1 where training ended at scores or a gradient that were not finite, else 0", _SHARE_LOST),
+    "floor_accuracy": Metric(
+        "accuracy without a latent structure: the largest class, or a model of the inputs alone", Rule("stable", "exact")
+    ),
+    "ceiling_accuracy": Metric(
+        "accuracy with the true structures, or with the exact gradient where they are not known", Rule("stable", "exact")
+    ),
+    "step_time": Metric("median seconds of one step of training, of one seed", _NEVER, unit="s"),
+    "seconds_to_target": Metric("steps_to_target × step_time", _NEVER, unit="s"),
+    "parameter_bias": Metric(
+        "relative_bias of a batch's mean gradient in the encoder's parameters",
+        Rule("lower", "exact", tolerance=1e-9),
+        label="bias, parameters",
+    ),
+    "parameter_variance": Metric("relative_variance of the same", _LOWER, label="variance, parameters"),
+    "parameter_mse": Metric("relative_mse of the same", _LOWER, label="MSE, parameters"),
+    "parameter_cosine": Metric("cosine of the same", _SHARE, label="cosine, parameters"),
+    "parameter_gain": Metric("gain of the same", replace(_SCALE, gated=False), label="gain, parameters"),
+    "parameter_rho": Metric("rho of the same", _SHARE, label="ρ, parameters"),
+    "learning_rate": Metric("of Adam, chosen on the validation split over seeds of its own", _NEVER),
+    "chosen_option": Metric("the option that matters most of an estimator, chosen likewise", _NEVER),
+}
+"""By name, in the order in which reports explain them. A new metric is its record here, and what measures it."""
+
+
+def named(kind: Callable[[Metric], object]) -> tuple[str, ...]:
+    """The metrics of a kind.
+
+    Example:
+        >>> named(lambda metric: metric.unit == "B")
+        ('peak_memory', 'forward_memory', 'memory_per_row')
+    """
+    return tuple(name for name, metric in METRICS.items() if kind(metric))
+
+
+def title_of(metric: str) -> str:
+    """What the column of a metric is called.
+
+    Example:
+        >>> title_of("relative_mse"), title_of("rho")
+        ('rel. MSE', 'rho')
+    """
+    return METRICS[metric].title or metric
+
+
+def label_of(metric: str) -> str:
+    """A metric in words.
+
+    Example:
+        >>> label_of("relative_mse"), label_of("gain")
+        ('relative MSE', 'gain')
+    """
+    return METRICS[metric].label or metric
+
+
+def signed_label(metric: str) -> str:
+    """A metric in words, with a minus where less is better: what a rank correlation in which more is better is about.
+
+    Example:
+        >>> signed_label("relative_mse"), signed_label("cosine")
+        ('− relative MSE', 'cosine of the mean')
+    """
+    return f"− {label_of(metric)}" if METRICS[metric].sign < 0 else label_of(metric)
+
+
+def unit_of(metric: str) -> Unit:
+    """The unit of a metric; one of a user's own suite that is called a time is in seconds.
+
+    Example:
+        >>> [unit_of(name) for name in ("seconds_per_estimate", "peak_memory", "support", "memory_exponent", "my_time")]
+        ['s', 'B', 'count', '1', 's']
+    """
+    if metric in METRICS:
+        return METRICS[metric].unit
+    return "s" if metric.endswith(("_time", "_seconds")) or metric.startswith("seconds_") else "1"
+
+
+def rule_of(metric: str) -> Rule:
+    """How a metric is compared; one of a user's own suite is shown, and less of it is better.
+
+    Example:
+        >>> rule_of("gain").role, rule_of("relative_variance").gated, rule_of("forward_time").role
+        ('stable', True, 'never')
+    """
+    return METRICS[metric].rule if metric in METRICS else _LOWER
