@@ -262,7 +262,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         """Why the sums over structures that it needs cannot be had of scores of this shape, in the words of the oracle."""
         if isinstance(oracle, MarginalOracle) and any(issubclass(need, MarginalOracle) for need in self.needs):
             try:
-                oracle._check_marginals(self.name, event_shape)
+                oracle.check_marginals(self.name, event_shape)
             except ValueError as error:
                 return str(error)
         return None
@@ -431,7 +431,7 @@ def with_backward(structure: Tensor, scores: Tensor, pull_back: Callable[[Tensor
 
 def straight_through(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
     """``structure``, with the identity on the moving parts as its backward; ``z + θ − θ.detach()`` would be NaN at a score of -inf."""
-    if not oracle._ignores_entries and oracle.forbids_nothing(scores):
+    if oracle.all_free(scores):
         return with_backward(structure, scores, lambda gamma: gamma.view_as(gamma))
     moving = moving_parts(structure, scores, oracle)
     return with_backward(structure, scores, lambda gamma: torch.where(moving, gamma, 0))
@@ -445,7 +445,7 @@ def moving_parts(structure: Tensor, scores: Tensor, oracle: Oracle) -> Tensor:
     if oracle.forbids_nothing(scores):
         return oracle.read_mask(tuple(scores.shape[scores.ndim - oracle.event_ndim :]), scores.device)
     free, used, event = oracle.free_parts(scores), structure != 0, tuple(range(-oracle.event_ndim, 0))
-    return oracle._within(free, scores) & used.any(event, keepdim=True) & (free | ~used).all(event, keepdim=True)
+    return oracle.parts_within(free, scores) & used.any(event, keepdim=True) & (free | ~used).all(event, keepdim=True)
 
 
 class _WithGradient(torch.autograd.Function):

@@ -201,11 +201,13 @@ class StructuredLayer(nn.Module):
 
     def _inside(self, loss: Loss, scores: Tensor, lengths: Tensor | None) -> Loss:
         """The loss, which sees what lies within the lengths."""
-        return loss if lengths is None else Inside(loss, self.oracle, lengths, self.oracle._event(scores))
+        return loss if lengths is None else Inside(loss, self.oracle, lengths, self._event(scores))
 
     def _cut(self, structure: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        inside = self.oracle._inside(self.oracle._event(scores), lengths).expand_as(scores)
-        return self.oracle._cut(structure, inside)
+        return self.oracle.unpadded(structure, self._event(scores), lengths)
+
+    def _event(self, scores: Tensor) -> tuple[int, ...]:
+        return tuple(scores.shape[scores.ndim - self.oracle.event_ndim :])
 
     @property
     def _own_relaxation(self) -> bool:

@@ -292,7 +292,7 @@ class PerturbedFenchelYoung(Configured):
 
 def _one_length(oracle: Oracle, scores: Tensor) -> tuple[int, ...]:
     """The shape of the lengths of one item."""
-    limits = oracle._length_limits(tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
+    limits = oracle.length_limits(tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
     return () if len(limits) == 1 else (len(limits),)
 
 

@@ -76,7 +76,7 @@ class Alignment(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
         if len(event_shape) != 2:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, m)")
 
-    def _length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         return event_shape
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         if len(event_shape) != 2 or event_shape[0] != event_shape[1]:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, n)")
 
-    def _check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
+    def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
         if event_shape[0] > LARGEST_SUM:
             raise ValueError(
                 f"`{call}` got permutations of n={event_shape[0]}; expected n <= {LARGEST_SUM}, because a sum over permutations takes 2**n "
@@ -79,7 +79,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
 
     def _prefixes(self, rows: Tensor) -> list[Tensor]:
         """n + 1 tensors [b, C(n, i)]: log-weight of matching rows 0, …, i − 1 to each set of i columns, sets in ascending order of bits."""
-        self._check_marginals("log_partition", tuple(rows.shape[1:]))
+        self.check_marginals("log_partition", tuple(rows.shape[1:]))
         layers = [rows.new_zeros(rows.shape[0], 1)]
         for i, (places, columns) in enumerate(_layers(rows.shape[1], rows.device)):
             layers.append(log_sum_exp(layers[-1][:, places] + rows[:, i][:, columns], -1))

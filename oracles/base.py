@@ -92,7 +92,7 @@ class Oracle(Configured, abc.ABC):
     def argmax(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """The highest-scoring structure (MAP), ties to the lowest index: ``[*batch, *event]`` of 0/1, dtype of the scores."""
         valid, inside = self._prepared("argmax", scores, lengths)
-        return self._cut(self._rowwise(lambda rows: self._best(self._potentials(rows)), valid), inside)
+        return self._cut(self._rowwise(lambda rows: self._best(self.natural_parameters(rows)), valid), inside)
 
     @final
     @operation()
@@ -103,7 +103,7 @@ class Oracle(Configured, abc.ABC):
         ``z`` and ``scores`` broadcast against each other, so that many structures may share one row of scores.
         """
         valid, inside = self._prepared("score", scores, lengths)
-        return self._score("score", z, self._potentials(at_least_single(valid)), inside).to(scores.dtype)
+        return self._score("score", z, self.natural_parameters(at_least_single(valid)), inside).to(scores.dtype)
 
     @final
     @operation()
@@ -126,6 +126,11 @@ class Oracle(Configured, abc.ABC):
         )
 
     @final
+    def all_free(self, scores: Tensor) -> bool:
+        """Whether every entry is a part, and none is forbidden for certain: then nothing has to be masked."""
+        return not self._ignores_entries and self.forbids_nothing(scores)
+
+    @final
     @operation()
     def free_parts(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch, *event]``: parts that are read and not forbidden. Only these carry noise and gradient."""
@@ -133,9 +138,45 @@ class Oracle(Configured, abc.ABC):
         event = self._event(scores)
         return (scores > -math.inf) & (self.read_mask(event, scores.device) if inside is None else self._parts_inside(event, inside))
 
-    def _within(self, parts: Tensor, scores: Tensor) -> Tensor:
+    def parts_within(self, parts: Tensor, scores: Tensor) -> Tensor:
         """Of boolean parts ``[*batch, *event]``, those inside the items: all of them, but for `ragged.of_lengths`."""
         return parts
+
+    @final
+    def length_mask(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """Boolean ``[*batch, *event]``, broadcastable to it: which entries items of these lengths use.
+
+        Example:
+            >>> from structgrad.oracles import Subset
+            >>> Subset(1).length_mask((4,), torch.tensor([2, 3]))
+            tensor([[ True,  True, False, False],
+                    [ True,  True,  True, False]])
+        """
+        return self._inside(event_shape, lengths)
+
+    @final
+    def unpadded(self, values: Tensor, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """Of values ``[..., *batch, *event]`` of padded scores, what items of these lengths use, and 0 elsewhere.
+
+        An event that `pad` made larger comes back in its ``event_shape``.
+        """
+        inside = self._inside(event_shape, lengths)
+        return self._cut(values, inside.expand(*inside.shape[: inside.ndim - self.event_ndim], *event_shape))
+
+    @final
+    def check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        """Raise ValueError, in the name of a call, where no score tensor of this oracle has such a shape."""
+        self._check_sizes(call, event_shape)
+
+    @final
+    def argmax_of(self, parameters: Tensor) -> Tensor:
+        """The best structure ``[b, *event]`` of natural parameters η ``[b, *event]``, which `argmax` makes of scores first."""
+        return self._best(parameters)
+
+    @final
+    def reference_argmax(self, rows: Tensor) -> Tensor:
+        """The best structure ``[b, *event]`` of natural parameters, always in plain torch, which can be compiled and transformed."""
+        return self._twin_argmax(rows)[0]
 
     # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 
@@ -158,15 +199,15 @@ class Oracle(Configured, abc.ABC):
             )
         return inner(self._cut(z, inside), natural, self.event_ndim)
 
-    def _kernel_options(self) -> tuple[Any, ...]:
+    def kernel_options(self) -> tuple[Any, ...]:
         """The scalars that the kernels take after their arrays."""
         return ()
 
-    def _potentials(self, scores: Tensor) -> Tensor:
+    def natural_parameters(self, scores: Tensor) -> Tensor:
         """Scores θ to natural parameters η, ``p(z) ∝ exp⟨η, z⟩``, differentiable: the scores themselves where not overridden."""
         return scores
 
-    def _length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         """The greatest length of an item; several where items have several lengths, in a last dimension of ``lengths``."""
         return (event_shape[0],)
 
@@ -195,7 +236,7 @@ class Oracle(Configured, abc.ABC):
         return self._complete(self._checked(call, cut(scores, inside)), lengths), inside
 
     def _check_lengths(self, call: str, scores: Tensor, lengths: Tensor) -> None:
-        limits = self._length_limits(self._event(scores))
+        limits = self.length_limits(self._event(scores))
         one = () if len(limits) == 1 else (len(limits),)
         batch = scores.shape[: scores.ndim - self.event_ndim]
         if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.shape not in ((*batch, *one), one):
@@ -275,7 +316,7 @@ class Oracle(Configured, abc.ABC):
 
     def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
         """The compiled kernel of an operation where it applies to these rows."""
-        return kernels.find(self.kernel, operation, rows, self._kernel_options())
+        return kernels.find(self.kernel, operation, rows, self.kernel_options())
 
     def _best(self, rows: Tensor) -> Tensor:
         """MAP of rows, compiled where that applies."""
@@ -312,14 +353,19 @@ class MarginalOracle(Oracle):
     def _log_partition(self, rows: Tensor) -> Tensor:
         """[b, *event] -> [b], differentiable to any order; -inf for an infeasible row, with gradient 0."""
 
-    def _check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
+    def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
         """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
+
+    @final
+    def reference_log_partition(self, rows: Tensor) -> Tensor:
+        """``A``: [b] of scores ``[b, *event]``, always in plain torch, which can be compiled and transformed."""
+        return self._twin_log_partition(self.natural_parameters(rows))
 
     @final
     def sums_in_reach(self, event_shape: tuple[int, ...]) -> bool:
         """Whether log-partition, marginals and samples of scores of such a shape can be had."""
         try:
-            self._check_marginals("sums_in_reach", event_shape)
+            self.check_marginals("sums_in_reach", event_shape)
         except ValueError:
             return False
         return True
@@ -389,8 +435,8 @@ class MarginalOracle(Oracle):
     def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all)."""
         valid, inside = self._prepared(call, scores, lengths)
-        self._check_marginals(call, self._event(scores))
-        return self._potentials(at_least_single(valid)), inside
+        self.check_marginals(call, self._event(scores))
+        return self.natural_parameters(at_least_single(valid)), inside
 
     def _log_partition_of(self, valid: Tensor) -> Tensor:
         if not (valid.requires_grad and torch.is_grad_enabled()):
@@ -482,7 +528,7 @@ class SamplingOracle(MarginalOracle):
         if num_samples is not None and not (isinstance(num_samples, int) and num_samples >= 1):
             raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
         valid, inside = self._prepared("sample", scores, lengths)
-        self._check_marginals("sample", self._event(scores))
+        self.check_marginals("sample", self._event(scores))
         valid, event = valid.detach(), self._event(valid)
         batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
         leading = 1 if num_samples is None else num_samples
@@ -494,7 +540,7 @@ class SamplingOracle(MarginalOracle):
         rows = at_least_single(share_rows(valid, self.event_ndim).reshape(-1, *event))
         shuffled = uniforms.permute(*order, len(batch) + 1)
         repeats = math.prod(shuffled.shape[len(distinct) : -1])
-        drawn = self._draw(self._potentials(rows), shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]))
+        drawn = self._draw(self.natural_parameters(rows), shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]))
         drawn = drawn.reshape(*shuffled.shape[:-1], *event).to(scores.dtype)
         back = [order.index(dim) for dim in [len(batch), *range(len(batch))]]
         structures = drawn.permute(*back, *range(len(back), len(back) + self.event_ndim))
@@ -599,7 +645,7 @@ class ProjectionOracle(Oracle):
 
     def _row_lengths(self, lengths: Tensor, batch: tuple[int, ...], event: tuple[int, ...]) -> Tensor:
         """Lengths of every row: [b], or [b, several]."""
-        several = tuple(lengths.shape[lengths.ndim - 1 :]) if len(self._length_limits(event)) > 1 else ()
+        several = tuple(lengths.shape[lengths.ndim - 1 :]) if len(self.length_limits(event)) > 1 else ()
         return lengths.expand((*batch, *several)).reshape(math.prod(batch), *several)
 
     def _argmax_inside(self, rows: Tensor, lengths: Tensor | None) -> Tensor:
@@ -625,6 +671,18 @@ class EnumerableOracle(Oracle):
     def _rank(self, structures: Tensor) -> Tensor:
         """The inverse of `_unrank`: int64 [c] from structures [c, *event]; without it, `rank` says that it is missing."""
         raise ValueError(f"`rank` is not offered by the oracle {self.name}; implement `_rank`, the inverse of its `_unrank`")
+
+    @final
+    def unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """The structures of int64 ranks ``[c]`` below `count`, the inverse of `rank`: 0/1, boolean or integer, ``[c, *event]``.
+
+        Example:
+            >>> from structgrad.oracles import Subset
+            >>> Subset(2).unrank(torch.tensor([4, 0]), (4,)).int()
+            tensor([[0, 1, 0, 1],
+                    [1, 1, 0, 0]], dtype=torch.int32)
+        """
+        return self._listed(ranks, event_shape)
 
     @final
     @operation()
@@ -676,7 +734,7 @@ class EnumerableOracle(Oracle):
         def twin(ranks: Tensor) -> tuple[Tensor]:
             return (self._unrank(ranks, event_shape),)
 
-        kernel = kernels.find_unranking(self.kernel, ranks, event_shape, self._kernel_options())
+        kernel = kernels.find_unranking(self.kernel, ranks, event_shape, self.kernel_options())
         if kernel is None:
             return self._unrank(ranks, event_shape)
         structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8)
@@ -721,7 +779,7 @@ class KBestOracle(Oracle):
         self._check_memory(f"`kbest` got k={k}", 8 * k * share_rows(valid, self.event_ndim).numel(), "choose a smaller k")
 
         def best(rows: Tensor) -> Tensor:
-            rows = self._cleaned(self._potentials(rows))
+            rows = self._cleaned(self.natural_parameters(rows))
             # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
             structures = self._kbest(torch.where(rows > -math.inf, rows.double(), FORBIDDEN), k)
             used = (structures != 0) & (rows == -math.inf)

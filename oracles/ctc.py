@@ -70,7 +70,7 @@ class CTC(DerivedOracle):
         if len(event_shape) != 3 or event_shape[1] % 2 == 0 or not 3 <= event_shape[1] <= 2 * event_shape[0] + 1 or event_shape[2] != 3:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, 2l + 1, 3) for l labels in n frames, l from 1 to n")
 
-    def _length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         return (event_shape[0], event_shape[1] // 2)
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ class DependencyTree(Oracle, abc.ABC):
         position = torch.arange(event_shape[0], device=device)
         return (position != position.unsqueeze(-1)) & (position > 0)
 
-    def _kernel_options(self) -> tuple[Any, ...]:
+    def kernel_options(self) -> tuple[Any, ...]:
         return (self.single_root,)
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
@@ -56,7 +56,7 @@ class DependencyTree(Oracle, abc.ABC):
                 "scores of arcs from head to modifier with the root at index 0"
             )
 
-    def _length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         return (event_shape[0] - 1,)
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:

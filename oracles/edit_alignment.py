@@ -59,7 +59,7 @@ class EditAlignment(DerivedOracle):
         if len(event_shape) != 3 or min(event_shape) < 2 or event_shape[2] != 5:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n + 1, m + 1, 5) for n and m symbols, each at least 1")
 
-    def _length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         return (event_shape[0] - 1, event_shape[1] - 1)
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:

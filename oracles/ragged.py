@@ -63,14 +63,14 @@ def _kind(kind: type[Oracle]) -> type[Oracle]:
         inside: Tensor = self._inside(self._event(scores), _sizes(self, scores))
         return parts & inside
 
-    changed = {"_within": within} | ({"project": project} if hasattr(kind, "project") else {})
+    changed = {"parts_within": within} | ({"project": project} if hasattr(kind, "project") else {})
     return type(kind.__name__, (kind,), changed)
 
 
 def _sizes(oracle: Any, scores: Tensor) -> Tensor:
     """The lengths of the rows of scores ``[*batch, ..., *event]``."""
     lengths: Tensor = oracle._lengths
-    each = lengths.ndim - (len(oracle._length_limits(oracle._event(scores))) > 1)
+    each = lengths.ndim - (len(oracle.length_limits(oracle._event(scores))) > 1)
     rows = scores.shape[: scores.ndim - oracle.event_ndim]
     samples = unsqueeze_event(lengths.movedim(-1, 0) if each < lengths.ndim else lengths, len(rows) - each)
     if each < lengths.ndim:

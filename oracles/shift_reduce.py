@@ -122,7 +122,7 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
         valid, inside = self._prepared("step_log_probs", scores, lengths)
         mask = self.read_mask(self._event(scores), scores.device)
         if self.normalization == "local":
-            steps = self._potentials(valid)
+            steps = self.natural_parameters(valid)
         else:
             rows = at_least_single(self._cleaned(valid)).reshape(-1, *self._event(scores))
             joint = torch.stack(_joints(_by_steps(rows, -math.inf), log_sum_exp), 1)
@@ -164,7 +164,7 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
         if len(event_shape) != 3 or event_shape[0] != event_shape[1] or event_shape[0] < 2 or event_shape[2] != 2:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n + 1, n + 1, 2) for n leaves, n at least 1")
 
-    def _length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         return (event_shape[0] - 1,)
 
     def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
         completion = torch.zeros_like(scores).masked_fill(~free, -math.inf)
         return torch.where(self._inside(self._event(scores), lengths), scores, completion)
 
-    def _potentials(self, scores: Tensor) -> Tensor:
+    def natural_parameters(self, scores: Tensor) -> Tensor:
         """For ``"local"`` the log-probabilities of the policy, which are natural parameters of log-partition 0."""
         if self.normalization == "global":
             return scores

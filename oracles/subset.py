@@ -62,7 +62,7 @@ class Subset(SubsetOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
         if event_shape[0] < self.k:
             raise ValueError(f"`{call}` got n={event_shape[0]} parts for k={self.k}; expected n >= k, choose a smaller k")
 
-    def _kernel_options(self) -> tuple[int]:
+    def kernel_options(self) -> tuple[int]:
         return (self.k,)
 
     def _argmax(self, rows: Tensor) -> Tensor:

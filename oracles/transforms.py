@@ -120,7 +120,7 @@ def _aligned(tensors: Mapping[str, Tensor], oracle: Any, event_ndims: Mapping[st
     scores = tensors.get("scores")
     ranks = {name: event_ndims.get(name, getattr(oracle, "event_ndim", 0)) for name in tensors}
     if scores is not None and "lengths" in tensors and scores.ndim >= oracle.event_ndim:
-        ranks["lengths"] = len(oracle._length_limits(oracle._event(scores))) > 1
+        ranks["lengths"] = len(oracle.length_limits(oracle._event(scores))) > 1
     batch_ndims = {name: value.ndim - ranks[name] for name, value in tensors.items()}
     most = max(batch_ndims.values(), default=0)
     aligned = {name: value.reshape((*[1] * (most - batch_ndims[name]), *value.shape)) for name, value in tensors.items()}

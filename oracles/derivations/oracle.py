@@ -62,7 +62,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
     **Lengths.** Two more methods, where items may be shorter than the event: `_inside` says which parts some structure of an item has
     (those at the first positions of the first axis, where not overridden), and `_completion` which parts beyond them go on. These must hold
     exactly one way to complete every structure of the item to one of the whole event. Where no mask says that, override `_complete`, whose
-    event may grow; and `_length_limits`, where lengths do not count the first axis. Parts that are in some structure of an item, but in
+    event may grow; and `length_limits`, where lengths do not count the first axis. Parts that are in some structure of an item, but in
     none of the whole event, are said by `_parts_inside`.
 
     References:

@@ -75,7 +75,7 @@ class StructureTable:
     def linear(self) -> bool:
         """Whether the natural parameters are the scores themselves."""
         rows = self.shaped(self.scores.unsqueeze(0))
-        return self.oracle._potentials(rows) is rows
+        return self.oracle.natural_parameters(rows) is rows
 
     @property
     def least(self) -> float:
@@ -93,7 +93,7 @@ class StructureTable:
 
     def parameters(self, rows: Tensor) -> Tensor:
         """[b, parts]: natural parameters, 0 for forbidden parts, which no structure of the table holds."""
-        flat = self.oracle._potentials(self.shaped(rows)).flatten(1)
+        flat = self.oracle.natural_parameters(self.shaped(rows)).flatten(1)
         return torch.where(flat > -math.inf, flat, 0)
 
     def log_probs(self, rows: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class StructureTable:
         """From the natural parameters to the scores: vectors [v, parts] times the Jacobian of the parameters, 0 for what does not move."""
         with torch.enable_grad():
             leaf = self.shaped(row.unsqueeze(0)).expand(len(vectors), *self.event).clone().requires_grad_()
-            parameters = self.oracle._potentials(leaf)
+            parameters = self.oracle.natural_parameters(leaf)
             if parameters is not leaf:
                 finite = torch.where(parameters > -math.inf, vectors.reshape(parameters.shape), 0)
                 (vectors,) = torch.autograd.grad(parameters, leaf, finite)

@@ -57,7 +57,7 @@ def item_event(oracle: Oracle, event: tuple[int, ...], length: np.ndarray) -> tu
         >>> item_event(Alignment(), (9, 7), np.array([3, 4]))
         (3, 4)
     """
-    inside = oracle._inside(event, torch.as_tensor(length, dtype=torch.int64)).expand(event)
+    inside = oracle.length_mask(event, torch.as_tensor(length, dtype=torch.int64)).expand(event)
     return tuple(int(places.max()) + 1 for places in inside.nonzero().unbind(1))
 
 
@@ -67,7 +67,7 @@ def padded_items(oracle: Oracle, scores: Tensor) -> list[int]:
     One last part alone says nothing, so that of a single axis the last two are looked at.
     """
     event = tuple(scores.shape[1:])
-    limits = oracle._length_limits(event)
+    limits = oracle.length_limits(event)
     read = oracle.read_mask(event)
     found = torch.zeros(len(scores), dtype=torch.bool)
     for axis, limit in enumerate(limits):
@@ -75,7 +75,7 @@ def padded_items(oracle: Oracle, scores: Tensor) -> list[int]:
         shorter[axis] = limit - (2 if len(event) == 1 else 1)
         if int(shorter[axis]) < 1:
             continue
-        outside = ~oracle._inside(event, shorter if len(limits) > 1 else shorter[0]).expand(event) & read
+        outside = ~oracle.length_mask(event, shorter if len(limits) > 1 else shorter[0]).expand(event) & read
         if int(outside.sum()) > 1:
             last, others = scores[:, outside], scores[:, read & ~outside]
             # NaN stands for padding too.

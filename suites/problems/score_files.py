@@ -193,7 +193,7 @@ def as_scores(array: np.ndarray, oracle: Oracle, convention: Convention, *, key:
     try:
         if 0 in event:
             raise ValueError(f"got event shape {event}; expected at least one part in every event dimension")
-        oracle._check_event("as_scores", event)
+        oracle.check_event("as_scores", event)
     except ValueError as error:
         raise ValueError(f"key {key!r} has shape {array.shape}: {error}") from error
     return scores
@@ -381,7 +381,7 @@ class ScoreTables:
 
     def _check_event(self, shape: tuple[int, ...]) -> None:
         try:
-            self.oracle._check_sizes("ScoreFile", self._event)
+            self.oracle.check_event("ScoreFile", self._event)
         except ValueError as error:
             raise ValueError(f"key {self.file.scores!r} has shape {shape}: {error}") from error
 
@@ -390,7 +390,7 @@ class ScoreTables:
         return self._event if self.file.lengths is None else item_event(self.oracle, self._event, self.lengths[index])
 
     def _read_lengths(self, items: int) -> np.ndarray:
-        limits = self.oracle._length_limits(self._event)
+        limits = self.oracle.length_limits(self._event)
         one = () if len(limits) == 1 else (len(limits),)
         if self.file.lengths is None:
             return np.full((items, *one), limits if one else limits[0], dtype=np.int64)
@@ -409,7 +409,7 @@ class ScoreTables:
         """Say so, once, where items seem to be padded and no field names their lengths."""
         named = {getattr(self.file, option) for option in ARRAYS}
         others = {key: other for key, other in self.arrays.items() if key not in named}
-        limits = self.oracle._length_limits(self._event)
+        limits = self.oracle.length_limits(self._event)
         lengths = [key for key, other in others.items() if is_called_lengths(key, other, self.lengths.shape, limits)]
         masks = [key for key, other in others.items() if is_called_mask(key, other, len(array))]
         values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))

@@ -56,7 +56,7 @@ class Case:
     @property
     def options(self) -> tuple[Any, ...]:
         """What its kernels take beside tensors."""
-        return tuple(self.oracle._kernel_options())
+        return tuple(self.oracle.kernel_options())
 
     def scores(self, batch: int) -> Tensor:
         """Standard normal float32 scores [batch, *event], always the same; of chains, unary scores and one matrix of transitions."""

@@ -320,10 +320,10 @@ def compiled(task: Task, scores: Tensor) -> Call | None:
     oracle = task.case.oracle
 
     def best(rows: Tensor) -> Any:
-        return oracle._argmax(oracle._cleaned(rows))
+        return oracle.reference_argmax(rows)
 
     def value(rows: Tensor) -> Any:
-        return oracle._twin_log_partition(oracle._potentials(rows))
+        return oracle.reference_log_partition(rows)
 
     def gradient(rows: Tensor) -> Any:
         return torch.func.grad(lambda given: value(given).sum())(rows)

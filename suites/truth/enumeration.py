@@ -135,7 +135,7 @@ def pulled_back(oracle: Oracle, scores: Tensor, gradient: Tensor, error: float) 
     """
     with torch.enable_grad():
         leaf = scores.clone().requires_grad_()
-        potentials = oracle._potentials(leaf)
+        potentials = oracle.natural_parameters(leaf)
         if potentials is leaf:
             return gradient, error
         (result,) = torch.autograd.grad(potentials, leaf, gradient)

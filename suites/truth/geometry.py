@@ -57,7 +57,7 @@ def fisher_information(oracle: MarginalOracle, scores: Tensor) -> Tensor:
         leaf = scores.detach().double().expand(size, *scores.shape).clone().requires_grad_()
         marginals = oracle.marginals(leaf)
         (jacobian,) = torch.autograd.grad(marginals, leaf, directions)
-        parameters = oracle._potentials(leaf)
+        parameters = oracle.natural_parameters(leaf)
         if parameters is not leaf:
             columns = jacobian.reshape(size, size).mT.reshape(leaf.shape)
             (jacobian,) = torch.autograd.grad(parameters, leaf, columns)

@@ -67,7 +67,7 @@ def _dealer(target: Target, slots: int) -> Callable[[int, int], tuple[Tensor, Te
     def deal(first: int, number: int) -> tuple[Tensor, Tensor]:
         index, count = torch.arange(first, first + number, device=target.scores.device), target.truth.count
         if structures is None or probabilities is None:
-            dealt = target.oracle._unrank(index, tuple(target.scores.shape)).double().unsqueeze(0)
+            dealt = target.oracle.unrank(index, tuple(target.scores.shape)).double().unsqueeze(0)
             weights = _probabilities(dealt[0], target)
         else:
             ranks = torch.stack([index // count**slot % count for slot in range(slots)])
@@ -81,11 +81,11 @@ def _dealer(target: Target, slots: int) -> Callable[[int, int], tuple[Tensor, Te
 def structures_and_probabilities(target: Target) -> tuple[Tensor, Tensor]:
     """Every structure and its probability: small wherever tuples of them are few enough to be dealt."""
     ranks = torch.arange(target.truth.count, device=target.scores.device)
-    structures = target.oracle._unrank(ranks, tuple(target.scores.shape)).double()
+    structures = target.oracle.unrank(ranks, tuple(target.scores.shape)).double()
     return structures, _probabilities(structures, target)
 
 
 def _probabilities(structures: Tensor, target: Target) -> Tensor:
     """Exact probabilities, with the log-partition of the enumeration."""
-    parameters = target.oracle._potentials(target.scores).double()
+    parameters = target.oracle.natural_parameters(target.scores).double()
     return (torch.where(structures > 0, parameters, 0).flatten(1).sum(-1) - target.truth.log_partition).exp()

@@ -76,11 +76,11 @@ class ScriptedOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle
     def _kernel(self, operation: str, rows: Tensor) -> AnyKernel | None:
         return self.real._kernel(operation, rows)  # type: ignore[no-any-return]
 
-    def _kernel_options(self) -> tuple[Any, ...]:
-        return self.real._kernel_options()  # type: ignore[no-any-return]
+    def kernel_options(self) -> tuple[Any, ...]:
+        return self.real.kernel_options()  # type: ignore[no-any-return]
 
-    def _potentials(self, scores: Tensor) -> Tensor:
-        return self.real._potentials(scores)  # type: ignore[no-any-return]
+    def natural_parameters(self, scores: Tensor) -> Tensor:
+        return self.real.natural_parameters(scores)  # type: ignore[no-any-return]
 
     def _argmax(self, rows: Tensor) -> Tensor:
         return self.real._argmax(rows)  # type: ignore[no-any-return]

@@ -49,7 +49,7 @@ class Space:
             raise ValueError(f"`exact_truth` got scores of shape {self.event}; expected one instance, [*event]")
         self.count = oracle.count(self.event)
         self.chunk = chunk or fitting_chunk(scores)
-        potentials = oracle._potentials(self.scores)
+        potentials = oracle.natural_parameters(self.scores)
         best = oracle.argmax(potentials if potentials is self.scores else self.scores).flatten()
         forbidden = (potentials == -math.inf).flatten()
         if bool((best * forbidden).any()) or not bool(oracle.free_parts(self.scores).any()):

@@ -51,7 +51,7 @@ def waits(call: Callable[[], Tensor]) -> str | None:
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 @pytest.mark.parametrize("ragged", [True, pytest.param(False, marks=pytest.mark.sweep)])
 def test_plain_torch_waits_only_where_it_says_so(case: OracleCase, ragged: bool) -> None:
-    limits = case.oracle._length_limits(case.event)
+    limits = case.oracle.length_limits(case.event)
     lengths = torch.empty((2, *[len(limits)] * (len(limits) > 1)), dtype=torch.int64, device=PRETENDED)
     found = {}
     for operation in operations_of(case.oracle):

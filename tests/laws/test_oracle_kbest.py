@@ -70,7 +70,7 @@ def test_a_batch_is_a_loop_of_single_calls(case: OracleCase) -> None:
 @cases
 def test_lengths_give_the_best_of_the_item_alone(case: OracleCase) -> None:
     scores = make_scores(case, 1.0)
-    length = (torch.tensor(case.oracle._length_limits(case.event)).squeeze(-1) - 1).clamp(min=1)
+    length = (torch.tensor(case.oracle.length_limits(case.event)).squeeze(-1) - 1).clamp(min=1)
     k = min(case.oracle.count(item_event(case, length)), 3)
     if k == 0:
         pytest.skip("the shorter item has no structure")

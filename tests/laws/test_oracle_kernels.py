@@ -70,7 +70,7 @@ def test_argmax(case: OracleCase, regime: float | str, dtype: torch.dtype) -> No
     feasible = case.oracle.feasible(scores)
     ((compiled, twin),) = both(lambda rows: (case.oracle.argmax(rows),), scores, "argmax")
     assert compiled.dtype == dtype
-    natural = case.oracle._potentials(scores.double())
+    natural = case.oracle.natural_parameters(scores.double())
     totals = [torch.where(z[feasible] != 0, natural[feasible], 0).flatten(1).sum(-1) for z in (compiled, twin)]
     torch.testing.assert_close(*totals, rtol=1e-12, atol=(1e-12 if dtype == torch.float64 else 1e-6) * greatest(scores))
 

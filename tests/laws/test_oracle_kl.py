@@ -65,7 +65,7 @@ def test_gradients(case: OracleCase) -> None:
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
 def test_lengths(case: OracleCase) -> None:
     scores, other = make_scores(case, 1.0), make_scores(case, 1.0, seed=1)
-    length = (torch.tensor(case.oracle._length_limits(case.event)).squeeze(-1) - 1).clamp(min=1)
+    length = (torch.tensor(case.oracle.length_limits(case.event)).squeeze(-1) - 1).clamp(min=1)
     found = case.oracle.kl(scores, other, lengths=length)
     alone = case.oracle.kl(cut_to_item(case, scores, length), cut_to_item(case, other, length))
     torch.testing.assert_close(found, alone, rtol=1e-11, atol=1e-12)

@@ -224,7 +224,7 @@ def test_padded_scores_hold_one_completion(case: OracleCase) -> None:
 @cases
 def test_the_whole_length_and_one_length_for_all(case: OracleCase) -> None:
     scores = padded_scores(case, 1.0, junk=0.5)
-    longest = torch.tensor(case.oracle._length_limits(case.event)).squeeze()
+    longest = torch.tensor(case.oracle.length_limits(case.event)).squeeze()
     full = longest.expand(len(scores), *longest.shape)
     torch.testing.assert_close(case.oracle.marginals(scores, lengths=full), case.oracle.marginals(scores))
     two = torch.full_like(longest, 2)

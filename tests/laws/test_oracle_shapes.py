@@ -17,7 +17,7 @@ lengths = pytest.mark.parametrize("lengths", ["none", "one", "each"])
 
 def lengths_of(case: OracleCase, batch: tuple[int, ...], kind: str) -> dict[str, Tensor]:
     """No lengths, those of the event for all items together, or lengths of their own."""
-    limits = case.oracle._length_limits(case.event)
+    limits = case.oracle.length_limits(case.event)
     whole = torch.tensor(limits if len(limits) > 1 else limits[0])
     if kind == "none":
         return {}

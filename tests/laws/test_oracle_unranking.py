@@ -60,7 +60,7 @@ def test_is_a_bijection(oracle: Any, event: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("case", COMPILED, ids=str)
 def test_a_kernel_is_what_runs(case: OracleCase) -> None:
-    kernel = kernels.find_unranking(case.oracle.kernel, torch.arange(1), case.event, case.oracle._kernel_options())
+    kernel = kernels.find_unranking(case.oracle.kernel, torch.arange(1), case.event, case.oracle.kernel_options())
     assert kernel is not None
     with kernels.disabled():
         assert kernels.find_unranking(case.oracle.kernel, torch.arange(1), case.event, ()) is None

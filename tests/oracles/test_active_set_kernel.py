@@ -58,7 +58,7 @@ def compiled(oracle: Any, scores: Tensor, lengths: Tensor | None = None) -> Spar
     """The projection of scores [b, *event] by the kernel; what is ignored is NaN to it."""
     event = tuple(scores.shape[1:])
     rows = torch.where(oracle.read_mask(event), scores.detach().double(), math.nan)
-    kernel = kernels.find(oracle.kernel, "project", rows, oracle._kernel_options())
+    kernel = kernels.find(oracle.kernel, "project", rows, oracle.kernel_options())
     assert kernel is not None
     if lengths is None:
         projection = solve_compiled(kernel, rows)

@@ -49,7 +49,7 @@ def test_the_policy_is_simulated_step_by_step(mask: float, compiled: bool) -> No
     """The same uniforms, one walk at a time in plain Python."""
     rows = random_scores(6, 2.0, (12,), mask, seed=3)
     uniforms = torch.rand(12, 30, 11, dtype=torch.float64)
-    policy = LOCAL._potentials(rows)
+    policy = LOCAL.natural_parameters(rows)
     drawn = LOCAL._draw(policy, uniforms) if compiled else LOCAL._twin_draw(policy, uniforms)
     feasible = LOCAL.feasible(rows)
     assert 3 < feasible.sum() <= 12
@@ -149,10 +149,10 @@ def test_steps_of_half_precision_and_of_expanded_rows(oracle: ShiftReduce) -> No
 def test_expanded_rows_of_a_policy_have_gradients_of_their_own() -> None:
     scores = torch.randn(1, 5, 5, 2, dtype=torch.float64).expand(3, 5, 5, 2).detach().requires_grad_()
     rates = torch.randn(3, 5, 5, 2, dtype=torch.float64)
-    found = torch.autograd.grad((LOCAL._potentials(scores) * rates).sum(), scores)[0]
+    found = torch.autograd.grad((LOCAL.natural_parameters(scores) * rates).sum(), scores)[0]
     copies = scores.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
-    torch.testing.assert_close(found, torch.autograd.grad((LOCAL._potentials(copies) * rates).sum(), copies)[0])
-    assert LOCAL._potentials(scores).stride(0) == 0
+    torch.testing.assert_close(found, torch.autograd.grad((LOCAL.natural_parameters(copies) * rates).sum(), copies)[0])
+    assert LOCAL.natural_parameters(scores).stride(0) == 0
 
 
 def test_third_derivatives_of_a_policy_next_to_forbidden_parts() -> None:
@@ -177,6 +177,8 @@ def test_compiled_policies_are_their_twins(leaves: int, mask: float, dtype: torc
     for scale in (0.1, 1.0, 50.0, 1000.0):
         scores = random_scores(leaves, scale, (20,), mask).to(dtype)
         with kernels.disabled():
-            expected = LOCAL._potentials(scores)
+            expected = LOCAL.natural_parameters(scores)
         double = dtype == torch.float64
-        torch.testing.assert_close(LOCAL._potentials(scores), expected, rtol=1e-13 if double else 1e-4, atol=1e-300 if double else 1e-30)
+        torch.testing.assert_close(
+            LOCAL.natural_parameters(scores), expected, rtol=1e-13 if double else 1e-4, atol=1e-300 if double else 1e-30
+        )

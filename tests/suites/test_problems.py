@@ -135,7 +135,7 @@ def listed(oracle: Any, event: tuple[int, ...]) -> Tensor:
 
 def gibbs(problem: Problem, scores: Tensor) -> Tensor:
     """Probabilities by brute force over all structures."""
-    return (all_structures(problem, scores).flatten(1) @ problem.oracle._potentials(scores).flatten()).softmax(0)
+    return (all_structures(problem, scores).flatten(1) @ problem.oracle.natural_parameters(scores).flatten()).softmax(0)
 
 
 def entropy(problem: Problem, scores: Tensor) -> float:

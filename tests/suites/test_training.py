@@ -216,7 +216,7 @@ class Watching(StraightThrough):
     def surrogate(self, loss, oracle, scores, *, generator):
         point = oracle.argmax(scores).requires_grad_()
         (slope,) = torch.autograd.grad(loss(point).sum(), point)
-        WATCHED.append((slope[..., -1] != 0, oracle._within(torch.ones_like(scores, dtype=torch.bool), scores)[..., -1]))
+        WATCHED.append((slope[..., -1] != 0, oracle.parts_within(torch.ones_like(scores, dtype=torch.bool), scores)[..., -1]))
         return super().surrogate(loss, oracle, scores, generator=generator)
 
 

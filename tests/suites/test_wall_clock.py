@@ -114,7 +114,7 @@ def test_the_share_of_a_planted_oracle():
             return grads[0] * 2
 
     class SlowSubset(Subset):
-        def _potentials(self, rows):
+        def natural_parameters(self, rows):
             return Slow.apply(rows)
 
     class Loud(Sleeping):

@@ -54,7 +54,7 @@ def _range(oracle: Oracle, count: Tensor, parameters: Tensor) -> tuple[int, int]
     extremes = []
     for sign in (-1, 1):
         rows = torch.where(allowed, sign * count, -math.inf).to(parameters.dtype).unsqueeze(0)
-        extremes.append(int((oracle._best(rows)[0] * count).sum()))
+        extremes.append(int((oracle.argmax_of(rows)[0] * count).sum()))
     return extremes[0], extremes[1]
 
 

@@ -99,7 +99,7 @@ def _simplest(form: LossForm | None, oracle: Any, theta: Tensor) -> Count | Loss
 
 def _parameters(oracle: Any, theta: Tensor) -> Tensor:
     """Natural parameters with 0 at ignored entries."""
-    return zero_ignored(oracle._potentials(theta), oracle.read_mask(tuple(theta.shape), theta.device))
+    return zero_ignored(oracle.natural_parameters(theta), oracle.read_mask(tuple(theta.shape), theta.device))
 
 
 def _expected(simple: Count | LossForm, law: Law, parameters: Tensor) -> tuple[str, Expected]:
@@ -126,7 +126,7 @@ def _truth(found: tuple[str, Expected], law: Law, oracle: MarginalOracle, theta:
         value=expected.value,
         loss_variance=expected.variance,
         log_partition=law.log_partition,
-        entropy=entropy_of(law, parameters, oracle._best(parameters.unsqueeze(0))[0].to(parameters)),
+        entropy=entropy_of(law, parameters, oracle.argmax_of(parameters.unsqueeze(0))[0]),
         marginals=law.marginals.reshape(event),
         count=count,
         support=_support(oracle, parameters, count),

@@ -65,7 +65,7 @@ class Input:
         lengths = None
         if ragged and method_of(operation) in with_lengths(type(oracle)):
             lengths = (
-                torch.stack([torch.randint(1, limit + 1, (rows,)) for limit in oracle._length_limits(event)], -1).squeeze(-1).to(device)
+                torch.stack([torch.randint(1, limit + 1, (rows,)) for limit in oracle.length_limits(event)], -1).squeeze(-1).to(device)
             )
         return cls(case, operation, torch.randn(rows, *event, device=device), lengths)
 

@@ -90,7 +90,7 @@ def _sampled_often(oracle: Any, scores: Tensor, number: int) -> None:
         rows = torch.empty(len(scores), *shape, dtype=scores.dtype, device="meta")
         uniforms = torch.empty(len(scores), samples, oracle._noise_size(shape), dtype=torch.float64, device="meta")
         if sample:
-            sample(rows, uniforms, rows.new_empty(len(scores), samples, *shape), *oracle._kernel_options())
+            sample(rows, uniforms, rows.new_empty(len(scores), samples, *shape), *oracle.kernel_options())
 
 
 def _popped(oracle: Any, scores: Tensor, number: int) -> None:
@@ -106,7 +106,7 @@ def _popped(oracle: Any, scores: Tensor, number: int) -> None:
 
 def _cut_short(oracle: Any, scores: Tensor, _: int) -> None:
     """With lengths, which projections are told of."""
-    limits = torch.tensor(oracle._length_limits(oracle._event(scores)))
+    limits = torch.tensor(oracle.length_limits(oracle._event(scores)))
     lengths = limits.squeeze(-1).expand(len(scores), *limits.shape[: len(limits) > 1])
     oracle.argmax(scores, lengths=lengths)
     _ = oracle.project(scores, lengths=lengths).mean

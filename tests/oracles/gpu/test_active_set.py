@@ -383,7 +383,7 @@ STRUCTURES: tuple[tuple[Any, tuple[int, ...], Any], ...] = (
 @pytest.mark.parametrize(("oracle", "event", "length"), STRUCTURES, ids=str)
 def test_structures_give_the_means_of_the_twins(oracle: Any, event: tuple[int, ...], length: Any, gpu_kernels: torch.device) -> None:
     scores = noise(2, *event).to(gpu_kernels)
-    if find(oracle.kernel, "project", scores, oracle._kernel_options()) is None:
+    if find(oracle.kernel, "project", scores, oracle.kernel_options()) is None:
         pytest.skip("no MAP as a function of one problem")
     whole, part, lengths = scores[:1], scores[1:], torch.tensor(length).unsqueeze(0).to(gpu_kernels)
     found, short = oracle.project(whole), oracle.project(part, lengths=lengths)

@@ -44,7 +44,7 @@ def test_equals_the_twin(name: str, event: tuple[int, ...], gpu_kernels: torch.d
     assert total <= 2**62
     ranks = torch.arange(total) if total < 300 else torch.cat([torch.arange(3), torch.randint(total, (10,)), torch.tensor([total - 1])])
     ranks = ranks.to(gpu_kernels)
-    kernel = kernels.find_unranking(oracle.kernel, ranks, event, oracle._kernel_options())
+    kernel = kernels.find_unranking(oracle.kernel, ranks, event, oracle.kernel_options())
     assert isinstance(kernel, kernels.gpu.DeviceKernel)
     structures = torch.full((len(ranks), *event), 7, dtype=torch.uint8, device=gpu_kernels)
     kernel(ranks, structures)
