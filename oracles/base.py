@@ -170,8 +170,8 @@ class Oracle(Configured, abc.ABC):
 
     @final
     def argmax_of(self, parameters: Tensor) -> Tensor:
-        """The best structure ``[b, *event]`` of natural parameters η ``[b, *event]``, which `argmax` makes of scores first."""
-        return self._best(parameters)
+        """The best structure ``[b, *event]`` of natural parameters η of that shape, in their dtype; `argmax` makes them of scores."""
+        return self._best(parameters).to(parameters.dtype)
 
     @final
     def reference_argmax(self, rows: Tensor) -> Tensor:
