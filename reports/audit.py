@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..suites.audit import Audit, Check, Comparison
+    from ..suites.audit import Audit, Check, FlatComparison
 
 HEADLINES = {
     "right": ("RIGHT", "bold green", "no law is violated"),
@@ -98,7 +98,7 @@ def _comparisons(found: Audit) -> Table:
     return table
 
 
-def _numbers(row: Comparison) -> tuple[str, ...]:
+def _numbers(row: FlatComparison) -> tuple[str, ...]:
     zero = "–" if row.zero_rate is None else f"{row.zero_rate:.0%}"
     ratios = (_ratio(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
     second = "–" if row.per_second is None else f"{row.per_second:.1g}"

@@ -22,7 +22,7 @@ import torch
 from ..estimators import ConstantBaseline, Estimator, Simple, StraightThroughMarginals
 from ..oracles import Subset
 from .base import Instance, Problem
-from .markdown import Cell, table
+from .markdown import Entry, table
 from .measures.bias import measure
 from .problems import default_data, load, stages_of
 from .problems.losses import StructureLoss
@@ -51,7 +51,7 @@ SETS: tuple[tuple[str, str], ...] = (
 BUILT_IN: tuple[tuple[str, str], ...] = (("subset_regimes", "squared_distance"), ("alignment_regimes", "f1"))
 """Where there is no folder of real ones."""
 
-Row = dict[str, Cell]
+Row = dict[str, Entry]
 Metrics = dict[str, Interval]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-Cell = str | int | float | None
+Entry = str | int | float | None
 
 
-def table(rows: Sequence[Mapping[str, Cell]], *, digits: int = 2) -> str:
+def table(rows: Sequence[Mapping[str, Entry]], *, digits: int = 2) -> str:
     """A Markdown table of records that share their keys; numbers with so many digits after the point, None as a dash.
 
     Example:
@@ -22,7 +22,7 @@ def table(rows: Sequence[Mapping[str, Cell]], *, digits: int = 2) -> str:
     return "\n".join([header, rule, *body])
 
 
-def _text(value: Cell, digits: int) -> str:
+def _text(value: Entry, digits: int) -> str:
     if value is None:
         return "–"
     return f"{value:.{digits}f}" if isinstance(value, float) else str(value)

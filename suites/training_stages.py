@@ -25,7 +25,7 @@ from ..estimators import ConstantBaseline, StraightThrough, StructuredAttention
 from ..oracles import LinearChain
 from ..oracles.base import MarginalOracle
 from .base import Instance, Problem
-from .markdown import Cell, table
+from .markdown import Entry, table
 from .measures.bias import measure
 from .problems import default_data, load, stages_of
 from .statistics.seeds import seed_sequence
@@ -46,7 +46,7 @@ PEAKED: dict[str, int] = {
 }
 """Sets of the first table, with their numbers of items."""
 
-Row = dict[str, Cell]
+Row = dict[str, Entry]
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from .corral import (
     SLOTS,
     STEPS,
     SWAPS,
+    ActiveSetWorkspace,
     Array,
-    Workspace,
     affine_optimum,
     append,
     copied,
@@ -74,7 +74,7 @@ def nothing_found() -> Found:
 
 
 @compiled
-def start(space: Workspace, row: Array) -> None:
+def start(space: ActiveSetWorkspace, row: Array) -> None:
     """Take up the scores [d] of an item: the first residual."""
     for place in range(space.counters[SLOTS]):
         space.slot[space.part[place]] = -1
@@ -85,8 +85,8 @@ def start(space: Workspace, row: Array) -> None:
 
 
 @compiled
-def advance(space: Workspace, inside: Array, count: int) -> bool:
-    """Take in the MAP along the residual, its ``count`` parts in `Workspace.parts`; False when the item is done.
+def advance(space: ActiveSetWorkspace, inside: Array, count: int) -> bool:
+    """Take in the MAP along the residual, its ``count`` parts in `ActiveSetWorkspace.parts`; False when the item is done.
 
     ``inside`` [d] says which parts count; where it is empty, all do.
     """
@@ -119,7 +119,7 @@ def advance(space: Workspace, inside: Array, count: int) -> bool:
 
 
 @compiled
-def _to_slots(space: Workspace, inside: Array, count: int) -> int:
+def _to_slots(space: ActiveSetWorkspace, inside: Array, count: int) -> int:
     """Replace the parts of the new atom that count by their slots; how many there are, or -1 where one is forbidden."""
     parts, slot, kept = space.parts, space.slot, 0
     for i in range(count):
@@ -142,7 +142,7 @@ def _to_slots(space: Workspace, inside: Array, count: int) -> int:
 
 
 @inner
-def _first(space: Workspace, count: int) -> bool:
+def _first(space: ActiveSetWorkspace, count: int) -> bool:
     """The best structure alone. An item without a structure gets one that uses a forbidden part, or no part at all."""
     if count <= 0:
         space.values[GAP] = np.inf
@@ -158,7 +158,7 @@ def _first(space: Workspace, count: int) -> bool:
 
 
 @uncounted
-def _gap(space: Workspace, count: int) -> tuple[float, float]:
+def _gap(space: ActiveSetWorkspace, count: int) -> tuple[float, float]:
     """``⟨r, a − μ⟩`` for the new atom, and how large it may be by rounding alone."""
     gap, size, mean, marked = 0.0, 0.0, space.mean, space.marked
     for i in range(count):
@@ -175,7 +175,7 @@ def _gap(space: Workspace, count: int) -> tuple[float, float]:
 
 
 @uncounted
-def _make_way(space: Workspace) -> bool:
+def _make_way(space: ActiveSetWorkspace) -> bool:
     """Take out the atom that the new one, ``a = Σ λ_s a_s`` with ``Σ λ = 1``, can stand for at the same mean; False where there is none.
 
     Only ill-conditioned atoms get here: such an ``a`` can have no gap but by rounding that large ``λ`` magnify.
@@ -200,7 +200,7 @@ def _make_way(space: Workspace) -> bool:
 
 
 @compiled
-def _descend(space: Workspace) -> bool:
+def _descend(space: ActiveSetWorkspace) -> bool:
     """Move the weights to the optimum of a face; atoms whose weight reaches 0 on the way leave. False where rounding blocks the way."""
     weights, target = space.weights, space.target
     newest = weights[space.counters[ATOMS] - 1] == 0.0
@@ -225,7 +225,7 @@ def _descend(space: Workspace) -> bool:
 
 
 @uncounted
-def _set_residual(space: Workspace) -> None:
+def _set_residual(space: ActiveSetWorkspace) -> None:
     """The mean of the atoms, and the residual where some atom has been."""
     mean, slots = space.mean, space.counters[SLOTS]
     for place in range(slots):
@@ -241,7 +241,7 @@ def _set_residual(space: Workspace) -> None:
 
 
 @inner
-def record(space: Workspace, found: Found, mean: Array, gap: Array, support: Array, item: int) -> Found:
+def record(space: ActiveSetWorkspace, found: Found, mean: Array, gap: Array, support: Array, item: int) -> Found:
     """Write down the mean [d], gap and number of atoms of an item, and put its atoms behind those of the items before."""
     count = space.counters[ATOMS]
     gap[item], support[item] = space.values[GAP], count

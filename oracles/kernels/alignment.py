@@ -218,7 +218,7 @@ def _backward_tangents(grid, chances, lines, tangents, product):
         p2, p1, p0, r2, r1, r0 = p1, p0, p2, r1, r0, r2
 
 
-class Workspace(NamedTuple):
+class AlignmentWorkspace(NamedTuple):
     """What the passes over one row need: skewed arrays, and lines."""
 
     grid: Grid
@@ -229,10 +229,10 @@ class Workspace(NamedTuple):
 
 
 @inner
-def _workspace(n: int, m: int) -> Workspace:
+def _workspace(n: int, m: int) -> AlignmentWorkspace:
     grid = _grid(n, m)
     chances = Chances(np.zeros(grid.size), np.zeros(grid.size), np.zeros(grid.size))
-    return Workspace(grid, np.full(grid.size, -math.inf), np.zeros(grid.size), chances, _lines(n))
+    return AlignmentWorkspace(grid, np.full(grid.size, -math.inf), np.zeros(grid.size), chances, _lines(n))
 
 
 @compiled

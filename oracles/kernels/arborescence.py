@@ -22,7 +22,7 @@ Array = NDArray[Any]
 UNSEEN, ON_PATH, DONE = 0, 1, 2
 
 
-class Workspace(NamedTuple):
+class ArborescenceWorkspace(NamedTuple):
     """What one item of n words needs: components 1..n are words, n + 1..2n − 1 are contracted, 0 is the root."""
 
     arcs: Array  # [2n, n + 1] by component and the position of the head: what the arc gains over the component's own arc inside others
@@ -36,17 +36,17 @@ class Workspace(NamedTuple):
 
 
 @inner
-def workspace(size: int) -> Workspace:
+def workspace(size: int) -> ArborescenceWorkspace:
     """Arrays for one item of event [size, size]."""
     most = 2 * (size - 1)
     integers = np.zeros((5, most), np.int64)
-    return Workspace(
+    return ArborescenceWorkspace(
         np.empty((most, size)), integers[0], np.empty(most), integers[1], np.empty(size, np.int64), integers[2], integers[3], integers[4]
     )
 
 
 @uncounted
-def _start(row: Array, space: Workspace) -> None:
+def _start(row: Array, space: ArborescenceWorkspace) -> None:
     """One component per word, none seen."""
     size = row.shape[0]
     arcs = space.arcs
@@ -61,7 +61,7 @@ def _start(row: Array, space: Workspace) -> None:
 
 
 @uncounted
-def _choose(space: Workspace, component: int, single_root: bool) -> bool:
+def _choose(space: ArborescenceWorkspace, component: int, single_root: bool) -> bool:
     """The component's best head; False where it has none."""
     arcs = space.arcs[component]
     best, head = -np.inf, 0
@@ -76,7 +76,7 @@ def _choose(space: Workspace, component: int, single_root: bool) -> bool:
 
 
 @uncounted
-def _contract(space: Workspace, first: int, last: int, into: int) -> None:
+def _contract(space: ArborescenceWorkspace, first: int, last: int, into: int) -> None:
     """Join the components of a stretch of the path."""
     arcs, value, size = space.arcs, space.value, space.arcs.shape[1]
     member, following = space.path[first], 0
@@ -100,7 +100,7 @@ def _contract(space: Workspace, first: int, last: int, into: int) -> None:
 
 
 @inner
-def _grow(space: Workspace, start: int, used: int, single_root: bool) -> tuple[int, int]:
+def _grow(space: ArborescenceWorkspace, start: int, used: int, single_root: bool) -> tuple[int, int]:
     """Follow best heads from a component until they lead to what is done, contracting cycles.
 
     Gives the next free component, and how many arcs leave the root: 0 or 1, or -1 where a component has no head.
@@ -134,7 +134,7 @@ def _grow(space: Workspace, start: int, used: int, single_root: bool) -> tuple[i
 
 
 @uncounted
-def _open(space: Workspace, component: int) -> None:
+def _open(space: ArborescenceWorkspace, component: int) -> None:
     """Give the arc of a contracted component to the member that gains most from it; the others keep theirs."""
     arcs, value, head = space.arcs, space.value, space.head[component]
     member = space.child[component]
@@ -149,7 +149,7 @@ def _open(space: Workspace, component: int) -> None:
 
 
 @inner
-def best_parts(row: Array, single_root: bool, space: Workspace, parts: Array) -> int:
+def best_parts(row: Array, single_root: bool, space: ArborescenceWorkspace, parts: Array) -> int:
     """Write the parts of the best tree of a row [n + 1, n + 1], numbered in the flat event, into int32 ``parts``; gives n.
 
     Where no tree is feasible, each word hangs on the one before it.

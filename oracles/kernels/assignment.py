@@ -29,7 +29,7 @@ def operations(event: tuple[int, ...]) -> int:
     return int(n << n) // 8 + n * n * n if n <= 16 else n * n * n
 
 
-class Workspace(NamedTuple):
+class AssignmentWorkspace(NamedTuple):
     """Room for one row: of the matching, and for sums over permutations of a matrix that is extended to at least 4 rows."""
 
     costs: np.ndarray  # [n, n]
@@ -76,7 +76,7 @@ def _workspace(n):
     for i in range(m):
         weights[0, i, i] = weights[1, m - 1 - i, i] = 1.0
     high, low = coefficients(m)
-    return Workspace(
+    return AssignmentWorkspace(
         costs, floats, integers, weights, np.empty((m, m)), count_bits(m), np.empty((2, 1 << m)),
         high, low, np.zeros_like(high), np.zeros_like(low),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from .compilation import compiled, uncounted
 from .lanes import WIDTH
 from .span_charts import (
     Array,
-    Workspace,
+    ChartWorkspace,
     evaluate,
     find_best,
     gather,
@@ -77,7 +77,7 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array) ->
 
 
 @uncounted
-def _draw(space: Workspace, uniforms: Array, structure: Array) -> None:
+def _draw(space: ChartWorkspace, uniforms: Array, structure: Array) -> None:
     """One tree: every span is cut by the uniform of its place in preorder, in which a span of w + 1 tokens takes w places."""
     n, spans, waiting = structure.shape[0], space.spans, 0
     for i in range(n):
@@ -101,7 +101,7 @@ def _draw(space: Workspace, uniforms: Array, structure: Array) -> None:
 
 
 @uncounted
-def _draw_cut(space: Workspace, uniform: float, i: int, j: int) -> int:
+def _draw_cut(space: ChartWorkspace, uniform: float, i: int, j: int) -> int:
     """The last token of the left part, by the inverse of its distribution function; from the nearer end, as most cuts are at the ends."""
     chart, step, total = space.inside, stride(len(space.spans)), space.sums[space.starts[j - i] + i]
     first, end, move, wanted = i, j, 1, uniform * total
@@ -120,7 +120,7 @@ def _draw_cut(space: Workspace, uniform: float, i: int, j: int) -> int:
 
 
 @compiled
-def best_parts(row: Array, space: Workspace, parts: Array) -> int:
+def best_parts(row: Array, space: ChartWorkspace, parts: Array) -> int:
     """Write the flat indices of the 2n − 1 spans of the best tree of scores [n, n], and give their number.
 
     No back-pointers are kept: the way down looks again for the lowest cut of the greatest sum. The scores of single tokens, which are in

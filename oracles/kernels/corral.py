@@ -18,16 +18,16 @@ from .compilation import compiled, inner, reordered, uncounted
 Array = NDArray[Any]
 
 ATOMS, SLOTS, STEPS, SWAPS = 0, 1, 2, 3
-"""Places in `Workspace.counters`: active atoms; parts met; calls of the MAP; dependent atoms that took the place of another."""
+"""Places in `ActiveSetWorkspace.counters`: active atoms; parts met; calls of the MAP; dependent atoms that took the place of another."""
 
 GAP, REFERENCE, FREED = 0, 1, 2
-"""Places in `Workspace.values`: the certified gap; the score of the first atom, from which correlations are counted; a weight set free."""
+"""Places in `ActiveSetWorkspace.values`: certified gap; score of the first atom, from which correlations are counted; a weight set free."""
 
 DEPENDENT = 1e-11
 """A squared pivot below this much of the diagonal belongs to an atom in the affine hull of the others."""
 
 
-class Workspace(NamedTuple):
+class ActiveSetWorkspace(NamedTuple):
     """Arrays for one item at a time: of length d by part or by slot, of length ``capacity`` by atom."""
 
     residual: Array  # [d] θ − μ, what the MAP is called on; -inf at forbidden parts
@@ -49,13 +49,13 @@ class Workspace(NamedTuple):
 
 
 @compiled
-def workspace(size: int, most: int) -> Workspace:
+def workspace(size: int, most: int) -> ActiveSetWorkspace:
     """Room for items of ``size`` parts whose structures have at most ``most`` of them."""
     capacity = 16
     slot = np.empty(size, np.int32)
     for part in range(size):
         slot[part] = -1
-    return Workspace(
+    return ActiveSetWorkspace(
         np.empty(size), np.empty(most, np.int32), slot, np.empty(size, np.int32), np.empty(size), np.empty(size), np.zeros(size),
         np.empty((capacity, most), np.uint32), np.empty(capacity, np.int32), np.empty(capacity), np.empty(capacity), np.empty(capacity),
         np.empty((capacity, 2)), np.empty((capacity, capacity)), np.zeros(4, np.int64), np.zeros(3),
@@ -71,7 +71,7 @@ def copied(array: Array, target: Array) -> Array:
 
 
 @compiled
-def with_room(space: Workspace) -> Workspace:
+def with_room(space: ActiveSetWorkspace) -> ActiveSetWorkspace:
     """The workspace, with room for one more atom."""
     capacity = len(space.weights)
     if space.counters[ATOMS] < capacity:
@@ -82,7 +82,7 @@ def with_room(space: Workspace) -> Workspace:
         copied(space.atoms[s], atoms[s])
         copied(space.factor[s], factor[s])
         copied(space.solved[s], solved[s])
-    return Workspace(
+    return ActiveSetWorkspace(
         space.residual, space.parts, space.slot, space.part, space.scores, space.mean, space.marked,
         atoms, copied(space.sizes, np.empty(double, np.int32)), copied(space.weights, np.empty(double)),
         np.empty(double), np.empty(double), solved, factor, space.counters, space.values,
@@ -90,7 +90,7 @@ def with_room(space: Workspace) -> Workspace:
 
 
 @reordered
-def append(space: Workspace, pattern: Array, count: int, correlation: float) -> bool:
+def append(space: ActiveSetWorkspace, pattern: Array, count: int, correlation: float) -> bool:
     """Put the atom of these slots last, with weight 0; False where it adds no dimension."""
     last, column, factor, solved = space.counters[ATOMS], space.column, space.factor, space.solved
     _overlap(space, pattern, count)
@@ -114,8 +114,8 @@ def append(space: Workspace, pattern: Array, count: int, correlation: float) -> 
 
 
 @uncounted
-def _overlap(space: Workspace, pattern: Array, count: int) -> None:
-    """Write the new atom down behind the others, and into `Workspace.column` how many parts it has in common with each, plus 1."""
+def _overlap(space: ActiveSetWorkspace, pattern: Array, count: int) -> None:
+    """Write the new atom down behind the others, and into `ActiveSetWorkspace.column` how many parts it has in common with each, plus 1."""
     atoms, sizes, marked, column, last = space.atoms, space.sizes, space.marked, space.column, space.counters[ATOMS]
     for i in range(count):
         marked[pattern[i]] = 1.0
@@ -130,7 +130,7 @@ def _overlap(space: Workspace, pattern: Array, count: int) -> None:
 
 
 @uncounted
-def affine_optimum(space: Workspace, total: float) -> None:
+def affine_optimum(space: ActiveSetWorkspace, total: float) -> None:
     """``R w = R⁻ᵀ(c − λ1)`` with λ such that the weights sum to ``total``."""
     count, solved, factor, target = space.counters[ATOMS], space.solved, space.factor, space.target
     top, bottom = -total, 0.0
@@ -153,7 +153,7 @@ def product(values: Array, others: Array) -> float:
 
 
 @uncounted
-def drop(space: Workspace, leaving: int) -> None:
+def drop(space: ActiveSetWorkspace, leaving: int) -> None:
     """Take an atom out, and its column out of R, by Givens rotations of neighbouring rows."""
     count, factor, solved, carried = space.counters[ATOMS], space.factor, space.solved, space.column
     for s in range(leaving):
@@ -227,7 +227,7 @@ def move(bounds: Array, direction: Array, moved: Array, parts: Array, sizes: Arr
 
 
 @uncounted
-def _correlate(space: Workspace, direction: Array, from_parts: bool) -> None:
+def _correlate(space: ActiveSetWorkspace, direction: Array, from_parts: bool) -> None:
     """R⁻ᵀ of the correlations of the atoms with a direction, or of the correlations that it holds."""
     count, column, factor = space.counters[ATOMS], space.column, space.factor
     for s in range(count):

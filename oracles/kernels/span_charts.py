@@ -36,7 +36,7 @@ RATE, DEVIATION = 1.2, 1.1
 """By how much the log-weight of all trees grows with each token: about ``mean + RATE + DEVIATION · deviation`` of Gaussian scores."""
 
 
-class Workspace(NamedTuple):
+class ChartWorkspace(NamedTuple):
     """Room for one row of n tokens. Numbers by width are padded to whole vectors; charts have `WIDTH` zeros before and after each row."""
 
     starts: Array  # [n + 1] where the spans of w + 1 tokens begin among the numbers by width
@@ -61,7 +61,7 @@ def stride(n: int) -> int:
 
 
 @compiled
-def workspace(n: int, charts: int) -> Workspace:
+def workspace(n: int, charts: int) -> ChartWorkspace:
     """Room for rows of n tokens and so many charts: 1 for what goes up alone, 2 with what comes down, 4 with derivatives."""
     starts = np.zeros(n + 1, np.int64)
     for w in range(1, n):
@@ -72,7 +72,7 @@ def workspace(n: int, charts: int) -> Workspace:
     tables[0, WIDTH : WIDTH + n] = 1.0
     best = np.full(size, -np.inf)
     best[WIDTH : WIDTH + n] = 0.0
-    return Workspace(
+    return ChartWorkspace(
         starts, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4],
         tables[0], tables[1 % charts], tables[2 % charts], tables[3 % charts], best, np.empty((n, 3), np.int64), np.empty(5 * WIDTH),
     )  # fmt: skip
@@ -100,7 +100,7 @@ def scatter(by_width: Array, starts: Array, leaf: float, matrix: Array) -> None:
 
 
 @inner
-def _guess(space: Workspace) -> tuple[float, float, float]:
+def _guess(space: ChartWorkspace) -> tuple[float, float, float]:
     """A shift from the mean and deviation of the scores that are not forbidden, and the least and the greatest of those."""
     forbidden, zero, one, lanes = spread(-np.inf), spread(0.0), spread(1.0), space.lanes
     low, high, total, squares, count = spread(np.inf), forbidden, zero, zero, zero
@@ -125,7 +125,7 @@ def _guess(space: Workspace) -> tuple[float, float, float]:
 
 
 @uncounted
-def _go_up(space: Workspace) -> bool:
+def _go_up(space: ChartWorkspace) -> bool:
     """Fill the chart `inside` from the weights; gives whether it is certain."""
     n, chart, step, lanes = len(space.spans), space.inside, stride(len(space.spans)), space.lanes
     zero, one = spread(0.0), spread(1.0)
@@ -155,7 +155,7 @@ def _go_up(space: Workspace) -> bool:
 
 
 @uncounted
-def _zeros_are_exact(space: Workspace) -> bool:
+def _zeros_are_exact(space: ChartWorkspace) -> bool:
     """Whether every span of weight 0 is forbidden, or has in every cut a part of weight 0."""
     n, chart, step, exact = len(space.spans), space.inside, stride(len(space.spans)), True
     for w in range(1, n):
@@ -167,7 +167,7 @@ def _zeros_are_exact(space: Workspace) -> bool:
 
 
 @uncounted
-def find_best(space: Workspace) -> float:
+def find_best(space: ChartWorkspace) -> float:
     """Fill the chart `best`; gives the score of the best tree, without its single tokens."""
     n, chart, step, nothing = len(space.spans), space.best, stride(len(space.spans)), spread(-np.inf)
     for w in range(1, n):
@@ -181,7 +181,7 @@ def find_best(space: Workspace) -> float:
 
 
 @inner
-def evaluate(space: Workspace, leaves: float) -> tuple[float, bool]:
+def evaluate(space: ChartWorkspace, leaves: float) -> tuple[float, bool]:
     """The log-partition of the gathered scores, and whether it is certain; fills the chart `inside`."""
     n = len(space.spans)
     if leaves == -np.inf:
@@ -200,7 +200,7 @@ def evaluate(space: Workspace, leaves: float) -> tuple[float, bool]:
 
 
 @uncounted
-def go_down(space: Workspace) -> None:
+def go_down(space: ChartWorkspace) -> None:
     """Marginals by width, from the widest span down, and the chart `around`."""
     n, inside, around, step, zero = len(space.spans), space.inside, space.around, stride(len(space.spans)), spread(0.0)
     space.results[space.starts[n - 1]] = 1.0
@@ -225,7 +225,7 @@ def go_down(space: Workspace) -> None:
 
 
 @inner
-def scale_rates(space: Workspace) -> float:
+def scale_rates(space: ChartWorkspace) -> float:
     """Divide the direction by its greatest entry, which is given; 0 for forbidden spans, and for the sentence, which is in every tree."""
     zero, top = spread(0.0), spread(0.0)
     for t in range(0, space.rates.size, WIDTH):
@@ -241,7 +241,7 @@ def scale_rates(space: Workspace) -> float:
 
 
 @uncounted
-def go_up_rates(space: Workspace) -> None:
+def go_up_rates(space: ChartWorkspace) -> None:
     """Derivatives of `_go_up`: the chart `inside_rate`."""
     n, inside, rates, step, zero = len(space.spans), space.inside, space.inside_rate, stride(len(space.spans)), spread(0.0)
     for w in range(1, n):
@@ -257,7 +257,7 @@ def go_up_rates(space: Workspace) -> None:
 
 
 @uncounted
-def go_down_rates(space: Workspace, scale: float) -> None:
+def go_down_rates(space: ChartWorkspace, scale: float) -> None:
     """Derivatives of `go_down`, times a number, in place of the marginals."""
     n, inside, around, step, zero = len(space.spans), space.inside, space.around, stride(len(space.spans)), spread(0.0)
     inside_rate, around_rate, top = space.inside_rate, space.around_rate, WIDTH + (n - 1) * stride(n)

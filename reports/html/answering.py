@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import answers
 from ..answers import BUDGETS, MAIN_BUDGET, QUESTIONS, Answer
 from ..tables import interval
-from .cells import Cell, Table, plain
+from .cells import Table, TableCell, plain
 
 _FEW = 4
 
@@ -75,7 +75,7 @@ def answer_table(found: list[Answer]) -> Table:
         [
             plain(problem),
             plain(stage),
-            Cell(budget_label(budget), budget),
+            TableCell(budget_label(budget), budget),
             *(answer_cell(by_place[problem, stage, budget].get(question.name)) for question in asked),
         ]
         for problem, stage, budget in ordered
@@ -117,12 +117,12 @@ _FEW_INSTANCES = " With so few instances many cannot be told apart; more instanc
 _MANY = 12
 
 
-def answer_cell(answer: Answer | None) -> Cell:
+def answer_cell(answer: Answer | None) -> TableCell:
     """The winner with its score, why, and who may be as good."""
     if answer is None:
-        return Cell("–")
+        return TableCell("–")
     score = answer.score
     shown = interval(*(float("nan") if bound is None else bound for bound in (score.value, score.low, score.high)))
     proof = f"; {answer.verdict}" if answer.question.unbiased and answer.verdict else ""
     rivals = f"or {_listed(answer.tied)}" if answer.tied else "ahead of all others" if answer.rivals else "no other candidate"
-    return Cell(answer.estimator, answer.estimator, notes=(shown, answer.why + proof, rivals))
+    return TableCell(answer.estimator, answer.estimator, notes=(shown, answer.why + proof, rivals))

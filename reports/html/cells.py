@@ -13,7 +13,7 @@ from ..tables import Spread
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One entry of a table: what is shown, what it is sorted by, a verdict that colours it, and lines in small print below it."""
 
     text: str
@@ -35,32 +35,32 @@ class Table:
 
     title: str
     columns: tuple[tuple[str, str], ...]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
     note: str = ""
     name: str = ""
     filters: tuple[tuple[str, str], ...] = ()
     pinned: bool = False
 
 
-def plain(value: object) -> Cell:
+def plain(value: object) -> TableCell:
     """A word, sorted as it reads."""
-    return Cell(str(value), str(value))
+    return TableCell(str(value), str(value))
 
 
-def spread_cell(value: Spread | None, *, of: float = math.nan) -> Cell:
+def spread_cell(value: Spread | None, *, of: float = math.nan) -> TableCell:
     """A spread; with the number of its instances, where the metric does not exist on all of them."""
     if value is None:
-        return Cell("", math.nan)
+        return TableCell("", math.nan)
     fewer = f" ({value.instances} of {of:.0f})" if value.instances < of else ""
-    return Cell(str(value) + fewer, value.median)
+    return TableCell(str(value) + fewer, value.median)
 
 
-def verdict_cell(row: Any) -> Cell:
+def verdict_cell(row: Any) -> TableCell:
     """A verdict, with the share of instances that have it."""
     if not row.verdict:
-        return Cell("")
+        return TableCell("")
     share = "" if row.sharing == row.instances else f" {row.sharing:.0f}/{row.instances:.0f}"
-    return Cell(row.verdict + share, tables.VERDICTS.index(row.verdict), row.verdict, bool(row.contradicted))
+    return TableCell(row.verdict + share, tables.VERDICTS.index(row.verdict), row.verdict, bool(row.contradicted))
 
 
 def plain_table(title: str, table: pd.DataFrame, **keywords: Any) -> Table:

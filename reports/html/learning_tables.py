@@ -14,7 +14,7 @@ from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ..learning import SCORE, shown, signed, times
 from ..terminal import Overview
-from .cells import Cell, Table, plain
+from .cells import Table, TableCell, plain
 
 BASE = "rloo"
 """Whom others are compared with."""
@@ -74,27 +74,27 @@ def _any(one: Study, name: str) -> bool:
     return bool(np.isfinite(values).any(1).all())
 
 
-def spread(values: np.ndarray) -> Cell:
+def spread(values: np.ndarray) -> TableCell:
     """A mean over seeds with its interval."""
     found = mean(values)
-    return Cell("", math.nan) if found.value is None else Cell(shown(found), found.value)
+    return TableCell("", math.nan) if found.value is None else TableCell(shown(found), found.value)
 
 
-def target(one: Study, name: str) -> Cell:
+def target(one: Study, name: str) -> TableCell:
     """The time to the target: never without how many came to it."""
     steps, seconds = (times(one, name, metric) for metric in ("steps_to_target", "seconds_to_target"))
     if steps is None:
-        return Cell("", math.inf)
+        return TableCell("", math.inf)
     count = f"{steps.reached} of {steps.runs} come to it"
     if steps.median is None:
-        return Cell(count if steps.reached else "not reached", math.inf)
+        return TableCell(count if steps.reached else "not reached", math.inf)
     lasting = "" if seconds is None or seconds.median is None else f", {seconds.median:.3g} s"
-    return Cell(f"{steps.median:.0f} steps{lasting}" + ("" if steps.reached == steps.runs else f" ({count})"), steps.median)
+    return TableCell(f"{steps.median:.0f} steps{lasting}" + ("" if steps.reached == steps.runs else f" ({count})"), steps.median)
 
 
-def _median(values: np.ndarray, written: str) -> Cell:
+def _median(values: np.ndarray, written: str) -> TableCell:
     known = values[np.isfinite(values)]
-    return Cell(written.format(float(np.median(known))), float(np.median(known))) if len(known) else Cell("", math.nan)
+    return TableCell(written.format(float(np.median(known))), float(np.median(known))) if len(known) else TableCell("", math.nan)
 
 
 def overall_table(study: Study) -> Table:
@@ -122,8 +122,8 @@ def overall_table(study: Study) -> Table:
         own = scores[:, place]
         complete = np.isfinite(own[common]).any(1)
         every = interquartile_mean(own[common]) if complete.all() else Interval(None)
-        better = [] if base is None else [_improvement(own, base) if contender.name != against else Cell("", math.nan)]
-        over = Cell(shown(every), every.value) if every.value is not None else Cell(f"{int(complete.sum())} tasks", math.nan)
+        better = [] if base is None else [_improvement(own, base) if contender.name != against else TableCell("", math.nan)]
+        over = TableCell(shown(every), every.value) if every.value is not None else TableCell(f"{int(complete.sum())} tasks", math.nan)
         rows.append([plain(contender.name), plain(contender.objective), over, *better, *(spread(row) for row in own)])
     rows.sort(key=lambda row: -np.nan_to_num(float(row[2].key), nan=-1.0))
     note = "Share of the way from the floor to the ceiling of a task."
@@ -141,9 +141,9 @@ def _latent(study: Study) -> Study:
     return some.of(contenders=lambda one: one.name in names) if tasks else study
 
 
-def _improvement(scores: np.ndarray, base: np.ndarray) -> Cell:
+def _improvement(scores: np.ndarray, base: np.ndarray) -> TableCell:
     found = probability_of_improvement(scores, base)
-    return Cell("", math.nan) if found.value is None else Cell(shown(found), found.value)
+    return TableCell("", math.nan) if found.value is None else TableCell(shown(found), found.value)
 
 
 def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Table:
@@ -163,7 +163,7 @@ def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Tab
             cells += [correlation(by_place[predictor, stage, outcome, kind].whole) for kind in KINDS]
             both = by_place[predictor, stage, outcome, "all"]
             text = f"{signed(both.choice.pooled)} → {signed(both.confirmation.pooled)}"
-            cells.append(Cell(text, both.confirmation.pooled.value or 0.0, notes=("confirmed",) if both.confirmed else ()))
+            cells.append(TableCell(text, both.confirmation.pooled.value or 0.0, notes=("confirmed",) if both.confirmed else ()))
         rows.append(cells)
     note = (
         "Signs are such that + says: what should be better was. Intervals draw ideas of estimators and seeds, and no tasks; in small print "
@@ -173,11 +173,11 @@ def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Tab
     return Table("What foretold it", tuple(columns), rows, note, "learning-predictors", pinned=True)
 
 
-def correlation(found: Association) -> Cell:
+def correlation(found: Association) -> TableCell:
     """A correlation, with how many estimators it is of."""
     if found.pooled.value is None:
-        return Cell("–", math.nan, notes=(found.note,))
-    return Cell(signed(found.pooled), found.pooled.value, notes=(found.note or f"{found.estimators} of {found.ideas} ideas",))
+        return TableCell("–", math.nan, notes=(found.note,))
+    return TableCell(signed(found.pooled), found.pooled.value, notes=(found.note or f"{found.estimators} of {found.ideas} ideas",))
 
 
 def overview(study: Study, task: str) -> Overview:

@@ -9,7 +9,7 @@ import pandas as pd
 from ..answers import MAIN_BUDGET
 from ..results import Manifest
 from .answering import budget_label
-from .cells import Cell, Table
+from .cells import Table, TableCell
 from .content import Report, counted, report
 
 COMMENT_LIMIT = 60_000
@@ -69,7 +69,7 @@ def markdown_table(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     verdict = f" ({cell.verdict})" if cell.verdict and not cell.text.startswith(cell.verdict) else ""
     notes = "".join(f"<br>{escaped(note)}" for note in cell.notes)
     return escaped(cell.text) + verdict + (" ⚠ contradicts its claim" if cell.alarm else "") + notes

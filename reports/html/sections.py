@@ -10,7 +10,7 @@ import pandas as pd
 from ...suites.metrics import METRICS, title_of
 from .. import tables
 from ..tables import Spread, interval, number
-from .cells import Cell, Table, plain, spread_cell, verdict_cell
+from .cells import Table, TableCell, plain, spread_cell, verdict_cell
 
 _PROBLEM_NOTE = (
     "Median over instances with quartiles; of a single instance, its own 95 % interval. (k of n): the metric exists on k instances only, "
@@ -65,12 +65,12 @@ def declaration(unbiased: bool, objective: str) -> str:
     return f"unbiased for {objective}" if unbiased else "biased"
 
 
-def _bias_cell(row: Any) -> Cell:
+def _bias_cell(row: Any) -> TableCell:
     if row is None:
-        return Cell("", math.nan)
+        return TableCell("", math.nan)
     verdict = verdict_cell(row)
     bias = spread_cell(row.relative_bias)
-    return Cell(bias.text, bias.key, verdict.verdict, verdict.alarm)
+    return TableCell(bias.text, bias.key, verdict.verdict, verdict.alarm)
 
 
 def problem_table(problem: str, claims: pd.DataFrame) -> Table:
@@ -100,7 +100,7 @@ def sparsity_table(table: pd.DataFrame) -> Table:
     rows = [
         [
             *(plain(getattr(row, name)) for name in ("problem", "stage", "estimator")),
-            Cell(number(row.structures), row.structures),
+            TableCell(number(row.structures), row.structures),
             *(spread_cell(getattr(row, name)) for name in tables.SPARSITY_METRICS),
         ]
         for row in tables.records(table)
@@ -145,11 +145,11 @@ def _spread(part: pd.DataFrame) -> Spread:
     return Spread(median, lower, upper, float(part["low"].iloc[0]), float(part["high"].iloc[0]), len(part))
 
 
-def _number_cell(row: Any) -> Cell:
-    return Cell("", math.nan) if row is None else Cell(interval(row.value, row.low, row.high), row.value)
+def _number_cell(row: Any) -> TableCell:
+    return TableCell("", math.nan) if row is None else TableCell(interval(row.value, row.low, row.high), row.value)
 
 
-def _choices(columns: Any, rows: list[list[Cell]]) -> tuple[tuple[str, str], ...]:
+def _choices(columns: Any, rows: list[list[TableCell]]) -> tuple[tuple[str, str], ...]:
     """Columns of a long table that the page offers to choose from: those of words, with more than one."""
     offered = ("problem", "stage", "estimator", "verdict", "axis")
     titles = [title for title, _ in columns]

@@ -24,7 +24,7 @@ from ...suites.tasks import TASKS, make_task
 from .. import results
 from ..figures.learning import draw_learning
 from ..html import learning_tables as tables
-from ..html.cells import Cell, Table, plain
+from ..html.cells import Table, TableCell, plain
 from ..html.learning import Learning, learning_of
 from ..html.markdown import escaped, markdown_table
 from ..learning import SCORE, called, shown, told
@@ -364,7 +364,7 @@ def _by_task(study: Study) -> Table:
     rows = []
     for predictor, stage in measured(study):
         within = association(study, predictor, stage, "accuracy", resamples=0).within
-        cells = [Cell(f"{within[task]:+.2f}".replace("-", "−") if task in within else "–") for task in study.tasks]
+        cells = [TableCell(f"{within[task]:+.2f}".replace("-", "−") if task in within else "–") for task in study.tasks]
         rows.append([plain(signed_label(predictor)), plain(stage), *cells])
     return Table("Task by task", (("predictor", ""), ("stage", ""), *((task, "") for task in study.tasks)), rows)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from .examination import audit
 from .places import STRUCTURES
-from .result import Audit, Check, Comparison
+from .result import Audit, Check, FlatComparison
 
-__all__ = ["STRUCTURES", "Audit", "Check", "Comparison", "audit"]
+__all__ = ["STRUCTURES", "Audit", "Check", "Comparison", "FlatComparison", "audit"]
+
+Comparison = FlatComparison
+"""Its former name."""

@@ -13,7 +13,7 @@ from ..statistics.intervals import Interval
 from ..truth import Target
 from .means import AuditEffort, Mean, exact_mean, sampler, scaled
 from .places import FLAT, AuditLoss, Structure, random_scores, seeded, target
-from .result import Comparison
+from .result import FlatComparison
 from .subject import Subject
 
 REPLICATES = 8192
@@ -28,7 +28,7 @@ Bounds = tuple[float | None, float | None, float | None]
 
 def compare(
     subject: Subject, fresh: Callable[[], Estimator[Any]], structure: Structure, effort: AuditEffort, losses: float | None
-) -> Comparison:
+) -> FlatComparison:
     """One structure at flat scores, against the gradient of the expected loss times the declared scale."""
     aim = scaled(target(structure, AuditLoss(structure), random_scores(structure, FLAT, 1)[0]), subject.estimator.scale)
     mean, tier = mean_of(fresh(), aim, effort.sampling(structure.name, "comparison"))
@@ -39,7 +39,7 @@ def compare(
     others = _variances(exact, effort.sampling(structure.name, "comparison"), losses) if losses else (None, None)
     ratios = [None if not other or not relative or relative < 1e-12 else relative / other for other in others]
     alone = None if ratios[1] is None or losses is None else seconds_ratio(fresh(), exact, max(2, round(losses)))
-    return Comparison(
+    return FlatComparison(
         where=structure.name,
         tier=tier,
         reference="expected",

@@ -28,7 +28,7 @@ from .laws.two_samples import perturbed_checks, same_mean_checks
 from .means import AuditEffort
 from .places import Structure, structures_for
 from .remedies import to_change
-from .result import SPOILING, Audit, Check, Comparison
+from .result import SPOILING, Audit, Check, FlatComparison
 from .subject import Subject, subject_of, varied
 
 QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}
@@ -100,7 +100,7 @@ class _Work:
     start_of_means: float = 0.0
     losses: float | None = None
     checks: list[Check] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[FlatComparison] = field(default_factory=list)
     points: dict[str, list[Point]] = field(default_factory=lambda: {"objective": [], "mean_of": []})
 
     def result(self) -> Audit:

@@ -41,7 +41,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FlatComparison:
     """Estimates on one structure at flat scores, beside the target and beside REINFORCE and leave-one-out for the same number of losses.
 
     Attributes:
@@ -82,7 +82,7 @@ class Audit:
     subject: str
     declared: dict[str, Any]
     checks: tuple[Check, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[FlatComparison, ...]
     alpha: float
     tests: int
     losses: float | None

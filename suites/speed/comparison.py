@@ -31,7 +31,7 @@ LONGEST = 10.0
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SpeedComparison:
     """One operation on one case at one batch size.
 
     Attributes:
@@ -62,7 +62,7 @@ class Comparison:
         return math.nan if peer is None else self.seconds[peer] / self.seconds["structgrad"]
 
 
-def compare(cases: list[Case], batches: list[int], machine: Machine, chosen: list[str] | None = None) -> Iterator[Comparison]:
+def compare(cases: list[Case], batches: list[int], machine: Machine, chosen: list[str] | None = None) -> Iterator[SpeedComparison]:
     """Every operation of every case at every batch size, one after the other."""
     for case in cases:
         for operation in operations(case):
@@ -71,7 +71,7 @@ def compare(cases: list[Case], batches: list[int], machine: Machine, chosen: lis
                     yield compare_one(case, operation, batch, machine)
 
 
-def compare_one(case: Case, operation: str, batch: int, machine: Machine) -> Comparison:
+def compare_one(case: Case, operation: str, batch: int, machine: Machine) -> SpeedComparison:
     """Time one operation against every peer that offers it."""
     scores, generator = case.scores(batch), torch.Generator().manual_seed(0)
     calls: dict[str, Callable[[], Any]] = {"structgrad": lambda: OPERATIONS[operation](case.oracle, scores, generator)}
@@ -89,7 +89,7 @@ def compare_one(case: Case, operation: str, batch: int, machine: Machine) -> Com
             if difference > TOLERANCE:
                 disagreements[peer.name] = difference
     least = floor(case, operation, batch, machine)
-    return Comparison(case.name, operation, batch, interleaved(calls), least, disagreements, failures)
+    return SpeedComparison(case.name, operation, batch, interleaved(calls), least, disagreements, failures)
 
 
 def _statistic(case: Case, operation: str, result: Any) -> np.ndarray | None:

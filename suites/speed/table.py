@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .cases import BATCHES, CASES, OPERATIONS, Case
-from .comparison import Comparison, compare, geometric_mean, single_thread
+from .comparison import SpeedComparison, compare, geometric_mean, single_thread
 from .floor import measure_machine
 from .peers import PEERS
 
@@ -46,7 +46,7 @@ def _chosen(names: list[str]) -> list[Case]:
     return [case for case in CASES.values() if not names or any(case.name.startswith(name) for name in names)]
 
 
-def _line(result: Comparison) -> str:
+def _line(result: SpeedComparison) -> str:
     ours = result.seconds["structgrad"]
     peers = sorted((seconds, name) for name, seconds in result.seconds.items() if name != "structgrad")
     others = ", ".join(f"{name} {1e3 * seconds:.4g}{'*' if name in result.disagreements else ''}" for seconds, name in peers)
@@ -56,7 +56,7 @@ def _line(result: Comparison) -> str:
     return f"{size}{1e3 * ours:>10.4g} ms  {ratio:>9}  {ours / max(result.floor, 1e-12):>8.3g} floors  {others}"
 
 
-def _summary(results: list[Comparison]) -> Table:
+def _summary(results: list[SpeedComparison]) -> Table:
     table = Table(title="times faster than the fastest peer: geometric mean, least (* its result is another than ours)")
     for column in ("operation", *(f"batch {batch}" for batch in sorted({result.batch for result in results}))):
         table.add_column(column)
@@ -67,7 +67,7 @@ def _summary(results: list[Comparison]) -> Table:
     return table
 
 
-def _cell(results: list[Comparison]) -> str:
+def _cell(results: list[SpeedComparison]) -> str:
     known = [result for result in results if result.fastest_peer is not None]
     if not known:
         return "no peer"
@@ -75,7 +75,7 @@ def _cell(results: list[Comparison]) -> str:
     return f"{geometric_mean([result.ratio for result in known]):.2f} (least {least.ratio:.2f}: {least.case})"
 
 
-def _frame(results: list[Comparison]) -> pd.DataFrame:
+def _frame(results: list[SpeedComparison]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "case": result.case,

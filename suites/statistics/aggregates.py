@@ -81,7 +81,7 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """Estimator a against estimator b on the same instances.
 
     Attributes:
@@ -117,7 +117,7 @@ def aggregate(measured: Measured) -> Aggregate:
     return Aggregate(count, len(measured.values) - count, quartiles[0], quartiles[1], quartiles[2], geometric)
 
 
-def compare(a: Measured, b: Measured, *, higher_is_better: bool = False) -> Comparison:
+def compare(a: Measured, b: Measured, *, higher_is_better: bool = False) -> PairedComparison:
     """Win rate and median log-ratio, paired by instance.
 
     Args:
@@ -139,7 +139,7 @@ def compare(a: Measured, b: Measured, *, higher_is_better: bool = False) -> Comp
     first, second = a.kept(both), b.kept(both)
     count = len(first.values)
     if count == 0:
-        return Comparison(0, len(a.values), Interval(None), Interval(None))
+        return PairedComparison(0, len(a.values), Interval(None), Interval(None))
     draws = _Draws(count)
     sign = 1.0 if higher_is_better else -1.0
     wins = _interval(
@@ -151,7 +151,7 @@ def compare(a: Measured, b: Measured, *, higher_is_better: bool = False) -> Comp
     if bool((first.values > 0).all() and (second.values > 0).all()):
         logs = np.log(first.values) - np.log(second.values)
         ratio = _interval(logs, draws.scaled(first) - draws.scaled(second, slot=1), lambda rows: np.median(rows, axis=-1))
-    return Comparison(count, len(a.values) - count, wins, ratio)
+    return PairedComparison(count, len(a.values) - count, wins, ratio)
 
 
 class _Draws:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from structgrad.suites.statistics.aggregates import Aggregate, Comparison, Measured, aggregate, compare
+from structgrad.suites.statistics.aggregates import Aggregate, Measured, PairedComparison, aggregate, compare
 from structgrad.suites.statistics.metrics import Interval
 
 INSTANCES = 32
@@ -39,7 +39,7 @@ def test_what_is_not_defined_is_left_out_and_counted() -> None:
     assert (found.instances, found.undefined, found.median.value, found.geometric_mean.value) == (2, 3, 2.5, pytest.approx(2.0))
     nothing = Interval(None)
     assert aggregate(Measured.of([None])) == Aggregate(0, 1, nothing, nothing, nothing, nothing)
-    assert compare(Measured.of([None]), Measured.of([1.0])) == Comparison(0, 1, nothing, nothing)
+    assert compare(Measured.of([None]), Measured.of([1.0])) == PairedComparison(0, 1, nothing, nothing)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0])

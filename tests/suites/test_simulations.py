@@ -14,7 +14,7 @@ from structgrad.suites.statistics.simulations.__main__ import main
 from structgrad.suites.statistics.simulations.coverage import FIXED
 from structgrad.suites.statistics.simulations.false_alarms import FALSE_ALARMS
 from structgrad.suites.statistics.simulations.instances import SPACES, instance, law
-from structgrad.suites.statistics.simulations.laws import Law
+from structgrad.suites.statistics.simulations.laws import EstimateLaw
 from structgrad.suites.statistics.simulations.lines import Line, binomial_interval
 from structgrad.suites.statistics.simulations.page import write
 from structgrad.suites.statistics.simulations.parts import PARTS, simulate_cell
@@ -71,8 +71,8 @@ def test_both_ways_of_counting_have_the_same_law():
 
 
 def test_refuses_an_estimator_that_is_random_in_another_way():
-    with pytest.raises(ValueError, match=r"`Law.of` got imle, which draws other random numbers than samples"):
-        Law.of(ImplicitMLE(), instance("subset10", 0.5))
+    with pytest.raises(ValueError, match=r"`EstimateLaw.of` got imle, which draws other random numbers than samples"):
+        EstimateLaw.of(ImplicitMLE(), instance("subset10", 0.5))
 
 
 def test_wrong_intervals_are_noticed(monkeypatch):

@@ -14,7 +14,7 @@ import torch
 from structgrad.oracles import ORACLES
 from structgrad.suites.speed import comparison
 from structgrad.suites.speed.cases import CASES, OPERATIONS, Case, operations
-from structgrad.suites.speed.comparison import Comparison, compare_one, geometric_mean, interleaved
+from structgrad.suites.speed.comparison import SpeedComparison, compare_one, geometric_mean, interleaved
 from structgrad.suites.speed.floor import Machine, floor, measure_machine
 from structgrad.suites.speed.peers import PEERS, Peer
 
@@ -62,10 +62,10 @@ def test_a_peer_is_timed_beside_ours_and_marked_where_it_disagrees(monkeypatch: 
 
 
 def test_the_ratio_is_that_of_the_fastest_peer() -> None:
-    found = Comparison("case", "argmax", 1, {"structgrad": 2.0, "slow": 10.0, "fast": 3.0}, floor=1.0)
+    found = SpeedComparison("case", "argmax", 1, {"structgrad": 2.0, "slow": 10.0, "fast": 3.0}, floor=1.0)
     assert found.fastest_peer == "fast"
     assert found.ratio == 1.5
-    alone = Comparison("case", "argmax", 1, {"structgrad": 2.0}, floor=1.0)
+    alone = SpeedComparison("case", "argmax", 1, {"structgrad": 2.0}, floor=1.0)
     assert alone.fastest_peer is None
     assert math.isnan(alone.ratio)
     assert geometric_mean([2.0, 8.0, math.nan]) == pytest.approx(4.0)

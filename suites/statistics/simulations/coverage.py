@@ -20,7 +20,7 @@ from ..metrics import estimated_metrics, exact_metrics
 from ..moments import Moments
 from ..seeds import seed_sequence
 from .instances import instance, law
-from .laws import Law
+from .laws import EstimateLaw
 from .lines import Line, Part
 
 LEAST, MOST = 0.90, 0.99
@@ -43,7 +43,7 @@ Hits = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Cell:
+class CoverageCell:
     """An estimator on an instance with a number of replicates, or with an adaptive one."""
 
     space: str
@@ -56,15 +56,15 @@ class Cell:
         return f"{self.space} sd {self.deviation:g}, {self.estimator.name}, {count}"
 
 
-def _cells(counts: tuple[int | None, ...]) -> Iterator[Cell]:
+def _cells(counts: tuple[int | None, ...]) -> Iterator[CoverageCell]:
     for space in ("trees5", "categorical10", "subset10"):
         for deviation in (0.5, 2.0):
             pairs: list[Estimator[Any]] = [Reinforce(), ConditionalMeanBaseline(), Simple(), SampledStraightThrough()]
             pairs += [LeaveOneOut(2)] * (space == "categorical10")
-            yield from (Cell(space, deviation, estimator, count) for estimator in pairs for count in counts)
+            yield from (CoverageCell(space, deviation, estimator, count) for estimator in pairs for count in counts)
 
 
-def simulate(cell: Cell, repetitions: int) -> Hits:
+def simulate(cell: CoverageCell, repetitions: int) -> Hits:
     """How often every interval holds the exact value."""
     target = instance(cell.space, cell.deviation)
     measure_in = geometry(target.oracle, target.scores, target.truth)
@@ -82,14 +82,14 @@ def simulate(cell: Cell, repetitions: int) -> Hits:
     return {name: (sum(values), len(values)) for name, values in hits.items()}
 
 
-def _exact(cell: Cell, target: Target, measure_in: Geometry | None) -> dict[str, Any]:
+def _exact(cell: CoverageCell, target: Target, measure_in: Geometry | None) -> dict[str, Any]:
     slots = slots_of(cell.estimator, target.oracle, target.loss, target.scores)
     assert slots is not None, "every estimator here draws samples alone"
     summary = replay(cell.estimator, target, slots, None if measure_in is None else measure_in.information)
     return {name: interval.value for name, interval in exact_metrics(summary, measure_in).items()}
 
 
-def _adaptive(sample: Law, measure_in: Geometry | None, random: np.random.Generator) -> Moments:
+def _adaptive(sample: EstimateLaw, measure_in: Geometry | None, random: np.random.Generator) -> Moments:
     """The moments at which sampling stops."""
 
     def extend(moments: Moments, stop: int) -> None:
@@ -103,7 +103,7 @@ def _adaptive(sample: Law, measure_in: Geometry | None, random: np.random.Genera
     ).moments
 
 
-def _kind(name: str, exact: Mapping[str, Any], cell: Cell) -> str:
+def _kind(name: str, exact: Mapping[str, Any], cell: CoverageCell) -> str:
     """The name of an interval, with the side of the boundary on which its method is decided."""
     value = exact[name]
     if name in ("relative_bias", "relative_bias_squared", "orthogonal_bias", "null_bias"):

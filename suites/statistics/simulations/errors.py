@@ -14,7 +14,7 @@ from torch import Tensor
 from ....estimators.score_function.reinforce import ScoreFunction
 from ...truth import Truth
 from ..bias_tests import ALPHA, FILTER, FLAT, predicted_replicates
-from .laws import Law
+from .laws import EstimateLaw
 
 NAMES = ("scale", "own sample in the baseline", "one part", "sign of the smallest part", "temperature", "two structures swapped")
 
@@ -34,7 +34,7 @@ class BatchMeanBaseline(ScoreFunction):
         return losses - losses.mean(0)
 
 
-def with_error(law: Law, name: str, size: float = 0.01) -> Law:
+def with_error(law: EstimateLaw, name: str, size: float = 0.01) -> EstimateLaw:
     """The law of an unbiased estimator with an error in it.
 
     ``scale``: estimates too long by 1 %. ``own sample in the baseline``: too short by 1/64, the mean effect at 64 samples. ``one part``:
@@ -66,7 +66,7 @@ def with_error(law: Law, name: str, size: float = 0.01) -> Law:
     return law.changed(estimates, weights)
 
 
-def needed_replicates(law: Law, truth: Truth) -> dict[str, int]:
+def needed_replicates(law: EstimateLaw, truth: Truth) -> dict[str, int]:
     """Replicates at which each of the three tests, which share the level, applies and finds the law's bias with power 0.9."""
     along, deviation = float(law.bias @ law.direction), float((law.direction @ law.covariance @ law.direction).sqrt())
     spread = law.covariance.diagonal().sqrt()

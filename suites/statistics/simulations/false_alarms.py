@@ -17,7 +17,7 @@ from ..looks import sequential_test
 from ..moments import Moments
 from ..seeds import seed_sequence
 from .instances import instance, law
-from .laws import Law
+from .laws import EstimateLaw
 from .lines import Line, Part
 
 MOST_FALSE_ALARMS = 3e-3
@@ -25,7 +25,7 @@ MOST_FALSE_ALARMS = 3e-3
 
 
 @dataclass(frozen=True)
-class Cell:
+class FalseAlarmCell:
     """A right estimator with a number of replicates; without one, doubling looks from 4096 to 65 536."""
 
     space: str
@@ -41,12 +41,12 @@ class Cell:
         """The cell's own stream."""
         return np.random.default_rng(seed_sequence(0, purpose, str(self)))
 
-    def law(self) -> Law:
+    def law(self) -> EstimateLaw:
         """Of the estimator."""
         return law(self.estimator, self.space, self.deviation)
 
 
-def _false_alarm_cells() -> Iterator[Cell]:
+def _false_alarm_cells() -> Iterator[FalseAlarmCell]:
     exact = ConditionalMeanBaseline()
     for space, deviation, replicates in (
         ("trees5", 0.5, 100_000),
@@ -58,12 +58,12 @@ def _false_alarm_cells() -> Iterator[Cell]:
         ("subset10", 3.0, 100_000),
         ("assignment5", 1.0, 20_000),
     ):
-        yield Cell(space, deviation, exact, replicates)
-    yield Cell("trees5", 0.5, Reinforce(), 100_000)
-    yield Cell("categorical10", 5.0, Reinforce(), 100_000)
+        yield FalseAlarmCell(space, deviation, exact, replicates)
+    yield FalseAlarmCell("trees5", 0.5, Reinforce(), 100_000)
+    yield FalseAlarmCell("categorical10", 5.0, Reinforce(), 100_000)
 
 
-def simulate_false_alarms(cell: Cell, repetitions: int) -> tuple[int, int]:
+def simulate_false_alarms(cell: FalseAlarmCell, repetitions: int) -> tuple[int, int]:
     """Rejections of one test of a right estimator, and tests that could be made."""
     truth, sample, random = instance(cell.space, cell.deviation).truth, cell.law(), cell.random("false alarms")
     assert cell.replicates is not None
@@ -80,7 +80,7 @@ def _false_alarm_lines(results: Mapping[Any, tuple[int, int]]) -> list[Line]:
     ]
 
 
-def simulate_looks(cell: Cell, repetitions: int) -> tuple[int, int, int]:
+def simulate_looks(cell: FalseAlarmCell, repetitions: int) -> tuple[int, int, int]:
     """Screening hits and verdicts ``biased`` of the whole sequential test of a right estimator, and repetitions."""
     truth, sample, random = instance(cell.space, cell.deviation).truth, cell.law(), cell.random("looks")
     effort = Effort(equivalence=0.0, seconds=math.inf)
@@ -116,7 +116,10 @@ FALSE_ALARMS = Part(
 SEQUENTIAL = Part(
     "False alarms of the sequential test",
     "Five looks share the level 0.001; what is rejected is confirmed on four times the replicates.",
-    tuple(Cell(space, deviation, ConditionalMeanBaseline(), None) for space, deviation in (("subset10", 0.5), ("categorical10", 5.0))),
+    tuple(
+        FalseAlarmCell(space, deviation, ConditionalMeanBaseline(), None)
+        for space, deviation in (("subset10", 0.5), ("categorical10", 5.0))
+    ),
     simulate_looks,
     _look_lines,
     2000,

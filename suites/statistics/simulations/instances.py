@@ -11,7 +11,7 @@ from ....estimators.base import Estimator
 from ....oracles import Assignment, Categorical, EnumerableOracle, SpanningTree, Subset
 from ...problems import make_loss
 from ...truth import Target, exact_truth
-from .laws import Law
+from .laws import EstimateLaw
 
 SPACES: dict[str, tuple[EnumerableOracle, tuple[int, ...]]] = {
     "trees5": (SpanningTree(single_root=False), (6, 6)),
@@ -35,6 +35,6 @@ def instance(space: str, deviation: float) -> Target:
 
 
 @functools.lru_cache(maxsize=256)
-def law(estimator: Estimator[EnumerableOracle], space: str, deviation: float) -> Law:
+def law(estimator: Estimator[EnumerableOracle], space: str, deviation: float) -> EstimateLaw:
     """The exact law of an estimator on an instance."""
-    return Law.of(estimator, instance(space, deviation))
+    return EstimateLaw.of(estimator, instance(space, deviation))

@@ -22,7 +22,7 @@ from ..moments import BATCHES, Moments
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
+class EstimateLaw:
     """All values of an estimate with their probabilities.
 
     Attributes:
@@ -35,7 +35,7 @@ class Law:
     information: Tensor | None = None
 
     @classmethod
-    def of(cls, estimator: Estimator[Any], target: Target) -> Law:
+    def of(cls, estimator: Estimator[Any], target: Target) -> EstimateLaw:
         """From the shipped code, on all tuples of samples.
 
         Raises:
@@ -43,7 +43,9 @@ class Law:
         """
         slots = slots_of(estimator, target.oracle, target.loss, target.scores)
         if slots is None:
-            raise ValueError(f"`Law.of` got {estimator.name}, which draws other random numbers than samples; expected one that is replayed")
+            raise ValueError(
+                f"`EstimateLaw.of` got {estimator.name}, which draws other random numbers than samples; expected one that is replayed"
+            )
         structures, weights = structures_and_probabilities(target)
         index = torch.arange(len(weights) ** slots)
         ranks = torch.stack([index // len(weights) ** slot % len(weights) for slot in range(slots)])
@@ -58,9 +60,9 @@ class Law:
             None if information is None else information.information,
         )
 
-    def changed(self, estimates: Tensor | None = None, probabilities: np.ndarray | None = None) -> Law:
+    def changed(self, estimates: Tensor | None = None, probabilities: np.ndarray | None = None) -> EstimateLaw:
         """The same with other estimates or other probabilities: an error that is put in."""
-        return Law(
+        return EstimateLaw(
             self.gradient,
             self.estimates if estimates is None else estimates,
             self.probabilities if probabilities is None else probabilities / probabilities.sum(),

@@ -28,7 +28,7 @@ HORIZON, STEP = 65_536, 512
 
 
 @dataclass(frozen=True)
-class Cell:
+class SequenceCell:
     """An error of scale in an estimator on trees; 0 for a right one."""
 
     error: float
@@ -37,7 +37,7 @@ class Cell:
         return f"trees5 sd 0.5, scale error of {self.error:.0%}"
 
 
-def simulate(cell: Cell, repetitions: int) -> dict[str, list[int]]:
+def simulate(cell: SequenceCell, repetitions: int) -> dict[str, list[int]]:
     """By rule, after how many estimates it rejects; 0 where it never does."""
     right = law(ConditionalMeanBaseline(), "trees5", 0.5)
     wrong = with_error(right, "scale", cell.error)
@@ -154,7 +154,7 @@ def _rare_lines(results: Mapping[Any, tuple[int, int]]) -> list[Line]:
 RULES_PART = Part(
     "Rules of stopping",
     f"One-dimensional tests along g at level {ALPHA:g}, of up to {HORIZON} estimates.",
-    tuple(Cell(error) for error in (0.0, 0.05, 0.1, 0.2)),
+    tuple(SequenceCell(error) for error in (0.0, 0.05, 0.1, 0.2)),
     simulate,
     _lines,
     300,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ....oracles.derivations import DEAD, UNIT, Level
-from .derivations import Law, spread
+from .derivations import GibbsLaw, spread
 
 
 class CountPass:
@@ -22,7 +22,7 @@ class CountPass:
         size: counts are below this at whole structures.
     """
 
-    def __init__(self, law: Law, weights: Tensor, size: int) -> None:
+    def __init__(self, law: GibbsLaw, weights: Tensor, size: int) -> None:
         self.law, self.size = law, size
         self.weights = torch.nn.functional.pad(weights, (0, 1))
         self.laws = law.marginals.new_zeros(law.derivations.nodes, size)

@@ -15,7 +15,7 @@ from ....oracles.derivations import UNIT, Derivations
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
+class GibbsLaw:
     """The Gibbs law of derivations.
 
     Attributes:
@@ -30,7 +30,7 @@ class Law:
     roundings: float
 
 
-def gibbs_law(derivations: Derivations, scores: Tensor) -> Law:
+def gibbs_law(derivations: Derivations, scores: Tensor) -> GibbsLaw:
     """Inside weights bottom up, and probabilities of nodes top down.
 
     Args:
@@ -52,7 +52,7 @@ def gibbs_law(derivations: Derivations, scores: Tensor) -> Law:
         choices[-1] = choices[-1] / torch.where(possible, choices[-1].sum(1), 1).unsqueeze(1)
         largest = max(largest, float(torch.where(possible, total.abs(), 0).max()))
     roundings = len(derivations.levels) * (largest + 8)
-    return Law(derivations, tuple(choices), float(inside[derivations.root]), _marginals(derivations, choices), roundings)
+    return GibbsLaw(derivations, tuple(choices), float(inside[derivations.root]), _marginals(derivations, choices), roundings)
 
 
 def _marginals(derivations: Derivations, choices: list[Tensor]) -> Tensor:

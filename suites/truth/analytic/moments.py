@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ....oracles.derivations import DEAD, Level
-from .derivations import Law, spread
+from .derivations import GibbsLaw, spread
 
 
 class Moments(NamedTuple):
@@ -31,7 +31,7 @@ class MomentPass:
         weights: A, [r, d].
     """
 
-    def __init__(self, law: Law, weights: Tensor) -> None:
+    def __init__(self, law: GibbsLaw, weights: Tensor) -> None:
         self.law, self.weights = law, torch.nn.functional.pad(weights, (0, 1))
         # By node and row: a reference value of y, the mean of what y exceeds it by, and half the mean square.
         nodes = law.derivations.nodes
