@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from .base import MAX_RANK, EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
+from .derivations import DEAD, UNIT, Builder, Derivations, StatedOracle
 from .device_tables import made_once, pairs_of_best
 from .masking import log_sum_exp, running_sums
 
 
 @dataclass(frozen=True)
-class Constituency(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class Constituency(StatedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Binary trees over n leaves: event ``[n, n]``, ``scores[..., i, j]`` scores the span of tokens i to j, both inclusive.
 
     A tree holds 2n − 1 spans: the n of width 1 and the whole sentence, which are in every tree and whose scores count, and n − 2 others.
@@ -58,6 +59,21 @@ class Constituency(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOrac
 
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         return torch.ones(event_shape, dtype=torch.bool, device=device).triu()
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """A node per span, an edge per cut."""
+        size = event_shape[0]
+        parts = torch.arange(size * size).reshape(event_shape)
+        builder = Builder(parts.numel())
+        nodes = torch.full(event_shape, DEAD)
+        start = torch.arange(size)
+        nodes[start, start] = builder.add(torch.full((size, 1), UNIT), parts.diagonal().unsqueeze(1))
+        for width in range(1, size):
+            i = torch.arange(size - width)
+            cuts = i.unsqueeze(1) + torch.arange(width)
+            j = (i + width).unsqueeze(1)
+            nodes[i, i + width] = builder.add(nodes[i.unsqueeze(1), cuts], parts[i, i + width].unsqueeze(1), nodes[cuts + 1, j])
+        return builder.finish(nodes[0, -1])
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 2 or event_shape[0] != event_shape[1]:

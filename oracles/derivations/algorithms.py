@@ -182,15 +182,22 @@ def argmax(tables: Tables, rows: Tensor) -> Tensor:
 
 
 def sample(tables: Tables, rows: Tensor, uniforms: Tensor) -> Tensor:
-    """Exact samples: boolean [s, b, d] from float64 uniforms [s, b, steps], one for each node in preorder; 0 for an infeasible row."""
+    """Exact samples: boolean [s, b, d] from float64 uniforms [s, b, steps]; 0 for an infeasible row.
+
+    One for each node in preorder, but for those in `Tables.given`.
+    """
     values, padded = inside(tables, rows), torch.nn.functional.pad(rows, (0, 1))
     items = torch.arange(len(rows), device=rows.device).unsqueeze(-1)
+    used = torch.zeros((*uniforms.shape[:-1], 1), dtype=torch.int64, device=rows.device)
 
     def drawn(step: int, node: Tensor, label: Tensor, edges: Edges) -> tuple[Tensor, Tensor, Tensor]:
+        nonlocal used
+        uniform = uniforms.gather(-1, used.clamp(max=uniforms.shape[-1] - 1))
+        used = used + (~tables.given[node]).long().unsqueeze(-1)
         sums = running_sums(values[items, edges.first] + values[items, edges.second] + padded[items, edges.parts])
         total = sums[..., -1:]
         # Rounding may bring the threshold up to the total: the last edge of positive weight is then meant.
-        place = torch.minimum((sums <= uniforms[..., step].unsqueeze(-1) * total).sum(-1), (sums < total).sum(-1))
+        place = torch.minimum((sums <= uniform * total).sum(-1), (sums < total).sum(-1))
         return place, label, label
 
     structures = walk(tables, torch.zeros(uniforms.shape[:-1], dtype=torch.int64, device=rows.device), drawn)

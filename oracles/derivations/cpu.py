@@ -71,7 +71,7 @@ def evaluate(packed, rows, directions, wide: bool, marginals, products, log_part
     Rows, directions, marginals and products are `Numbers`.
     """
     deep, twice = _size(marginals) > 0, _size(products) > 0
-    space = _workspace(packed, wide, deep or twice, twice)
+    space = _workspace(packed, wide, twice, deep or twice, twice)
     for start in range(0, _size(rows), WIDTH):
         count = min(WIDTH, _size(rows) - start)
         _gather(packed, rows, start, count, space.scores)
@@ -92,7 +92,7 @@ def evaluate(packed, rows, directions, wide: bool, marginals, products, log_part
 @compiled
 def sample(packed, rows, uniforms, wide: bool, structures, certified):
     """Structures [b, s, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder. Rows and structures are `Numbers`."""
-    space = _workspace(packed, wide, True, False)
+    space = _workspace(packed, wide, True, True, False)
     log_partition, waiting = np.empty(_size(rows)), np.empty(packed.sizes[2] + 2, np.int64)
     for start in range(0, _size(rows), WIDTH):
         count = min(WIDTH, _size(rows) - start)
@@ -125,7 +125,7 @@ def argmax(packed, rows, structures):
 
 
 @compiled
-def _workspace(packed, wide: bool, deep: bool, twice: bool):
+def _workspace(packed, wide: bool, keep: bool, deep: bool, twice: bool):
     nodes, edges, parts = len(packed.begins) - 1, len(packed.first), len(packed.used) + 1
     none, weights = np.zeros(0), np.ones(parts * WIDTH)
     # A score turns into its weight in place, but for tangents; and where a part is taken in one place alone, that into its marginal.
@@ -138,7 +138,7 @@ def _workspace(packed, wide: bool, deep: bool, twice: bool):
         np.empty(nodes * WIDTH),
         np.zeros(nodes * WIDTH) if wide else none,
         np.zeros(parts * WIDTH) if wide else none,
-        np.empty(edges * WIDTH),
+        np.empty(edges * WIDTH) if wide or keep else none,
         np.empty(nodes * WIDTH) if deep else none,
         weights if alone else np.empty(parts * WIDTH) if deep else none,
         np.zeros(nodes * WIDTH) if twice else none,
@@ -493,7 +493,7 @@ def _outside_rates(packed, space):
 
 @uncounted
 def _descend(packed, space, lane, uniforms, waiting, structure):
-    """A sample: the edge of every node, by its probability given the node."""
+    """A sample: the edge of every node, by its probability given the node. An item made of nothing in one way takes no uniform."""
     none = len(packed.used) * WIDTH
     waiting[0], top, step = len(space.nodes) - WIDTH, 0, 0
     if waiting[0] == 0:
@@ -501,16 +501,18 @@ def _descend(packed, space, lane, uniforms, waiting, structure):
     while top >= 0:
         node = waiting[top] // WIDTH
         top -= 1
-        threshold = uniforms[step] / space.inverse[node * WIDTH + lane]
-        step += 1
-        total, chosen = 0.0, packed.begins[node]
-        for x in range(packed.begins[node], packed.begins[node + 1]):
-            term = space.terms[x * WIDTH + lane]
-            # Rounding may bring the threshold up to the total: the last edge of positive weight is then meant.
-            chosen = x if term > 0.0 else chosen
-            total += term
-            if total > threshold:
-                break
+        begin, end = packed.begins[node], packed.begins[node + 1]
+        chosen = begin
+        if end > begin + 1 or packed.first[begin] + packed.second[begin] > 0:
+            threshold, total = uniforms[step] / space.inverse[node * WIDTH + lane], 0.0
+            step += 1
+            for x in range(begin, end):
+                term = space.terms[x * WIDTH + lane]
+                # Rounding may bring the threshold up to the total: the last edge of positive weight is then meant.
+                chosen = x if term > 0.0 else chosen
+                total += term
+                if total > threshold:
+                    break
         for place in (packed.node_parts[node], packed.edge_parts[chosen]):
             if place < none:
                 structure[packed.used[place // WIDTH]] = 1

@@ -67,7 +67,7 @@ def covariance_product(rows: Array, directions: Array, products: Array, certifie
 
 
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, packed: Packed) -> None:
-    """Structures [b, s, *event] by uniforms [b, s, steps], one for each node of a derivation in preorder; 0 where none is feasible."""
+    """Structures [b, s, *event] by uniforms [b, s, steps], one for each node that needs it in preorder; 0 where none is feasible."""
 
     def draw(wide: bool, rows: Array, uniforms: Array, found: Array, certified: Array) -> None:
         _cpu().sample(packed, _numbers(packed, rows), uniforms, wide, _numbers(packed, found, found.shape[1]), certified)

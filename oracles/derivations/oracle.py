@@ -30,7 +30,7 @@ class StatedOracle(Oracle):
     """An oracle that states how its structures are derived: on the CPU the one compiled executor serves what `executor.OPERATIONS` names.
 
     Derivations fix the order of ties and the use of uniforms, in torch and on other devices too: ties go to the edge that comes first, and
-    a sample takes one uniform for each node of its derivation, in preorder.
+    a sample takes one uniform for each node of its derivation, in preorder, but for one that is made of nothing in one way.
     """
 
     @abc.abstractmethod
@@ -55,9 +55,9 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
       through no node twice; `structgrad.oracles.derivations.walked` lists them all, to check that on small events.
 
     Parts of no structure are ignored entries. Ties go to the edge that comes first, and structures are enumerated by the edge of the root,
-    then by its first node, then by its second. A sample takes one uniform for each node of its derivation, in preorder. Everything takes
-    time in proportion to the edges, but for derivatives of relaxed recursions and third ones, which take it for every level. A hypergraph
-    is built once for each event shape.
+    then by its first node, then by its second. A sample takes one uniform for each node of its derivation, in preorder, but for one that
+    is made of nothing in one way. Everything takes time in proportion to the edges, but for derivatives of relaxed recursions and third
+    ones, which take it for every level. A hypergraph is built once for each event shape.
 
     **Lengths.** Two more methods, where items may be shorter than the event: `_inside` says which parts some structure of an item has
     (those at the first positions of the first axis, where not overridden), and `_completion` which parts beyond them go on. These must hold

@@ -24,7 +24,7 @@ class Tables:
         above: per level [h, m], the edges that lead to each node; ``taking``: [parts, m], those that take each part. Edges are numbered
             level by level; their number stands for none. So sums over them are gathered, always in the same order, unlike scattered ones.
         edges: three tables [nodes, e], first and second node and part of every edge, in order, padded with edges to `DEAD`.
-        joins: boolean [nodes], whether the edges of a node lead to two nodes.
+        joins: boolean [nodes], whether the edges of a node lead to two nodes. ``given``: whether it is made in one way, of nothing.
         steps: how many nodes the longest derivation has. ``waiting``: how many of them, at most, wait while others are gone through.
         counts: exact integers [nodes], how many derivations each node has. ``possible``: the first edge of each that has any.
         read: boolean [parts], which parts are in some structure.
@@ -36,6 +36,7 @@ class Tables:
     taking: Tensor
     edges: tuple[Tensor, Tensor, Tensor]
     joins: Tensor
+    given: Tensor
     steps: int
     waiting: int
     counts: np.ndarray
@@ -77,17 +78,19 @@ def tables_of(derivations: Derivations, device: torch.device) -> Tables:
     joins = torch.zeros(derivations.nodes, dtype=torch.bool)
     for level in derivations.levels:
         joins[level.heads] = level.second is not None
-    possible = torch.from_numpy((counts[first.numpy()] * counts[second.numpy()] > 0).argmax(1))
+    ways = torch.from_numpy(counts[first.numpy()] * counts[second.numpy()] > 0)
+    given = (ways.sum(1) == 1) & (ways & (first == UNIT) & (second == UNIT)).any(1)
     return Tables(
         derivations,
         tuple(_moved(level, device) for level in derivations.levels),
         *_sums(derivations, device),
         (first.to(device), second.to(device), parts.to(device)),
         joins.to(device),
+        given.to(device),
         max(int(sizes[derivations.root]), 1),
         max(int(waiting[derivations.root]), 1),
         counts,
-        possible.to(device),
+        ways.int().argmax(1).to(device),
         _read(derivations, counts).to(device),
     )
 

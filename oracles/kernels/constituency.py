@@ -1,26 +1,31 @@
-"""Kernels of binary trees: rows [b, n, n], of which nothing below the diagonal is read."""
+"""Projections on binary trees, rows [b, n, n] of which nothing below the diagonal is read; all else their hypergraph gives.
+
+Charts are kept *by width*: row w holds the spans of w + 1 tokens by their first token, so that the cuts of many spans of one width are
+compared side by side, all from contiguous memory. The innermost loop ends at a place, not after a number of steps: the compiler unrolls the
+latter until its places no longer fit the registers, which doubles the time.
+"""
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from . import active_set
 from .compilation import compiled, uncounted
-from .lanes import WIDTH
-from .span_charts import (
-    Array,
-    ChartWorkspace,
-    evaluate,
-    find_best,
-    gather,
-    go_down,
-    go_down_rates,
-    go_up_rates,
-    scale_rates,
-    scatter,
-    stride,
-    workspace,
-)
+from .lanes import WIDTH, add, greatest, load, spread, store
+
+Array = NDArray[Any]
+
+
+class BestSpansWorkspace(NamedTuple):
+    """Room for one row of n tokens."""
+
+    starts: Array  # [n + 1] where the spans of w + 1 tokens begin among the scores
+    scores: Array  # of spans of two tokens and more, by width; padded to whole vectors with -inf
+    best: Array  # the chart of greatest sums, with `WIDTH` entries of -inf before and after each row; single tokens have 0
+    spans: Array  # [n, 2] those still to be cut: first and last token
 
 
 def operations(event: tuple[int, ...]) -> int:
@@ -29,107 +34,48 @@ def operations(event: tuple[int, ...]) -> int:
     return n * n * n // 12 + 3 * n * n
 
 
-@compiled
-def log_partition(rows: Array, log_partition: Array, certified: Array) -> None:
-    """Log-partitions [b] of rows."""
-    space = workspace(rows.shape[1], 1)
-    for b in range(rows.shape[0]):
-        log_partition[b], certified[b] = evaluate(space, gather(rows[b], space.starts, space.scores))
+@uncounted
+def _stride(n: int) -> int:
+    """From one row of a chart to the next."""
+    return (n + WIDTH - 1) // WIDTH * WIDTH + WIDTH
 
 
 @compiled
-def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array) -> None:
-    """Marginals [b, n, n] and log-partitions [b] of rows."""
-    space = workspace(rows.shape[1], 2)
-    for b in range(rows.shape[0]):
-        log_partition[b], certified[b] = evaluate(space, gather(rows[b], space.starts, space.scores))
-        if certified[b] and log_partition[b] > -np.inf:
-            if rows.shape[1] > 1:
-                go_down(space)
-            scatter(space.results, space.starts, 1.0, marginals[b])
-
-
-@compiled
-def covariance_product(rows: Array, direction: Array, product: Array, certified: Array) -> None:
-    """Derivatives of the marginals [b, n, n] of rows along directions: dual numbers through the way up and the way down."""
-    space = workspace(rows.shape[1], 4)
-    for b in range(rows.shape[0]):
-        total, certified[b] = evaluate(space, gather(rows[b], space.starts, space.scores))
-        if certified[b] and total > -np.inf and rows.shape[1] > 2:
-            gather(direction[b], space.starts, space.rates)
-            scale = scale_rates(space)
-            if scale > 0.0:
-                go_down(space)
-                go_up_rates(space)
-                go_down_rates(space, scale)
-                scatter(space.results, space.starts, 0.0, product[b])
-
-
-@compiled
-def sample(rows: Array, uniforms: Array, structures: Array, certified: Array) -> None:
-    """Trees by uniforms [b, s, n − 1], from the sentence down: one way up per row, then all its samples."""
-    space = workspace(rows.shape[1], 1)
-    for b in range(rows.shape[0]):
-        total, certified[b] = evaluate(space, gather(rows[b], space.starts, space.scores))
-        if certified[b] and total > -np.inf:
-            for s in range(uniforms.shape[1]):
-                _draw(space, uniforms[b, s], structures[b, s])
+def _workspace(n: int) -> BestSpansWorkspace:
+    starts = np.zeros(n + 1, np.int64)
+    for w in range(1, n):
+        starts[w + 1] = starts[w] + (n - w + WIDTH - 1) // WIDTH * WIDTH
+    best = np.full(WIDTH + n * _stride(n), -np.inf)
+    best[WIDTH : WIDTH + n] = 0.0
+    return BestSpansWorkspace(starts, np.full(starts[n], -np.inf), best, np.empty((n, 2), np.int64))
 
 
 @uncounted
-def _draw(space: ChartWorkspace, uniforms: Array, structure: Array) -> None:
-    """One tree: every span is cut by the uniform of its place in preorder, in which a span of w + 1 tokens takes w places."""
-    n, spans, waiting = structure.shape[0], space.spans, 0
+def _find_best(row: Array, space: BestSpansWorkspace) -> None:
+    """Fill the chart."""
+    n, chart, step, nothing = len(space.spans), space.best, _stride(len(space.spans)), spread(-np.inf)
     for i in range(n):
-        structure[i, i] = 1
-    i, j, place = 0, n - 1, 0
-    while True:
-        structure[i, j] = 1
-        cut = i if j <= i + 1 else _draw_cut(space, uniforms[place], i, j)
-        if cut > i:
-            if cut + 1 < j:
-                spans[waiting, 0], spans[waiting, 1], spans[waiting, 2] = cut + 1, j, place + 1 + cut - i
-                waiting += 1
-            j, place = cut, place + 1
-        elif i + 1 < j:
-            i, place = i + 1, place + 1
-        elif waiting:
-            waiting -= 1
-            i, j, place = spans[waiting, 0], spans[waiting, 1], spans[waiting, 2]
-        else:
-            break
-
-
-@uncounted
-def _draw_cut(space: ChartWorkspace, uniform: float, i: int, j: int) -> int:
-    """The last token of the left part, by the inverse of its distribution function; from the nearer end, as most cuts are at the ends."""
-    chart, step, total = space.inside, stride(len(space.spans)), space.sums[space.starts[j - i] + i]
-    first, end, move, wanted = i, j, 1, uniform * total
-    if uniform > 0.5:
-        first, end, move, wanted = j - 1, i - 1, -1, total - wanted
-    reached, cut, k = 0.0, first, first
-    while k != end:
-        part = chart[WIDTH + (k - i) * step + i] * chart[WIDTH + (j - k - 1) * step + k + 1]
-        if part > 0.0:
-            cut = k
-            reached += part
-            if reached > wanted or (move < 0 and reached == wanted):
-                break
-        k += move
-    return cut
+        for w in range(1, n - i):
+            space.scores[space.starts[w] + i] = row[i, i + w]
+    for w in range(1, n):
+        for i in range(0, n - w, WIDTH):
+            left, right, stop, total = WIDTH + i, WIDTH + (w - 1) * step + i + 1, WIDTH + w * step + i, nothing
+            while left != stop:
+                total = greatest(total, add(load(chart, left), load(chart, right)))
+                left, right = left + step, right + 1 - step
+            store(chart, WIDTH + w * step + i, add(total, load(space.scores, space.starts[w] + i)))
 
 
 @compiled
-def best_parts(row: Array, space: ChartWorkspace, parts: Array) -> int:
+def best_parts(row: Array, space: BestSpansWorkspace, parts: Array) -> int:
     """Write the flat indices of the 2n − 1 spans of the best tree of scores [n, n], and give their number.
 
     No back-pointers are kept: the way down looks again for the lowest cut of the greatest sum. The scores of single tokens, which are in
     every tree, are not looked at.
     """
-    gather(row, space.starts, space.scores)
-    find_best(space)
+    _find_best(row, space)
     n, spans, chart, waiting, count = len(space.spans), space.spans, space.best, 1, 0
-    step = stride(n)
+    step = _stride(n)
     spans[0, 0], spans[0, 1] = 0, n - 1
     while waiting:
         waiting -= 1
@@ -151,21 +97,10 @@ def best_parts(row: Array, space: ChartWorkspace, parts: Array) -> int:
 
 
 @compiled
-def argmax(rows: Array, structures: Array) -> None:
-    """Best trees of rows, with the shortest left part among equals."""
-    n = rows.shape[1]
-    space, parts = workspace(n, 1), np.empty(2 * n - 1, np.int32)
-    for b in range(rows.shape[0]):
-        flat = structures[b].reshape(n * n)
-        for k in range(best_parts(rows[b], space, parts)):
-            flat[parts[k]] = 1
-
-
-@compiled
 def project(rows: Array, inside: Array, mean: Array, gap: Array, support: Array) -> tuple[Array, Array, Array]:
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     n = rows.shape[1]
-    solver, found, space = active_set.workspace(n * n, 2 * n - 1), active_set.nothing_found(), workspace(n, 1)
+    solver, found, space = active_set.workspace(n * n, 2 * n - 1), active_set.nothing_found(), _workspace(n)
     residual = solver.residual.reshape((n, n))
     for b in range(rows.shape[0]):
         active_set.start(solver, rows[b].reshape(-1))

@@ -164,9 +164,13 @@ def test_kernels_equal_their_twins(n: int, make: Any, scale: float, dtype: torch
 
 
 def certificates(scores: Tensor) -> tuple[Tensor, Tensor]:
-    log_partition, certified = np.zeros(len(scores)), np.zeros(len(scores), dtype=bool)
-    compiled.log_partition(scores.numpy(), log_partition, certified)
-    return torch.from_numpy(log_partition), torch.from_numpy(certified)
+    log_partition, certified = torch.zeros(len(scores), dtype=torch.float64), torch.ones(len(scores), dtype=torch.bool)
+    kernel = ORACLE._kernel("log_partition", scores)
+    assert isinstance(kernel, kernels.Kernel)
+    failed = kernel.certify((scores,), (log_partition,))
+    if failed is not None:
+        certified[failed] = False
+    return log_partition, certified
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.05, 1.0, 10.0, 30.0], ids=str)
@@ -178,7 +182,7 @@ def test_moderate_scores_are_certified(n: int, scale: float) -> None:
 
 @pytest.mark.parametrize("n", [3, 9, 40])
 def test_no_wrong_value_is_certified(n: int) -> None:
-    for exponent in range(13):
+    for exponent in range(18):
         for make in (gaussian, masked):
             scores = make(n, 10.0 * 2**exponent, rows=6, seed=exponent)
             log_partition, certified = certificates(scores)
@@ -226,14 +230,6 @@ def test_what_surrounds_a_forbidden_span_may_leave_the_range() -> None:
     torch.testing.assert_close(product, torch.zeros_like(scores), rtol=0, atol=1e-14)
 
 
-def test_a_shift_from_the_best_tree_is_tried() -> None:
-    """The best of many spans is further from their mean the more there are: the guess does not do here."""
-    scores = gaussian(80, 40.0, rows=4)
-    log_partition, certified = certificates(scores)
-    assert bool(certified.all())
-    torch.testing.assert_close(log_partition, twin(lambda: ORACLE.log_partition(scores)), rtol=1e-13, atol=0)
-
-
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_the_product_is_linear_in_directions_of_any_size(size: float) -> None:
     scores = masked(9, 1.0).requires_grad_()
@@ -279,9 +275,9 @@ def test_the_operations_count_what_a_row_costs() -> None:
     assert compiled.operations((1, 1)) < compiled.operations((20, 20)) < compiled.operations((40, 40)) / 3
 
 
-def test_best_parts_lists_the_spans_of_the_argmax() -> None:
+def testbest_parts_lists_the_spans_of_the_argmax() -> None:
     for row in [*masked(12, 1.0)[1:], *gaussian(12, 1e100)]:
-        space, parts = compiled.workspace(12, 1), np.empty(23, np.int32)
+        space, parts = compiled._workspace(12), np.empty(23, np.int32)
         assert compiled.best_parts(row.numpy(), space, parts) == 23
         structure = torch.zeros(144, dtype=torch.float64)
         structure[torch.from_numpy(parts).long()] = 1

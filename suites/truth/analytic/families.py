@@ -34,7 +34,6 @@ FAMILIES: dict[type[Oracle], Callable[[Any, tuple[int, ...]], Derivations]] = {
     LinearChain: lambda oracle, event: sequences.chain(event),
     Alignment: lambda oracle, event: sequences.alignment(event),
     Assignment: lambda oracle, event: sequences.assignment(event),
-    Constituency: lambda oracle, event: spans.constituency(event),
     ProjectiveTree: lambda oracle, event: spans.projective(event, single_root=oracle.single_root),
 }
 

@@ -1,26 +1,10 @@
-"""Derivations that join two neighbouring items: constituency trees and projective dependency trees."""
+"""Derivations that join two neighbouring items: projective dependency trees."""
 
 from __future__ import annotations
 
 import torch
 
 from ....oracles.derivations import DEAD, UNIT, Builder, Derivations
-
-
-def constituency(event: tuple[int, ...]) -> Derivations:
-    """Binary trees; a node per span, an edge per cut."""
-    size = event[0]
-    parts = torch.arange(size * size).reshape(event)
-    builder = Builder(parts.numel())
-    nodes = torch.full(event, DEAD)
-    start = torch.arange(size)
-    nodes[start, start] = builder.add(torch.full((size, 1), UNIT), parts.diagonal().unsqueeze(1))
-    for width in range(1, size):
-        i = torch.arange(size - width)
-        cuts = i.unsqueeze(1) + torch.arange(width)
-        j = (i + width).unsqueeze(1)
-        nodes[i, i + width] = builder.add(nodes[i.unsqueeze(1), cuts], parts[i, i + width].unsqueeze(1), nodes[cuts + 1, j])
-    return builder.finish(nodes[0, -1])
 
 
 def projective(event: tuple[int, ...], *, single_root: bool) -> Derivations:
