@@ -39,6 +39,8 @@ Loss = Callable[[Tensor], Tensor]
 For what needs values only, integers and booleans are values too: ``lambda z: (z != gold).sum(-1)``.
 """
 
+Tier = Literal["core", "extended"]
+
 Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse", "supervised"]
 
 NOTHING = torch.empty(0)
@@ -161,6 +163,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         inside_hull: whether the loss is evaluated at points that are no structures.
         state: the options that `observed` changes; training starts with what they are given as.
         needs_gold: whether the loss has to hold true structures, as ``gold``.
+        tier: ``core`` for one estimator of every idea, which presets measure; subclasses are ``extended`` again unless they say so.
         version: raised when a change moves the measured values.
     """
 
@@ -173,6 +176,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     inside_hull: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()
     needs_gold: ClassVar[bool] = False
+    tier: ClassVar[Tier] = "extended"
     version: ClassVar[int] = 1
 
     @property
@@ -274,6 +278,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     def __init_subclass__(cls, **options: Any) -> None:
         """Whatever a subclass lets people call first asks whether the pair is possible, and is one operation."""
         super().__init_subclass__(**options)
+        cls.tier = vars(cls).get("tier", "extended")  # not that of what it extends
         if "structure" in vars(cls):
             cls.structure = operation()(_refusing(vars(cls)["structure"]))  # type: ignore[attr-defined]
         if "surrogate" in vars(cls):

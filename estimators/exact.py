@@ -13,7 +13,7 @@ from ..oracles.base import EnumerableOracle, MarginalOracle, Oracle
 from ..oracles.derivatives import unsqueeze_event
 from ..oracles.masking import share_rows
 from ..oracles.options import Count
-from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
+from .base import Estimator, Evaluations, Loss, Objective, Tier, evaluate, with_gradient
 from .enumeration import LIMIT, ListedOracle, chunks, too_many
 
 
@@ -40,6 +40,7 @@ class ExactMarginalisation(Estimator[ListedOracle]):
     limit: Count = LIMIT
 
     name: ClassVar[str] = "exact"
+    tier: ClassVar[Tier] = "core"
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle, EnumerableOracle)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True

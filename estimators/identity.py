@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..oracles.base import Oracle
-from .base import Evaluations, Objective, PathwiseEstimator, moving_parts, with_backward
+from .base import Evaluations, Objective, PathwiseEstimator, Tier, moving_parts, with_backward
 from .noise import AnyNoise, Gumbel
 
 
@@ -85,6 +85,7 @@ class Identity(ProjectedIdentity):
     normalise: bool = True
 
     name: ClassVar[str] = "identity"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("sahoo2023backpropagation",)
     objective: ClassVar[Objective] = "argmax"
     deterministic: ClassVar[bool] = True

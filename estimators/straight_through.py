@@ -11,7 +11,7 @@ from torch import Tensor
 from ..oracles.base import MarginalOracle, Oracle, SamplingOracle
 from ..oracles.masking import scaled
 from ..oracles.options import Positive
-from .base import Evaluations, Objective, PathwiseEstimator, straight_through
+from .base import Evaluations, Objective, PathwiseEstimator, Tier, straight_through
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class StraightThrough(PathwiseEstimator[Oracle]):
     """
 
     name: ClassVar[str] = "ste"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("bengio2013estimating",)
     objective: ClassVar[Objective] = "argmax"
     deterministic: ClassVar[bool] = True
@@ -69,6 +70,7 @@ class StraightThroughMarginals(PathwiseEstimator[MarginalOracle]):
     temperature: Positive = 1.0
 
     name: ClassVar[str] = "ste_marginals"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "martins2019latent")
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "argmax"

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...oracles.base import MarginalOracle, Oracle
 from ...oracles.capabilities import FactorisedOracle
 from ...oracles.options import Positive
-from ..base import Evaluations, Objective, PathwiseEstimator
+from ..base import Evaluations, Objective, PathwiseEstimator, Tier
 from ..categories.factorised import gumbels, log_probabilities, possible_parts
 from ..noise import Gumbel
 from .perturb_and_map import discrete_forward
@@ -93,6 +93,7 @@ class StraightThroughGumbel(PathwiseEstimator[MarginalOracle]):
     temperature: Positive = 1.0
 
     name: ClassVar[str] = "st_gumbel"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("jang2017categorical", "maddison2017concrete")
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "perturbed"

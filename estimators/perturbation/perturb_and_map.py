@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...oracles.base import MarginalOracle, Oracle
 from ...oracles.options import Positive
-from ..base import Evaluations, Objective, PathwiseEstimator, straight_through
+from ..base import Evaluations, Objective, PathwiseEstimator, Tier, straight_through
 from ..noise import AnyNoise, Gumbel
 from ..straight_through import replace_value, tempered_marginals
 
@@ -37,6 +37,7 @@ class PerturbAndMAP(PathwiseEstimator[Oracle]):
     noise: AnyNoise = Gumbel()
 
     name: ClassVar[str] = "perturb_and_map"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("papandreou2011perturb",)
     objective: ClassVar[Objective] = "perturbed"
     linear: ClassVar[bool] = True

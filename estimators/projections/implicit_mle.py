@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...oracles.base import Oracle
 from ...oracles.options import Count, Positive
-from ..base import Evaluations, Objective, PathwiseEstimator, moving_parts, with_backward
+from ..base import Evaluations, Objective, PathwiseEstimator, Tier, moving_parts, with_backward
 from ..noise import AnyNoise, Gumbel
 
 
@@ -50,6 +50,7 @@ class ImplicitMLE(PathwiseEstimator[Oracle]):
     divide_by_lambda: bool = False
 
     name: ClassVar[str] = "imle"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("niepert2021implicit",)
     objective: ClassVar[Objective] = "perturbed"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...oracles.base import Oracle, ProjectionOracle
 from ...oracles.derivatives import unsqueeze_event
 from ...oracles.options import Positive, Within
-from ..base import Evaluations, Objective, PathwiseEstimator, moving_parts, with_backward
+from ..base import Evaluations, Objective, PathwiseEstimator, Tier, moving_parts, with_backward
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class SPIGOT(PathwiseEstimator[ProjectionOracle]):
     max_norm: Annotated[float, Within(above=0, infinite=True)] = math.inf
 
     name: ClassVar[str] = "spigot"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("peng2018backpropagating",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (ProjectionOracle,)
     objective: ClassVar[Objective] = "argmax"

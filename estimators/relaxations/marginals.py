@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...oracles.base import MarginalOracle, Oracle
-from ..base import Evaluations, Objective, PathwiseEstimator
+from ..base import Evaluations, Objective, PathwiseEstimator, Tier
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class StructuredAttention(PathwiseEstimator[MarginalOracle]):
     """
 
     name: ClassVar[str] = "structured_attention"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("kim2017structured",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (MarginalOracle,)
     objective: ClassVar[Objective] = "relaxed"

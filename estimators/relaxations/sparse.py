@@ -14,7 +14,7 @@ from ...oracles.base import EnumerableOracle, KBestOracle, Oracle, ProjectionOra
 from ...oracles.derivatives import unsqueeze_event
 from ...oracles.masking import share_rows
 from ...oracles.options import Count
-from ..base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, evaluate, with_gradient
+from ..base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, Tier, evaluate, with_gradient
 from ..enumeration import too_many
 from .entmax import entmax
 
@@ -39,6 +39,7 @@ class SparseMAP(PathwiseEstimator[ProjectionOracle]):
     """
 
     name: ClassVar[str] = "sparsemap"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("niculae2018sparsemap",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (ProjectionOracle,)
     objective: ClassVar[Objective] = "relaxed"

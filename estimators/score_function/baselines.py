@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
 from ...oracles.options import Count, Decay
-from ..base import NOTHING, Estimator, Evaluations, Loss, Objective, evaluate
+from ..base import NOTHING, Estimator, Evaluations, Loss, Objective, Tier, evaluate
 from .reinforce import Reinforce
 
 
@@ -72,6 +72,7 @@ class ConstantBaseline(Baseline):
     num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_constant"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("williams1992simple",)
 
     def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> float:

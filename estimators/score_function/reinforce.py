@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...oracles.base import Oracle, SamplingOracle
 from ...oracles.options import Count, Peers, Within
-from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate, expand_samples
+from ..base import Estimator, Evaluations, Loss, Objective, Tier, carry, evaluate, expand_samples
 
 
 class ScoreFunction(Estimator[SamplingOracle]):
@@ -61,6 +61,7 @@ class Reinforce(ScoreFunction):
     num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("williams1992simple",)
 
     def _weights(self, losses: Tensor) -> Tensor:
@@ -95,6 +96,7 @@ class LeaveOneOut(ScoreFunction):
     num_samples: Peers = 2
 
     name: ClassVar[str] = "rloo"
+    tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("kool2019buy", "richter2020vargrad")
 
     def _weights(self, losses: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...estimators import ESTIMATORS
 from ...oracles.registry import unknown
 from .. import problems
 from ..problems import BUILT_IN_PROBLEMS
@@ -14,21 +15,7 @@ from ..suite import EFFORTS
 from ..tasks.references import LONGEST_LIST
 from .plan import Plan, Portion
 
-CORE = (
-    "exact",
-    "reinforce",
-    "reinforce_constant",
-    "rloo",
-    "ste",
-    "ste_marginals",
-    "st_gumbel",
-    "perturb_and_map",
-    "spigot",
-    "imle",
-    "structured_attention",
-    "sparsemap",
-    "identity",
-)
+CORE = tuple(name for name, kind in ESTIMATORS.items() if kind.tier == "core")
 """One estimator of every idea, and the exact gradient."""
 
 FIRST_LEARNERS = (

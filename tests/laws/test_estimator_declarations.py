@@ -35,6 +35,14 @@ def test_it_declares_what_it_is(name: str) -> None:
     assert (kind.objective == "perturbed") <= (make_estimator(name).evaluations().perturbations > 0)
 
 
+def test_what_extends_a_core_estimator_is_none_unless_it_says_so() -> None:
+    kind = ESTIMATORS["rloo"]
+    assert kind.tier == "core"
+    assert type("Own", (kind,), {}).tier == "extended"
+    assert type("Own", (kind,), {"tier": "core"}).tier == "core"
+    assert {kind.tier for kind in ESTIMATORS.values()} == {"core", "extended"}
+
+
 @estimators
 def test_it_is_a_frozen_dataclass_of_options(name: str) -> None:
     estimator = make_estimator(name)
