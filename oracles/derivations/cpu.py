@@ -46,7 +46,7 @@ ENOUGH = 512
 """Scores from which a shift is found."""
 
 
-class Workspace(NamedTuple):
+class DerivationWorkspace(NamedTuple):
     """Numbers of `WIDTH` items for nodes, edges and parts."""
 
     scores: Array
@@ -131,7 +131,7 @@ def _workspace(packed, wide: bool, keep: bool, deep: bool, twice: bool):
     # A score turns into its weight in place, but for tangents; and where a part is taken in one place alone, that into its marginal.
     # Pages that are never written to cost nothing.
     alone = packed.sizes[4] > 0 and not wide
-    return Workspace(
+    return DerivationWorkspace(
         np.zeros(parts * WIDTH) if twice else weights,
         weights,
         np.ones(nodes * WIDTH),

@@ -67,9 +67,19 @@ def _njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         kernel = njit(function, cache=True, nogil=True, error_model="numpy", pipeline_class=_Compiler, **options)
         if isinstance(kernel, Dispatcher):  # and not the function itself, where numba is switched off
             vars(kernel)["compile"] = partial(_in_turn, kernel, kernel.compile)
+            index = kernel._cache._cache_file
+            index._load_index = partial(_readable, index._load_index)
         return kernel
 
     return decorate
+
+
+def _readable(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """What the cache holds of a function; nothing where it names a class that is gone, which numba reads before it asks for the version."""
+    try:
+        return load()
+    except Exception:
+        return {}
 
 
 def _in_turn(kernel: Dispatcher, compile_or_load: Callable[[Any], Any], signature: Any) -> Any:

@@ -31,6 +31,7 @@ class Stopwatch:
     seconds: float = 0.0
     depth: int = 0
     started: float | None = field(default=None)
+    within: bool = False
 
     def start(self) -> None:
         """Begin, unless it runs already."""
@@ -44,13 +45,16 @@ class Stopwatch:
             self.started = None
 
     def __enter__(self) -> Stopwatch:
+        # Within a backward pass that is timed, a call is a part of it and does not end it.
+        self.within = self.within if self.depth else self.started is not None
         self.start()
         self.depth += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         self.depth -= 1
-        self.stop()
+        if not self.within:
+            self.stop()
 
     def reset(self) -> None:
         """Forget everything, a start without its stop too."""

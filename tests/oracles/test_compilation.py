@@ -7,6 +7,8 @@ import importlib
 import os
 import select
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,3 +142,26 @@ def _result(child: tuple[int, int]) -> Any:
         text = results.read()
     os.waitpid(child[0], 0)
     return ast.literal_eval(text)
+
+
+NAMED = """
+from typing import NamedTuple
+from structgrad.oracles.kernels.compilation import compiled
+
+class {name}(NamedTuple):
+    value: float
+
+@compiled
+def doubled(pair):
+    return 2 * pair.value
+
+print(doubled({name}(2.0)))
+"""
+
+
+def test_a_class_that_was_renamed_costs_a_compilation_and_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "renamed.py"
+    for name in ("Before", "After"):
+        file.write_text(NAMED.format(name=name))
+        told = subprocess.run([sys.executable, "-c", "import renamed"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert told.stdout == "4.0\n", told.stderr

@@ -144,21 +144,13 @@ def test_an_oracle_without_a_completion_has_no_lengths() -> None:
         Restated(LinearChain()).marginals(torch.zeros(2, 3, 2, 2), lengths=torch.tensor([1, 2]))
 
 
-def _empty(builder: Builder) -> int:
-    return UNIT
+def _nothing(builder: Builder) -> Tensor:
+    return builder.add(torch.tensor([[UNIT]]))
 
 
-def _none(builder: Builder) -> int:
-    return DEAD
-
-
-def _empty_beside_others(builder: Builder) -> int:
+def _nothing_beside_others(builder: Builder) -> Tensor:
     builder.add(torch.tensor([[UNIT]]), torch.tensor([[1]]))
-    return UNIT
-
-
-def _dead_end(builder: Builder) -> Tensor:
-    return builder.add(torch.tensor([[DEAD]]), torch.tensor([[0]]))
+    return builder.add(torch.tensor([[UNIT]]))
 
 
 def _one_edge_each(builder: Builder) -> Tensor:
@@ -201,10 +193,8 @@ class Odd(DerivedOracle):
 @pytest.mark.parametrize(
     ("root", "structures"),
     [
-        (_empty, [[]]),
-        (_none, []),
-        (_empty_beside_others, [[]]),
-        (_dead_end, []),
+        (_nothing, [[]]),
+        (_nothing_beside_others, [[]]),
         (_one_edge_each, [[1]]),
         (_mostly_unread, [[1], [4]]),
         (_below_others, [[1]]),

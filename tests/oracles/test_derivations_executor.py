@@ -266,8 +266,13 @@ def test_edges_that_join_and_take_a_part_each() -> None:
     assert torch.equal(argmax(packed_of(derivations), rows), expected)
 
 
+def _empty_item(parts: int) -> Derivations:
+    builder = Builder(parts)
+    return builder.finish(builder.add(torch.tensor([[UNIT]])))
+
+
 def test_the_empty_item_alone_is_a_structure() -> None:
-    packed, rows = packed_of(Builder(2).finish(UNIT)), torch.randn(9, 2, dtype=torch.float64)
+    packed, rows = packed_of(_empty_item(2)), torch.randn(9, 2, dtype=torch.float64)
     expected, totals, certified = marginals(packed, rows)
     assert certified.all()
     nothing = torch.zeros_like(rows)

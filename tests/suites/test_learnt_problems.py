@@ -203,5 +203,5 @@ def test_estimates_leave_padding_out_of_every_copy_of_a_batch():
     scores, lengths = torch.zeros(2, 3), torch.tensor([3, 2])
     draws = Draws(Subset(1), lambda z: z.sum(-1), scores, QUICK, ("padding",), lengths)
     for rows in (scores, scores.expand(5, 2, 3)):
-        inside = draws.of_rows(rows)._within(torch.ones_like(rows, dtype=torch.bool), rows)
+        inside = draws.of_rows(rows).parts_within(torch.ones_like(rows, dtype=torch.bool), rows)
         assert torch.equal(inside[..., -1], (lengths == 3).expand(rows.shape[:-1]))
