@@ -64,6 +64,7 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
     normalization: Literal["global", "local"] = "global"
 
     name: ClassVar[str] = "shift_reduce"
+    version: ClassVar[int] = 2
     event_ndim: ClassVar[int] = 3
     references: ClassVar[tuple[str, ...]] = ("kuhlmann2011dynamic", "dyer2016recurrent", "andor2016globally")
     kernel: ClassVar[str] = "shift_reduce"
@@ -186,6 +187,10 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
             return scores
         result: Tensor = _Policy.apply(at_least_single(scores), self)  # type: ignore[no-untyped-call]
         return result
+
+    def _log_partition_of(self, parameters: Tensor) -> Tensor:
+        """For ``"local"`` the log-probability of the first SHIFT, which has no alternative: exactly 0, and so is its gradient."""
+        return super()._log_partition_of(parameters) if self.normalization == "global" else parameters[..., 0, 0, 0]
 
     def _policy(self, rows: Tensor) -> Tensor:
         """Log-probabilities of the actions of rows [b, *event], -inf where no derivation follows; 0 in ignored entries."""

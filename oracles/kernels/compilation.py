@@ -67,7 +67,7 @@ def _njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         kernel = njit(function, cache=True, nogil=True, error_model="numpy", pipeline_class=_Compiler, **options)
         if isinstance(kernel, Dispatcher):  # and not the function itself, where numba is switched off
             vars(kernel)["compile"] = partial(_in_turn, kernel, kernel.compile)
-            index = kernel._cache._cache_file
+            index = vars(kernel)["_cache"]._cache_file
             index._load_index = partial(_readable, index._load_index)
         return kernel
 

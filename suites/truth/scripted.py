@@ -82,6 +82,9 @@ class ScriptedOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle
     def natural_parameters(self, scores: Tensor) -> Tensor:
         return self.real.natural_parameters(scores)  # type: ignore[no-any-return]
 
+    def _log_partition_of(self, valid: Tensor) -> Tensor:
+        return self.real._log_partition_of(valid)  # type: ignore[no-any-return]
+
     def _argmax(self, rows: Tensor) -> Tensor:
         return self.real._argmax(rows)  # type: ignore[no-any-return]
 

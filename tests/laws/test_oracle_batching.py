@@ -111,8 +111,9 @@ def test_expanded_rows_are_computed_once(case: OracleCase, method: str, monkeypa
     monkeypatch.setattr(type(case.oracle), method, counted)
     with kernels.disabled():
         every_operation(case.oracle, make_scores(case, 1.0, rows=2).unsqueeze(1).expand(2, 500, *case.event))
-    assert sizes
-    assert max(sizes) == 2
+    # The log-partition of a policy is 0 without any sum.
+    assert sizes or (case.potentials and method == "_log_partition")
+    assert max(sizes, default=2) == 2
 
 
 @pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
