@@ -21,6 +21,7 @@ from ..base import (
     SamplingOracle,
 )
 from . import algorithms, executor
+from .device import kernel as device_kernel
 from .hypergraph import Derivations
 from .packing import Packed, pack
 from .tables import Tables, tables_of
@@ -132,6 +133,9 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
         event = self._event(scores)
         completion = torch.zeros_like(scores).masked_fill(~self._completion(event, lengths), -math.inf)
         return torch.where(self._inside(event, lengths), scores, completion)
+
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        return super()._kernel(operation, rows) or device_kernel(self, operation, rows)
 
     # The operations of the base classes, on rows [b, parts].
 

@@ -180,8 +180,22 @@ def find(
     structure: str, operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...], device: int
 ) -> DeviceKernel | None:
     """The kernel of an operation on a device (below 0: the interpreter), or None where the torch twin is to run."""
-    kernel = _kernel(structure, operation, event, dtype, options, device, _trusting if device >= 0 else not _comparing.get())
+    kernel = _kernel(structure, operation, event, dtype, options, device, _trusts(device))
     return None if kernel is None or kernel.use.refused else kernel
+
+
+def serving(
+    structure: str, operation: str, event: tuple[int, ...], dtype: torch.dtype, function: _Function, options: tuple[Any, ...], device: int
+) -> DeviceKernel | None:
+    """A function from outside of this package as the kernel of an operation on a device, or None where it was given up there."""
+    if _trusts(device):
+        return DeviceKernel(function, options)
+    use = first_use.use_of(structure, operation, event, dtype, options, device)
+    return None if use.refused else DeviceKernel(function, options, use)
+
+
+def _trusts(device: int) -> bool:
+    return _trusting if device >= 0 else not _comparing.get()
 
 
 def _capturing() -> bool:

@@ -45,6 +45,9 @@ LARGEST_ALIGNMENT = 512
 LARGEST_LINE = 4096
 """Sizes of an event up to which plain torch takes less than a second or two; a kernel for larger ones is compared at these."""
 
+DERIVED = "derivations."
+"""What the names of structures begin with that one executor serves by their derivations, which are those of one event."""
+
 MOST_SAMPLES = 32
 MOST_RANKS = 64
 
@@ -291,7 +294,7 @@ def _lacks_card(error: Exception) -> bool:
 
 def capped(structure: str, operation: str, event: tuple[int, ...], options: tuple[object, ...]) -> tuple[int, ...]:
     """The event at which a kernel is compared."""
-    if operation == "sample":
+    if operation == "sample" or structure.startswith(DERIVED):
         # Their number of uniforms belongs to the event; and they need no derivative.
         return event
     if len(event) == 1:

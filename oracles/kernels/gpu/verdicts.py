@@ -69,7 +69,7 @@ def identity(device: int) -> dict[str, str]:
 
 def _source() -> str:
     """Of the kernels themselves."""
-    found = hashlib.blake2b(digest_size=8)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    found, here = hashlib.blake2b(digest_size=8), Path(__file__).parent
+    for path in [*sorted(here.glob("*.py")), here.parents[1] / "derivations" / "gpu.py", here.parents[1] / "derivations" / "device.py"]:
         found.update(path.read_bytes())
     return found.hexdigest()

@@ -30,6 +30,7 @@ from triton.backends.nvidia import compiler as nvidia
 
 from structgrad.estimators import entmax
 from structgrad.oracles import make_oracle
+from structgrad.oracles.derivations import DerivedOracle, device
 from structgrad.oracles.device_atoms import DeviceAtoms
 from structgrad.oracles.random_streams import SeedBlocks
 
@@ -84,13 +85,17 @@ def _sampled(oracle: Any, scores: Tensor, number: int) -> None:
 
 def _sampled_often(oracle: Any, scores: Tensor, number: int) -> None:
     """More samples of a row, and for chains more steps, than a second dimension of a grid has programs for; none takes memory."""
-    sample = oracle.kernel and import_module(f"structgrad.oracles.kernels.gpu.{oracle.kernel}").sample
     event = oracle._event(scores)
+    if isinstance(oracle, DerivedOracle):
+        sample, more = import_module("structgrad.oracles.derivations.gpu").sample, (device.graph_of(oracle, event, scores.device),)
+    else:
+        sample = oracle.kernel and import_module(f"structgrad.oracles.kernels.gpu.{oracle.kernel}").sample
+        more = oracle._kernel_options()
     for samples, shape in [(MANY, event)] + [(number, (MANY, *event[1:]))] * (oracle.name == "linear_chain"):
         rows = torch.empty(len(scores), *shape, dtype=scores.dtype, device="meta")
         uniforms = torch.empty(len(scores), samples, oracle._noise_size(shape), dtype=torch.float64, device="meta")
         if sample:
-            sample(rows, uniforms, rows.new_empty(len(scores), samples, *shape), *oracle.kernel_options())
+            sample(rows, uniforms, rows.new_empty(len(scores), samples, *shape), *more)
 
 
 def _popped(oracle: Any, scores: Tensor, number: int) -> None:
@@ -146,6 +151,8 @@ OPERATIONS: dict[str, Operation] = {
     "entmax": lambda oracle, scores, _: entmax(scores, 1.3) if oracle.name == "categorical" else None,
 }
 
+DERIVED = (*device.OPERATIONS, "sample_often")
+
 CASES: dict[str, Case] = {
     "categorical": Case("categorical", ((1,), (5,), (1000,), (8192,))),
     "categories": Case("categories", ((1, 2), (3, 5), (32, 16), (2, 8192)), listed=(8, 4)),
@@ -169,6 +176,14 @@ CASES: dict[str, Case] = {
     "shift_reduce": Case("shift_reduce", ((2, 2, 2), (5, 5, 2), (41, 41, 2), (2048, 2048, 2)), listed=(12, 12, 2)),
     "shift_reduce_local": Case(
         "shift_reduce[normalization=local]", ((2, 2, 2), (5, 5, 2), (41, 41, 2), (2048, 2048, 2)), listed=(12, 12, 2)
+    ),
+    # Those that state their derivations share the kernels of these, whose tiles differ.
+    "semi_markov": Case("semi_markov", ((1, 1, 1, 1), (5, 3, 2, 2), (32, 4, 8, 8), (128, 8, 16, 16)), only=DERIVED),
+    "labelled_constituency": Case("labelled_constituency", ((1, 1, 1), (5, 5, 2), (20, 20, 8), (64, 64, 16)), only=DERIVED, covers=False),
+    "ctc": Case("ctc", ((1, 3, 3), (6, 5, 3), (64, 33, 3), (512, 101, 3)), only=DERIVED, covers=False),
+    "edit_alignment": Case("edit_alignment", ((2, 2, 5), (5, 4, 5), (33, 33, 5), (257, 257, 5)), only=DERIVED, covers=False),
+    "second_order_chain": Case(
+        "second_order_chain", ((1, 1, 1, 1), (5, 3, 3, 3), (32, 8, 8, 8), (33, 32, 32, 32)), only=DERIVED, covers=False
     ),
 }
 """Structures with their options, and kernels' own where these differ by the shape of the event."""
@@ -252,7 +267,7 @@ def covering() -> Iterator[Task]:
     """Every operation of every structure at its small size, in one dtype: every kernel, and every structure's own."""
     for place, case in enumerate(name for name, task in CASES.items() if task.covers):
         # Of what lengths change in the loop of all projections, one structure tells.
-        operations = [name for name in OPERATIONS if name != "lengths" or case == "linear_chain"]
+        operations = [name for name in CASES[case].only or OPERATIONS if name != "lengths" or case == "linear_chain"]
         yield from ((case, operation, "small", DTYPES[place % 2]) for operation in operations)
 
 

@@ -65,8 +65,9 @@ def failures(found: list[dict[str, Any]]) -> list[str]:
 
 def entries() -> dict[str, Any]:
     """The kernels that are launched, in the source: whatever is called with a grid."""
-    names = [path.stem for path in Path(gpu.__file__).parent.glob("*.py") if path.stem != "__init__"]
-    return {called(kernel): kernel for name in names for kernel in _launched_by(importlib.import_module(f"{gpu.__name__}.{name}"))}
+    names = [f"{gpu.__name__}.{path.stem}" for path in Path(gpu.__file__).parent.glob("*.py") if path.stem != "__init__"]
+    names.append("structgrad.oracles.derivations.gpu")
+    return {called(kernel): kernel for name in names for kernel in _launched_by(importlib.import_module(name))}
 
 
 def _launched_by(module: Any) -> Iterator[Any]:
