@@ -1,10 +1,10 @@
 """Operations on derivations for rows on a GPU, in Triton: one program per row goes through the levels, bottom up and top down.
 
 As kernels of `structgrad.oracles.kernels.gpu`, for whatever structures, event shapes and options there are. Values of nodes are float64
-log-weights in global memory, which no range of scores leaves; weights of edges, relative to the greatest below their node, are in the
-dtype of the rows, and never above 1. Sums over the edges that lead to a node, or take a part, are gathered from lists: nothing is added in
-an order that changes. Best scores are added and compared in the dtype of the rows, in the order of plain torch, so that ties are the same;
-samples are float64 throughout.
+log-weights in global memory, which no range of scores leaves; weights of edges, relative to their node, are in the dtype of the rows, and
+never above 1, because no rounding brings the value of a node below that of an edge. Sums over the edges that lead to a node, or take a
+part, are gathered from lists: nothing is added in an order that changes. Best scores are added and compared in the dtype of the rows, in
+the order of plain torch, so that ties are the same; samples are float64 throughout.
 
 Sources: those of `algorithms`.
 """
@@ -218,7 +218,9 @@ def _marginals(
     chances += item * (edges + nodes)
     number: tl.constexpr = rows.dtype.element_ty
     _go_up(row, values, levels, begins, first, second, parts, node_parts, depth, number, heads, width)
-    tl.store(log_partition + item, tl.load(values + nodes - 1))
+    total = tl.load(values + nodes - 1)
+    tl.store(log_partition + item, total)
+    whole = tl.where(total > -float("inf"), 1.0, 0.0)
     for done in range(depth):
         start, stop, joins, each, widest = _extents(levels, depth - 1 - done)
         for low in range(start, stop, heads):
@@ -228,14 +230,13 @@ def _marginals(
             end = tl.load(begins + node + 1, mask=here, other=0)
             own = _own(row, node_parts, node, here, each, tl.float64)
             value = _or_zero(tl.load(values + node, mask=here, other=0.0))
-            visited = _gathered(chances, above, above_begins, node, here, heads, fan) + tl.where(node == nodes - 1, 1.0, 0.0).to(number)
+            visited = _gathered(chances, above, above_begins, node, here, heads, fan) + tl.where(node == nodes - 1, whole, 0.0).to(number)
             tl.store(chances + edges + node, visited, mask=here)
             for past in range(0, widest, width):
                 edge = begin[:, None] + (past + tl.arange(0, width))[None, :]
                 real = edge < end[:, None]
                 joined = _joined(row, values, first, second, parts, own, edge, real, joins, each)
-                # Rounding must not make what is certain more than that.
-                weight = tl.minimum(tl.exp((joined - value[:, None]).to(number)), 1.0)
+                weight = tl.exp((joined - value[:, None]).to(number))
                 tl.store(chances + edge, visited[:, None] * weight, mask=real)
         tl.debug_barrier()
     _by_part(chances, taking, taking_begins, marginals + item * entries, entries, side, share)
@@ -314,6 +315,7 @@ def _covariance_product(
     changes += item * (edges + nodes)
     number: tl.constexpr = rows.dtype.element_ty
     _go_up_rates(row, along, values, rates, levels, begins, first, second, parts, node_parts, depth, number, heads, width)
+    whole = tl.where(tl.load(values + nodes - 1) > -float("inf"), 1.0, 0.0)
     for done in range(depth):
         start, stop, joins, each, widest = _extents(levels, depth - 1 - done)
         for low in range(start, stop, heads):
@@ -326,7 +328,7 @@ def _covariance_product(
             own_rate = _rates(row, along, of_node, of_node >= 0)
             value = _or_zero(tl.load(values + node, mask=here, other=0.0))
             mean = tl.load(rates + node, mask=here, other=0.0)
-            visited = _gathered(chances, above, above_begins, node, here, heads, fan) + tl.where(node == nodes - 1, 1.0, 0.0).to(number)
+            visited = _gathered(chances, above, above_begins, node, here, heads, fan) + tl.where(node == nodes - 1, whole, 0.0).to(number)
             moving = _gathered(changes, above, above_begins, node, here, heads, fan)
             tl.store(chances + edges + node, visited, mask=here)
             tl.store(changes + edges + node, moving, mask=here)
@@ -335,7 +337,7 @@ def _covariance_product(
                 real = edge < end[:, None]
                 joined = _joined(row, values, first, second, parts, own, edge, real, joins, each)
                 moved = _moved(row, along, rates, first, second, parts, own_rate, edge, real, joins, each)
-                weight = tl.minimum(tl.exp((joined - value[:, None]).to(number)), 1.0)
+                weight = tl.exp((joined - value[:, None]).to(number))
                 change = moving[:, None] + visited[:, None] * (moved - mean[:, None]).to(number)
                 tl.store(chances + edge, visited[:, None] * weight, mask=real)
                 tl.store(changes + edge, weight * change, mask=real)
@@ -453,30 +455,28 @@ def _drawn(row, values, first, second, parts, begin, end, uniform, group: tl.con
     """[g]: for each sample the first edge at which the running sum of weights exceeds this share of them all."""
     most = tl.max(end - begin, 0)
     top = tl.full((group,), -float("inf"), tl.float64)
-    mass = tl.zeros((group,), tl.float64)
+    for past in range(0, most, width):
+        edge = begin[:, None] + (past + tl.arange(0, width))[None, :]
+        top = tl.maximum(top, tl.max(_walked(row, values, first, second, parts, edge, edge < end[:, None]), 1))
+    top = _or_zero(top)
+    total = tl.zeros((group,), tl.float64)
     for past in range(0, most, width):
         edge = begin[:, None] + (past + tl.arange(0, width))[None, :]
         joined = _walked(row, values, first, second, parts, edge, edge < end[:, None])
-        high = tl.maximum(top, tl.max(joined, 1))
-        base = _or_zero(high)
-        mass = mass * tl.exp(top - base) + tl.sum(tl.exp(joined - base[:, None]), 1)
-        top = high
-    threshold = uniform * mass
-    top = _or_zero(top)
+        total = tl.max(total[:, None] + tl.cumsum(tl.exp(joined - top[:, None]), 1), 1)
     reached = tl.zeros((group,), tl.float64)
     below = tl.zeros((group,), tl.int32)
-    last = tl.zeros((group,), tl.int32)
+    short = tl.zeros((group,), tl.int32)
     for past in range(0, most, width):
-        beside = past + tl.arange(0, width)[None, :]
-        edge = begin[:, None] + beside
+        edge = begin[:, None] + (past + tl.arange(0, width))[None, :]
         real = edge < end[:, None]
-        weight = tl.exp(_walked(row, values, first, second, parts, edge, real) - top[:, None])
-        sums = reached[:, None] + tl.cumsum(weight, 1)
-        below += tl.sum((real & (sums <= threshold[:, None])).to(tl.int32), 1)
-        last = tl.maximum(last, tl.max(tl.where(weight > 0.0, beside, 0), 1))
-        reached += tl.sum(weight, 1)
+        joined = _walked(row, values, first, second, parts, edge, real)
+        sums = reached[:, None] + tl.cumsum(tl.exp(joined - top[:, None]), 1)
+        below += tl.sum((real & (sums <= (uniform * total)[:, None])).to(tl.int32), 1)
+        short += tl.sum((real & (sums < total[:, None])).to(tl.int32), 1)
+        reached = tl.max(sums, 1)
     # Rounding may bring the threshold up to the total: the last edge of positive weight is then meant.
-    return begin + tl.minimum(below, last)
+    return begin + tl.minimum(below, short)
 
 
 @triton.jit
