@@ -59,7 +59,8 @@ def _on(device: int) -> Iterator[Served]:
     """The rows of a device, the CPU's below 0."""
     from ...oracles import ORACLES
     from ...oracles.base import EnumerableOracle, MarginalOracle, ProjectionOracle, SamplingOracle
-    from ...oracles.derivations import StatedOracle, executor
+    from ...oracles.derivations import DerivedOracle, StatedOracle, executor
+    from ...oracles.derivations import device as on_device
     from ...oracles.kernels import gpu, switch
     from ...oracles.kernels.gpu import verdicts
 
@@ -69,8 +70,9 @@ def _on(device: int) -> Iterator[Served]:
     for structure, oracle in ORACLES.items():
         for operation in OPERATIONS:
             if issubclass(oracle, needed.get(operation, MarginalOracle)):
-                stated = device < 0 and issubclass(oracle, StatedOracle) and operation in executor.OPERATIONS
-                module = "derivations" if stated else oracle.kernel or structure
+                stated = issubclass(oracle, StatedOracle) and device < 0 and operation in executor.OPERATIONS
+                derived = issubclass(oracle, DerivedOracle) and device >= 0 and operation in on_device.OPERATIONS
+                module = "derivations" if stated else on_device.structure(structure) if derived else oracle.kernel or structure
                 by = ("torch", why) if why else _by(device, *_kernel(device, module, operation), known)
                 yield Served("cpu" if device < 0 else f"cuda:{device}", structure, operation, *by)
 
@@ -93,7 +95,8 @@ def _by(device: int, module: str, function: str, known: dict[str, str]) -> tuple
     from ...oracles.kernels import gpu
 
     name = executor.__name__ if (device, module) == (-1, "derivations") else f"{(kernels if device < 0 else gpu).__name__}.{module}"
-    if importlib.util.find_spec(name) is None or not hasattr(importlib.import_module(name), function):
+    executed = module.startswith(gpu.first_use.DERIVED)
+    if not executed and (importlib.util.find_spec(name) is None or not hasattr(importlib.import_module(name), function)):
         return "torch", NO_KERNEL
     if device < 0:
         return "kernel", ""

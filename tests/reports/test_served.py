@@ -46,6 +46,7 @@ def test_the_table_is_printed_and_in_the_json() -> None:
 def _devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three cards: an old one, one where a kernel is wrong, and a new one."""
     recorded = {"linear_chain.argmax 2x2x2 float32": "", "linear_chain.argmax 4x2x2 float32": "", "subset.sample 4 float32 2": "by 3"}
+    recorded["derivations.ctc.argmax 4x4x2+1 float32"] = ""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(gpu, "unserved", lambda device: "compute capability 6.1, below 7.0" if device == 0 else "")
@@ -63,6 +64,9 @@ def test_on_devices_it_depends_on_the_card_and_on_what_was_found_there() -> None
     assert "subset.sample 4 float32 2 (by 3)" in found["cuda:1", "subset", "sample"][1]
     assert found["cuda:2", "assignment", "project"] == ("new", "not used here yet")
     assert found["cuda:2", "categorical", "sample"] == ("torch", NO_KERNEL)
+    assert found["cuda:1", "ctc", "argmax"] == ("kernel", "compared at 1 kinds of sizes")
+    assert found["cuda:1", "semi_markov", "argmax"] == ("new", "not used here yet")
+    assert found["cuda:1", "ctc", "project"] == ("torch", NO_KERNEL)
     shown = list(lines(rows))
     assert "cuda:0: plain torch for everything, compute capability 6.1, below 7.0" in shown
     assert any(line.startswith("cuda:2, cuda:3 ") for line in shown)

@@ -242,6 +242,10 @@ def test_what_serves_an_operation(gpu_kernels: torch.device) -> None:
     assert serves(subset, scores)
     with kernels.disabled():
         assert not serves(subset, scores)
+    by_derivations = {task.operation: task for task in tasks("ctc 64x16")}
+    scores = torch.zeros(2, 3, 3, 3, device=gpu_kernels)
+    assert serves(by_derivations["marginals_backward"], scores)
+    assert not serves(by_derivations["project"], scores)
 
 
 @pytest.mark.parametrize("single_root", [True, False])

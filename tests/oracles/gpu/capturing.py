@@ -31,9 +31,11 @@ CASES: dict[str, tuple[int, ...]] = {
     "assignment": (3, 3),
     "shift_reduce": (4, 4, 2),
     "shift_reduce[normalization=local]": (4, 4, 2),
+    "semi_markov": (2, 2, 1, 1),
 }
 
 WAIT: dict[str, frozenset[str]] = {case: frozenset({"kbest"}) for case in ("constituency", "projective_tree")}
+WAIT["semi_markov"] = frozenset(name for name in OPERATIONS if method_of(name) == "project")
 """By case, the operations that cannot be captured: what `docs/gpu.md` names."""
 
 Replay = Callable[[], None]

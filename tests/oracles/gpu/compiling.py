@@ -90,7 +90,7 @@ def _sampled_often(oracle: Any, scores: Tensor, number: int) -> None:
         sample, more = import_module("structgrad.oracles.derivations.gpu").sample, (device.graph_of(oracle, event, scores.device),)
     else:
         sample = oracle.kernel and import_module(f"structgrad.oracles.kernels.gpu.{oracle.kernel}").sample
-        more = oracle._kernel_options()
+        more = oracle.kernel_options()
     for samples, shape in [(MANY, event)] + [(number, (MANY, *event[1:]))] * (oracle.name == "linear_chain"):
         rows = torch.empty(len(scores), *shape, dtype=scores.dtype, device="meta")
         uniforms = torch.empty(len(scores), samples, oracle._noise_size(shape), dtype=torch.float64, device="meta")

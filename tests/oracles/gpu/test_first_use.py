@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +102,7 @@ CASES: dict[str, tuple[int, ...]] = {
     "spanning_tree": (3, 3),
     "assignment": (2, 2),
     "shift_reduce[normalization=local]": (3, 3, 2),
+    "semi_markov": (2, 2, 1, 1),
 }
 
 OPERATIONS: dict[str, Callable[[Any, Tensor], Any]] = {
@@ -123,8 +125,10 @@ def test_the_first_use_may_be_of_an_empty_batch(first: torch.device) -> None:
     assert {name.split()[0] for name, wrong in known.items() if not wrong} == {"subset.argmax", "unranking.subset"}
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("case", CASES)
+NO_KERNELS = {("semi_markov", "project"), ("semi_markov", "unranking")}
+
+
+@pytest.mark.parametrize(("case", "operation"), [pair for pair in product(CASES, OPERATIONS) if pair not in NO_KERNELS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_every_kernel_agrees_and_would_not_if_it_were_a_little_wrong(
     case: str, operation: str, dtype: torch.dtype, first: torch.device, monkeypatch: pytest.MonkeyPatch
@@ -247,6 +251,29 @@ def test_processes_record_at_once() -> None:
     assert found == {f"{process} {place}": "x" * (process * 100) for process in range(4) for place in range(50)}
     for line in verdicts.file(first_use.INTERPRETER).read_text().split("\n"):
         assert not line or json.loads(line)["device"] == "Triton's interpreter"
+
+
+def test_the_executor_of_derivations_is_given_up_for_the_structure_that_it_is_wrong_for(
+    first: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, oracle, other = Replaced(monkeypatch, "structgrad.oracles.derivations.gpu"), make_oracle("ctc"), make_oracle("semi_markov")
+
+    def launch(rows: Tensor, result: Tensor, graph: Any) -> None:
+        executor.original(rows, result, graph)
+        if rows.ndim == 4:
+            result += 1e-3
+
+    executor.instead, rows = launch, scores(first, 2, 3, 3)
+    with pytest.warns(
+        KernelWarning, match=r"`derivations\.ctc\.log_partition 2x2\+1x2\+1 float64` does not serve .* differs from plain torch"
+    ):
+        found = oracle.log_partition(rows)
+    assert executor.launches == 1
+    with kernels.disabled():
+        assert torch.equal(found, oracle.log_partition(rows))
+    assert oracle._kernel("log_partition", rows) is None
+    other.log_partition(scores(first, 2, 1, 1, 1))
+    assert executor.launches == 3
 
 
 # A kernel that cannot be launched.

@@ -17,6 +17,7 @@ CASES: dict[str, tuple[int, ...]] = {
     "spanning_tree": (4, 4),
     "assignment": (3, 3),
     "shift_reduce": (4, 4, 2),
+    "semi_markov": (3, 2, 2, 2),
 }
 
 
