@@ -466,17 +466,15 @@ def _drawn(row, values, first, second, parts, begin, end, uniform, group: tl.con
         total = tl.max(total[:, None] + tl.cumsum(tl.exp(joined - top[:, None]), 1), 1)
     reached = tl.zeros((group,), tl.float64)
     below = tl.zeros((group,), tl.int32)
-    short = tl.zeros((group,), tl.int32)
     for past in range(0, most, width):
         edge = begin[:, None] + (past + tl.arange(0, width))[None, :]
         real = edge < end[:, None]
         joined = _walked(row, values, first, second, parts, edge, real)
         sums = reached[:, None] + tl.cumsum(tl.exp(joined - top[:, None]), 1)
         below += tl.sum((real & (sums <= (uniform * total)[:, None])).to(tl.int32), 1)
-        short += tl.sum((real & (sums < total[:, None])).to(tl.int32), 1)
         reached = tl.max(sums, 1)
-    # Rounding may bring the threshold up to the total: the last edge of positive weight is then meant.
-    return begin + tl.minimum(below, short)
+    # A share below 1 stays below the total, which is one of the sums; whatever it is, no edge of another node is meant.
+    return begin + tl.minimum(below, end - begin - 1)
 
 
 @triton.jit
