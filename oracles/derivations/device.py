@@ -141,7 +141,8 @@ def packed_on(packed: Packed, device: torch.device) -> Graph:
         above=placed(above),
         taking_begins=placed(taking_begins),
         taking=placed(taking),
-        drawing=placed(np.ones(nodes)),
+        # An item that is made of nothing in one way takes no uniform.
+        drawing=placed((widths > 1) | (np.append(first + second, 0)[packed.begins[:-1]] > 0)),
         entries=entries,
         nodes=nodes,
         edges=edges,

@@ -20,7 +20,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from ...oracles import DerivedOracle, kernels
+from ...oracles import kernels
 from ...oracles.derivations import device as executor
 from ...oracles.kernels.switch import CHOSEN
 from ...oracles.random_streams import SeedBlocks
@@ -257,7 +257,7 @@ def warm(task: Task, device: torch.device) -> dict[str, Any]:
 def serves(task: Task, scores: Tensor) -> bool:
     """Whether a kernel serves the operation itself, as far as is known after calls."""
     structure, name = task.kernel
-    if structure is None and isinstance(task.case.oracle, DerivedOracle):
+    if structure == "derivations":
         return executor.kernel(task.case.oracle, name, scores.double() if task.double else scores) is not None
     options = (1,) if task.case.structure == "categorical" else task.case.options
     return kernels.find(structure, name, scores.double() if task.double else scores, options) is not None
