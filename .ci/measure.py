@@ -14,10 +14,10 @@ import numpy as np
 
 from structgrad.reports import results
 from structgrad.suites.base import Row
+from structgrad.suites.measures.suite import Effort
 from structgrad.suites.problems.score_files import ScoreFile
-from structgrad.suites.running.plan import Machine, Plan
+from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.runner import run
-from structgrad.suites.suite import Effort
 
 BITS = [[[0.0, 0.5], [0.0, -1.0], [0.0, 0.25]]]
 """Scores of three bits: the only structure of `arm` and `disarm`, which no built-in problem has."""

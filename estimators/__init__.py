@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..oracles import plugins, registry
+from .argmax_differences.adaptive_implicit_mle import AdaptiveImplicitMLE
+from .argmax_differences.blackbox import BlackboxDifferentiation
+from .argmax_differences.implicit_mle import ImplicitMLE
+from .argmax_differences.spigot import SPIGOT
+from .argmax_differences.spigot_variants import SPIGOTCE, SPIGOTEG, SPIGOTSteps
 from .base import Estimator, Evaluations, Loss, PathwiseEstimator
-from .categories.antithetic import ARM, ARSM, DisARM
-from .categories.control_variates import ControlSettings, Rebar, Relax
-from .categories.gumbel_rao import GappedStraightThrough, GumbelRao
-from .categories.reinmax import ReinMax, ReinMaxRao
 from .exact import ExactMarginalisation
+from .factorised.antithetic import ARM, ARSM, DisARM
+from .factorised.control_variates import ControlSettings, Rebar, Relax
+from .factorised.gumbel_rao import GappedStraightThrough, GumbelRao
+from .factorised.reinmax import ReinMax, ReinMaxRao
 from .identity import Identity, PerturbedIdentity
 from .layer import StructuredLayer, train_step
 from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_noise
@@ -28,11 +33,6 @@ from .policies.learned import StepLearned
 from .policies.ppo import StepPPO
 from .policies.reinforce import StepLeaveOneOut, StepReinforce
 from .policies.relaxed import StepStraightThrough, StepStraightThroughGumbel
-from .projections.adaptive_implicit_mle import AdaptiveImplicitMLE
-from .projections.blackbox import BlackboxDifferentiation
-from .projections.implicit_mle import ImplicitMLE
-from .projections.spigot import SPIGOT
-from .projections.spigot_variants import SPIGOTCE, SPIGOTEG, SPIGOTSteps
 from .relaxations.attention import ConstrainedSoftmax, ConstrainedSparsemax, Entmax, Fusedmax, Oscarmax
 from .relaxations.constrained import csoftmax, csparsemax
 from .relaxations.differentiable_dp import DifferentiableDP, smoothed_maximum

@@ -1,4 +1,4 @@
-"""What an estimator is: ``(loss, oracle, scores) -> a surrogate whose gradient is the estimate``.
+"""Estimators: ``(loss, oracle, scores) -> a surrogate whose gradient is the estimate``.
 
 Conventions (losses are minimised, MAP is a maximum): an estimate is an estimate of ``∇_θ`` of its declared objective, so the descent
 direction is minus the estimate.
@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
 
-from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
+from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
 from ..oracles.kernels.switch import SERVING, serving_as
 from ..oracles.options import Configured
 from ..oracles.random_streams import A_GENERATOR

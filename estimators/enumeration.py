@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..oracles.base import MAX_RANK, EnumerableOracle, MarginalOracle
+from ..oracles.capabilities import EnumerableOracle, MarginalOracle
+from ..oracles.capabilities.base import MAX_RANK
 from ..oracles.magnitudes import counted, duration
-from ..oracles.masking import share_rows
+from ..oracles.numerics import share_rows
 from .base import Loss, evaluate
 
 LIMIT = 2_000_000

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..oracles.base import EnumerableOracle, MarginalOracle, Oracle
-from ..oracles.derivatives import unsqueeze_event
-from ..oracles.masking import share_rows
+from ..oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
+from ..oracles.capabilities.derivatives import unsqueeze_event
+from ..oracles.numerics import share_rows
 from ..oracles.options import Count
 from .base import Estimator, Evaluations, Loss, Objective, Tier, evaluate, with_gradient
 from .enumeration import LIMIT, ListedOracle, chunks, too_many

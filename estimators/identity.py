@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..oracles.base import Oracle
+from ..oracles.capabilities import Oracle
 from .base import Evaluations, Objective, PathwiseEstimator, Tier, moving_parts, with_backward
 from .noise import AnyNoise, Gumbel
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import estimators
-from ..oracles.base import MarginalOracle, Oracle
-from ..oracles.ragged import Inside, of_lengths
+from ..oracles.capabilities import MarginalOracle, Oracle
+from ..oracles.capabilities.ragged import Inside, of_lengths
 from .base import NOTHING, Estimator, Loss, PathwiseEstimator
 
 Evaluation = Literal["argmax", "relaxed"]

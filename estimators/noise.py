@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..oracles import registry
-from ..oracles.base import Oracle
+from ..oracles.capabilities import Oracle
 from ..oracles.options import Configured, Positive, Within
 from ..oracles.random_streams import gumbel_quantile, inner_uniform
 from .base import check_call

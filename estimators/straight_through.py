@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..oracles.base import MarginalOracle, Oracle, SamplingOracle
-from ..oracles.masking import scaled
+from ..oracles.capabilities import MarginalOracle, Oracle, SamplingOracle
+from ..oracles.numerics import scaled
 from ..oracles.options import Positive
 from .base import Evaluations, Objective, PathwiseEstimator, Tier, straight_through
 

@@ -27,7 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, inner
+from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
+from ..oracles.capabilities.base import inner
 from ..oracles.options import Configured, Count
 from ..oracles.transforms import operation
 from .base import expand_samples

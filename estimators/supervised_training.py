@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from ..oracles.base import MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle
+from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle
 from ..oracles.options import Count, Positive
 from .base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 from .noise import AnyNoise, Gumbel

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 from . import plugins, registry
+from .active_set.solution import SparseSolution
 from .alignment import Alignment
 from .assignment import Assignment
-from .base import (
+from .capabilities import (
     EnumerableOracle,
+    FactorisedOracle,
     KBestOracle,
     MarginalOracle,
     Oracle,
+    PolicyOracle,
     ProjectionOracle,
     RelaxedOracle,
     SamplingOracle,
+    SubsetOracle,
 )
-from .capabilities import FactorisedOracle, PolicyOracle, SubsetOracle
 from .categorical import Categorical
-from .categories import Categories
 from .constituency import Constituency
-from .ctc import CTC
 from .derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
-from .edit_alignment import EditAlignment
-from .labelled_constituency import LabelledConstituency
+from .derived.ctc import CTC
+from .derived.edit_alignment import EditAlignment
+from .derived.labelled_constituency import LabelledConstituency
+from .derived.second_order_chain import SecondOrderChain
+from .derived.semi_markov import SemiMarkov
+from .independent import IndependentCategoricals
 from .linear_chain import LinearChain
 from .projective_tree import ProjectiveTree
 from .random_streams import SeedBlocks
-from .second_order_chain import SecondOrderChain
-from .semi_markov import SemiMarkov
 from .shift_reduce import ShiftReduce
 from .spanning_tree import SpanningTree
-from .sparse_solution import SparseSolution
 from .subset import Subset
+
+Categories = IndependentCategoricals
+"""An older name."""
 
 ORACLES: dict[str, type[Oracle]] = {
     "categorical": Categorical,
-    "categories": Categories,
+    "categories": IndependentCategoricals,
     "subset": Subset,
     "linear_chain": LinearChain,
     "alignment": Alignment,
@@ -70,6 +75,7 @@ __all__ = [
     "EditAlignment",
     "EnumerableOracle",
     "FactorisedOracle",
+    "IndependentCategoricals",
     "KBestOracle",
     "LabelledConstituency",
     "LinearChain",

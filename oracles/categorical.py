@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from . import simplex
-from .base import EnumerableOracle, KBestOracle, ProjectionOracle, RowArgmax, at_least_single
-from .capabilities import FactorisedOracle
-from .masking import log_sum_exp, running_sums
-from .sparse_solution import Projection
+from .active_set.solution import Projection
+from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
+from .capabilities.base import RowArgmax, at_least_single
+from .numerics import log_sum_exp, running_sums
+from .simplex import projection
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
         return rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), feasible)
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
-        mean, free, gap = simplex.project(rows, 1)
+        mean, free, gap = projection.project(rows, 1)
 
         def decompose() -> tuple[Tensor, Tensor]:
             atoms = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)

@@ -1,4 +1,4 @@
-"""What dependency trees share, crossing or not: their events, their heads and their padding."""
+"""Dependency trees, crossing or not: their events, their heads and their padding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Oracle
+from .capabilities import Oracle
 
 
 @dataclass(frozen=True)

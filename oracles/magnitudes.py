@@ -1,4 +1,4 @@
-"""What is too much: large numbers, long times and sizes in memory as people read them, and how much memory there is."""
+"""Magnitudes that are too much: numbers, times and sizes in memory as people read them, and how much memory there is."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ Decay = Annotated[float, Within(least=0, below=1)]
 Peers = Annotated[int, Within(least=2, because="the others are the baseline")]
 
 
-class Kind:
+class OptionKind:
     """What an option takes: a subclass says how text is read and values are checked, and prints as the end of ``expected ...``."""
 
     def read(self, text: str, readers: Readers) -> Any:
@@ -79,7 +79,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Number(Kind):
+class Number(OptionKind):
     """An integer or a float; NaN is none, and ``inf`` only where the range says so."""
 
     type: type
@@ -105,7 +105,7 @@ class Number(Kind):
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class Choice(OptionKind):
     """One of a few values; text that stands for True, False or None may be in lower case."""
 
     among: tuple[Any, ...]
@@ -127,10 +127,10 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
-class Several(Kind):
+class Several(OptionKind):
     """A tuple of values of one kind; in text ``(1,2)``."""
 
-    each: Kind
+    each: OptionKind
 
     def read(self, text: str, readers: Readers) -> Any:
         items = text.strip("()").split(",")
@@ -146,7 +146,7 @@ class Several(Kind):
 
 
 @dataclass(frozen=True)
-class Instance(Kind):
+class InstanceOf(OptionKind):
     """An object of a class, which goes with a text in ``Annotated``; as text, what a reader of the class understands."""
 
     type: Any
@@ -168,10 +168,10 @@ class Instance(Kind):
 
 
 @dataclass(frozen=True)
-class Either(Kind):
+class Either(OptionKind):
     """Any of several kinds, the first that takes a value."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[OptionKind, ...]
 
     def read(self, text: str, readers: Readers) -> Any:
         return self._first(lambda kind: kind.read(text, readers))
@@ -179,7 +179,7 @@ class Either(Kind):
     def check(self, value: Any) -> Any:
         return self._first(lambda kind: kind.check(value))
 
-    def _first(self, attempt: Callable[[Kind], Any]) -> Any:
+    def _first(self, attempt: Callable[[OptionKind], Any]) -> Any:
         for kind in self.kinds:
             try:
                 return attempt(kind)
@@ -192,7 +192,7 @@ class Either(Kind):
 
 
 @dataclass(frozen=True)
-class Anything(Kind):
+class Anything(OptionKind):
     """What nothing is known of, in somebody's own class: a Python literal, or text where it is none."""
 
     def read(self, text: str, readers: Readers) -> Any:
@@ -208,7 +208,7 @@ class Anything(Kind):
         return "anything"
 
 
-def kind_of(annotation: Any) -> Kind:
+def kind_of(annotation: Any) -> OptionKind:
     """What an annotation declares.
 
     Example:
@@ -220,34 +220,34 @@ def kind_of(annotation: Any) -> Kind:
     origin = typing.get_origin(annotation)
     if origin in _GENERIC:
         return _GENERIC[origin](typing.get_args(annotation))
-    return Instance(annotation) if isinstance(annotation, type) and origin is None else Anything()
+    return InstanceOf(annotation) if isinstance(annotation, type) and origin is None else Anything()
 
 
-def _annotated(args: tuple[Any, ...]) -> Kind:
+def _annotated(args: tuple[Any, ...]) -> OptionKind:
     """A number with its range, or a class with the words for it."""
     if args[0] in (int, float):
         return Number(args[0], next((extra for extra in args[1:] if isinstance(extra, Within)), Within()))
     kind, told = kind_of(args[0]), next((extra for extra in args[1:] if isinstance(extra, str)), "")
-    return dataclasses.replace(kind, expected=told) if isinstance(kind, Instance) else kind
+    return dataclasses.replace(kind, expected=told) if isinstance(kind, InstanceOf) else kind
 
 
-def _either(args: tuple[Any, ...]) -> Kind:
+def _either(args: tuple[Any, ...]) -> OptionKind:
     return Either(tuple(map(kind_of, args)))
 
 
-_FUNCTION = Instance(Callable, "a torch.nn.Module or a function, which Python alone can give")
-_PLAIN: dict[Any, Kind] = {
+_FUNCTION = InstanceOf(Callable, "a torch.nn.Module or a function, which Python alone can give")
+_PLAIN: dict[Any, OptionKind] = {
     bool: Choice((True, False)),
     int: Number(int),
     float: Number(float),
-    str: Instance(str, "a text"),
+    str: InstanceOf(str, "a text"),
     None: Choice((None,)),
     types.NoneType: Choice((None,)),
     Callable: _FUNCTION,
     Any: Anything(),
     object: Anything(),
 }
-_GENERIC: dict[Any, Callable[[tuple[Any, ...]], Kind]] = {
+_GENERIC: dict[Any, Callable[[tuple[Any, ...]], OptionKind]] = {
     Annotated: _annotated,
     Literal: Choice,
     Union: _either,
@@ -257,7 +257,7 @@ _GENERIC: dict[Any, Callable[[tuple[Any, ...]], Kind]] = {
 }
 
 
-def declared(factory: Callable[..., Any]) -> dict[str, Kind]:
+def declared(factory: Callable[..., Any]) -> dict[str, OptionKind]:
     """What the parameters of a class or function take, by name; of one without a usable annotation, what its default tells.
 
     Example:
@@ -268,7 +268,7 @@ def declared(factory: Callable[..., Any]) -> dict[str, Kind]:
     return {name: _declared(factory, parameter) for name, parameter in inspect.signature(factory).parameters.items()}
 
 
-def _declared(factory: Callable[..., Any], parameter: inspect.Parameter) -> Kind:
+def _declared(factory: Callable[..., Any], parameter: inspect.Parameter) -> OptionKind:
     annotation = _annotation(factory, parameter)
     told = annotation is not parameter.empty
     return kind_of(annotation) if told else _like(parameter.default)
@@ -286,13 +286,13 @@ def _annotation(factory: Callable[..., Any], parameter: inspect.Parameter) -> An
         return parameter.empty
 
 
-def _like(default: Any) -> Kind:
+def _like(default: Any) -> OptionKind:
     known = next((kind for kind in (bool, int, float, str) if type(default) is kind), None)
     return Anything() if known is None else kind_of(known)
 
 
 @functools.cache
-def _fields(kind: Any) -> tuple[tuple[str, Kind], ...]:
+def _fields(kind: Any) -> tuple[tuple[str, OptionKind], ...]:
     kinds = declared(kind)
     return tuple((field.name, kinds[field.name]) for field in dataclasses.fields(kind) if field.name in kinds)
 
@@ -315,7 +315,7 @@ def check(configured: Any, called: str) -> None:
             object.__setattr__(configured, name, found)
 
 
-def refusal(called: str, option: str, given: str, kind: Kind) -> str:
+def refusal(called: str, option: str, given: str, kind: OptionKind) -> str:
     """One sentence on an option that is not what its class takes."""
     return f"`{called}` got {option.rstrip('_')}={given}; expected {kind}"
 

@@ -1,4 +1,4 @@
-"""What files and other packages add to a registry: found by name, imported only when asked for.
+"""Plugins: what files and other packages add to a registry, found by name, imported only when asked for.
 
 A package offers classes as entry points of the group ``structgrad.estimators`` or ``structgrad.oracles``; a file is named with its path.
 """

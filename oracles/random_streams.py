@@ -117,19 +117,19 @@ def philox_uniforms(keys: Tensor, places: Tensor, width: int, draw: int) -> Tens
         draw: how many draws came before.
     """
 
-    def twin(keys: Tensor, places: Tensor) -> tuple[Tensor]:
-        return (_twin_uniforms(keys, places, width, draw),)
+    def reference(keys: Tensor, places: Tensor) -> tuple[Tensor]:
+        return (_reference_uniforms(keys, places, width, draw),)
 
     out = torch.empty((len(keys), width), dtype=torch.float64, device=keys.device)
     kernel = kernels.find("philox", "uniforms", out)
     if kernel is None:
-        return twin(keys, places)[0]
+        return reference(keys, places)[0]
     # Not an option by which it is found: no two draws have the same.
-    kernel._replace(options=(draw,)).run((keys, places), (out,), twin)
+    kernel._replace(options=(draw,)).run((keys, places), (out,), reference)
     return out
 
 
-def _twin_uniforms(keys: Tensor, places: Tensor, width: int, draw: int) -> Tensor:
+def _reference_uniforms(keys: Tensor, places: Tensor, width: int, draw: int) -> Tensor:
     pairs = torch.arange((width + 1) // 2, device=keys.device)
     rows = (places.unsqueeze(-1), torch.full_like(pairs, draw), torch.zeros_like(pairs))
     a, b, c, d = philox((pairs, *rows), (keys.unsqueeze(-1) & _WORD, keys.unsqueeze(-1) >> 32 & _WORD))

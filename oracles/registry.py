@@ -1,4 +1,4 @@
-"""From names to objects: ``subset[k=3]``, ``imle[lambda=2.5]``, ``my_module:MyEstimator``, ``./my_file.py:MyEstimator``."""
+"""Registries: from names to objects, ``subset[k=3]``, ``my_module:MyEstimator``, ``./my_file.py:MyEstimator``."""
 
 from __future__ import annotations
 

@@ -11,11 +11,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .commands import audit, baseline, catalogue, compare, describe, doctor, export, gate, init, learn, replay, report, run, status
-from .commands.outcome import BAD_INPUT, OK, fail
+from .verbs import audit, baseline, compare, export, gate, init, learn, replay, report, status
+from .verbs.describe import command as describe
+from .verbs.describe import list_command
+from .verbs.doctor import command as doctor
+from .verbs.outcome import BAD_INPUT, OK, fail
+from .verbs.run import command as run
 
 VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
-    "list": catalogue.list_,
+    "list": list_command.list_,
     "describe": describe.describe,
     "init": init.init,
     "doctor": doctor.doctor,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
-from ..suites.running.devices import devices_of, kind_of
+from ..suites.running.planning.devices import devices_of, kind_of
 from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: progress while it lasts, a summary at its end. A pipe gets plain lines."""
+"""Runs on a terminal: progress while they last, a summary at their end. A pipe gets plain lines."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def console(*, error: bool = False) -> Console:
 
 
 Told = list[tuple[Any, ...]]
-"""What was said, as JSON: names of methods of `Voice` with what they were given."""
+"""What was said, as JSON: names of methods of `Verbosity` with what they were given."""
 
 Overview = dict[str, Any]
 """A table of the summary, as JSON: its title, its stages, and a row per estimator of texts with their styles."""
 
 
 @dataclass(frozen=True)
-class Voice:
+class Verbosity:
     """How much is told, and where: lines for people go to standard error where standard output belongs to a program.
 
     Attributes:
@@ -197,14 +197,14 @@ def plain_progress(*, quiet: float = _QUIET_SECONDS, named: bool = False) -> Pro
 
 def summary(frame: pd.DataFrame) -> list[Overview]:
     """A table per problem: rows are estimators, columns stages, values the medians of relative bias and relative error."""
-    from . import tables
+    from .analysis import tables
 
     claims = tables.claims(frame)
     return [_problem(name, claims[claims["problem"] == name]) for name in tables.order(claims, "problem")]
 
 
 def _problem(name: str, claims: pd.DataFrame) -> Overview:
-    from . import tables
+    from .analysis import tables
 
     known = {(row.stage, row.estimator): row for row in tables.records(claims)}
     stages = tables.order(claims, "stage")
@@ -214,7 +214,7 @@ def _problem(name: str, claims: pd.DataFrame) -> Overview:
 
 def _glance(row: Any) -> tuple[str, str]:
     """A text and its style."""
-    from .tables import number
+    from .analysis.tables import number
 
     if row is None or row.relative_bias is None:
         return "", ""

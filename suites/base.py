@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..estimators.base import Estimator
-    from ..oracles.base import Oracle
+    from ..oracles.capabilities import Oracle
 
 SCHEMA_VERSION = 3
 """Version of `Row`; raised when a column changes its meaning."""

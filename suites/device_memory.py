@@ -1,4 +1,4 @@
-"""How many rows a launch takes: on a device what fits the memory that is free there, and half as many from where it runs out on."""
+"""Memory of a device, and how many rows a launch takes: what fits, and half as many from where it runs out on."""
 
 from __future__ import annotations
 

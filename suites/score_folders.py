@@ -1,4 +1,4 @@
-"""Where real score files, and the data of tasks, are looked for."""
+"""Folders of real score files and of the data of tasks."""
 
 from __future__ import annotations
 

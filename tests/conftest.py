@@ -85,7 +85,7 @@ def _let_numbers_be_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def _patched_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Half of the interpreter's time goes into patching Triton's language anew for every call of a function: do so once."""
     interpreter, language = (importlib.import_module(name) for name in ("triton.runtime.interpreter", "triton.language"))
-    simplex = importlib.import_module("structgrad.oracles.kernels.gpu.simplex")
+    simplex = importlib.import_module("structgrad.oracles.simplex.gpu")
     scopes = [interpreter._patch_lang(function.fn) for function in (simplex._project, language.standard.zeros)]
     monkeypatch.setattr(interpreter, "_patch_lang", lambda function: SimpleNamespace(restore=lambda: None))
     yield

@@ -16,9 +16,9 @@ from structgrad.oracles import (
     Alignment,
     Assignment,
     Categorical,
-    Categories,
     Constituency,
     EditAlignment,
+    IndependentCategoricals,
     LabelledConstituency,
     LinearChain,
     ProjectiveTree,
@@ -28,7 +28,7 @@ from structgrad.oracles import (
     SpanningTree,
     Subset,
 )
-from structgrad.suites.truth.replay import ScriptedOracle
+from structgrad.suites.truth.replay import ReplayOracle
 from tests.helpers import (
     OracleCase,
     binary_trees,
@@ -201,8 +201,8 @@ EXACT_FOR_ANOTHER_OBJECTIVE = names_where(
 
 CASES = (
     OracleCase(Categorical(), (5,), one_hots),
-    OracleCase(Categories(), (3, 2), products),
-    OracleCase(Categories(), (2, 3), products),
+    OracleCase(IndependentCategoricals(), (3, 2), products),
+    OracleCase(IndependentCategoricals(), (2, 3), products),
     OracleCase(Subset(2), (5,), subsets),
     OracleCase(LinearChain(), (3, 2, 2), tag_sequences),
     OracleCase(Alignment(), (3, 2), monotone_paths),
@@ -227,7 +227,7 @@ ALL_CASES = (
 
 SMALLEST = (
     OracleCase(Categorical(), (1,), one_hots),
-    OracleCase(Categories(), (3, 1), products),
+    OracleCase(IndependentCategoricals(), (3, 1), products),
     OracleCase(Subset(1), (1,), subsets),
     OracleCase(Subset(3), (3,), subsets),
     OracleCase(LinearChain(), (1, 1, 1), tag_sequences),
@@ -338,7 +338,7 @@ def loss_gradient(loss: Loss, points: Tensor) -> Tensor:
 def exact_mean(estimator: Estimator[Any], case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
     """The mean of an estimator that draws one sample, over all samples: [*event]."""
     space = structures(case)
-    dealt: Any = ScriptedOracle(case.oracle, space.unsqueeze(0))
+    dealt: Any = ReplayOracle(case.oracle, space.unsqueeze(0))
     estimates = estimator.gradient(loss, dealt, scores.expand(len(space), *case.event), generator=torch.Generator())
     probabilities = enumerate_truth(case, scores).probabilities[0]
     return torch.einsum("s,s...->...", probabilities, estimates)

@@ -14,8 +14,8 @@ from torch import Tensor
 from structgrad.estimators import make_estimator
 from structgrad.suites.base import Problem
 from structgrad.suites.measures.bias import Bias
+from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.problems.named import load
-from structgrad.suites.suite import Context, Effort
 
 SCALES = (1.0, 30.0)
 ESTIMATORS = ("reinforce", "rloo", "ste_marginals", "structured_attention", "sparsemap", "st_gumbel", "perturb_and_map", "imle")

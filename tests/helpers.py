@@ -21,10 +21,10 @@ from structgrad.oracles import (
     Alignment,
     Assignment,
     Categorical,
-    Categories,
     Constituency,
     DerivedOracle,
     EditAlignment,
+    IndependentCategoricals,
     LabelledConstituency,
     LinearChain,
     ProjectiveTree,
@@ -66,7 +66,7 @@ def one_hots(oracle: Categorical, event: tuple[int, ...]) -> Iterator[np.ndarray
         yield structure
 
 
-def products(oracle: Categories, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+def products(oracle: IndependentCategoricals, event: tuple[int, ...]) -> Iterator[np.ndarray]:
     for chosen in itertools.product(range(event[1]), repeat=event[0]):
         yield np.eye(event[1])[list(chosen)]
 
@@ -271,11 +271,11 @@ ORACLE_CASES = (
     OracleCase(Categorical(), (1,), one_hots),
     OracleCase(Categorical(), (2,), one_hots),
     OracleCase(Categorical(), (6,), one_hots),
-    OracleCase(Categories(), (1, 1), products),
-    OracleCase(Categories(), (1, 4), products),
-    OracleCase(Categories(), (3, 1), products),
-    OracleCase(Categories(), (2, 3), products),
-    OracleCase(Categories(), (4, 2), products),
+    OracleCase(IndependentCategoricals(), (1, 1), products),
+    OracleCase(IndependentCategoricals(), (1, 4), products),
+    OracleCase(IndependentCategoricals(), (3, 1), products),
+    OracleCase(IndependentCategoricals(), (2, 3), products),
+    OracleCase(IndependentCategoricals(), (4, 2), products),
     OracleCase(Subset(1), (1,), subsets),
     OracleCase(Subset(1), (4,), subsets),
     OracleCase(Subset(2), (5,), subsets),
@@ -346,7 +346,7 @@ GENERIC_CASES = tuple(
         "Assignment()-4x4",
         "Alignment()-3x4",
         "Categorical()-6",
-        "Categories()-2x3",
+        "IndependentCategoricals()-2x3",
         "ProjectiveTree(single_root=True)-5x5",
         "ProjectiveTree(single_root=False)-4x4",
         "Subset(k=2)-5",

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structgrad.oracles.base import Oracle
-from structgrad.oracles.derivatives import unsqueeze_event
+from structgrad.oracles.capabilities import Oracle
+from structgrad.oracles.capabilities.derivatives import unsqueeze_event
 from tests.helpers import seeded
 
 

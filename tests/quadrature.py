@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import Estimator, Gumbel, Loss
-from structgrad.suites.truth.replay import ScriptedOracle
+from structgrad.suites.truth.replay import ReplayOracle
 
 
 def pieces(cuts: Sequence[float], nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -50,13 +50,13 @@ def deal_gumbels(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:
 def deal_uniforms(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:
     """Uniforms of antithetic pairs are ``[rows, *bits]`` from now on."""
     dealt = lambda batch, shape, **named: values.reshape(*batch, *shape)  # noqa: E731
-    monkeypatch.setattr("structgrad.estimators.categories.antithetic.random_uniform", dealt)
+    monkeypatch.setattr("structgrad.estimators.factorised.antithetic.random_uniform", dealt)
 
 
 def estimates_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, samples: Tensor | int) -> Tensor:
     """One estimate per row of noise that was dealt; samples ``[rows, *event]`` are dealt too, or drawn where there is but their number."""
     if isinstance(samples, Tensor):
-        oracle, samples = ScriptedOracle(oracle, samples.unsqueeze(0)), len(samples)
+        oracle, samples = ReplayOracle(oracle, samples.unsqueeze(0)), len(samples)
     return estimator.gradient(loss, oracle, scores.expand(samples, *scores.shape), generator=torch.Generator())
 
 

@@ -101,9 +101,9 @@ def test_a_place_that_is_gone_is_not_guessed(mutants: SimpleNamespace) -> None:
 
 
 TREE = {
-    "oracles/subset.py": "from .masking import mask\n",
-    "oracles/masking.py": "",
-    "oracles/kernels/gpu/simplex.py": "",
+    "oracles/subset/oracle.py": "from ..numerics import mask\n",
+    "oracles/numerics.py": "",
+    "oracles/simplex/gpu.py": "",
     "estimators/__init__.py": 'from .blackbox import Blackbox\n\nESTIMATORS = {\n    "blackbox": Blackbox,\n}\n',
     "estimators/blackbox.py": "from .base import Estimator\n",
     "estimators/base.py": "",
@@ -119,9 +119,9 @@ TREE = {
 @pytest.mark.parametrize(
     ("file", "tests", "choose"),
     [
-        ("oracles/subset.py", ("oracles/test_subset.py", "laws/test_oracle_*.py"), "test_subset or Subset"),
-        ("oracles/masking.py", ("oracles/test_subset.py", "laws/test_oracle_*.py"), "test_subset or Subset"),
-        ("oracles/kernels/gpu/simplex.py", ("oracles/gpu/test_simplex.py",), ""),
+        ("oracles/subset/oracle.py", ("oracles/test_subset.py", "laws/test_oracle_*.py"), "test_subset or Subset"),
+        ("oracles/numerics.py", ("oracles/test_subset.py", "laws/test_oracle_*.py"), "test_subset or Subset"),
+        ("oracles/simplex/gpu.py", ("oracles/gpu/test_simplex.py",), ""),
         ("estimators/blackbox.py", ("estimators/test_registry.py", "laws/test_estimator_*.py"), "test_registry or blackbox"),
         ("estimators/base.py", ("estimators/test_registry.py", "laws/test_estimator_*.py"), "test_registry or blackbox"),
         ("suites/bias.py", ("suites/test_bias_suite.py", "suites/test_truth.py"), ""),

@@ -14,9 +14,9 @@ from structgrad.suites.base import SCHEMA_VERSION
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).parents[1]
-TEMPLATE = ROOT / "reports/templates/workflow.yml"
+TEMPLATE = ROOT / "reports/verbs/templates/workflow.yml"
 WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), TEMPLATE]
-WRITING = {"reports/templates/workflow.yml": {"comment": {"pull-requests": "write"}}}
+WRITING = {"reports/verbs/templates/workflow.yml": {"comment": {"pull-requests": "write"}}}
 """Jobs whose token may write, and what."""
 
 workflows = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -18,8 +18,8 @@ from structgrad.estimators.noise import Gumbel
 from structgrad.oracles import Alignment, Categorical, LinearChain, ShiftReduce, SpanningTree, Subset, make_oracle
 from structgrad.suites.audit import audit
 from structgrad.suites.measures.bias import measure
+from structgrad.suites.measures.cost.wall_clock import measure_times
 from structgrad.suites.measures.memory import training_memory
-from structgrad.suites.measures.wall_clock import measure_times
 from structgrad.suites.problems import load, make_loss
 from structgrad.suites.truth import exact_truth
 from tests.reports.calling import call

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from structgrad.estimators import Estimator, make_estimator
-from structgrad.oracles import Categories, LinearChain, ShiftReduce, Subset
+from structgrad.oracles import IndependentCategoricals, LinearChain, ShiftReduce, Subset
 from tests.estimator_cases import numbers
 
 ROWS = 8
 
 SPACES: tuple[tuple[Any, tuple[int, ...]], ...] = (
     (Subset(2), (5,)),
-    (Categories(), (5, 2)),
+    (IndependentCategoricals(), (5, 2)),
     (LinearChain(), (4, 2, 2)),
     (ShiftReduce("local"), (5, 5, 2)),
 )

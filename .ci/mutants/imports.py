@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ PACKAGE = "reports/package/__init__.py"
 
 @cache
 def modules(root: Path) -> dict[str, Path]:
-    """The modules of the package by their names, ``structgrad.oracles.subset``."""
+    """The modules of the package by their names, ``structgrad.oracles.subset.oracle``."""
     found = {}
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
@@ -68,8 +69,9 @@ def _source(root: Path, module: str, name: str) -> str:
 @cache
 def importers(root: Path, module: str) -> set[str]:
     """The modules that import one, directly; kernels are found by their names."""
-    quoted = f'"{module.rpartition(".")[2]}"' if ".kernels." in module else None
-    named = [] if quoted is None else [path for path in (root / "oracles").glob("*.py") if quoted in path.read_text()]
+    found = re.fullmatch(r"structgrad\.oracles\.(?:kernels\.(?:gpu\.)?(\w+)|(\w+)\.[cg]pu(?:_(\w+))?)", module)
+    quoted = None if found is None else f'"{found[1] or found[3] or found[2]}"'
+    named = [] if quoted is None else [path for path in (root / "oracles").rglob("*.py") if quoted in path.read_text()]
     return {name for name, path in modules(root).items() if name != module and (module in imported(root, path) or path in named)}
 
 

@@ -23,7 +23,7 @@ MOST_NAMES = 3
 OTHER_FILES = 2
 STRUCTURES = {
     "categorical": "Categorical",
-    "categories": "Categories",
+    "independent": "IndependentCategoricals",
     "subset": "Subset",
     "linear_chain": "LinearChain",
     "alignment": "Alignment",
@@ -41,7 +41,7 @@ def tests_of(root: Path, file: str, scope: str) -> tuple[tuple[str, ...], str]:
     module = ".".join(("structgrad", *Path(file).with_suffix("").parts)).removesuffix(".__init__")
     draw = random.Random(f"tests of {file}")
     own = _own_files(root, module)
-    if file.startswith("oracles/kernels/gpu/"):
+    if re.match(r"oracles/\w+/gpu", file):
         return own, ""
     if file.startswith("oracles/"):
         chosen, laws = _structures(root, module, scope, draw), "tests/laws/test_oracle_*.py"
@@ -72,17 +72,19 @@ def _is_named_after(root: Path, path: Path, module: str) -> bool:
     """Whether a test file has the name of a module, in a folder of tests that it may have."""
     _, room, *folders, stem = module.split(".") if module.count(".") > 1 else (*module.split("."), "")
     name = path.stem.removeprefix("test_")
-    placed = set(path.parent.relative_to(root / "tests" / room).parts) <= set(folders)
+    placed = set(path.parent.relative_to(root / "tests" / room).parts) - {"gpu"} <= set(folders)
+    if folders and re.fullmatch(r"oracle|[cg]pu\w*", stem):  # the files of a structure are tested under its name
+        stem = folders[-1]
     return placed and (stem in name.split("_and_") or name.startswith(f"{stem}_"))
 
 
 def _structures(root: Path, module: str, scope: str, draw: random.Random) -> list[str]:
     """The structures whose oracles or kernels use a module, by the cases of the laws."""
-    named = [name for name in STRUCTURES if name in {module.rpartition(".")[2], scope.strip("_")}]
+    named = [name for name in STRUCTURES if name in {*module.split("."), scope.strip("_")}]
     depth, found = 0, named
     while not found:
         depth += 1
-        near = {name.rpartition(".")[2] for name in users(root, module, depth) if name.startswith("structgrad.oracles.")}
+        near = {name.split(".")[2] for name in users(root, module, depth) if name.startswith("structgrad.oracles.")}
         found = list(STRUCTURES) if depth > len(STRUCTURES) else [name for name in STRUCTURES if name in near]
     return [STRUCTURES[name] for name in sorted(draw.sample(found, min(len(found), MOST_STRUCTURES)))]
 

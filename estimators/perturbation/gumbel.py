@@ -8,11 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import MarginalOracle, Oracle
-from ...oracles.capabilities import FactorisedOracle
+from ...oracles.capabilities import FactorisedOracle, MarginalOracle, Oracle
 from ...oracles.options import Positive
 from ..base import Evaluations, Objective, PathwiseEstimator, Tier
-from ..categories.factorised import gumbels, log_probabilities, possible_parts
+from ..factorised.common import gumbels, log_probabilities, possible_parts
 from ..noise import Gumbel
 from .perturb_and_map import discrete_forward
 
@@ -34,12 +33,12 @@ class GumbelSoftmax(PathwiseEstimator[FactorisedOracle]):
     Example:
         A decoder's loss falls as the scores learn.
 
-        >>> from structgrad.oracles import Categories
+        >>> from structgrad.oracles import IndependentCategoricals
         >>> scores, target = torch.zeros(3, 2, requires_grad=True), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
         >>> optimiser, generator = torch.optim.Adam([scores], lr=0.3), torch.Generator().manual_seed(0)
         >>> for _ in range(50):
         ...     optimiser.zero_grad()
-        ...     y = GumbelSoftmax(temperature=0.5).structure(Categories(), scores.expand(16, 3, 2), generator=generator)
+        ...     y = GumbelSoftmax(temperature=0.5).structure(IndependentCategoricals(), scores.expand(16, 3, 2), generator=generator)
         ...     (y - target).square().sum((-2, -1)).mean().backward()
         ...     optimiser.step()
         >>> bool((scores.softmax(-1) * target).sum(-1).min() > 0.95)

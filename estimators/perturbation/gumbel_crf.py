@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle, RelaxedOracle
+from ...oracles.capabilities import Oracle, RelaxedOracle
 from ...oracles.options import Positive
 from ..base import Evaluations, Objective, PathwiseEstimator
 

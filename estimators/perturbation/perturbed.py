@@ -9,17 +9,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle
-from ...oracles.derivatives import unsqueeze_event
+from ...oracles.capabilities import Oracle
+from ...oracles.capabilities.derivatives import unsqueeze_event
 from ...oracles.options import Count, Positive
-from ..base import (
-    Evaluations,
-    Objective,
-    PathwiseEstimator,
-    expand_samples,
-    moving_parts,
-    with_backward,
-)
+from ..base import Evaluations, Objective, PathwiseEstimator, expand_samples, moving_parts, with_backward
 from ..noise import AnySmoothNoise, Normal, SmoothNoise
 
 ControlVariate = Literal["none", "argmax", "leave_one_out"]

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle, at_least_single
-from ...oracles.capabilities import SubsetOracle
-from ...oracles.masking import log_sum_exp
+from ...oracles.capabilities import Oracle, SubsetOracle
+from ...oracles.capabilities.base import at_least_single
+from ...oracles.numerics import log_sum_exp
 from ...oracles.options import Positive
 from ..base import Evaluations, Objective, PathwiseEstimator
 from ..noise import Gumbel

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import MarginalOracle, Oracle, ProjectionOracle
+from ...oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
 from ...oracles.options import Positive
 from ..base import Evaluations, Objective, PathwiseEstimator
 from ..noise import AnyNoise, Gumbel, Noise

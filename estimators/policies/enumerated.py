@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import EnumerableOracle, Oracle
-from ...oracles.capabilities import PolicyOracle
+from ...oracles.capabilities import EnumerableOracle, Oracle, PolicyOracle
 from ...oracles.options import Count
 from ..base import Evaluations, Loss, evaluate
 from ..enumeration import too_many

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ...oracles.base import inner
 from ...oracles.capabilities import PolicyOracle
+from ...oracles.capabilities.base import inner
 from ...oracles.options import Count, NonNegative
 from ..base import Loss, evaluate
 from ..score_function.learned import SmallNetwork, parts_of

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle, inner
-from ...oracles.capabilities import PolicyOracle
-from ...oracles.derivatives import unsqueeze_event
+from ...oracles.capabilities import Oracle, PolicyOracle
+from ...oracles.capabilities.base import inner
+from ...oracles.capabilities.derivatives import unsqueeze_event
 from ...oracles.options import Count, Positive, Within
 from ..score_function.ppo import ClippedUpdates, Rollout
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle, inner
-from ...oracles.capabilities import PolicyOracle
-from ...oracles.derivatives import unsqueeze_event
+from ...oracles.capabilities import Oracle, PolicyOracle
+from ...oracles.capabilities.base import inner
+from ...oracles.capabilities.derivatives import unsqueeze_event
 from ...oracles.options import Count, Peers
 from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
 

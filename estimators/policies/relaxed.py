@@ -9,11 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle
-from ...oracles.capabilities import PolicyOracle
+from ...oracles.capabilities import Oracle, PolicyOracle
 from ...oracles.options import Positive
 from ..base import Evaluations, Objective, PathwiseEstimator
-from ..categories.factorised import conditional_race
+from ..factorised.common import conditional_race
 from ..noise import Gumbel
 from ..straight_through import replace_value
 

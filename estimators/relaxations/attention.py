@@ -10,9 +10,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle
-from ...oracles.capabilities import FactorisedOracle
-from ...oracles.masking import share_rows
+from ...oracles.capabilities import FactorisedOracle, Oracle
+from ...oracles.numerics import share_rows
 from ...oracles.options import Positive, Within
 from ..base import Evaluations, Objective, PathwiseEstimator
 from .constrained import csoftmax, csparsemax

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...oracles.masking import share_rows
+from ...oracles.numerics import share_rows
 from ...oracles.transforms import operation
 from .entmax import checked_rows
 

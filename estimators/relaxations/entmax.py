@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...oracles import simplex
-from ...oracles.masking import share_rows
+from ...oracles.numerics import share_rows
+from ...oracles.simplex import projection
 from ...oracles.transforms import operation
 
 
@@ -95,7 +95,7 @@ class _Entmax(torch.autograd.Function):
 
 def _solved(rows: Tensor, alpha: Tensor, known: float | None) -> Tensor:
     if known == 2:
-        flat: Tensor = simplex.project(rows.reshape(-1, rows.shape[-1]), 1)[0]
+        flat: Tensor = projection.project(rows.reshape(-1, rows.shape[-1]), 1)[0]
         return flat.reshape(rows.shape)
     top = rows.amax(-1, keepdim=True)
     feasible = top > -math.inf
@@ -110,12 +110,12 @@ def _solved(rows: Tensor, alpha: Tensor, known: float | None) -> Tensor:
 
 def _by_kernel(shifted: Tensor, alpha: Tensor) -> Tensor | None:
     """Any α on a GPU, in one launch; None where no kernel serves."""
-    if not simplex.halves(shifted):
+    if not projection.halves(shifted):
         return None
     batch, size = _batch(shifted, alpha), shifted.shape[-1]
     excess = alpha - 1
     each, highest = (value.expand(*batch, 1).reshape(-1) for value in (excess, _highest(size, excess)))
-    return simplex.halved(shifted.expand(*batch, size).reshape(-1, size), each, highest).reshape(*batch, size)
+    return projection.halved(shifted.expand(*batch, size).reshape(-1, size), each, highest).reshape(*batch, size)
 
 
 def _by_sorting(shifted: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def _by_halving(shifted: Tensor, alpha: Tensor) -> Tensor:
     """Any α of rows whose greatest score is 0: t is 0 where that part takes all, and at most where all n are equal."""
     excess = alpha - 1
     high = _highest(shifted.shape[-1], excess).expand(*_batch(shifted, alpha), 1)
-    return simplex.by_halving(shifted, excess, high)
+    return projection.by_halving(shifted, excess, high)
 
 
 def _highest(size: int, excess: Tensor) -> Tensor:

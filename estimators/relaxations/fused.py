@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...oracles.masking import share_rows
+from ...oracles.numerics import share_rows
 from ...oracles.transforms import operation
 from ..base import with_backward
 from .entmax import checked_rows, entmax

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import MarginalOracle, Oracle
+from ...oracles.capabilities import MarginalOracle, Oracle
 from ..base import Evaluations, Objective, PathwiseEstimator, Tier
 
 

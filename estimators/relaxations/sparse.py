@@ -10,9 +10,9 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle
-from ...oracles.derivatives import unsqueeze_event
-from ...oracles.masking import share_rows
+from ...oracles.capabilities import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle
+from ...oracles.capabilities.derivatives import unsqueeze_event
+from ...oracles.numerics import share_rows
 from ...oracles.options import Count
 from ..base import Estimator, Evaluations, Loss, Objective, PathwiseEstimator, Tier, evaluate, with_gradient
 from ..enumeration import too_many

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle, SamplingOracle
+from ...oracles.capabilities import Oracle, SamplingOracle
 from ...oracles.options import Count, Decay
 from ..base import NOTHING, Estimator, Evaluations, Loss, Objective, Tier, evaluate
 from .reinforce import Reinforce

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import EnumerableOracle, Oracle, SamplingOracle
+from ...oracles.capabilities import EnumerableOracle, Oracle, SamplingOracle
 from ...oracles.options import Count
 from ..base import Evaluations, Loss
 from ..enumeration import LIMIT, expected_loss, too_many

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from ...oracles.base import Oracle, SamplingOracle
+from ...oracles.capabilities import Oracle, SamplingOracle
 from ...oracles.options import Count, NonNegative
 from ...oracles.random_streams import random_uniform
 from ...oracles.row_products import row_products

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle, SamplingOracle
-from ...oracles.derivatives import unsqueeze_event
+from ...oracles.capabilities import Oracle, SamplingOracle
+from ...oracles.capabilities.derivatives import unsqueeze_event
 from ...oracles.options import Count
 from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
 from .reinforce import scores_of

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle, SamplingOracle
+from ...oracles.capabilities import Oracle, SamplingOracle
 from ...oracles.options import Count, Positive, Within
 from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate, with_gradient
 

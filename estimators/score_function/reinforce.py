@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle, SamplingOracle
+from ...oracles.capabilities import Oracle, SamplingOracle
 from ...oracles.options import Count, Peers, Within
 from ..base import Estimator, Evaluations, Loss, Objective, Tier, carry, evaluate, expand_samples
 

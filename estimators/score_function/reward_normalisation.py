@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ...oracles.base import SamplingOracle
+from ...oracles.capabilities import SamplingOracle
 from ...oracles.options import Count, Decay, NonNegative
 from ..base import NOTHING, Loss
 from .baselines import first_values

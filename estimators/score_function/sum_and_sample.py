@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import KBestOracle, Oracle, SamplingOracle
-from ...oracles.derivatives import unsqueeze_event
+from ...oracles.capabilities import KBestOracle, Oracle, SamplingOracle
+from ...oracles.capabilities.derivatives import unsqueeze_event
 from ...oracles.options import Count
 from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
 

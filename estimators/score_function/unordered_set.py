@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.masking import log_sum_exp
+from ...oracles.numerics import log_sum_exp
 from ...oracles.options import Count
 from ..base import Loss, carry, evaluate
 from ..enumeration import ListedOracle

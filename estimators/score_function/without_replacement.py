@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...oracles.base import EnumerableOracle, MarginalOracle, Oracle
-from ...oracles.masking import log_sum_exp, share_rows
+from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
+from ...oracles.numerics import log_sum_exp, share_rows
 from ...oracles.random_streams import standard_gumbel
 from ..base import Estimator, Evaluations, Loss, Objective
 from ..enumeration import ListedOracle, too_many

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..device_tables import pairs_of_best
-from ..masking import log_sum_exp, running_sums
+from ..numerics import log_sum_exp, running_sums
 from .hypergraph import DEAD, UNIT, Level
 from .tables import Tables
 

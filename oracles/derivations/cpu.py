@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..kernels.compilation import compiled, uncounted
 from ..kernels.exponential import exponential
-from ..kernels.lanes import (
+from ..kernels.vectors import (
     WIDTH,
     add,
     divide,

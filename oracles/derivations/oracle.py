@@ -11,15 +11,8 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..base import (
-    EnumerableOracle,
-    KBestOracle,
-    Maximum,
-    Oracle,
-    ProjectionOracle,
-    RelaxedOracle,
-    SamplingOracle,
-)
+from ..capabilities import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
+from ..capabilities.base import Maximum
 from . import algorithms, executor
 from .device import kernel as device_kernel
 from .hypergraph import Derivations
@@ -151,11 +144,11 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
     def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
         return algorithms.value(self._tables_for(rows), rows.flatten(1), maximum)
 
-    def _twin_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         marginals, log_partition = algorithms.marginals(self._tables_for(rows), self._cleaned(rows.detach()).flatten(1))
         return marginals.reshape(rows.shape), log_partition
 
-    def _twin_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
+    def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
         product = algorithms.covariance_product(self._tables_for(rows), self._cleaned(rows.detach()).flatten(1), along.flatten(1))
         return product.reshape(rows.shape)
 

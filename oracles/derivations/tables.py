@@ -1,4 +1,4 @@
-"""What algorithms look up of a hypergraph: its levels on a device, edges by node, sizes of derivations, exact counts."""
+"""Tables of a hypergraph: its levels on a device, edges by node, sizes of derivations, exact counts."""
 
 from __future__ import annotations
 

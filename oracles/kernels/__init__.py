@@ -1,15 +1,15 @@
 """Compiled kernels: the hot loops, apart from the mathematics.
 
-One module per structure holds functions over contiguous arrays whose first dimension is the batch: here for the CPU, in `gpu` for CUDA
-devices. `find` is the one place that chooses: it gives the kernel that serves an operation on the device, at the size and in the dtype of
-the rows; everything else (other devices, structures without kernels) runs the torch twins, in which the oracles are written. Kernels are
-compiled on first use and cached on disk; importing this package compiles nothing and does not load the compilers.
+The folder of a structure holds functions over contiguous arrays whose first dimension is the batch: in ``cpu.py`` for the CPU, in
+``gpu.py`` for CUDA devices; here is what they share. `find` is the one place that chooses: it gives the kernel that serves an operation on
+the device, at the size and in the dtype of the rows; everything else (other devices, structures without kernels) runs the torch references,
+in which the oracles are written. Kernels are compiled on first use and cached on disk; importing this package compiles nothing and does not
+load the compilers.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 import os
 import tracemalloc
@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import gpu, switch
-from .gpu.first_use import Twin
+from . import gpu, modules, switch
+from .gpu.first_use import Reference
 
 GRAIN = 50_000
 """Inner-loop steps that a thread must get for its start to pay: some 50 microseconds."""
@@ -42,7 +42,7 @@ _Function = Callable[..., None]
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Run the torch twins instead of the kernels, in this context; ``STRUCTGRAD_KERNELS=off`` in the environment does so everywhere.
+    """Run the torch references instead of the kernels, in this context; ``STRUCTGRAD_KERNELS=off`` in the environment does so everywhere.
 
     Example:
         >>> import torch
@@ -79,7 +79,7 @@ class Kernel(NamedTuple):
     """A compiled function, ready to be called with contiguous CPU tensors that share their first dimension."""
 
     function: _Function
-    careful: _Function | None
+    scalar: _Function | None
     options: tuple[Any, ...]
     operations: int
 
@@ -91,32 +91,32 @@ class Kernel(NamedTuple):
         """Room for results: `zeros`, most of which a kernel leaves as they are."""
         return zeros(shape, dtype or rows.dtype)
 
-    def run(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], twin: Twin) -> None:
-        """Write results, of contiguous inputs; the twin is not asked."""
+    def run(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
+        """Write results, of contiguous inputs; the reference is not asked."""
         self(*inputs, *results)
 
-    def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], twin: Twin) -> None:
-        """Write results by a kernel that says for every row whether its range sufficed; the others get theirs from the twin, in float64."""
+    def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
+        """Write results by a kernel that certifies rows; the others get theirs from the reference, in float64."""
         failed = self.certify(inputs, results)
         if failed is not None:
-            for result, redone in zip(results, twin(*(given[failed].double() for given in inputs)), strict=True):
+            for result, redone in zip(results, reference(*(given[failed].double() for given in inputs)), strict=True):
                 result[failed] = redone.to(result.dtype)
 
     def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Tensor | None:
         """Call a kernel that says for every row whether its range sufficed.
 
-        Where there is a careful one beside it, which takes rows one by one, that gets the rows which failed, or all where they are few.
+        Where there is a scalar one beside it, which takes rows one by one, that gets the rows which failed, or all where they are few.
 
         Returns:
             The indices of the rows whose results are still to be found, None for none.
         """
-        careful = self.careful or self.function
+        scalar = self.scalar or self.function
         few = inputs[0].shape[0] < FEW
-        failed = self._failures(careful if few else self.function, (*inputs, *results))
-        if failed is None or few or self.careful is None:
+        failed = self._failures(scalar if few else self.function, (*inputs, *results))
+        if failed is None or few or self.scalar is None:
             return failed
         redone = tuple(result[failed] for result in results)
-        still = self._failures(careful, (*(given[failed] for given in inputs), *redone))
+        still = self._failures(scalar, (*(given[failed] for given in inputs), *redone))
         for result, rows in zip(results, redone, strict=True):
             result[failed] = rows
         return None if still is None else failed[still]
@@ -137,19 +137,19 @@ def enabled(rows: Tensor) -> bool:
 
 
 def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> AnyKernel | None:
-    """The kernel of an operation for rows [b, *event], or None where the torch twin is to run."""
+    """The kernel of an operation for rows [b, *event], or None where the torch reference is to run."""
     if structure is None or not switch.SERVING.get() or rows.dtype not in (torch.float32, torch.float64):
         return None
     if gpu.takes(rows):
         return gpu.find(structure, operation, tuple(rows.shape[1:]), rows.dtype, options, rows.get_device())
     if rows.device.type != "cpu":
         return None
-    function, careful, operations = _plan(structure, operation, rows.shape[1:])
-    return None if function is None else Kernel(function, careful, options, operations)
+    function, scalar, operations = _plan(structure, operation, rows.shape[1:])
+    return None if function is None else Kernel(function, scalar, options, operations)
 
 
 def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...], options: tuple[Any, ...]) -> AnyKernel | None:
-    """The kernel that lists structures of an event by ranks [c], or None where the torch twin is to run."""
+    """The kernel that lists structures of an event by ranks [c], or None where the torch reference is to run."""
     if structure is None or not switch.SERVING.get():
         return None
     if gpu.takes(ranks):
@@ -227,11 +227,12 @@ def _array(tensor: Tensor | np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=4096)
 def _plan(structure: str, operation: str, event: torch.Size) -> tuple[_Function | None, _Function | None, int]:
-    """The kernel of an operation, the careful one beside it, and what a row of an event takes."""
-    if importlib.util.find_spec(f".{structure}", __name__) is None:
+    """The kernel of an operation, the scalar one beside it, and what a row of an event takes."""
+    name = modules.module_of(structure, "cpu")
+    if name is None:
         return None, None, 0
-    module = importlib.import_module(f".{structure}", __name__)
-    return getattr(module, operation, None), getattr(module, f"careful_{operation}", None), module.operations(tuple(event))
+    module = importlib.import_module(name)
+    return getattr(module, operation, None), getattr(module, f"scalar_{operation}", None), module.operations(tuple(event))
 
 
 @cache

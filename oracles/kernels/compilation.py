@@ -1,4 +1,4 @@
-"""How kernels are compiled: on first use, to a cache on disk, without the interpreter's lock, division as NumPy does it.
+"""Compilation of kernels: on first use, to a cache on disk, without the interpreter's lock, division as NumPy does it.
 
 What the compiler may do to the arithmetic is chosen per function. Infinities keep their meaning everywhere. Of processes that want the same
 function, one compiles it, and the others wait and load it; all compute the same bits.

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .compilation import compiled, uncounted
-from .lanes import (
+from .vectors import (
     WIDTH,
     add,
     greatest,

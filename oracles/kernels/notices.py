@@ -1,4 +1,4 @@
-"""What is told of kernels: that they are being compiled, here or by another process that this one waits for, and that one does not serve.
+"""Notices on kernels: one is being compiled, here or by another process that this one waits for; one does not serve.
 
 Nothing of the compilers is loaded.
 """

@@ -1,4 +1,4 @@
-"""Whether compiled kernels serve: by the variable STRUCTGRAD_KERNELS, which is read when the process first needs it, and by context."""
+"""Switch of compiled kernels: the variable STRUCTGRAD_KERNELS, which is read when the process first needs it, and by context."""
 
 from __future__ import annotations
 

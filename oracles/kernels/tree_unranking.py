@@ -66,7 +66,7 @@ def _binary_trees(length):
 
 
 RIGHT, LEFT, RIGHT_ARC, LEFT_ARC = 0, 1, 2, 3
-"""Tables of items, as in `structgrad.oracles.eisner`."""
+"""Tables of items, as in `structgrad.oracles.projective_tree.eisner`."""
 
 
 @compiled
@@ -150,7 +150,7 @@ def _items(size, single_root):
 
 @compiled
 def spanning_tree(ranks: np.ndarray, structures: np.ndarray, single_root: bool) -> None:
-    """By the head of word 1, then of word 2, and so on; the counts are those of `structgrad.oracles.forests`."""
+    """By the head of word 1, then of word 2, and so on; the counts are those of `structgrad.oracles.spanning_tree.ranks`."""
     words = structures.shape[1] - 1
     powers = _powers(words, single_root)
     # By the number of words with a head: the forest, and the range of the ranks of the trees that hold it.

@@ -1,1 +1,1 @@
-"""What people see of comparisons: loading of runs and baselines, and text, Markdown, a page, JSON and CSV."""
+"""Comparisons as people read them: loading of runs and baselines, and text, Markdown, a page, JSON and CSV."""

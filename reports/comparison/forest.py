@@ -17,7 +17,7 @@ WIDEST = math.log(100)
 
 
 @dataclass(frozen=True)
-class Line:
+class ForestLine:
     """One ratio: where its dot and the ends of its interval lie, with what stands beside it."""
 
     y: float
@@ -31,7 +31,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Forest:
+class ForestPlot:
     """A drawing of lines on a logarithmic axis.
 
     Attributes:
@@ -42,11 +42,11 @@ class Forest:
     height: int
     one: float
     ticks: list[tuple[float, str]]
-    lines: list[Line]
+    lines: list[ForestLine]
     left_out: int
 
 
-def forest(groups: Sequence[Group], most: int = 40) -> Forest | None:
+def forest(groups: Sequence[Group], most: int = 40) -> ForestPlot | None:
     """The first ratios of changed groups, in their order; None where there is none."""
     changed = [group for group in groups if group.verdict not in words.UNCHANGED]
     drawn = [group for group in changed if group.scale == "ratio" and group.change.value][:most]
@@ -55,7 +55,7 @@ def forest(groups: Sequence[Group], most: int = 40) -> Forest | None:
     reach = max(math.log(1.1), *(min(abs(end), WIDEST) for group in drawn for end in _ends(group)))
     lines = [_line(group, number, reach) for number, group in enumerate(drawn)]
     ticks = [(_at(math.log(value), reach), f"×{value:.3g}") for value in _ticks(reach)]
-    return Forest(ROW * len(lines) + 50, _at(0.0, reach), ticks, lines, len(changed) - len(drawn))
+    return ForestPlot(ROW * len(lines) + 50, _at(0.0, reach), ticks, lines, len(changed) - len(drawn))
 
 
 def _ends(group: Group) -> tuple[float, float, float]:
@@ -64,11 +64,11 @@ def _ends(group: Group) -> tuple[float, float, float]:
     return value, math.log(low) if low else value, math.log(high) if high else value
 
 
-def _line(group: Group, number: int, reach: float) -> Line:
+def _line(group: Group, number: int, reach: float) -> ForestLine:
     x, low, high = (_at(end, reach) for end in _ends(group))
     name = f"{group.key.metric}, {words.place(group.key)}"
     text = words.change(group.change, group.scale)
-    return Line(ROW * number + ROW, x, low, high, name, group.verdict, words.SYMBOLS[group.verdict], text)
+    return ForestLine(ROW * number + ROW, x, low, high, name, group.verdict, words.SYMBOLS[group.verdict], text)
 
 
 def _at(logarithm: float, reach: float) -> float:

@@ -11,7 +11,7 @@ from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
 from ...suites.metrics import METRICS
 from . import words
-from .forest import LEFT, WIDTH, Forest, forest
+from .forest import LEFT, WIDTH, ForestPlot, forest
 
 MOST = 500
 """Rows of a table; the rest is counted, and in the CSV."""
@@ -23,7 +23,7 @@ class Section:
 
     head: str
     counts: list[tuple[str, Verdict, int]]
-    forest: Forest | None
+    forest: ForestPlot | None
     rows: list[Group]
     left_out: int
 
@@ -31,7 +31,7 @@ class Section:
 def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]], *, sort: str) -> str:
     """All candidates against the base, in the look of the report."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("structgrad.reports"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("structgrad.reports.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.get_template("comparison.html.j2")
     return template.render(

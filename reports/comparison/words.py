@@ -1,4 +1,4 @@
-"""How a comparison reads: symbols, numbers, names and the order of lists."""
+"""Words of a comparison: symbols, numbers, names and the order of lists."""
 
 from __future__ import annotations
 

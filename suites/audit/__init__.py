@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .cases import STRUCTURES
 from .examination import audit
-from .places import STRUCTURES
 from .result import Audit, Check, FlatComparison
 
 __all__ = ["STRUCTURES", "Audit", "Check", "Comparison", "FlatComparison", "audit"]

@@ -1,4 +1,4 @@
-"""What an estimate is worth: bias, gain and variance at flat scores, beside REINFORCE and leave-one-out for the same number of losses."""
+"""Worth of an estimate: bias, gain and variance at flat scores, beside REINFORCE and leave-one-out for as many losses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ...estimators.score_function.reinforce import LeaveOneOut, Reinforce
 from ..measures.replicates import Sampling
 from ..statistics.intervals import Interval
 from ..truth import Target
+from .cases import FLAT, AuditLoss, Structure, random_scores, seeded, target
 from .means import AuditEffort, Mean, exact_mean, sampler, scaled
-from .places import FLAT, AuditLoss, Structure, random_scores, seeded, target
 from .result import FlatComparison
 from .subject import Subject
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..statistics.looks import CONFIRMATION
-from ..statistics.multiplicity import holm
+from ..measures.testing.group_sequential import CONFIRMATION
+from ..statistics.testing.multiplicity import holm
 from .result import Check
 
 Draw = Callable[[str, int], float]

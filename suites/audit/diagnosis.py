@@ -1,4 +1,4 @@
-"""From wrong means to what most likely made them wrong: every cause predicts the means of all places, and the predictions compete.
+"""Diagnosis of wrong means: every cause predicts the means of all places, and the predictions compete.
 
 A cause is named where its predictions are not rejected, and beat those of all others by `MARGIN`: of other causes, of a wrong part, and of
 "a factor on everything", which has no cause. Factors that are made of options are told from others, and from a factor that happens to have

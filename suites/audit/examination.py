@@ -14,6 +14,7 @@ import torch
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
+from .cases import Structure, structures_for
 from .comparison import compare
 from .confirmation import settled
 from .diagnosis import Point, explain
@@ -26,7 +27,6 @@ from .laws.own_objective import relaxed_checks
 from .laws.shapes import finite_checks, shape_checks
 from .laws.two_samples import perturbed_checks, same_mean_checks
 from .means import AuditEffort
-from .places import Structure, structures_for
 from .remedies import to_change
 from .result import SPOILING, Audit, Check, FlatComparison
 from .subject import Subject, subject_of, varied

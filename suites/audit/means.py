@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ...estimators.base import Estimator
 from ..measures.replicates import Sampling, draw_moments, warmed
+from ..measures.suite import Effort
 from ..statistics.exact_moments import single
 from ..statistics.intervals import Interval
 from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, summarise
 from ..statistics.moments import Moments
-from ..suite import Effort
 from ..truth import Target
 from ..truth.replay import replay, slots_of
 from .laws.behaviour import world_state

@@ -1,4 +1,4 @@
-"""From what a command line names to an estimator or a function: registries, modules, files."""
+"""Names on a command line, and the estimators or functions that they mean: registries, modules, files."""
 
 from __future__ import annotations
 

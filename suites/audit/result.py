@@ -1,4 +1,4 @@
-"""What an audit found: one check per law and structure, and the verdict that follows."""
+"""Results of an audit: one check per law and structure, and the verdict that follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is audited: an estimator of the contract, or a plain function that gives gradients."""
+"""Subjects of an audit: an estimator of the contract, or a plain function that gives gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks use of the commit that is measured: it may be old, and lack some of it.
+"""The measured commit, as the benchmarks use it: it may be old, and lack some of it.
 
 Whatever is missing is skipped with the reason, in asv's way: by `NotImplementedError` in ``setup``.
 """

@@ -8,7 +8,7 @@ from . import commit, grid
 from .tasks import clock, estimator_task, tracked
 
 
-class _Base:
+class _EstimatorBase:
     version: ClassVar[str] = "2"
     params: ClassVar[tuple[list[str | int], ...]] = (
         list(grid.ESTIMATORS),
@@ -22,7 +22,7 @@ class _Base:
         self.task = estimator_task(name, case, batch, device).restart()
 
 
-class EstimatorTime(_Base):
+class EstimatorTime(_EstimatorBase):
     number, repeat, rounds, warmup_time = 1, (5, 20, 1.0), 2, 0.1
     timer = staticmethod(clock)
 
@@ -30,7 +30,7 @@ class EstimatorTime(_Base):
         self.task.call()
 
 
-class EstimatorMemory(_Base):
+class EstimatorMemory(_EstimatorBase):
     unit = "bytes"
 
     def track_peak_memory(self, name: str, case: str, batch: int, device: str) -> float:

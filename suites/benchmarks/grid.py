@@ -1,4 +1,4 @@
-"""What is measured: a small part by default, all of it with ``STRUCTGRAD_ASV=full``.
+"""Grid of the benchmarks: a small part by default, all of it with ``STRUCTGRAD_ASV=full``.
 
 asv hands a benchmark of an old commit the place of its parameters in the list, not the parameters. A list that followed the registries
 would be another one there, and a number would go by another's name; so lists are written out. Between commits, and between the default and

@@ -9,7 +9,7 @@ from .operations import OPERATIONS
 from .tasks import clock, operation_task, tracked
 
 
-class _Base:
+class _OracleBase:
     version: ClassVar[str] = "3"
     params: ClassVar[tuple[list[str | int], ...]] = (
         grid.chosen(grid.ONE_OF_EACH, (*grid.SMALL, *grid.MIDDLE[len(grid.ONE_OF_EACH) :], *grid.LARGE)),
@@ -23,7 +23,7 @@ class _Base:
         self.task = operation_task(case, operation, batch, device).restart()
 
 
-class OracleTime(_Base):
+class OracleTime(_OracleBase):
     number, repeat, rounds, warmup_time = 1, (5, 20, 1.0), 2, 0.1
     timer = staticmethod(clock)
 
@@ -31,7 +31,7 @@ class OracleTime(_Base):
         self.task.call()
 
 
-class OracleMemory(_Base):
+class OracleMemory(_OracleBase):
     unit = "bytes"
 
     def track_peak_memory(self, case: str, operation: str, batch: int, device: str) -> float:

@@ -1,4 +1,4 @@
-"""What a benchmark prepares: once per process, because asv runs ``setup`` before every timed call."""
+"""Prepared calls of benchmarks: once per process, because asv runs ``setup`` before every timed call."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FLOOR = 1e-12
 
 
 @dataclass(frozen=True)
-class Task:
+class PreparedCall:
     """A call, and the generator that it draws from."""
 
     call: Callable[[], Any]
     generator: torch.Generator
     device: str
 
-    def restart(self) -> Task:
+    def restart(self) -> PreparedCall:
         """The same random numbers for every timed call."""
         self.generator.manual_seed(0)
         return self
@@ -77,7 +77,7 @@ def prepare_device(device: str) -> None:
 
 
 @functools.cache
-def operation_task(case: str, operation: str, batch: int, device: str) -> Task:
+def operation_task(case: str, operation: str, batch: int, device: str) -> PreparedCall:
     """An operation of an oracle, called once before, because the first call may compile."""
     prepare_device(device)
     text, event = CASES[case]
@@ -88,11 +88,11 @@ def operation_task(case: str, operation: str, batch: int, device: str) -> Task:
     scores, others = normal(2, batch, *event, seed=0, device=device)
     given = Inputs(scores, others, oracle.argmax(scores), torch.Generator(device).manual_seed(0))
     OPERATIONS[operation](oracle, given)
-    return Task(functools.partial(OPERATIONS[operation], oracle, given), given.generator, device)
+    return PreparedCall(functools.partial(OPERATIONS[operation], oracle, given), given.generator, device)
 
 
 @functools.cache
-def estimator_task(name: str, case: str, batch: int, device: str) -> Task:
+def estimator_task(name: str, case: str, batch: int, device: str) -> PreparedCall:
     """An estimate per row, called once before."""
     prepare_device(device)
     estimator, oracle, event = pair(name, case)
@@ -100,7 +100,7 @@ def estimator_task(name: str, case: str, batch: int, device: str) -> Task:
     generator = torch.Generator(device).manual_seed(0)
     warmed = estimator.warmed_up(loss, oracle, scores, generator=generator)
     warmed.gradient(loss, oracle, scores, generator=generator)
-    return Task(functools.partial(warmed.gradient, loss, oracle, scores, generator=generator), generator, device)
+    return PreparedCall(functools.partial(warmed.gradient, loss, oracle, scores, generator=generator), generator, device)
 
 
 @functools.cache

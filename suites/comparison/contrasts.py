@@ -1,4 +1,4 @@
-"""How much a number changed between two runs, and how sure that is: pure functions of two estimates.
+"""Contrasts: how much a number changed between two runs, and how sure that is; pure functions of two estimates.
 
 Two estimates from the same random numbers (seed, replicates, batches) are compared batch by batch: what both share cancels. Estimates
 from different ones keep both of their errors; a stored baseline is an estimate too, and treating it as exact makes fifteen times as many

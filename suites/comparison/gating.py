@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..base import Row
-from ..statistics.multiplicity import holm
+from ..statistics.testing.multiplicity import holm
 from .claims import Claim, claims, decided, p_values
 from .learning import alike
 from .matching import Machine, match

@@ -1,4 +1,4 @@
-"""Which row of one run belongs to which row of another one."""
+"""Matching of rows: which row of one run belongs to which row of another one."""
 
 from __future__ import annotations
 

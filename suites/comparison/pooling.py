@@ -1,4 +1,4 @@
-"""What models learnt, as a mean over seeds that two runs share."""
+"""Pooling of what models learnt: a mean over seeds that two runs share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gate asks for: level, margins, and what fails; from the defaults, a configuration, and patterns for single cells."""
+"""Settings of a gate: level, margins, and what fails; from the defaults, a configuration, and patterns for single cells."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ import numpy as np
 import scipy
 
 from ..statistics.interval import Interval
-from ..statistics.multiplicity import holm
+from ..statistics.testing.multiplicity import holm
 from .settings import Timing
 from .verdicts import Verdict
 

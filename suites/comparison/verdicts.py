@@ -10,7 +10,7 @@ from typing import Literal
 from ..base import Row
 from ..metrics import RTOL, Rule
 from ..statistics.interval import Interval
-from ..statistics.multiplicity import holm
+from ..statistics.testing.multiplicity import holm
 from .contrasts import Contrast, Direction, Estimate, beyond, common_random_numbers, contrast, exact, log_beyond, log_ratio
 from .gains import AT_GAIN, at_gain, estimates_at, known_gain
 from .matching import Key, Machine, Pair, match

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arrays import Contender, Study, study
+from .arrays import Learner, Study, study
 from .correlation import Association, associate
 from .families import idea_of
 from .finding import KINDS, OUTCOMES, PREDICTORS, Foretelling, association, chosen, foretelling, foretellings
@@ -14,8 +14,8 @@ __all__ = [
     "OUTCOMES",
     "PREDICTORS",
     "Association",
-    "Contender",
     "Foretelling",
+    "Learner",
     "Study",
     "associate",
     "association",

@@ -33,7 +33,7 @@ _SEED = re.compile(r"seed[-=](\d+)")
 
 
 @dataclass(frozen=True)
-class Contender:
+class Learner:
     """An estimator: what it declares, and the idea that it shares with others."""
 
     name: str
@@ -59,7 +59,7 @@ class Study:
     """
 
     tasks: tuple[str, ...]
-    contenders: tuple[Contender, ...]
+    contenders: tuple[Learner, ...]
     seeds: tuple[int, ...]
     outcomes: dict[str, Array]
     censored: dict[str, Array]
@@ -93,7 +93,7 @@ class Study:
         self,
         *,
         tasks: Callable[[str], bool] = lambda task: True,
-        contenders: Callable[[Contender], bool] = lambda one: True,
+        contenders: Callable[[Learner], bool] = lambda one: True,
         seeds: Callable[[int], bool] = lambda seed: True,
     ) -> Study:
         """Some of the tasks, estimators and seeds."""
@@ -127,7 +127,7 @@ def study(rows: Iterable[Row]) -> Study:
     before = [row for row in found if row.problem.startswith(LEARNT) and row.stage in STAGES and not row.setting]
     tasks = tuple(dict.fromkeys(_task(row) for row in learning))
     contenders = {
-        row.estimator: Contender(row.estimator, row.family, idea_of(row.family), row.objective, row.deterministic) for row in learning
+        row.estimator: Learner(row.estimator, row.family, idea_of(row.family), row.objective, row.deterministic) for row in learning
     }
     seeds = tuple(sorted({seed for row in learning if (seed := seed_of(row)) is not None}))
     axes = (tasks, tuple(contenders), seeds)

@@ -1,4 +1,4 @@
-"""Whether numbers of a gradient, taken before or while a model is trained, foretell what it learns."""
+"""Prediction of learning: do numbers of a gradient, taken before or while a model is trained, foretell what it learns?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..metrics import METRICS
-from .arrays import STAGES, Contender, Study
+from .arrays import STAGES, Learner, Study
 from .correlation import Association, associate
 from .halves import half_of_estimator, half_of_seed, half_of_task
 
@@ -32,7 +32,7 @@ PREDICTORS = (
 OUTCOMES = ("accuracy", "curve_mean", "steps_to_target")
 """What is foretold, likewise. Of runs that do not come to the target the steps are those that they had."""
 
-KINDS: dict[str, Callable[[Contender], bool]] = {
+KINDS: dict[str, Callable[[Learner], bool]] = {
     "all": lambda one: True,
     "stochastic": lambda one: not one.deterministic,
     "deterministic": lambda one: one.deterministic,

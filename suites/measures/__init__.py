@@ -1,18 +1,18 @@
-"""What is measured: one suite per question."""
+"""Measures: one suite per question."""
 
 from __future__ import annotations
 
-from ..suite import Suite
 from .bias import Bias
-from .descent import Descent
-from .learning import Learning
+from .cost.scaling import ScalingSuite
+from .cost.step_time import StepTime
+from .cost.wall_clock import WallClock
+from .learning import LearningSuite
 from .memory import Memory
 from .parameter_bias import ParameterBias
-from .scaling import Scaling
 from .sparsity import Sparsity
-from .step_time import StepTime
+from .steps.descent import Descent
+from .suite import Suite
 from .unbiasedness import Unbiasedness
-from .wall_clock import WallClock
 
 SUITES: dict[str, type[Suite]] = {
     "bias": Bias,
@@ -20,9 +20,9 @@ SUITES: dict[str, type[Suite]] = {
     "sparsity": Sparsity,
     "memory": Memory,
     "wall_clock": WallClock,
-    "scaling": Scaling,
+    "scaling": ScalingSuite,
     "descent": Descent,
-    "learning": Learning,
+    "learning": LearningSuite,
     "step_time": StepTime,
     "parameter_bias": ParameterBias,
 }

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from ...estimators.base import Estimator, Loss, check_call
 from ...estimators.noise import Gumbel, Noise, SmoothNoise
-from ...oracles.base import EnumerableOracle
+from ...oracles.capabilities import EnumerableOracle
 from ..base import Instance, Problem
 from ..statistics.adaptive import Budget, Checkpoint, sample_until
-from ..statistics.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test
 from ..statistics.exact_moments import single
 from ..statistics.geometry import Geometry
 from ..statistics.metrics import (
@@ -32,10 +31,9 @@ from ..statistics.metrics import (
     without_each_batch,
 )
 from ..statistics.moments import BATCHES, Moments
+from ..statistics.quasi_monte_carlo import scramble_bias, scramble_metrics
 from ..statistics.reference_metrics import NoisyGradient, estimated_against, exact_against
-from ..statistics.scrambles import scramble_bias, scramble_metrics
 from ..statistics.seeds import BLOCK
-from ..suite import Context, Effort, Finding, Suite
 from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.geometry import geometry
 from ..truth.loss_checks import examine_loss
@@ -44,6 +42,8 @@ from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, slots_of
 from .replicates import Sampling, Tier, draw_moments, extend_moments, warmed
+from .suite import Context, Effort, Finding, Suite
+from .testing.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test
 
 __all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
 

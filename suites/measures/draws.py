@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
-from ...oracles.ragged import of_lengths
+from ...oracles.capabilities.ragged import of_lengths
 from ..statistics.seeds import generator, seed_blocks, seed_sequence
-from ..suite import Context
 from .replicates import launches_of
+from .suite import Context
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What an estimator teaches a model: a task learnt with it, seed by seed, with learning rate and main option chosen beforehand."""
+"""Learning with an estimator: a task, seed by seed, with learning rate and main option chosen beforehand."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from ...estimators.base import Estimator
 from ..base import Instance, Problem
 from ..problems import TaskProblem
-from ..suite import Context, Finding, Suite
 from ..tasks import Task
 from ..tasks.references import bounds
 from ..tasks.training import Job, Learnt, train_all
+from .suite import Context, Finding, Suite
 
 TARGET = 0.95
 """Of the ceiling: the accuracy whose first step is told."""
@@ -51,7 +51,7 @@ OPTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Amount:
+class LearningAmount:
     """How much training an effort buys.
 
     Attributes:
@@ -63,7 +63,7 @@ class Amount:
     tuning: int
 
     @classmethod
-    def of(cls, context: Context) -> Amount:
+    def of(cls, context: Context) -> LearningAmount:
         """Three fifths of the steps and one seed at quick effort; else all and two."""
         return cls(0.6, 1) if context.effort.rounds <= 10 else cls(1.0, 2)
 
@@ -77,7 +77,7 @@ class Amount:
         return seeds + 0.5 * self.tuning * choices
 
 
-class Learning(Suite):
+class LearningSuite(Suite):
     """Accuracy and speed of models that are trained with every estimator; instances are seeds, and runs of estimators are paired by them.
 
     Learning rate and main option are chosen on the validation split, over seeds of their own. Trained in float32 whatever the plan says.
@@ -105,7 +105,7 @@ def on_cpu(context: Context) -> str | None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ValidatedChoice:
     """What validation chose."""
 
     estimator: Estimator[Any]
@@ -127,8 +127,8 @@ class _Cell:
         return self.problem.task
 
     @property
-    def amount(self) -> Amount:
-        return Amount.of(self.context)
+    def amount(self) -> LearningAmount:
+        return LearningAmount.of(self.context)
 
     @property
     def scratch(self) -> Path | None:
@@ -149,11 +149,11 @@ class _Cell:
 
     # What validation chooses.
 
-    def _choice(self) -> Choice:
+    def _choice(self) -> ValidatedChoice:
         """The best rate with the option as it is, then the best option at that rate."""
         option, values = OPTIONS.get(self.estimator.name, ("", ())) if "[" not in self.name else ("", ())
         if len(self.task.rates) == 1 and not values:
-            return Choice(self.estimator, self.task.rates[0], 0.0)
+            return ValidatedChoice(self.estimator, self.task.rates[0], 0.0)
         best = self._best(self.estimator, self.task.rates)
         for value in values:
             if value != getattr(self.estimator, option):
@@ -161,7 +161,7 @@ class _Cell:
                 best = max(best, found, key=lambda choice: choice.accuracy)
         return best
 
-    def _best(self, estimator: Estimator[Any], rates: tuple[float, ...]) -> Choice:
+    def _best(self, estimator: Estimator[Any], rates: tuple[float, ...]) -> ValidatedChoice:
         first = FIRST_TUNING_SEED + self.problem.seeds[0]
         seeds = range(first, first + self.amount.tuning)
         jobs = [Job(seed, rate) for rate in rates for seed in seeds]
@@ -169,7 +169,7 @@ class _Cell:
         found = train_all(self.task, estimator, jobs, steps=steps, split="validation", points=1, scratch=self.scratch)
         means = {rate: sum(_validated(one) for one in found if one.job.rate == rate) / len(seeds) for rate in rates}
         rate = max(rates, key=lambda rate: means[rate])
-        return Choice(estimator, rate, means[rate])
+        return ValidatedChoice(estimator, rate, means[rate])
 
     # What comes of it.
 

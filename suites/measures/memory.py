@@ -17,8 +17,8 @@ from ...estimators.base import Estimator, Loss, check_call
 from ...oracles import SeedBlocks, kernels
 from ..base import Problem
 from ..statistics import seeds
-from ..suite import Context, Finding, Suite
-from .timing import forward_pass, single_thread, timing_batch
+from .cost.timing import forward_pass, single_thread, timing_batch
+from .suite import Context, Finding, Suite
 
 
 def peak_memory(call: Callable[[], object], *, device: torch.device | str = "cpu") -> int:

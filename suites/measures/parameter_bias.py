@@ -19,10 +19,10 @@ from ..statistics.exact_moments import single
 from ..statistics.metrics import Interval, estimated_metrics, exact_metrics
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import estimated_against, exact_against
-from ..suite import Context, Finding, Suite
 from ..tasks.references import learnt_model
 from ..tasks.training import order
 from .draws import Draws, estimates
+from .suite import Context, Finding, Suite
 
 METRIC = {
     "relative_bias": "parameter_bias",
@@ -57,7 +57,7 @@ class ParameterBias(Suite):
         """Of as many seeds as the problem has instances."""
         assert isinstance(problem, TaskProblem)
         for seed in problem.seeds:
-            place = _Place.of(problem, seed, context)
+            place = _ModelBatch.of(problem, seed, context)
             truth = place.truth()
             for name, estimator in estimators.items():
                 for metric, found in place.metrics(estimator, truth).items():
@@ -78,7 +78,7 @@ class Gradient:
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
+class _ModelBatch:
     """A batch with a model.
 
     Attributes:
@@ -95,7 +95,7 @@ class _Place:
     replicates: int
 
     @classmethod
-    def of(cls, problem: TaskProblem, seed: int, context: Context) -> _Place:
+    def of(cls, problem: TaskProblem, seed: int, context: Context) -> _ModelBatch:
         task = problem.task.at(seed)
         model = learnt_model(task, learner_of(problem.name, task), seed, problem.stage).double()
         batch = doubled(task.batch("train", order(task, seed, task.size("train"))()))

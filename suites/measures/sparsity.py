@@ -1,4 +1,4 @@
-"""How sparse an estimator is: its forward distribution, the structure that the loss sees, and the gradient."""
+"""Sparsity of an estimator: its forward distribution, the structure that the loss sees, and the gradient."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, PathwiseEstimator, check_call
-from ...oracles.base import ProjectionOracle
-from ...oracles.capabilities import FactorisedOracle
+from ...oracles.capabilities import FactorisedOracle, ProjectionOracle
 from ..base import Instance, Problem
 from ..statistics.metrics import LEVEL, Interval
-from ..suite import Context, Finding, Suite
 from ..truth import Truth
+from .cost.interleaving import described
 from .draws import Draws, estimates
-from .interleaving import described
+from .suite import Context, Finding, Suite
 
 MOST_REPLICATES = 1024
 """Counts of non-zeros need no more."""

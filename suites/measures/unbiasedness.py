@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
 from ..base import Instance, Problem
-from ..statistics.bias_tests import Evidence, decide
-from ..statistics.equivalence import gain_bound
-from ..statistics.looks import Outcome, sequential_test
 from ..statistics.metrics import estimated_metrics
-from ..statistics.ranges import RANGED, score_function_ranges
-from ..statistics.sequential import BiasBets
-from ..suite import Context, Finding, Suite
+from ..statistics.testing.equivalence import gain_bound
 from ..truth import Target
 from ..truth.replay import slots_of
 from .bias import measure
 from .replicates import Sampling, draw_moments, launches, warmed
+from .suite import Context, Finding, Suite
+from .testing.bias_tests import Evidence, decide
+from .testing.e_process import BiasBets
+from .testing.group_sequential import Outcome, sequential_test
+from .testing.ranges import RANGED, score_function_ranges
 
 
 class Unbiasedness(Suite):

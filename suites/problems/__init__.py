@@ -1,4 +1,4 @@
-"""Where scores and losses come from."""
+"""Problems: scores and losses."""
 
 from __future__ import annotations
 

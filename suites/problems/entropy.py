@@ -1,12 +1,12 @@
-"""How peaked scores are, and how to make them so."""
+"""Entropy of scores: how peaked they are, and how to make them so."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ...oracles.base import MarginalOracle
-from ...oracles.derivatives import unsqueeze_event
+from ...oracles.capabilities import MarginalOracle
+from ...oracles.capabilities.derivatives import unsqueeze_event
 
 STEPS = 26
 """Bisections. The straight line through the ends of what is left, 2⁻²⁶ wide, meets the root to nearly all bits of a float64."""

@@ -1,4 +1,4 @@
-"""What a result table says about an instance, beside its name."""
+"""Facts of an instance in a result table, beside its name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...oracles.base import MarginalOracle, Oracle
+from ...oracles.capabilities import MarginalOracle, Oracle
 from ..base import Instance
 
 

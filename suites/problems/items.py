@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle, SamplingOracle
+from ...oracles.capabilities import Oracle, SamplingOracle
 from ..base import ProblemLoss
 
 STAGES = ("init", "early", "final")

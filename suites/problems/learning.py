@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
-from ...oracles.ragged import Inside
+from ...oracles.capabilities.ragged import Inside
 from ...oracles.registry import unknown
 from ..base import Instance, Problem
 from ..tasks import TASKS, make_task

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle
+from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from ...oracles.row_products import row_products
-from ..truth.analytic.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm
+from .forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm
 
 
 class StructureLoss(abc.ABC):

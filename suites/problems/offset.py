@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..base import ProblemLoss
-from ..truth.analytic.forms import LossForm, form_of, shifted
+from .forms import LossForm, form_of, shifted
 
 
 class Offset:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle
+from ...oracles.capabilities import Oracle
 
 COUNTED = {
     "linear_chain": "positions",

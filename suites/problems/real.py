@@ -90,7 +90,7 @@ class SpokenSubset(RealItems):
         return Downstream(weight, bias, self.double("small_frames")[index], 3, int(self.array("small_label")[index]))
 
 
-class SpokenDigits(RealItems):
+class SpokenDigitItems(RealItems):
     """Logits of a classifier of spoken digits."""
 
     id_key = "id"
@@ -151,7 +151,7 @@ class BinaryTrees(RealItems):
         return arrays[index, :length, :length]
 
 
-class Derivations(RealItems):
+class DerivationItems(RealItems):
     """Log-probabilities of the actions of a policy that builds such trees."""
 
     oracle = ShiftReduce("local")
@@ -216,7 +216,7 @@ REAL: dict[str, tuple[str, str, type[RealItems]]] = {
         "3 of 12 frames of a spoken digit: scores and classifier of a model trained end to end",
         SpokenSubset,
     ),
-    "categorical_fsdd": ("categorical_fsdd", "spoken digits: logits of a classifier of 10 classes", SpokenDigits),
+    "categorical_fsdd": ("categorical_fsdd", "spoken digits: logits of a classifier of 10 classes", SpokenDigitItems),
     "dependency_en_ewt": ("dependency_en_ewt", "English sentences of 2 to 6 words: arcs of a parser of single-root trees", Dependency),
     "dependency_en_ewt_projective": (
         "dependency_en_ewt",
@@ -224,7 +224,7 @@ REAL: dict[str, tuple[str, str, type[RealItems]]] = {
         ProjectiveDependency,
     ),
     "binary_trees_listops": ("binary_trees_listops", "nested list operations of 4 to 8 tokens: spans of binary trees", BinaryTrees),
-    "shift_reduce_listops": ("shift_reduce_listops", "the same expressions: the policy of a shift-reduce parser", Derivations),
+    "shift_reduce_listops": ("shift_reduce_listops", "the same expressions: the policy of a shift-reduce parser", DerivationItems),
     "assignment_alibi_fr_en": ("assignment_alibi_fr_en", "3 to 7 words and their translations, French and English", Assignments),
     "dtw_speech": (
         "dtw_speech",

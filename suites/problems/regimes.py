@@ -15,9 +15,9 @@ from ...oracles import (
     Alignment,
     Assignment,
     Categorical,
-    Categories,
     Constituency,
     EditAlignment,
+    IndependentCategoricals,
     LabelledConstituency,
     LinearChain,
     ProjectiveTree,
@@ -27,7 +27,7 @@ from ...oracles import (
     SpanningTree,
     Subset,
 )
-from ...oracles.base import MarginalOracle
+from ...oracles.capabilities import MarginalOracle
 from ..base import ProblemLoss
 from .entropy import entropy_scales
 from .items import STAGES, Items
@@ -188,7 +188,7 @@ REGIMES: dict[str, Regime] = {
     ),
     "categories_regimes": Regime(
         "random scores of 4 to 6 categories with 4 parts, as peaked as those of tagging_coarse5",
-        Categories(),
+        IndependentCategoricals(),
         normal((4, 4), (5, 4), (6, 4)),
         _TAGGING,
         "mlp",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...oracles import Categorical, LinearChain, make_oracle
-from ...oracles.base import Oracle
+from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from .padding import counted_by, is_called_lengths, is_called_mask, item_event, padded_items, warn_once
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...oracles import AVAILABLE_ORACLES, LinearChain, make_oracle
-from ...oracles.base import MarginalOracle, Oracle
+from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.options import Count, RefusedError, kind_of, refusal
 from ...oracles.registry import imported, parse, unknown
 from .regimes import REGIMES, Regime, chain_direction, normal

@@ -18,9 +18,9 @@ from ...oracles import plugins
 from ..base import Row, Status
 from ..device_memory import remembering
 from ..measures import SUITES
-from ..suite import Context
-from .grid import first_skip
-from .plan import Plan
+from ..measures.suite import Context
+from .planning.grid import first_skip
+from .planning.plan import Plan
 from .rows import RowWriter, skip_row
 from .scores import load_problem, sample
 from .store import encode
@@ -107,13 +107,13 @@ def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
     estimators: dict[str, Estimator[Any]] = {name: make_estimator(name) for name in cell.estimators}
     skips = {name: skip for name, estimator in estimators.items() if (skip := first_skip(estimator, problem)) is not None}
     fitting = {name: estimator for name, estimator in estimators.items() if name not in skips}
-    run = _Run(RowWriter(plan, problem, cell.suite, cell.identity), context)
+    run = _CellRun(RowWriter(plan, problem, cell.suite, cell.identity), context)
     skipped = [replace(skip_row(plan, problem, name, skip.reason), cell=cell.identity) for name, skip in skips.items()]
     return (run.rows(fitting) if fitting else []) + skipped
 
 
 @dataclass(frozen=True)
-class _Run:
+class _CellRun:
     """A suite at work on a problem."""
 
     writer: RowWriter

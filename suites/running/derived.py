@@ -1,4 +1,4 @@
-"""What follows from the cells of a whole run, and from no single one: pure functions of rows."""
+"""Derived rows: what follows from the cells of a whole run, and from no single one; pure functions of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import get_args
 from ..base import REFERENCE, Row
 from ..metrics import unit_of
 from ..statistics.interval import Interval
-from ..statistics.multiplicity import holm
+from ..statistics.testing.multiplicity import holm
 from ..statistics.work import Criterion, Curve, break_even, error_curve, loss_evaluations, variance_seconds
 
 WORK = "work"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .cells import Failure, failed, healthy
 from .engines.base import Dead, Done, Engine, Ready, Worker
-from .plan import Plan
+from .planning.plan import Plan
 from .progress import Busy
 from .work import Cell
 

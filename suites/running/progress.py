@@ -1,4 +1,4 @@
-"""How far a run is, and how long it will still take."""
+"""Progress of a run, and how long it will still take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .planning.plan import Plan
     from .work import Cell
 
 FIRST = 1.0
@@ -74,7 +74,7 @@ class CostModel:
                 total, count = self.known[key]
                 return total / count * _size(cell)
         if cell.identity not in self._guesses:
-            from .estimates import guess
+            from .planning.estimates import guess
 
             self._guesses[cell.identity] = guess(self.plan, cell)
         return self._guesses[cell.identity]
@@ -82,7 +82,7 @@ class CostModel:
     def _first(self, cell: Cell) -> float:
         """What the first cell of a problem at a stage takes more than others."""
         if cell.scores not in self._firsts:
-            from .estimates import truth_seconds
+            from .planning.estimates import truth_seconds
 
             self._firsts[cell.scores] = FIRST + truth_seconds(self.plan, cell)
         return self._firsts[cell.scores]
@@ -131,7 +131,7 @@ def _size(cell: Cell) -> int:
 def time_limit(plan: Plan, cell: Cell) -> float:
     """Seconds after which a cell is taken to hang: far above what its budget allows."""
     from ..measures import SUITES
-    from .estimates import enumeration_seconds, guess
+    from .planning.estimates import enumeration_seconds, guess
 
     if SUITES[cell.suite].measures == "tasks":
         return 600.0 + 10.0 * guess(plan, cell)

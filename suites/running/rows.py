@@ -12,10 +12,10 @@ from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ..base import Instance, Problem, ProblemLoss, Row
 from ..measures import SUITES
+from ..measures.suite import Context, Finding
 from ..metrics import unit_of
 from ..problems import InstanceFacts, instance_facts
-from ..suite import Context, Finding
-from .plan import Plan
+from .planning.plan import Plan
 
 
 def oracle_name(oracle: Any) -> str:

@@ -8,21 +8,21 @@ from typing import Any
 
 from ..base import FAILED, Row
 from .cells import execute
-from .course import AGAIN_FAILED, Course
 from .derived import derive
 from .dispatch import Dispatcher
 from .engines import ENGINES
-from .grid import grid
-from .plan import Machine, Plan, default_jobs
+from .planning.grid import grid
+from .planning.plan import Machine, Plan, default_jobs
+from .planning.scope import AGAIN_FAILED, Scope
 from .progress import CostModel, Progress, Snapshot, time_limit
 from .store import check_writable, finished, freeze, planned, scratch_path, stored, stored_rows, write_cell
 from .work import Cell, Grid
 
-__all__ = ["Course", "Machine", "Plan", "collect", "run"]
+__all__ = ["Machine", "Plan", "Scope", "collect", "run"]
 
 
 def run(
-    plan: Plan, directory: Path, *, machine: Machine | None = None, progress: Progress | None = None, course: Course | None = None
+    plan: Plan, directory: Path, *, machine: Machine | None = None, progress: Progress | None = None, scope: Scope | None = None
 ) -> list[Row]:
     """Measure a plan; every finished cell is one file below ``directory/cells``, and is not measured again.
 
@@ -35,7 +35,7 @@ def run(
         directory: where results lie; made if it is not there.
         machine: workers, limits, engine.
         progress: told how far the run is.
-        course: which cells are measured, and when the run stops early.
+        scope: which cells are measured, and when the run stops early.
 
     Returns:
         All rows of the plan that there are, in the order of its grid; then skipped pairs, and what follows from all cells together.
@@ -53,10 +53,10 @@ def run(
         {'unbiased-exact'}
     """
     machine = (machine or Machine(jobs=default_jobs(plan))).checked(ENGINES, plan)
-    course, work = (course or Course()).checked(), grid(plan)
+    scope, work = (scope or Scope()).checked(), grid(plan)
     check_writable(directory)
     freeze(directory, work)
-    _Run(plan, directory, machine, progress, course).perform(work)
+    _Run(plan, directory, machine, progress, scope).perform(work)
     return collect(directory)
 
 
@@ -72,8 +72,8 @@ def collect(directory: Path) -> list[Row]:
 class _Run:
     """One run: what is known of it while it goes on."""
 
-    def __init__(self, plan: Plan, directory: Path, machine: Machine, progress: Progress | None, course: Course) -> None:
-        self.plan, self.directory, self.machine, self.course = plan, directory, machine, course
+    def __init__(self, plan: Plan, directory: Path, machine: Machine, progress: Progress | None, scope: Scope) -> None:
+        self.plan, self.directory, self.machine, self.scope = plan, directory, machine, scope
         self.report = progress or (lambda snapshot: None)
         self.costs = CostModel(plan)
         self.finished = self.failed = self.total = 0
@@ -96,20 +96,20 @@ class _Run:
         """Whether a cell is not measured now, for it is finished, or is not asked for."""
         content = stored(self.directory, cell)
         there = content is not None and finished(content)
-        again = not there if self.course.rerun is None else self._again(cell, content)
+        again = not there if self.scope.rerun is None else self._again(cell, content)
         if content is not None and there and not again:
             self.finished += 1
             self.costs.add(cell, content["seconds"])
         return not again
 
     def _again(self, cell: Cell, content: dict[str, Any] | None) -> bool:
-        if self.course.rerun != AGAIN_FAILED:
-            return self.course.asks_for(cell)
+        if self.scope.rerun != AGAIN_FAILED:
+            return self.scope.asks_for(cell)
         return content is not None and any(row.status in (*FAILED, "nonfinite") for row in content["rows"])
 
     def _stops(self) -> bool:
         """Whether no further cell is started."""
-        return self.course.spent() or (self.course.fail_fast and self.failed > 0)
+        return self.scope.spent() or (self.scope.fail_fast and self.failed > 0)
 
     def _here(self, cells: Sequence[Cell]) -> None:
         for cell in cells:
@@ -130,7 +130,7 @@ class _Run:
                         self._tell("", dispatcher)
                     else:
                         self._keep(*result, dispatcher)
-                    if self.course.fail_fast and self.failed:
+                    if self.scope.fail_fast and self.failed:
                         return
         finally:
             dispatcher.close()

@@ -15,7 +15,7 @@ from ...oracles.registry import unknown
 from .. import problems
 from ..base import Problem
 from ..truth.loss_checks import examine_loss
-from .plan import Plan
+from .planning.plan import Plan
 
 _Settings = tuple[str | None, str | None, float, int]
 

@@ -1,4 +1,4 @@
-"""What lies on disk: the frozen plan, one file per cell, logs, scratch folders.
+"""Storage of a run on disk: the frozen plan, one file per cell, logs, scratch folders.
 
 Every file is there whole or not at all, so that a killed run loses the cells in flight and nothing else.
 """

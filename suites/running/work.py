@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..base import Row
 
 if TYPE_CHECKING:
-    from ..suite import Suite
+    from ..measures.suite import Suite
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .cases import OPERATIONS, Case, operations
-from .floor import Machine, floor
+from .floor import MachineLimits, floor
 from .peers import PEERS
 
 TOLERANCE = 1e-3
@@ -62,7 +62,7 @@ class SpeedComparison:
         return math.nan if peer is None else self.seconds[peer] / self.seconds["structgrad"]
 
 
-def compare(cases: list[Case], batches: list[int], machine: Machine, chosen: list[str] | None = None) -> Iterator[SpeedComparison]:
+def compare(cases: list[Case], batches: list[int], machine: MachineLimits, chosen: list[str] | None = None) -> Iterator[SpeedComparison]:
     """Every operation of every case at every batch size, one after the other."""
     for case in cases:
         for operation in operations(case):
@@ -71,7 +71,7 @@ def compare(cases: list[Case], batches: list[int], machine: Machine, chosen: lis
                     yield compare_one(case, operation, batch, machine)
 
 
-def compare_one(case: Case, operation: str, batch: int, machine: Machine) -> SpeedComparison:
+def compare_one(case: Case, operation: str, batch: int, machine: MachineLimits) -> SpeedComparison:
     """Time one operation against every peer that offers it."""
     scores, generator = case.scores(batch), torch.Generator().manual_seed(0)
     calls: dict[str, Callable[[], Any]] = {"structgrad": lambda: OPERATIONS[operation](case.oracle, scores, generator)}

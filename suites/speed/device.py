@@ -1,4 +1,4 @@
-"""What is measured of an operation on a device, step by step, in this process: whether it is right, and its time beside that of others."""
+"""Measurements of an operation on a device, step by step, in this process: is it right, and its time beside that of others."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ...oracles import kernels
 from ...oracles.derivations import device as executor
 from ...oracles.kernels.switch import CHOSEN
 from ...oracles.random_streams import SeedBlocks
-from ..measures.interleaving import described
-from ..measures.timing import clock
+from ..measures.cost.interleaving import described
+from ..measures.cost.timing import clock
 from .cases import OPERATIONS
-from .floor import Machine
+from .floor import MachineLimits
 from .peers import torch_struct
-from .targets import DEVICE_CASES, Task
+from .targets import DEVICE_CASES, DeviceTask
 
 THREADS = 2
 """Of the CPU, as the targets say."""
@@ -63,7 +63,7 @@ Call = Callable[[], Any]
 
 def look(device: str) -> dict[str, Any]:
     """Which device it is, what figures depend on, and what it does at best; ``refused`` where torch has no such device."""
-    from ..running.devices import check_device
+    from ..running.planning.devices import check_device
 
     try:
         check_device(device)
@@ -101,7 +101,7 @@ def _digest() -> str:
     return found.hexdigest()
 
 
-def measure_device(device: torch.device, repeats: int = 5) -> Machine:
+def measure_device(device: torch.device, repeats: int = 5) -> MachineLimits:
     """The bandwidth of a copy of 256 MB, and the float32 multiply-adds of a matrix product, at best."""
     on_cpu = device.type == "cpu"
     source = torch.ones(2**21 if on_cpu else 2**25, dtype=torch.float64, device=device)
@@ -109,7 +109,7 @@ def measure_device(device: torch.device, repeats: int = 5) -> Machine:
     target = torch.empty_like(source)
     copies = [_timed(lambda: target.copy_(source), 1, device) for _ in range(repeats)]
     products = [_timed(lambda: matrix @ matrix, 1, device) for _ in range(repeats)]
-    return Machine(2 * source.numel() * 8 / min(copies), len(matrix) ** 3 / min(products))
+    return MachineLimits(2 * source.numel() * 8 / min(copies), len(matrix) ** 3 / min(products))
 
 
 def measure(step: str, case: str, operation: str, batch: int, device: str) -> dict[str, Any]:
@@ -120,12 +120,12 @@ def measure(step: str, case: str, operation: str, batch: int, device: str) -> di
     torch.set_num_threads(THREADS)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        found = measure_task(step, Task(DEVICE_CASES[case], operation, batch), torch.device(device))
+        found = measure_task(step, DeviceTask(DEVICE_CASES[case], operation, batch), torch.device(device))
     said = {str(each.message) for each in heard if each.category.__module__.partition(".")[0] == "structgrad"}
     return found | ({"said": sorted(said)} if said else {})
 
 
-def measure_task(step: str, task: Task, device: torch.device) -> dict[str, Any]:
+def measure_task(step: str, task: DeviceTask, device: torch.device) -> dict[str, Any]:
     """One step of one operation.
 
     Args:
@@ -134,7 +134,7 @@ def measure_task(step: str, task: Task, device: torch.device) -> dict[str, Any]:
         task: an operation at a size and a batch.
         device: where; the CPU stands in for a GPU in tests.
     """
-    steps: dict[str, Callable[[Task, torch.device], dict[str, Any]]] = {
+    steps: dict[str, Callable[[DeviceTask, torch.device], dict[str, Any]]] = {
         "right": right, "warm": warm, "structgrad": ours, "graph": replay
     }  # fmt: skip
     if step in steps:
@@ -148,7 +148,7 @@ def measure_task(step: str, task: Task, device: torch.device) -> dict[str, Any]:
 # Right.
 
 
-def right(task: Task, device: torch.device) -> dict[str, Any]:
+def right(task: DeviceTask, device: torch.device) -> dict[str, Any]:
     """The largest differences from plain torch, by dtype, at the size of the case and at a small one; seconds of the very first call.
 
     Where plain torch takes minutes at the size of the case, the CPU's kernels stand in for it there.
@@ -166,7 +166,7 @@ def right(task: Task, device: torch.device) -> dict[str, Any]:
     return found
 
 
-def _off(task: Task, scores: Tensor, device: torch.device, elsewhere: torch.device | None) -> float:
+def _off(task: DeviceTask, scores: Tensor, device: torch.device, elsewhere: torch.device | None) -> float:
     """The difference from plain torch on the device, or from the kernels of another one, both in float64."""
     given = scores.to(device)
     found = _operation(task, given, philox(given))()
@@ -201,7 +201,7 @@ def philox(scores: Tensor) -> SeedBlocks:
 # Fast.
 
 
-def ours(task: Task, device: torch.device) -> dict[str, Any]:
+def ours(task: DeviceTask, device: torch.device) -> dict[str, Any]:
     """Time of a call, memory, what serves it, and whether the whole batch is what it should be."""
     scores = _scores(task, task.batch, device)
     call, failures = _operation(task, scores), dict[str, str]()
@@ -219,7 +219,7 @@ def ours(task: Task, device: torch.device) -> dict[str, Any]:
     return found | {"seconds": seconds["structgrad"], "memory": _memory(call, device), "kernel": serves(task, scores)}
 
 
-def replay(task: Task, device: torch.device) -> dict[str, Any]:
+def replay(task: DeviceTask, device: torch.device) -> dict[str, Any]:
     """Seconds of a replay of what a call launches, as a CUDA graph, and whether it gives the same numbers."""
     scores = _scores(task, task.batch, device)
     call = _operation(task, scores, philox(scores))
@@ -232,7 +232,7 @@ def replay(task: Task, device: torch.device) -> dict[str, Any]:
     return {"seconds": statistics.median(_timed(graph.replay, 20, device) for _ in range(ROUNDS)), "same": same}
 
 
-def beside(name: str, task: Task, device: torch.device) -> dict[str, Any]:
+def beside(name: str, task: DeviceTask, device: torch.device) -> dict[str, Any]:
     """Seconds of a contender and of ours, in turns; nothing where it does not offer the operation."""
     scores = _scores(task, task.batch, device)
     call = contender(name, task, scores)
@@ -247,14 +247,14 @@ def beside(name: str, task: Task, device: torch.device) -> dict[str, Any]:
     return {"seconds": seconds[name], "ours": seconds.get("structgrad")}
 
 
-def warm(task: Task, device: torch.device) -> dict[str, Any]:
+def warm(task: DeviceTask, device: torch.device) -> dict[str, Any]:
     """Let the CPU's kernels be compiled and kept on disk, for a batch and for a row, so that nobody waits for that later."""
     for rows in (min(FEW, task.batch), 1):
         _operation(task, _scores(task, rows, torch.device("cpu")))()
     return {}
 
 
-def serves(task: Task, scores: Tensor) -> bool:
+def serves(task: DeviceTask, scores: Tensor) -> bool:
     """Whether a kernel serves the operation itself, as far as is known after calls."""
     structure, name = task.kernel
     if structure == "derivations":
@@ -268,14 +268,14 @@ def _drawn(case: str, event: tuple[int, ...], batch: int, device: torch.device) 
     return DEVICE_CASES[case].scores(batch).to(device)
 
 
-def _scores(task: Task, batch: int, device: torch.device) -> Tensor:
+def _scores(task: DeviceTask, batch: int, device: torch.device) -> Tensor:
     """Those of a case are kept, because several steps take them."""
     if DEVICE_CASES.get(task.case.name) == task.case:
         return _drawn(task.case.name, task.case.event, batch, device)
     return task.case.scores(batch).to(device)
 
 
-def _operation(task: Task, scores: Tensor, generator: torch.Generator | None = None) -> Call:
+def _operation(task: DeviceTask, scores: Tensor, generator: torch.Generator | None = None) -> Call:
     """A call of ours; from a `SeedBlocks`, every call draws the same numbers."""
     given = torch.Generator(scores.device).manual_seed(0) if generator is None else generator
 
@@ -295,7 +295,7 @@ def _without_kernels(call: Call) -> Call:
     return run
 
 
-def contender(name: str, task: Task, scores: Tensor) -> Call | None:
+def contender(name: str, task: DeviceTask, scores: Tensor) -> Call | None:
     """What else can do the same, on the device or on the CPU; None where it cannot.
 
     ``torch`` is ours without kernels, ``compiled`` what torch.compile makes of that, ``cpu`` ours on the CPU; ``lu64`` a factorisation in
@@ -318,7 +318,7 @@ def _item_by_item(scores: Tensor) -> Call:
     return lambda: [linear_sum_assignment(item, maximize=True) for item in numbers]
 
 
-def compiled(task: Task, scores: Tensor) -> Call | None:
+def compiled(task: DeviceTask, scores: Tensor) -> Call | None:
     """Plain torch through torch.compile, of the operations that are one function of the scores; it is compiled at the first call."""
     oracle = task.case.oracle
 
@@ -353,7 +353,7 @@ def determinant(scores: Tensor, *, gradient: bool) -> Tensor:
 
 def popping(oracle: Any, scores: Tensor, number: int) -> Tensor:
     """Trees [b, s, n + 1, n + 1] by popping cycles, those that took too many rounds left at 0: the other exact sampler, to be compared."""
-    popped = importlib.import_module("structgrad.oracles.kernels.gpu.cycle_popping").popped
+    popped = importlib.import_module("structgrad.oracles.spanning_tree.gpu.cycle_popping").popped
     uniforms = torch.rand(len(scores), number, 2, dtype=torch.float64, device=scores.device)
     trees = scores.new_empty(len(scores), number, *scores.shape[1:])
     unfinished = torch.empty(len(scores), number, dtype=torch.bool, device=scores.device)

@@ -1,4 +1,4 @@
-"""What is asked of an operation on a device, and what the answers say: one row of the report."""
+"""Rows of the report on a device: what is asked of an operation, and what the answers say."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import groupby
 from typing import Any, Literal
 
 from .device import TOLERANCES
-from .floor import Machine, floor
+from .floor import MachineLimits, floor
 from .isolation import Call
 from .peers import PEERS
-from .targets import Task
+from .targets import DeviceTask
 
 MEASURE = f"{__package__}.device:measure"
 """What a process is asked to call."""
@@ -33,12 +33,12 @@ Answers = Mapping[Key, Mapping[str, Any]]
 """Values by key; one with ``failure`` has no others."""
 
 
-def key(task: Task, step: str) -> Key:
+def key(task: DeviceTask, step: str) -> Key:
     """What an answer is found by."""
     return task.case.name, task.operation, task.batch, step
 
 
-def call(task: Task, step: str, device: str) -> Call:
+def call(task: DeviceTask, step: str, device: str) -> Call:
     """What a process is asked."""
     held = step in ("right", "warm", "structgrad") or (task.target is not None and step == task.target.contender)
     limit = COMPILING if step == "compiled" else LONG if held else SHORT
@@ -52,7 +52,7 @@ def key_of(asked: Call) -> Key:
     return given["case"], given["operation"], given["batch"], given["step"]
 
 
-def steps(task: Task, *, cuda: bool) -> list[str]:
+def steps(task: DeviceTask, *, cuda: bool) -> list[str]:
     """What is timed, the most telling first."""
     tree, best = task.case.structure == "spanning_tree", (task.case.structure, task.operation) == ("assignment", "argmax")
     found = ["structgrad", *([] if task.target is None else [task.target.contender])]
@@ -69,7 +69,7 @@ def compiles_for_the_cpu() -> bool:
     return find_spec("numba") is not None
 
 
-def by_case(tasks: Iterable[Task]) -> Iterator[list[Task]]:
+def by_case(tasks: Iterable[DeviceTask]) -> Iterator[list[DeviceTask]]:
     """Those of a case together, in their order."""
     for _, found in groupby(tasks, key=lambda task: task.case.name):
         yield list(found)
@@ -85,9 +85,9 @@ class DeviceRow:
         machine: what the device does at best.
     """
 
-    task: Task
+    task: DeviceTask
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    machine: Machine | None = None
+    machine: MachineLimits | None = None
 
     def value(self, step: str, name: str) -> Any:
         """What a step found; None where there is nothing."""
@@ -171,7 +171,7 @@ class DeviceRow:
             yield "its CUDA graph gives other numbers"
 
 
-def rows(tasks: Sequence[Task], answers: Answers, machine: Machine | None) -> list[DeviceRow]:
+def rows(tasks: Sequence[DeviceTask], answers: Answers, machine: MachineLimits | None) -> list[DeviceRow]:
     """A row for every task, of what is there."""
     found: dict[tuple[str, str, int], dict[str, Mapping[str, Any]]] = {}
     for (case, operation, batch, step), value in answers.items():

@@ -13,7 +13,7 @@ from .cases import Case
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineLimits:
     """What one thread does at best.
 
     Attributes:
@@ -25,7 +25,7 @@ class Machine:
     multiply_adds_per_second: float
 
 
-def measure_machine(repeats: int = 5) -> Machine:
+def measure_machine(repeats: int = 5) -> MachineLimits:
     """Measure a copy of 64 MB and a product of 512 x 512 matrices: the best of some repeats, in CPU time."""
     source, target = np.ones(8_000_000), np.empty(8_000_000)
     matrix = torch.ones(512, 512)
@@ -38,10 +38,10 @@ def measure_machine(repeats: int = 5) -> Machine:
         for _ in range(5):
             matrix @ matrix
         products.append((time.process_time() - start) / 5)
-    return Machine(2 * source.nbytes / min(copies), 512**3 / min(products))
+    return MachineLimits(2 * source.nbytes / min(copies), 512**3 / min(products))
 
 
-def floor(case: Case, operation: str, batch: int, machine: Machine) -> float:
+def floor(case: Case, operation: str, batch: int, machine: MachineLimits) -> float:
     """Seconds that the bytes of inputs and results, or the arithmetic of one pass over the structure, take at least."""
     tensor = 4.0 * batch * math.prod(case.event)
     written = {"log_partition": 0.0, "sample64": 64 * tensor, "marginals_backward": 2 * tensor, "project_backward": 2 * tensor}

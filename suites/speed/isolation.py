@@ -45,7 +45,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answer:
+class IsolatedAnswer:
     """What became of a call: its value, or why there is none."""
 
     value: dict[str, Any]
@@ -53,8 +53,8 @@ class Answer:
 
 
 def in_turn(
-    jobs: Iterable[Sequence[Call]], deadline: float = math.inf, *, ahead: bool = False, begun: list[Worker] | None = None
-) -> Iterator[tuple[Call, Answer]]:
+    jobs: Iterable[Sequence[Call]], deadline: float = math.inf, *, ahead: bool = False, begun: list[IsolatedWorker] | None = None
+) -> Iterator[tuple[Call, IsolatedAnswer]]:
     """The answers of calls, one after the other: a process for each job, and a new one after every failure.
 
     Args:
@@ -63,16 +63,16 @@ def in_turn(
         ahead: whether the next process starts while one is at work.
         begun: gets every process.
     """
-    spare: list[Worker] = []
+    spare: list[IsolatedWorker] = []
     begun = [] if begun is None else begun
 
-    def start() -> Worker:
-        begun.append(Worker())
+    def start() -> IsolatedWorker:
+        begun.append(IsolatedWorker())
         return begun[-1]
 
     try:
         for job in jobs:
-            worker: Worker | None = None
+            worker: IsolatedWorker | None = None
             try:
                 for call in job:
                     if time.monotonic() >= deadline:
@@ -95,10 +95,10 @@ def in_turn(
             unused.end()
 
 
-def side_by_side(jobs: Sequence[Sequence[Call]], processes: int, deadline: float = math.inf) -> Iterator[tuple[Call, Answer]]:
+def side_by_side(jobs: Sequence[Sequence[Call]], processes: int, deadline: float = math.inf) -> Iterator[tuple[Call, IsolatedAnswer]]:
     """As `in_turn`, several jobs at a time; answers come as they are found."""
-    found: SimpleQueue[tuple[Call, Answer] | BaseException | None] = SimpleQueue()
-    stopped, begun = threading.Event(), list[Worker]()
+    found: SimpleQueue[tuple[Call, IsolatedAnswer] | BaseException | None] = SimpleQueue()
+    stopped, begun = threading.Event(), list[IsolatedWorker]()
 
     def work(job: Sequence[Call]) -> None:
         try:
@@ -131,7 +131,7 @@ def side_by_side(jobs: Sequence[Sequence[Call]], processes: int, deadline: float
                 worker.kill()
 
 
-class Worker:
+class IsolatedWorker:
     """A process that answers calls; see `structgrad.suites.speed.worker`."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Worker:
         )
         self._read, self._started = b"", False
 
-    def ask(self, call: Call, deadline: float = math.inf) -> Answer | None:
+    def ask(self, call: Call, deadline: float = math.inf) -> IsolatedAnswer | None:
         """The answer of a call; None where the deadline comes first. After either, or a failure, the process is of no use."""
         limit = time.monotonic() + call.limit + (0.0 if self._started else STARTING)
         line = json.dumps({"function": call.function, "arguments": call.arguments}) + "\n"
@@ -159,11 +159,11 @@ class Worker:
             self._process.stdin.flush()
             answer = self._line(min(limit, deadline))
         except (EOFError, BrokenPipeError):
-            return Answer({}, self._last_words())
+            return IsolatedAnswer({}, self._last_words())
         if answer is None:
-            return Answer({}, f"took longer than {call.limit:.0f} s and was ended") if limit <= deadline else None
+            return IsolatedAnswer({}, f"took longer than {call.limit:.0f} s and was ended") if limit <= deadline else None
         self._started = True
-        return Answer(answer.get("value") or {}, answer.get("failure", ""))
+        return IsolatedAnswer(answer.get("value") or {}, answer.get("failure", ""))
 
     def _line(self, end: float) -> dict[str, Any] | None:
         """The next line; None where it does not come in time."""

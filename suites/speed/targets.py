@@ -1,4 +1,4 @@
-"""What is timed on a device, and what the operations are held to there: ratios against a contender in the same run."""
+"""Targets on a device: what is timed, and what it is held to; ratios against a contender in the same run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCH = 1024
 
 
 @dataclass(frozen=True)
-class Target:
+class SpeedTarget:
     """At least ``factor`` times as fast as a contender; 0.5 allows twice its time."""
 
     contender: str
@@ -20,13 +20,13 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Task:
+class DeviceTask:
     """An operation of a case at a batch size."""
 
     case: Case
     operation: str
     batch: int
-    target: Target | None = None
+    target: SpeedTarget | None = None
 
     @property
     def name(self) -> str:
@@ -76,17 +76,17 @@ _MORE = {
 
 DEVICE_CASES: dict[str, Case] = CASES | _MORE
 
-TARGETS: dict[tuple[str, str], Target] = {
-    ("linear_chain 128x32", "marginals_backward"): Target("torch", 10),
-    ("constituency 40", "marginals_backward"): Target("torch", 10),
-    ("projective_tree 40", "marginals_backward"): Target("torch", 10),
-    ("spanning_tree 40", "log_partition"): Target("lu64", 0.5),
-    ("spanning_tree 40", "marginals"): Target("lu64", 0.5),
-    ("spanning_tree 40", "argmax"): Target("cpu", 50),
-    ("assignment 64", "argmax"): Target("scipy", 10),
-    ("assignment 1000", "argmax"): Target("scipy", 1),
-    ("alignment 512x512", "marginals"): Target("torch", 5),
-    ("spanning_tree 20", "project"): Target("cpu", 20),
+TARGETS: dict[tuple[str, str], SpeedTarget] = {
+    ("linear_chain 128x32", "marginals_backward"): SpeedTarget("torch", 10),
+    ("constituency 40", "marginals_backward"): SpeedTarget("torch", 10),
+    ("projective_tree 40", "marginals_backward"): SpeedTarget("torch", 10),
+    ("spanning_tree 40", "log_partition"): SpeedTarget("lu64", 0.5),
+    ("spanning_tree 40", "marginals"): SpeedTarget("lu64", 0.5),
+    ("spanning_tree 40", "argmax"): SpeedTarget("cpu", 50),
+    ("assignment 64", "argmax"): SpeedTarget("scipy", 10),
+    ("assignment 1000", "argmax"): SpeedTarget("scipy", 1),
+    ("alignment 512x512", "marginals"): SpeedTarget("torch", 5),
+    ("spanning_tree 20", "project"): SpeedTarget("cpu", 20),
 }
 """By case and operation."""
 
@@ -107,7 +107,7 @@ MOST_NUMBERS = 2**30
 """Of one result: what is larger is not timed."""
 
 
-def tasks(chosen: str = "", most: int = BATCH, *, held: bool = True) -> list[Task]:
+def tasks(chosen: str = "", most: int = BATCH, *, held: bool = True) -> list[DeviceTask]:
     """Those with a target first, then every operation of every case that fits.
 
     Args:
@@ -120,7 +120,7 @@ def tasks(chosen: str = "", most: int = BATCH, *, held: bool = True) -> list[Tas
         [('assignment 1000', 'argmax', 8)]
     """
     cases = [case for name, case in DEVICE_CASES.items() if name not in LEFT_OUT]
-    found = [Task(case, operation, min(BATCHES.get(case.name, BATCH), most)) for case in cases for operation in operations(case)]
+    found = [DeviceTask(case, operation, min(BATCHES.get(case.name, BATCH), most)) for case in cases for operation in operations(case)]
     wanted = [task for task in found if task.numbers <= MOST_NUMBERS and chosen in task.name]
     targets = TARGETS if held else {}
     return sorted(

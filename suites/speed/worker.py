@@ -31,7 +31,7 @@ def answer(function: str, arguments: dict[str, object]) -> str:
     try:
         return json.dumps({"value": getattr(import_module(module), name)(**arguments)}, allow_nan=False)
     except Exception as error:
-        from ..measures.interleaving import described
+        from ..measures.cost.interleaving import described
 
         return json.dumps({"failure": described(error)})
 

@@ -1,4 +1,4 @@
-"""What an interval is; how one is made is in `intervals`. Tables need no torch to hold intervals, and this module imports none."""
+"""Intervals as values; how one is made is in `intervals`. Tables need no torch to hold them, and this module imports none."""
 
 from __future__ import annotations
 

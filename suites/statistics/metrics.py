@@ -15,16 +15,7 @@ from torch import Tensor
 
 from ..metrics import named
 from .geometry import Geometry
-from .intervals import (
-    LEVEL,
-    Errors,
-    Interval,
-    bias_interval,
-    clustered_wilson,
-    jackknife,
-    profile,
-    wilson,
-)
+from .intervals import LEVEL, Errors, Interval, bias_interval, clustered_wilson, jackknife, profile, wilson
 from .moments import BATCHES, Moments
 
 __all__ = [

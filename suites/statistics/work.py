@@ -1,4 +1,4 @@
-"""What an estimate costs: variance × seconds, and the budget at which one estimator overtakes another.
+"""Work of an estimate: variance × seconds, and the budget at which one estimator overtakes another.
 
 With a budget T, an estimator of cost c is averaged over T/c estimates. Its error is then ``floor + slope / T``: for the squared error the
 floor is the squared bias and the slope the variance times c; for rho, whose ``1/ρ² = (‖m‖² + tr S c/T) ‖g‖² / ⟨m, g⟩²`` does not know

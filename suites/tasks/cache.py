@@ -1,4 +1,4 @@
-"""What takes seconds to train, on disk for the next process: decoders, floors and ceilings, courses of runs."""
+"""Cache of what takes seconds to train, on disk for the next process: decoders, floors and ceilings, runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def file(names: tuple[object, ...]) -> Path:
 @functools.cache
 def _sources() -> str:
     found = hashlib.blake2b(digest_size=8)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()
 

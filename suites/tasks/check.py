@@ -1,4 +1,4 @@
-"""Whether a task keeps the contract that training and measuring rely on."""
+"""Contract of a task, checked: what training and measuring rely on."""
 
 from __future__ import annotations
 

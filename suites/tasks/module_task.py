@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import Dataset, default_collate
 
-from ...oracles.base import Oracle
+from ...oracles.capabilities import Oracle
 from ...oracles.options import Count
 from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import fit, train

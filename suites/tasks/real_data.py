@@ -1,4 +1,4 @@
-"""What tasks on real data share: files that are not there, and labels of words."""
+"""Real data of tasks: files that are not there, and labels of words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What estimators are compared with on a task, computed once on a machine: floors and ceilings, and the course of the exact run."""
+"""References of a task, computed once on a machine: floors and ceilings, and the exact run."""
 
 from __future__ import annotations
 

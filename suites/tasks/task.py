@@ -1,4 +1,4 @@
-"""What a task is: data, a model with a latent structure in its middle, and what it means to have learnt it."""
+"""Tasks: data, a model with a latent structure in its middle, and what it means to have learnt it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...oracles.base import MarginalOracle, Oracle
+from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.options import Configured, Count, Positive, Within
 
 Split = Literal["train", "validation", "test"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...estimators import make_estimator
 from ...estimators.enumeration import expected_loss
-from ...oracles import Categories
+from ...oracles import IndependentCategoricals
 from ...oracles.options import Count, NonNegative
 from ..score_folders import task_file
 from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
@@ -63,8 +63,8 @@ class AutoEncoder(Task):
     stackable: ClassVar[bool] = True
 
     @property
-    def oracle(self) -> Categories:
-        return Categories()
+    def oracle(self) -> IndependentCategoricals:
+        return IndependentCategoricals()
 
     def unavailable(self) -> str | None:
         if self.generated or task_file(SERIES) is not None:

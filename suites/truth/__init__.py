@@ -1,4 +1,4 @@
-"""What the right answer is: the exact gradient, and the exact moments of an estimator."""
+"""Truth: the exact gradient, and the exact moments of an estimator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step along an estimate does to the loss of the best structure, whose gradient is 0 almost everywhere."""
+"""Descent of the loss of the best structure along an estimate: its gradient is 0 almost everywhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Loss, evaluate
-from ...oracles.base import Oracle
+from ...oracles.capabilities import Oracle
 
 
 def descent_profile(oracle: Oracle, loss: Loss, scores: Tensor, direction: Tensor, steps: Sequence[float]) -> Tensor:

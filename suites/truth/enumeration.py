@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Loss
-from ...oracles.base import EnumerableOracle, Oracle
+from ...oracles.capabilities import EnumerableOracle, Oracle
 from .comoments import ROUNDOFF, CoMoments
+from .limits import check_cap
 from .loss_checks import checked
-from .refusal import check_cap
 from .space import Space
 
 CAP = 2_000_000

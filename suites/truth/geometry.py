@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...oracles.base import MarginalOracle
+from ...oracles.capabilities import MarginalOracle
 from ..statistics.geometry import Geometry
 from .enumeration import Truth
 

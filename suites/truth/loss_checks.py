@@ -1,4 +1,4 @@
-"""Whether a loss can be measured with: a look at a few structures, before anything is computed from it."""
+"""Checks of a loss: a look at a few structures, before anything is computed from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...oracles.base import Oracle
+from ...oracles.capabilities import Oracle
 
 EXAMPLES = 8
 """Structures that are looked at."""

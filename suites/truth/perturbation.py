@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...estimators.base import Loss, evaluate
 from ...estimators.noise import SmoothNoise
-from ...oracles.base import Oracle
+from ...oracles.capabilities import Oracle
 from ..device_memory import Launches
 from ..statistics.seeds import BLOCK, seed_blocks, seed_sequence
 

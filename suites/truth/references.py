@@ -1,4 +1,4 @@
-"""Whose gradient an estimate is compared with: that of the expected loss, or of the objective that an estimator really has.
+"""Reference gradients: that of the expected loss, or of the objective that an estimator really has.
 
 | reference | objective | gradient |
 |---|---|---|
@@ -19,8 +19,7 @@ from torch import Tensor
 
 from ...estimators.base import Estimator, Loss, PathwiseEstimator, evaluate
 from ...estimators.noise import Gumbel, Noise, SmoothNoise
-from ...oracles.base import EnumerableOracle, MarginalOracle
-from ...oracles.capabilities import FactorisedOracle
+from ...oracles.capabilities import EnumerableOracle, FactorisedOracle, MarginalOracle
 from .enumeration import CAP, Truth, exact_truth
 from .perturbation import perturbed_gradient
 

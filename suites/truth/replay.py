@@ -18,9 +18,9 @@ from ..device_memory import Launches
 from ..statistics.exact_moments import ExactMoments
 from ..statistics.metrics import Summary
 from .enumeration import Target
-from .scripted import ScriptedOracle, slots_of
+from .replay_oracle import ReplayOracle, slots_of
 
-__all__ = ["CHUNK", "REPLAY_CAP", "ScriptedOracle", "replay", "slots_of"]
+__all__ = ["CHUNK", "REPLAY_CAP", "ReplayOracle", "replay", "slots_of"]
 
 REPLAY_CAP = 200_000
 """The largest number of tuples of samples that is dealt out, unless an effort says otherwise."""
@@ -50,7 +50,7 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
         if not len(weights):
             return None
         rows = scores.expand(len(weights), *scores.shape)
-        script = ScriptedOracle(target.oracle, dealt)
+        script = ReplayOracle(target.oracle, dealt)
         return estimator.gradient(target.loss, script, rows, generator=torch.Generator(scores.device)), weights
 
     launches = Launches(f"`{estimator.name}` on {slots} samples of shape {tuple(scores.shape)}", CHUNK, scores.device)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Loss
-from ...oracles.base import EnumerableOracle
+from ...oracles.capabilities import EnumerableOracle
 from .comoments import CoMoments, merge
 from .enumeration import CAP, Truth, truth_of
-from .refusal import check_cap
+from .limits import check_cap
 from .space import Space
 
 FORMAT = 1

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...estimators.base import Loss
 from ...oracles import kernels
-from ...oracles.base import EnumerableOracle
+from ...oracles.capabilities import EnumerableOracle
 from ..device_memory import Launches, available
 from .comoments import FORBIDDEN, CoMoments, Pile
 from .loss_checks import examine_loss, values

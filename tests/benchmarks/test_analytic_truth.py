@@ -8,7 +8,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, SpanningTree
 from structgrad.suites.problems.losses import F1, ExactMatch, Hamming, LowRankQuadratic
-from structgrad.suites.truth.analytic import CountForm, LossForm, analytic_truth
+from structgrad.suites.truth.closed_form import CountForm, LossForm, analytic_truth
 
 pytestmark = pytest.mark.benchmark
 

@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, make_estimator
-from structgrad.oracles import Categories, LinearChain, ShiftReduce, Subset
+from structgrad.oracles import IndependentCategoricals, LinearChain, ShiftReduce, Subset
 
 pytestmark = pytest.mark.benchmark
 
@@ -20,7 +20,7 @@ QUICK = {"reinforce": 1.0, "ste": 1.0, "imle": 1.0}
 
 SPACES: tuple[tuple[Any, tuple[int, ...]], ...] = (
     (Subset(5), (10,)),
-    (Categories(), (10, 2)),
+    (IndependentCategoricals(), (10, 2)),
     (LinearChain(), (5, 3, 3)),
     (ShiftReduce("local"), (5, 5, 2)),
 )

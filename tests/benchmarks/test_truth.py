@@ -13,8 +13,8 @@ from torch import Tensor
 from structgrad.oracles import (
     Alignment,
     Assignment,
-    Categories,
     Constituency,
+    IndependentCategoricals,
     LinearChain,
     ProjectiveTree,
     ShiftReduce,
@@ -26,7 +26,7 @@ from structgrad.suites.truth.space import Space
 pytestmark = pytest.mark.benchmark
 
 SPACES: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "categories (10, 5)": (Categories(), (10, 5)),
+    "categories (10, 5)": (IndependentCategoricals(), (10, 5)),
     "linear_chain (10, 5)": (LinearChain(), (10, 5, 5)),
     "spanning_tree 8, any roots": (SpanningTree(single_root=False), (9, 9)),
     "spanning_tree 9": (SpanningTree(), (10, 10)),

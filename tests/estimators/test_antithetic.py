@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import ARM, ARSM, DisARM, Loss, Reinforce, make_estimator
-from structgrad.oracles import Categorical, Categories
+from structgrad.oracles import Categorical, IndependentCategoricals
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.truth import exact_truth
 from tests.estimator_cases import numbers
@@ -46,7 +46,7 @@ def integrated(estimator: ARM | DisARM, scores: Tensor, loss: Loss, monkeypatch:
     places, weights = uniforms(tuple((scores[:, 1] - scores[:, 0]).tolist()))
     with monkeypatch.context() as patch:
         deal_uniforms(patch, places)
-        return estimates_of(estimator, Categories(), loss, scores, len(places)), weights, places
+        return estimates_of(estimator, IndependentCategoricals(), loss, scores, len(places)), weights, places
 
 
 @logits
@@ -54,7 +54,7 @@ def integrated(estimator: ARM | DisARM, scores: Tensor, loss: Loss, monkeypatch:
 def test_the_mean_is_the_exact_gradient(estimator: ARM | DisARM, logits: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     scores, loss = bits(*logits), table(len(logits), 2)
     mean, _ = moments(*integrated(estimator, scores, loss, monkeypatch)[:2])
-    torch.testing.assert_close(mean, exact_truth(loss, Categories(), scores).gradient, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(mean, exact_truth(loss, IndependentCategoricals(), scores).gradient, rtol=1e-10, atol=1e-13)
 
 
 @logits
@@ -76,8 +76,10 @@ def test_disarm_is_the_mean_of_arm_given_its_pair(logits: tuple[float, ...], mon
 
 def test_disarm_has_no_variance_for_one_bit_of_logit_zero() -> None:
     loss = table(1, 2)
-    found = DisARM().gradient(loss, Categories(), bits(0.0).expand(50, 1, 2), generator=seeded())
-    torch.testing.assert_close(found, exact_truth(loss, Categories(), bits(0.0)).gradient.expand_as(found), rtol=1e-12, atol=1e-14)
+    found = DisARM().gradient(loss, IndependentCategoricals(), bits(0.0).expand(50, 1, 2), generator=seeded())
+    torch.testing.assert_close(
+        found, exact_truth(loss, IndependentCategoricals(), bits(0.0)).gradient.expand_as(found), rtol=1e-12, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("logit", [0.0, 0.8, -0.8, 3.0])
@@ -98,14 +100,18 @@ def test_a_single_choice_of_two_is_a_bit() -> None:
     """The event of `categorical` has no dimension for the bits."""
     loss = table(2)
     found = DisARM(num_pairs=3).gradient(loss, Categorical(), bits(0.7)[0].expand(20, 2), generator=seeded())
-    expected = DisARM(num_pairs=3).gradient(lambda z: loss(z[..., 0, :]), Categories(), bits(0.7).expand(20, 1, 2), generator=seeded())
+    expected = DisARM(num_pairs=3).gradient(
+        lambda z: loss(z[..., 0, :]), IndependentCategoricals(), bits(0.7).expand(20, 1, 2), generator=seeded()
+    )
     torch.testing.assert_close(found, expected[:, 0])
 
 
 @pytest.mark.parametrize("kind", [ARM, DisARM])
 def test_more_pairs_divide_the_variance(kind: type[ARM] | type[DisARM]) -> None:
     scores, loss = bits(0.8, -0.3), table(2, 2)
-    one, four = (kind(num_pairs=n).gradient(loss, Categories(), scores.expand(40_000, 2, 2), generator=seeded()) for n in (1, 4))
+    one, four = (
+        kind(num_pairs=n).gradient(loss, IndependentCategoricals(), scores.expand(40_000, 2, 2), generator=seeded()) for n in (1, 4)
+    )
     assert float(four.var(0).sum()) == pytest.approx(float(one.var(0).sum()) / 4, rel=0.05)
 
 
@@ -118,7 +124,7 @@ def test_a_bit_without_a_choice_gets_no_gradient(monkeypatch: pytest.MonkeyPatch
     for estimator in (ARM(), DisARM()):
         with monkeypatch.context() as patch:
             deal_uniforms(patch, torch.tensor([[0.3, 0.0, 0.0], [0.3, 1 - 2**-53, 1 - 2**-53]], dtype=torch.float64))
-            found = estimates_of(estimator, Categories(), lambda z: (seen.append(z), loss(z))[1], scores, 2)
+            found = estimates_of(estimator, IndependentCategoricals(), lambda z: (seen.append(z), loss(z))[1], scores, 2)
         assert bool((found[:, 1:] == 0).all())
         assert bool((found[:, 0] != 0).all())
     assert all(bool((z[..., 1, 1] == 1).all()) and bool((z[..., 2, 0] == 1).all()) for z in seen)
@@ -131,7 +137,7 @@ def test_arsm_of_bits_is_arm(logits: tuple[float, ...], monkeypatch: pytest.Monk
     places, _ = uniforms(logits)
     deal_uniforms(monkeypatch, places)
     deal_gumbels(monkeypatch, -torch.stack([places, 1 - places], -1).log().unsqueeze(1))
-    arm, arsm = (estimates_of(estimator, Categories(), loss, scores, len(places)) for estimator in (ARM(), ARSM()))
+    arm, arsm = (estimates_of(estimator, IndependentCategoricals(), loss, scores, len(places)) for estimator in (ARM(), ARSM()))
     torch.testing.assert_close(arsm, arm, rtol=1e-11, atol=1e-13)
 
 
@@ -167,7 +173,7 @@ def test_the_mean_of_arsm_on_three_parts(scores: tuple[float, ...], monkeypatch:
 @pytest.mark.parametrize("event", [(5,), (2, 3), (3, 4)], ids=str)
 def test_the_mean_of_arsm_on_more_parts(event: tuple[int, ...]) -> None:
     """Within 5 standard errors, the last part of the first category forbidden."""
-    oracle, scores, loss = Categories() if len(event) == 2 else Categorical(), numbers(*event), table(*event)
+    oracle, scores, loss = IndependentCategoricals() if len(event) == 2 else Categorical(), numbers(*event), table(*event)
     scores[(0, -1) if len(event) == 2 else -1] = -math.inf
     found = ARSM().gradient(loss, oracle, scores.expand(100_000, *event), generator=seeded())
     error = found.std(0) / math.sqrt(len(found))
@@ -178,19 +184,23 @@ def test_the_mean_of_arsm_on_more_parts(event: tuple[int, ...]) -> None:
 def test_variances_fall_from_reinforce_to_disarm() -> None:
     """On the toy of the papers, ``E (b − .49)²`` at logit 0: REINFORCE .0156, ARM 3.3e-5, DisARM 0."""
     scores, loss = bits(0.0), lambda z: (z[..., 0, 1] - 0.49).square()
-    reinforce = measure(Reinforce(), Categories(), loss, scores)
-    variance = reinforce.metrics["relative_variance"].value * float(exact_truth(loss, Categories(), scores).gradient.square().sum()) / 2  # type: ignore[operator]
+    reinforce = measure(Reinforce(), IndependentCategoricals(), loss, scores)
+    variance = (
+        reinforce.metrics["relative_variance"].value
+        * float(exact_truth(loss, IndependentCategoricals(), scores).gradient.square().sum())
+        / 2
+    )  # type: ignore[operator]
     assert variance == pytest.approx(((0.51**2 + 0.49**2) / 4) ** 2, abs=1e-12)
-    arm = ARM().gradient(loss, Categories(), scores.expand(20_000, 1, 2), generator=seeded())[:, 0, 1]
+    arm = ARM().gradient(loss, IndependentCategoricals(), scores.expand(20_000, 1, 2), generator=seeded())[:, 0, 1]
     assert float(arm.var()) == pytest.approx(0.02**2 * (1 / 12 - 1 / 16), rel=0.05)
-    assert float(DisARM().gradient(loss, Categories(), scores.expand(9, 1, 2), generator=seeded())[:, 0, 1].var()) < 1e-30
+    assert float(DisARM().gradient(loss, IndependentCategoricals(), scores.expand(9, 1, 2), generator=seeded())[:, 0, 1].var()) < 1e-30
 
 
 @pytest.mark.parametrize("name", ["arm", "disarm"])
 def test_what_is_no_bit_is_refused(name: str) -> None:
     reason = f"{name} needs bits, which are categories of two parts, and these have 3"
     assert make_estimator(name).incompatibility(Categorical(), (3,)) == reason
-    assert make_estimator(name).incompatibility(Categories(), (3, 2)) is None
+    assert make_estimator(name).incompatibility(IndependentCategoricals(), (3, 2)) is None
     with pytest.raises(ValueError, match=f"^{reason}; choose another pair"):
         make_estimator(name).gradient(lambda z: z[..., 0], Categorical(), torch.zeros(3), generator=seeded())
 
@@ -198,5 +208,7 @@ def test_what_is_no_bit_is_refused(name: str) -> None:
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_the_cost_of_arsm(parts: int) -> None:
     seen = []
-    ARSM().gradient(lambda z: (seen.append(len(z)), z.sum((-2, -1)))[1], Categories(), torch.zeros(7, 2, parts), generator=seeded())
+    ARSM().gradient(
+        lambda z: (seen.append(len(z)), z.sum((-2, -1)))[1], IndependentCategoricals(), torch.zeros(7, 2, parts), generator=seeded()
+    )
     assert seen == [parts * (parts - 1) // 2 + 1]

@@ -30,7 +30,7 @@ from structgrad.estimators import (
     make_estimator,
     oscarmax,
 )
-from structgrad.oracles import Categorical, Categories
+from structgrad.oracles import Categorical, IndependentCategoricals
 from tests.catalogue.mappings import MAPPINGS
 from tests.estimator_cases import numbers, table_loss, three_classes
 from tests.helpers import seeded
@@ -459,9 +459,9 @@ def test_the_estimators_raise_a_bound_that_is_too_low() -> None:
     """To 1/m where m parts are allowed: two bits at u = 0.3 are at ½."""
     scores = torch.tensor([[0.0, 3.0], [1.0, -math.inf]], dtype=torch.float64)
     for estimator in (ConstrainedSparsemax(0.3), ConstrainedSoftmax(0.3)):
-        found = estimator.structure(Categories(), scores, generator=seeded())
+        found = estimator.structure(IndependentCategoricals(), scores, generator=seeded())
         assert found.tolist() == [[0.5, 0.5], [1.0, 0.0]]
-    high = ConstrainedSoftmax(0.9).structure(Categories(), scores, generator=seeded())
+    high = ConstrainedSoftmax(0.9).structure(IndependentCategoricals(), scores, generator=seeded())
     torch.testing.assert_close(high, vector(0.1, 0.9, 1.0, 0.0).reshape(2, 2))
 
 
@@ -472,7 +472,7 @@ def test_an_infeasible_item_is_0_in_all_its_categories() -> None:
     scores = numbers(2, 3, 2)
     scores[0, 1] = -math.inf
     for name in MAPPINGS:
-        found = make_estimator(name).structure(Categories(), scores, generator=seeded())
+        found = make_estimator(name).structure(IndependentCategoricals(), scores, generator=seeded())
         assert not found[0].any()
         torch.testing.assert_close(found[1].sum(-1), torch.ones(3, dtype=torch.float64))
 

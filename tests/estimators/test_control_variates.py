@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from structgrad.estimators import Loss, Rebar, Reinforce, Relax, make_estimator
-from structgrad.oracles import Categorical, Categories
+from structgrad.oracles import Categorical, IndependentCategoricals
 from structgrad.suites.truth import exact_truth
 from tests.estimator_cases import numbers
 from tests.helpers import seeded
@@ -113,7 +113,7 @@ def test_one_bit_is_the_published_formula(logit: float, b: int, eta: float, temp
 @pytest.mark.parametrize("estimator", [Rebar(), Rebar(0.6, 1.5), Relax(0.5, 0.7)], ids=str)
 def test_the_mean_on_more_parts(event: tuple[int, ...], estimator: Rebar) -> None:
     """Within 5 standard errors; RELAX with a network."""
-    oracle, scores = Categorical() if len(event) == 1 else Categories(), numbers(*event)
+    oracle, scores = Categorical() if len(event) == 1 else IndependentCategoricals(), numbers(*event)
     weights = numbers(*event, seed=1)
     loss = lambda z: (1.5 * (z * weights).flatten(-len(event)).sum(-1)).sin() + (z * weights).square().flatten(-len(event)).sum(-1)  # noqa: E731
     if isinstance(estimator, Relax):
@@ -126,20 +126,20 @@ def test_the_mean_on_more_parts(event: tuple[int, ...], estimator: Rebar) -> Non
 
 def test_eta_zero_is_reinforce() -> None:
     scores, loss = numbers(50, 2, 3), lambda z: (z * numbers(2, 3)).sum((-2, -1)).sin()
-    found = Rebar(eta=0.0).gradient(loss, Categories(), scores, generator=seeded())
-    torch.testing.assert_close(found, Reinforce().gradient(loss, Categories(), scores, generator=seeded()))
+    found = Rebar(eta=0.0).gradient(loss, IndependentCategoricals(), scores, generator=seeded())
+    torch.testing.assert_close(found, Reinforce().gradient(loss, IndependentCategoricals(), scores, generator=seeded()))
 
 
 def test_relax_without_a_network_is_rebar() -> None:
     scores, loss = numbers(50, 2, 3), lambda z: (z * numbers(2, 3)).sum((-2, -1)).sin()
     for eta, temperature in ((1.0, 0.5), (0.3, 2.0)):
-        found = Relax(eta, temperature).gradient(loss, Categories(), scores, generator=seeded())
-        assert torch.equal(found, Rebar(eta, temperature).gradient(loss, Categories(), scores, generator=seeded()))
+        found = Relax(eta, temperature).gradient(loss, IndependentCategoricals(), scores, generator=seeded())
+        assert torch.equal(found, Rebar(eta, temperature).gradient(loss, IndependentCategoricals(), scores, generator=seeded()))
     silent = network((2, 3))
     for parameter in silent.parameters():
         parameter.data.zero_()
-    found = Relax(control=silent).gradient(loss, Categories(), scores, generator=seeded())
-    torch.testing.assert_close(found, Rebar().gradient(loss, Categories(), scores, generator=seeded()))
+    found = Relax(control=silent).gradient(loss, IndependentCategoricals(), scores, generator=seeded())
+    torch.testing.assert_close(found, Rebar().gradient(loss, IndependentCategoricals(), scores, generator=seeded()))
 
 
 @pytest.mark.parametrize("with_loss", [True, False])
@@ -149,11 +149,11 @@ def test_the_squared_norm_and_its_derivatives(with_loss: bool) -> None:
     estimator = Relax(0.6, 0.8, network(event), with_loss)
 
     def value(settings: nn.Module) -> Tensor:
-        return estimator.squared_norm(loss, Categories(), scores, settings, generator=seeded())  # type: ignore[arg-type]
+        return estimator.squared_norm(loss, IndependentCategoricals(), scores, settings, generator=seeded())  # type: ignore[arg-type]
 
     settings = estimator.settings()
     found = value(settings)
-    expected = estimator.gradient(loss, Categories(), scores, generator=seeded()).square().sum((-2, -1))
+    expected = estimator.gradient(loss, IndependentCategoricals(), scores, generator=seeded()).square().sum((-2, -1))
     torch.testing.assert_close(found, expected)
     gradients = torch.autograd.grad(found.sum(), list(settings.parameters()))
     step = 1e-5
@@ -169,13 +169,15 @@ def test_the_squared_norm_and_its_derivatives(with_loss: bool) -> None:
 
 
 def variance(estimator: Rebar, loss: Loss, scores: Tensor) -> float:
-    return float(estimator.gradient(loss, Categories(), scores.expand(20_000, *scores.shape), generator=seeded(9)).var(0).sum())
+    return float(
+        estimator.gradient(loss, IndependentCategoricals(), scores.expand(20_000, *scores.shape), generator=seeded(9)).var(0).sum()
+    )
 
 
 def test_tuning_lowers_the_variance_and_leaves_the_estimator_alone() -> None:
     scores, loss = numbers(3, 2), lambda z: (z[..., 1].sum(-1) - 1.3).square()
     before = Rebar(eta=0.2, temperature=3.0)
-    after = before.tuned(loss, Categories(), scores.expand(128, 3, 2), generator=seeded())
+    after = before.tuned(loss, IndependentCategoricals(), scores.expand(128, 3, 2), generator=seeded())
     assert before == Rebar(eta=0.2, temperature=3.0)
     assert after.eta > 0.4
     assert after.temperature < 2.0
@@ -187,7 +189,7 @@ def test_a_network_lowers_the_variance_of_a_loss_without_a_gradient() -> None:
     control = network((3, 2))
     weights = copy.deepcopy(control.state_dict())
     before = Relax(control=control, with_loss=False)
-    after = before.tuned(loss, Categories(), scores.expand(64, 3, 2), generator=seeded(), steps=300)
+    after = before.tuned(loss, IndependentCategoricals(), scores.expand(64, 3, 2), generator=seeded(), steps=300)
     assert all(torch.equal(value, weights[key]) for key, value in control.state_dict().items())
     assert after.control is not control
     assert variance(after, loss, scores) < 0.7 * variance(Rebar(eta=0.0), lambda z: loss(z) + 0 * z.sum((-2, -1)), scores)
@@ -201,7 +203,7 @@ def test_settings_in_a_loop_of_ones_own() -> None:
     optimiser = torch.optim.SGD(held.parameters(), lr=0.05)
     for _ in range(50):
         optimiser.zero_grad()
-        estimator.squared_norm(loss, Categories(), scores, held, generator=generator).mean().backward()
+        estimator.squared_norm(loss, IndependentCategoricals(), scores, held, generator=generator).mean().backward()
         optimiser.step()
     assert estimator.with_settings(held).eta > 0.2
 
@@ -209,7 +211,9 @@ def test_settings_in_a_loop_of_ones_own() -> None:
 def test_the_cost_of_relax_without_the_loss() -> None:
     seen = []
     relax = Relax(control=network((2, 2)), with_loss=False)
-    relax.gradient(lambda z: (seen.append(z.shape), z.detach().sum((-2, -1)))[1], Categories(), numbers(4, 2, 2), generator=seeded())
+    relax.gradient(
+        lambda z: (seen.append(z.shape), z.detach().sum((-2, -1)))[1], IndependentCategoricals(), numbers(4, 2, 2), generator=seeded()
+    )
     assert seen == [(4, 2, 2)]
     assert (relax.evaluations().losses, relax.evaluations().loss_gradients) == (1, 0)
 
@@ -230,11 +234,11 @@ def test_what_a_control_must_give() -> None:
     with pytest.raises(
         ValueError, match=r"^`relax` got a control that gives a tensor of shape \(2, 4, 3, 1\) for points of shape \(2, 4, 3, 2\)"
     ):
-        Relax(control=wrong).gradient(lambda z: z.sum((-2, -1)), Categories(), numbers(4, 3, 2), generator=seeded())
+        Relax(control=wrong).gradient(lambda z: z.sum((-2, -1)), IndependentCategoricals(), numbers(4, 3, 2), generator=seeded())
 
 
 @pytest.mark.parametrize("name", ["rebar", "relax"])
 def test_a_loss_needs_a_gradient_inside_the_hull(name: str) -> None:
     """Else the terms of the relaxed points would be missing, and the estimate biased."""
     with pytest.raises(ValueError, match=f"^`{name}` got a loss without a gradient in the structure; .* such as rloo"):
-        make_estimator(name).gradient(lambda z: z.detach().sum((-2, -1)), Categories(), numbers(4, 3, 2), generator=seeded())
+        make_estimator(name).gradient(lambda z: z.detach().sum((-2, -1)), IndependentCategoricals(), numbers(4, 3, 2), generator=seeded())

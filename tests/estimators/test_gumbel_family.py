@@ -10,8 +10,8 @@ from scipy.integrate import quad
 from torch import Tensor
 
 from structgrad.estimators import Estimator, GappedStraightThrough, GumbelRao, GumbelSoftmax, Loss, StraightThroughGumbel
-from structgrad.estimators.categories.factorised import conditional_race
-from structgrad.oracles import Categorical, Categories
+from structgrad.estimators.factorised.common import conditional_race
+from structgrad.oracles import Categorical, IndependentCategoricals
 from tests.estimator_cases import exact_mean, numbers, table_loss, three_classes
 from tests.helpers import OracleCase, one_hots, seeded
 from tests.quadrature import bits_of_ratios, deal_gumbels, estimates_of, logistic_numbers, moments, product
@@ -67,7 +67,7 @@ def test_gumbel_softmax_is_exact_for_its_relaxed_objective(gap: float, temperatu
 
 
 def test_gumbel_softmax_tends_to_the_structures_as_the_temperature_falls() -> None:
-    y = GumbelSoftmax(temperature=0.01).structure(Categories(), numbers(200, 4, 3), generator=seeded())
+    y = GumbelSoftmax(temperature=0.01).structure(IndependentCategoricals(), numbers(200, 4, 3), generator=seeded())
     torch.testing.assert_close(y.sum(-1), torch.ones(200, 4, dtype=torch.float64))
     assert float(y.amax(-1).mean()) > 0.99
 
@@ -216,6 +216,6 @@ def test_gst_p_leaves_the_mean_gap_of_a_race(gap: float) -> None:
 
 def test_a_certain_category_leaves_no_gap_to_gst_p() -> None:
     scores = torch.tensor([[500.0, 0.0], [0.0, -math.inf], [0.2, 0.1]], dtype=torch.float64)
-    found = GappedStraightThrough(gap="p").gradient(lambda z: z[..., 0].sum(-1), Categories(), scores, generator=seeded())
+    found = GappedStraightThrough(gap="p").gradient(lambda z: z[..., 0].sum(-1), IndependentCategoricals(), scores, generator=seeded())
     assert found.isfinite().all()
     assert bool((found[:2] == 0).all())

@@ -21,7 +21,7 @@ from structgrad.estimators import (
     train_step,
 )
 from structgrad.oracles import Categorical, ShiftReduce, Subset
-from structgrad.oracles.base import Oracle
+from structgrad.oracles.capabilities import Oracle
 from tests.estimator_cases import numbers, table_loss
 
 ORACLE = Categorical()

@@ -13,14 +13,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from structgrad.estimators import (
-    Gumbel,
-    MultiplicativePerturbation,
-    Normal,
-    PerturbedOptimizer,
-    SmoothNoise,
-    make_estimator,
-)
+from structgrad.estimators import Gumbel, MultiplicativePerturbation, Normal, PerturbedOptimizer, SmoothNoise, make_estimator
 from structgrad.oracles import Categorical, Oracle, Subset
 from tests.estimator_cases import CASES, LOSSES, FixedNoise, numbers, oracles, table_loss, three_classes
 from tests.helpers import OracleCase, read_parts, seeded

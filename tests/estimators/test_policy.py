@@ -34,12 +34,12 @@ from structgrad.estimators import (
     StepStraightThroughGumbel,
     make_estimator,
 )
-from structgrad.estimators.categories.factorised import conditional_race
+from structgrad.estimators.factorised.common import conditional_race
 from structgrad.estimators.policies import relaxed
 from structgrad.oracles import ShiftReduce
 from structgrad.suites.measures.bias import Sampling, measure
 from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.replay import ScriptedOracle
+from structgrad.suites.truth.replay import ReplayOracle
 from tests.estimator_cases import LOSSES, VARIANTS, FixedNoise, exact_mean, numbers
 from tests.helpers import OracleCase, derivations, enumerate_truth, make_scores, seeded, shift_reduce_policy, structures
 from tests.laws.test_estimator_forbidden import forbidding_scores
@@ -155,7 +155,7 @@ def test_no_baseline_of_the_prefix_moves_the_mean(case: OracleCase, regime: floa
         assert relative is None or relative * norm <= 1e-10 * norm + rounding, estimator
 
 
-class Completed(ScriptedOracle):
+class Completed(ReplayOracle):
     """Deals a sample, and then completions of its prefixes, whose probabilities under the scores that are asked for it keeps."""
 
     def __init__(self, real: Any, samples: Tensor, completions: Tensor) -> None:
@@ -362,7 +362,7 @@ def test_an_action_that_went_too_far_adds_nothing() -> None:
     case = derivation_case("local", 4)
     z = ShiftReduce.structure(torch.tensor([0, 0, 1, 0, 0, 1, 1]), torch.float64)
     old = torch.zeros(case.event, dtype=torch.float64)
-    dealt: Any = ScriptedOracle(case.oracle, z.reshape(1, 1, *case.event).expand(1, 2, *case.event))
+    dealt: Any = ReplayOracle(case.oracle, z.reshape(1, 1, *case.event).expand(1, 2, *case.event))
     ppo = StepPPO(clip=0.2)
     for sign, action in ((1.0, -1.0), (-1.0, 1.0)):
         dealt.taken = 0
@@ -453,7 +453,7 @@ def test_the_temperature_divides_the_scores_of_a_policy(temperature: float) -> N
     case = derivation_case("local", 4)
     scores, weights = numbers(*case.event), numbers(*case.event, seed=6)
     space = structures(case)
-    dealt: Any = ScriptedOracle(case.oracle, space.unsqueeze(0))
+    dealt: Any = ReplayOracle(case.oracle, space.unsqueeze(0))
     found = StepStraightThrough(temperature).gradient(
         lambda z: (z * weights).flatten(-3).sum(-1), dealt, scores.expand(5, *case.event), generator=seeded()
     )
@@ -484,7 +484,7 @@ def choice_by_quadrature(case: OracleCase, scores: Tensor, monkeypatch: pytest.M
         noise = torch.zeros(len(nodes), *case.event, dtype=torch.float64)
         noise[:, 2, 2, lost] = (1 - share).log() - share.log()  # −log r
         monkeypatch.setattr(relaxed, "Gumbel", lambda noise=noise: FixedNoise(noise))
-        dealt: Any = ScriptedOracle(case.oracle, z.expand(1, len(nodes), *case.event))
+        dealt: Any = ReplayOracle(case.oracle, z.expand(1, len(nodes), *case.event))
         estimator = StepStraightThroughGumbel()
         estimates = estimator.gradient(lambda z: z[..., 2, 2, 0], dealt, scores.expand(len(nodes), *case.event), generator=seeded())
         total += probability * torch.einsum("s,s...->...", weights / 2, estimates)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import GumbelRao, Loss, ReinMax, ReinMaxRao
-from structgrad.oracles import Categorical, Categories
+from structgrad.oracles import Categorical, IndependentCategoricals
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.truth import exact_truth
 from tests.estimator_cases import exact_mean, loss_gradient, numbers, table_loss, three_classes
@@ -45,7 +45,7 @@ def test_several_categories_need_a_quadratic_in_each_alone(event: tuple[int, ...
     def loss(z: Tensor) -> Tensor:
         return torch.stack([part(z[..., i, :]) for i, part in enumerate(parts)]).prod(0) + parts[0](z[..., 1, :])
 
-    case = OracleCase(Categories(), event, products)
+    case = OracleCase(IndependentCategoricals(), event, products)
     assert biased_by(loss, numbers(*event, seed=7), ReinMax(), case) < 1e-12
 
 

@@ -30,7 +30,7 @@ from structgrad.estimators import (
 )
 from structgrad.estimators.perturbation.relaxed_subset import log_of_the_rest, successive_softmaxes
 from structgrad.oracles import Alignment, Categorical, LinearChain, Subset
-from structgrad.oracles.masking import scaled
+from structgrad.oracles.numerics import scaled
 from tests.estimator_cases import (
     CASES,
     LOSSES,

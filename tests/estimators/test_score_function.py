@@ -9,15 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import (
-    ConstantBaseline,
-    Estimator,
-    GreedyBaseline,
-    LeaveOneOut,
-    Reinforce,
-    RunningMeanBaseline,
-    VarGrad,
-)
+from structgrad.estimators import ConstantBaseline, Estimator, GreedyBaseline, LeaveOneOut, Reinforce, RunningMeanBaseline, VarGrad
 from structgrad.estimators.score_function.reinforce import ScoreFunction
 from structgrad.oracles import Categorical
 from structgrad.suites.measures.bias import measure

@@ -20,7 +20,7 @@ from structgrad.estimators import (
     TopKSparsemax,
     make_estimator,
 )
-from structgrad.oracles import Categorical, Categories, LinearChain, ShiftReduce, Subset
+from structgrad.oracles import Categorical, IndependentCategoricals, LinearChain, ShiftReduce, Subset
 from tests.catalogue.walks import sparsemax
 from tests.estimator_cases import CASES, LOSSES, numbers, oracles, table_loss, three_classes
 from tests.helpers import OracleCase, enumerate_truth, make_scores, one_hots, seeded, structures
@@ -226,10 +226,10 @@ def test_a_large_space_is_refused() -> None:
         "sparsemax_marginalisation enumerates at most limit=65536 structures, and the oracle categories has 131,072 of the shape (17, 2), "
         "which take 7 seconds at a typical 20,000 a second, raise limit= for so long a wait (sparsemax_marginalisation[limit=131072])"
     )
-    assert SparsemaxMarginalisation().incompatibility(Categories(), (16, 2)) is None
-    assert SparsemaxMarginalisation().incompatibility(Categories(), (17, 2)) == message
+    assert SparsemaxMarginalisation().incompatibility(IndependentCategoricals(), (16, 2)) is None
+    assert SparsemaxMarginalisation().incompatibility(IndependentCategoricals(), (17, 2)) == message
     with pytest.raises(ValueError, match=re.escape(f"{message}; choose another pair")):
-        SparsemaxMarginalisation().gradient(loss, Categories(), torch.zeros(17, 2), generator=seeded())
+        SparsemaxMarginalisation().gradient(loss, IndependentCategoricals(), torch.zeros(17, 2), generator=seeded())
 
 
 def test_a_list_may_be_longer_than_the_space() -> None:

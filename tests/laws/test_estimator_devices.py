@@ -16,7 +16,7 @@ from tests.waiting import PRETENDED, Unset, WaitsError, watched
 
 PACKAGE = str(Path(structgrad.__file__).parent)
 
-ORACLES_WAIT = ("contraction.py", "active_set.py")
+ORACLES_WAIT = ("best_tree.py", "solver.py")
 """What waits in plain torch; see `test_oracle_devices`."""
 
 WAIT = ("sparsemax_marginalisation", "top_k_sparsemax")

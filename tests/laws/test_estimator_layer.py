@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from structgrad.estimators import ESTIMATORS, Estimator, StructuredLayer, train_step
 from structgrad.estimators.score_function.ppo import ClippedUpdates
-from structgrad.oracles import Alignment, Categorical, Categories, LinearChain, ProjectiveTree, ShiftReduce, Subset
+from structgrad.oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ProjectiveTree, ShiftReduce, Subset
 from tests.estimator_cases import numbers
 from tests.helpers import seeded
 from tests.training_cases import Model, estimator_of, first_space
@@ -153,7 +153,7 @@ def test_no_two_estimators_train_alike() -> None:
 
 RAGGED: tuple[tuple[Any, tuple[int, ...], Tensor], ...] = (
     (LinearChain(), (4, 2, 2), torch.tensor([4, 2, 3])),
-    (Categories(), (4, 3), torch.tensor([1, 4, 2])),
+    (IndependentCategoricals(), (4, 3), torch.tensor([1, 4, 2])),
     (ProjectiveTree(), (4, 4), torch.tensor([3, 2, 1])),
     (Alignment(), (3, 3), torch.tensor([[3, 3], [2, 3], [2, 1]])),
 )

@@ -34,9 +34,9 @@ def streams(rows: int) -> SeedBlocks:
     return SeedBlocks(tuple(7 if row in places else 100 + row for row in range(rows)), 1)
 
 
-@pytest.fixture(params=[True, False], ids=["compiled", "twin"])
+@pytest.fixture(params=[True, False], ids=["compiled", "reference"])
 def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kernels that take every thread they may have, and their twins."""
+    """Kernels that take every thread they may have, and their references."""
     monkeypatch.setattr(kernels, "GRAIN", 1)
     with contextlib.nullcontext() if request.param else kernels.disabled():
         yield

@@ -1,4 +1,4 @@
-"""What compiled kernels compute is what their torch twins compute, and they are what runs on the CPU."""
+"""What compiled kernels compute is what their torch references compute, and they are what runs on the CPU."""
 
 from __future__ import annotations
 
@@ -38,23 +38,24 @@ def recorded() -> Iterator[list[str]]:
 
 
 def both(compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor, *expected: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """What kernels and twins make of the same scores; fails where one of the expected kernels did not run, or any ran for the twins.
+    """What kernels and references make of the same scores; fails where one of the expected kernels did not run, or any ran for the
+    references.
 
-    The twins compute in float64 whatever the dtype of the scores: in float32 it is they that would be inexact at large scores.
+    The references compute in float64 whatever the dtype of the scores: in float32 it is they that would be inexact at large scores.
     """
     with recorded() as names:
         compiled = compute(scores)
     assert set(expected) <= set(names), "the compiled path was not taken"
     with recorded() as names, kernels.disabled():
-        twins = compute(scores.double())
-    assert not names, "the twin runs compiled code"
-    return zip(compiled, twins, strict=True)
+        references = compute(scores.double())
+    assert not names, "the reference runs compiled code"
+    return zip(compiled, references, strict=True)
 
 
-def assert_equal(compiled: Tensor, twin: Tensor, size: float) -> None:
+def assert_equal(compiled: Tensor, reference: Tensor, size: float) -> None:
     """To 1e-10 in float64 and 1e-5 in float32, of numbers of this size."""
     tolerance = 1e-10 if compiled.dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(compiled.double(), twin, rtol=tolerance, atol=tolerance * max(size, 1.0))
+    torch.testing.assert_close(compiled.double(), reference, rtol=tolerance, atol=tolerance * max(size, 1.0))
 
 
 def greatest(scores: Tensor) -> float:
@@ -68,10 +69,10 @@ def greatest(scores: Tensor) -> float:
 def test_argmax(case: OracleCase, regime: float | str, dtype: torch.dtype) -> None:
     scores = make_scores(case, regime).to(dtype)
     feasible = case.oracle.feasible(scores)
-    ((compiled, twin),) = both(lambda rows: (case.oracle.argmax(rows),), scores, "argmax")
+    ((compiled, reference),) = both(lambda rows: (case.oracle.argmax(rows),), scores, "argmax")
     assert compiled.dtype == dtype
     natural = case.oracle.natural_parameters(scores.double())
-    totals = [torch.where(z[feasible] != 0, natural[feasible], 0).flatten(1).sum(-1) for z in (compiled, twin)]
+    totals = [torch.where(z[feasible] != 0, natural[feasible], 0).flatten(1).sum(-1) for z in (compiled, reference)]
     torch.testing.assert_close(*totals, rtol=1e-12, atol=(1e-12 if dtype == torch.float64 else 1e-6) * greatest(scores))
 
 
@@ -82,15 +83,15 @@ def test_log_partition_and_marginals(case: OracleCase, regime: float | str, dtyp
     scores = make_scores(case, regime).to(dtype)
     # That of a policy is 0 without any sum.
     summed = [] if case.potentials else ["log_partition"]
-    ((compiled, twin),) = both(lambda rows: (case.oracle.log_partition(rows),), scores, *summed)
+    ((compiled, reference),) = both(lambda rows: (case.oracle.log_partition(rows),), scores, *summed)
     assert compiled.dtype == dtype
-    assert torch.equal(compiled > -math.inf, twin > -math.inf)
-    feasible = twin > -math.inf
-    assert_equal(compiled[feasible], twin[feasible], size=1.0)
-    ((marginals, twins), (entropies, twin_entropies)) = both(
+    assert torch.equal(compiled > -math.inf, reference > -math.inf)
+    feasible = reference > -math.inf
+    assert_equal(compiled[feasible], reference[feasible], size=1.0)
+    ((marginals, references), (entropies, twin_entropies)) = both(
         lambda rows: (case.oracle.marginals(rows), case.oracle.entropy(rows)), scores, "marginals"
     )
-    assert_equal(marginals, twins, size=1.0)
+    assert_equal(marginals, references, size=1.0)
     # The entropy is a difference of the log-partition and the expected score.
     assert_equal(entropies, twin_entropies, size=greatest(scores))
 
@@ -106,8 +107,8 @@ def test_derivatives_of_the_marginals(case: OracleCase, regime: float | str, dty
         leaf = rows.clone().requires_grad_()
         return torch.autograd.grad(case.oracle.marginals(leaf), leaf, direction.to(rows))
 
-    ((compiled, twin),) = both(product, scores, "covariance_product")
-    assert_equal(compiled, twin, size=1.0)
+    ((compiled, reference),) = both(product, scores, "covariance_product")
+    assert_equal(compiled, reference, size=1.0)
 
 
 @cases
@@ -115,9 +116,9 @@ def test_derivatives_of_the_marginals(case: OracleCase, regime: float | str, dty
 @dtypes
 def test_samples(case: OracleCase, regime: float | str, dtype: torch.dtype) -> None:
     scores = make_scores(case, regime).to(dtype)
-    ((compiled, twin),) = both(lambda rows: (case.oracle.sample(rows, 20, generator=seeded()),), scores, "sample")
+    ((compiled, reference),) = both(lambda rows: (case.oracle.sample(rows, 20, generator=seeded()),), scores, "sample")
     assert compiled.dtype == dtype
-    assert torch.equal(compiled.double(), twin)
+    assert torch.equal(compiled.double(), reference)
 
 
 @regimes
@@ -144,7 +145,7 @@ def test_projections(case: OracleCase, regime: float | str) -> None:
 def test_the_range_suffices_at_ordinary_scores(
     case: OracleCase, operation: str, regime: float | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the twins would be compared with themselves."""
+    """Or the references would be compared with themselves."""
     left: list[int] = []
     certify = kernels.Kernel.certify
 

@@ -14,9 +14,9 @@ from structgrad.oracles import (
     Alignment,
     Assignment,
     Categorical,
-    Categories,
     Constituency,
     EditAlignment,
+    IndependentCategoricals,
     LabelledConstituency,
     LinearChain,
     ProjectiveTree,
@@ -52,7 +52,7 @@ from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, assert_s
 
 CASES = (
     OracleCase(Categorical(), (5,), one_hots),
-    OracleCase(Categories(), (4, 3), products),
+    OracleCase(IndependentCategoricals(), (4, 3), products),
     OracleCase(Subset(2), (6,), subsets),
     OracleCase(LinearChain(), (4, 3, 3), tag_sequences),
     OracleCase(Alignment(), (4, 4), monotone_paths),

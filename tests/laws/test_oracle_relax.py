@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import LinearChain
-from structgrad.oracles.base import RelaxedOracle
-from structgrad.oracles.masking import sparse_max
+from structgrad.oracles.capabilities import RelaxedOracle
+from structgrad.oracles.numerics import sparse_max
 from tests.catalogue.walks import WALKS, sparsemax
 from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, make_scores, structures
 

@@ -1,4 +1,4 @@
-"""Structures are listed by kernels as by their twins: the same ones, in the same order, from any ranks."""
+"""Structures are listed by kernels as by their references: the same ones, in the same order, from any ranks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from structgrad.oracles import (
-    Alignment,
-    Assignment,
-    Constituency,
-    LinearChain,
-    ProjectiveTree,
-    ShiftReduce,
-    SpanningTree,
-    Subset,
-    kernels,
-)
+from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, SpanningTree, Subset, kernels
 from tests.helpers import ORACLE_CASES, OracleCase
 
 SMALL: tuple[tuple[Any, tuple[int, ...]], ...] = (

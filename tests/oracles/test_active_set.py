@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Categorical, LinearChain, Subset
-from structgrad.oracles.active_set import _ActiveSet, solve
-from structgrad.oracles.sparse_solution import affine_solve
+from structgrad.oracles.active_set.solution import affine_solve
+from structgrad.oracles.active_set.solver import _ActiveSet, solve
 
 CLOSED_FORMS: tuple[tuple[Any, int], ...] = (
     (Categorical(), 1),

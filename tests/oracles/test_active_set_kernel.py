@@ -1,4 +1,4 @@
-"""The compiled active set, through the structures that use it: against every vertex, against the twin, and where rounding bites."""
+"""The compiled active set, through the structures that use it: against every vertex, against the reference, and where rounding bites."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from structgrad.oracles import Alignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, SpanningTree, SparseSolution, kernels
-from structgrad.oracles.active_set import solve, solve_compiled
-from structgrad.oracles.kernels import active_set, corral
+from structgrad.oracles.active_set import cpu as active_set
+from structgrad.oracles.active_set import cpu_factor
+from structgrad.oracles.active_set.solver import solve, solve_compiled
 
 SMALL: tuple[tuple[Any, tuple[int, ...]], ...] = (
     (LinearChain(), (3, 3, 3)),
@@ -67,7 +68,7 @@ def compiled(oracle: Any, scores: Tensor, lengths: Tensor | None = None) -> Spar
     return SparseSolution(projection, scores, tuple(scores.shape[:1]), oracle.event_ndim)
 
 
-def twin(oracle: Any, scores: Tensor) -> SparseSolution:
+def reference(oracle: Any, scores: Tensor) -> SparseSolution:
     rows = torch.where(oracle.read_mask(tuple(scores.shape[1:])), scores.detach(), 0)
     with kernels.disabled():
         projection = solve(lambda direction, items: oracle._argmax(direction), rows)
@@ -115,10 +116,10 @@ REGIMES = {
 
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize(("oracle", "event"), SMALL + LARGER, ids=str)
-def test_ties_give_the_mean_of_the_twin(oracle: Any, event: tuple[int, ...], regime: str) -> None:
+def test_ties_give_the_mean_of_the_reference(oracle: Any, event: tuple[int, ...], regime: str) -> None:
     scores = REGIMES[regime](noise(event))
     solution = compiled(oracle, scores)
-    torch.testing.assert_close(solution.mean, twin(oracle, scores).mean, rtol=0, atol=1e-11)
+    torch.testing.assert_close(solution.mean, reference(oracle, scores).mean, rtol=0, atol=1e-11)
     assert bool((solution.gap <= 1e-12).all())
     assert_a_valid_decomposition(solution)
 
@@ -129,7 +130,7 @@ def test_ties_give_the_mean_of_the_twin(oracle: Any, event: tuple[int, ...], reg
 def test_large_scores_with_ties(oracle: Any, event: tuple[int, ...], scale: float, offset: float) -> None:
     z = noise(event)
     scores = scale * (0.5 * z).round() + offset * noise(event, seed=1)
-    solution, expected = compiled(oracle, scores), twin(oracle, scores)
+    solution, expected = compiled(oracle, scores), reference(oracle, scores)
     torch.testing.assert_close(solution.mean, expected.mean, rtol=0, atol=1e-7)
     of_all = ((solution.atoms == 1) | (solution.weights == 0).reshape(12, -1, *[1] * len(event))).all(1)
     assert bool((solution.mean[of_all] == 1).all())
@@ -140,10 +141,10 @@ def test_large_scores_with_ties(oracle: Any, event: tuple[int, ...], scale: floa
 
 @pytest.mark.parametrize("scale", [0.05, 0.3, 1.0, 5.0])
 @pytest.mark.parametrize(("oracle", "event"), LARGER, ids=str)
-def test_larger_sizes_agree_with_the_twin(oracle: Any, event: tuple[int, ...], scale: float) -> None:
+def test_larger_sizes_agree_with_the_reference(oracle: Any, event: tuple[int, ...], scale: float) -> None:
     scores = scale * noise(event, rows=4)
     solution = compiled(oracle, scores)
-    torch.testing.assert_close(solution.mean, twin(oracle, scores).mean, rtol=0, atol=1e-9)
+    torch.testing.assert_close(solution.mean, reference(oracle, scores).mean, rtol=0, atol=1e-9)
     assert bool((solution.gap <= 1e-12).all())
     assert_a_valid_decomposition(solution)
 
@@ -188,7 +189,7 @@ def test_an_atom_that_rounding_gives_no_weight_is_refused() -> None:
     before = space.weights[:2].copy()
     space.parts[0] = 2
     assert active_set._to_slots(space, everything, 1) == 1
-    assert corral.append(space, space.parts, 1, -5.0)
+    assert cpu_factor.append(space, space.parts, 1, -5.0)
     assert not active_set._descend(space)
     assert space.counters[0] == 2
     assert (space.weights[:2] == before).all()
@@ -217,7 +218,7 @@ def test_forbidden_parts_stay_out_and_infeasible_rows_are_empty(oracle: Any, eve
     feasible = oracle.feasible(scores)
     assert 5 < int(feasible.sum()) < 40
     leaf = scores.clone().requires_grad_()
-    solution, expected = compiled(oracle, leaf), twin(oracle, scores)
+    solution, expected = compiled(oracle, leaf), reference(oracle, scores)
     assert torch.equal(solution.gap < math.inf, feasible)
     torch.testing.assert_close(solution.mean, expected.mean, rtol=0, atol=1e-12)
     assert bool((solution.mean[~feasible] == 0).all())
@@ -275,10 +276,10 @@ def test_gradients_by_finite_differences(oracle: Any, event: tuple[int, ...]) ->
 
 @pytest.mark.parametrize("of", ["mean", "weights"])
 @pytest.mark.parametrize(("oracle", "event"), SMALL + LARGER, ids=str)
-def test_gradients_are_those_of_the_twin(oracle: Any, event: tuple[int, ...], of: str) -> None:
+def test_gradients_are_those_of_the_reference(oracle: Any, event: tuple[int, ...], of: str) -> None:
     leaf = noise(event, rows=3).requires_grad_()
     solution = compiled(oracle, leaf)
-    # The same atoms as written-out tensors: what the twin would differentiate.
+    # The same atoms as written-out tensors: what the reference would differentiate.
     atoms, weights = solution.projection.decompose()
     dense = SparseSolution(type(solution.projection)(solution.gap, lambda: (atoms, weights)), leaf, (3,), oracle.event_ndim)
     found, expected = getattr(solution, of), getattr(dense, of)

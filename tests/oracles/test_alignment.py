@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Alignment, kernels
-from structgrad.oracles.kernels import alignment as compiled
+from structgrad.oracles.alignment import cpu as compiled
 
 ORACLE = Alignment()
 SCALES = (0.05, 1.0, 10.0, 50.0, 300.0, 1000.0)
@@ -163,7 +163,7 @@ def test_a_path_that_nearly_everything_is_better_than() -> None:
     torch.testing.assert_close(reachable, expected, rtol=1e-12, atol=0)
 
 
-# Compiled kernels against the twin.
+# Compiled kernels against the reference.
 
 
 def operations(scores: Tensor) -> dict[str, Tensor]:
@@ -191,7 +191,7 @@ def assert_kernels_agree(scores: Tensor, tolerance: float) -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_kernels_agree_with_the_twin(shape: tuple[int, int], scale: float) -> None:
+def test_kernels_agree_with_the_reference(shape: tuple[int, int], scale: float) -> None:
     assert_kernels_agree(random_scores((4, *shape), scale), 2e-12)
 
 
@@ -243,7 +243,7 @@ def test_the_paths_of_a_large_grid_are_counted(closed: int) -> None:
     torch.testing.assert_close(marginals, marginals.mT, rtol=1e-10, atol=1e-14)
 
 
-def test_scores_beyond_a_million_are_left_to_the_twin() -> None:
+def test_scores_beyond_a_million_are_left_to_the_reference() -> None:
     rows = random_scores((3, 4, 5)).numpy()
     rows[1] *= 1e8
     rows[2, 1, 1] = -math.inf
@@ -307,7 +307,7 @@ def test_samples_are_paths_of_the_right_frequencies(scale: float) -> None:
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53], ids=["lowest", "highest"])
-@pytest.mark.parametrize("enabled", [True, False], ids=["kernel", "twin"])
+@pytest.mark.parametrize("enabled", [True, False], ids=["kernel", "reference"])
 def test_extreme_uniforms_give_feasible_paths(enabled: bool, uniform: float, monkeypatch: pytest.MonkeyPatch) -> None:
     if not enabled:
         monkeypatch.setattr(Alignment, "kernel", None)

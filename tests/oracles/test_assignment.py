@@ -14,10 +14,11 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from structgrad.oracles import Assignment, active_set, kernels
-from structgrad.oracles.birkhoff import TOLERANCE
-from structgrad.oracles.kernels import birkhoff
-from structgrad.oracles.matchings import best_columns
+from structgrad.oracles import Assignment, kernels
+from structgrad.oracles.active_set import solver
+from structgrad.oracles.assignment import cpu_birkhoff
+from structgrad.oracles.assignment.birkhoff import TOLERANCE
+from structgrad.oracles.assignment.matching import best_columns
 
 ORACLE = Assignment()
 SCALES = (0.05, 1.0, 10.0, 50.0, 300.0, 1000.0)
@@ -44,7 +45,7 @@ def best_total(scores: np.ndarray) -> float:
     return float(scores[linear_sum_assignment(scores, maximize=True)].sum())
 
 
-def by_kernel_and_twin(compute: Callable[[], Any]) -> tuple[Any, Any]:
+def by_kernel_and_reference(compute: Callable[[], Any]) -> tuple[Any, Any]:
     compiled = compute()
     with kernels.disabled():
         return compiled, compute()
@@ -79,7 +80,7 @@ def test_ranks_reach_the_largest_size_that_has_them() -> None:
 def test_argmax_is_as_good_as_another_solver(size: int, scale: float, dtype: torch.dtype) -> None:
     scores = scores_of(size, scale, batch=4).to(dtype)
     expected = torch.tensor([best_total(row) for row in scores.double().numpy()], dtype=torch.float64)
-    for structure in by_kernel_and_twin(lambda: ORACLE.argmax(scores)):
+    for structure in by_kernel_and_reference(lambda: ORACLE.argmax(scores)):
         assert is_permutation(structure)
         torch.testing.assert_close(total(structure.double(), scores.double()), expected, rtol=1e-12, atol=0)
 
@@ -104,7 +105,7 @@ def contested_scores(size: int) -> Tensor:
 def test_argmax_where_rows_want_the_same_columns(size: int) -> None:
     scores = contested_scores(size)
     expected = torch.tensor([best_total(row) for row in scores.numpy()], dtype=torch.float64)
-    for structure in by_kernel_and_twin(lambda: ORACLE.argmax(scores)):
+    for structure in by_kernel_and_reference(lambda: ORACLE.argmax(scores)):
         torch.testing.assert_close(total(structure, scores), expected, rtol=1e-13, atol=1e-13)
 
 
@@ -112,7 +113,7 @@ def test_argmax_where_rows_want_the_same_columns(size: int) -> None:
 def test_argmax_with_many_ties(levels: int) -> None:
     scores = torch.randint(levels, (20, 24, 24), generator=torch.Generator().manual_seed(0)).double()
     expected = torch.tensor([best_total(row) for row in scores.numpy()], dtype=torch.float64)
-    for structure in by_kernel_and_twin(lambda: ORACLE.argmax(scores)):
+    for structure in by_kernel_and_reference(lambda: ORACLE.argmax(scores)):
         assert is_permutation(structure)
         assert torch.equal(total(structure, scores), expected)
 
@@ -120,8 +121,8 @@ def test_argmax_with_many_ties(levels: int) -> None:
 @pytest.mark.parametrize("size", [2, 3, 7, 20])
 def test_argmax_of_forbidden_pairs(size: int) -> None:
     scores = scores_of(size, 5.0, batch=60, masked=True)
-    kernel, twin = by_kernel_and_twin(lambda: ORACLE.argmax(scores))
-    for row, first, second in zip(scores, kernel, twin, strict=True):
+    kernel, reference = by_kernel_and_reference(lambda: ORACLE.argmax(scores))
+    for row, first, second in zip(scores, kernel, reference, strict=True):
         assert is_permutation(first)
         assert is_permutation(second)
         # An infeasible row gets a permutation that uses a forbidden pair; a feasible one never does.
@@ -136,7 +137,7 @@ def test_argmax_of_forbidden_pairs(size: int) -> None:
 def test_argmax_where_nothing_is_allowed() -> None:
     scores = torch.full((2, 5, 5), -math.inf)
     scores[1, :, 0] = 1.0
-    for structure in by_kernel_and_twin(lambda: ORACLE.argmax(scores)):
+    for structure in by_kernel_and_reference(lambda: ORACLE.argmax(scores)):
         assert is_permutation(structure)
         assert structure[1, :, 0].sum() == 1
 
@@ -154,7 +155,7 @@ def test_the_twin_matches_rows_in_a_long_chain_of_exchanges() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 9])
-def test_kernels_agree_with_the_twins(size: int, scale: float, masked: bool) -> None:
+def test_kernels_agree_with_the_references(size: int, scale: float, masked: bool) -> None:
     scores = scores_of(size, scale, masked=masked)
     direction = scores_of(size, seed=1)
 
@@ -162,14 +163,14 @@ def test_kernels_agree_with_the_twins(size: int, scale: float, masked: bool) -> 
         leaf = scores.clone().requires_grad_()
         return torch.autograd.grad(ORACLE.marginals(leaf), leaf, direction)[0]
 
-    kernel, twin = by_kernel_and_twin(lambda: ORACLE.log_partition(scores))
-    torch.testing.assert_close(kernel, twin, rtol=1e-13, atol=1e-12)
-    kernel, twin = by_kernel_and_twin(lambda: ORACLE.marginals(scores))
-    torch.testing.assert_close(kernel, twin, rtol=1e-10, atol=1e-12)
-    kernel, twin = by_kernel_and_twin(covariance_product)
-    torch.testing.assert_close(kernel, twin, rtol=1e-9, atol=1e-11)
-    kernel, twin = by_kernel_and_twin(lambda: ORACLE.sample(scores, 30, generator=torch.Generator().manual_seed(0)))
-    assert torch.equal(kernel, twin)
+    kernel, reference = by_kernel_and_reference(lambda: ORACLE.log_partition(scores))
+    torch.testing.assert_close(kernel, reference, rtol=1e-13, atol=1e-12)
+    kernel, reference = by_kernel_and_reference(lambda: ORACLE.marginals(scores))
+    torch.testing.assert_close(kernel, reference, rtol=1e-10, atol=1e-12)
+    kernel, reference = by_kernel_and_reference(covariance_product)
+    torch.testing.assert_close(kernel, reference, rtol=1e-9, atol=1e-11)
+    kernel, reference = by_kernel_and_reference(lambda: ORACLE.sample(scores, 30, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(kernel, reference)
 
 
 def ryser(weights: list[list[Any]]) -> Any:
@@ -188,7 +189,7 @@ def ryser(weights: list[list[Any]]) -> Any:
 def test_permanents_of_whole_numbers_exactly() -> None:
     weights = torch.randint(1, 9, (10, 10), generator=torch.Generator().manual_seed(0))
     permanent = ryser([[Fraction(int(value)) for value in row] for row in weights])
-    for found in by_kernel_and_twin(lambda: ORACLE.log_partition(weights.double().log())):
+    for found in by_kernel_and_reference(lambda: ORACLE.log_partition(weights.double().log())):
         assert found.item() == pytest.approx(math.log(permanent), rel=1e-14)
     assert ORACLE.log_partition(torch.zeros(16, 16, dtype=torch.float64)).item() == pytest.approx(math.log(math.factorial(16)), rel=1e-15)
 
@@ -263,10 +264,10 @@ def test_kernels_are_certain_where_rows_want_the_same_columns() -> None:
     ],
     ids=["rounding", "overflow"],
 )
-def test_scores_beyond_all_bounds_are_left_to_the_twin(rows: Tensor) -> None:
+def test_scores_beyond_all_bounds_are_left_to_the_reference(rows: Tensor) -> None:
     assert not certificates(rows).any()
-    kernel, twin = by_kernel_and_twin(lambda: ORACLE.log_partition(rows))
-    assert torch.equal(kernel, twin)
+    kernel, reference = by_kernel_and_reference(lambda: ORACLE.log_partition(rows))
+    assert torch.equal(kernel, reference)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +305,7 @@ def test_all_permutations_in_order(masked: bool) -> None:
     scores = scores_of(5, masked=masked, seed=2)
     everything = ORACLE.enumerate((5, 5), dtype=torch.float64)
     totals = (everything.unsqueeze(1) * torch.where(scores > -math.inf, scores, -1e9)).sum((-2, -1)).sort(0, descending=True).values
-    for best in by_kernel_and_twin(lambda: ORACLE.kbest(scores, 120)):
+    for best in by_kernel_and_reference(lambda: ORACLE.kbest(scores, 120)):
         found = torch.where(best.sum((-2, -1)) > 0, total(best, scores), -1.0)
         torch.testing.assert_close(found, torch.where(totals > -1e8, totals, -1.0), rtol=1e-12, atol=1e-12)
         for row in range(len(scores)):
@@ -335,7 +336,7 @@ def dykstra(scores: Tensor) -> Tensor:
 def test_the_projection_against_alternating_projections(size: int, scale: float) -> None:
     scores = scores_of(size, scale, batch=1, seed=size)
     expected = dykstra(scores[0])
-    for solution in by_kernel_and_twin(lambda: ORACLE.project(scores)):
+    for solution in by_kernel_and_reference(lambda: ORACLE.project(scores)):
         torch.testing.assert_close(solution.mean[0], expected, rtol=0, atol=1e-9)
 
 
@@ -345,18 +346,18 @@ def test_the_projection_against_alternating_projections(size: int, scale: float)
 def test_the_projection_against_the_active_set(size: int, scale: float, masked: bool) -> None:
     scores = scores_of(size, scale, masked=masked, seed=4).requires_grad_()
     direction = scores_of(size, seed=5)
-    kernel, twin = by_kernel_and_twin(lambda: ORACLE.project(scores))
-    torch.testing.assert_close(kernel.mean, twin.mean, rtol=0, atol=1e-12 * max(1, scale))
-    gradients = [torch.autograd.grad(solution.mean, scores, direction)[0] for solution in (kernel, twin)]
+    kernel, reference = by_kernel_and_reference(lambda: ORACLE.project(scores))
+    torch.testing.assert_close(kernel.mean, reference.mean, rtol=0, atol=1e-12 * max(1, scale))
+    gradients = [torch.autograd.grad(solution.mean, scores, direction)[0] for solution in (kernel, reference)]
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-9)
-    assert torch.equal(kernel.support > 0, twin.support > 0)
-    assert torch.equal(kernel.gap < math.inf, twin.gap < math.inf)
+    assert torch.equal(kernel.support > 0, reference.support > 0)
+    assert torch.equal(kernel.gap < math.inf, reference.gap < math.inf)
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.1, 0.3, 1.0, 5.0, 50.0])
 @pytest.mark.parametrize("size", [16, 30])
 def test_larger_projections_are_certified_and_decomposed(size: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(active_set, "solve")
+    monkeypatch.delattr(solver, "solve")
     scores = scores_of(size, scale, batch=30 if size == 16 else 3)
     solution = ORACLE.project(scores)
     assert float(solution.gap.max()) < 1e-12
@@ -374,7 +375,7 @@ def test_the_certificate_of_other_points_is_the_best_permutation_along_the_resid
     everything = ORACLE.enumerate((5, 5), dtype=torch.float64)
     for row, point in zip(scores, points, strict=True):
         room = np.empty((5, 5)), np.empty((2, 5)), np.empty((5, 5), np.int64)
-        found = birkhoff.certify(row.numpy(), point.numpy(), *room)
+        found = cpu_birkhoff.certify(row.numpy(), point.numpy(), *room)
         expected = ((row - point) * (everything - point)).sum((-2, -1)).max()
         assert found == pytest.approx(expected.item(), rel=1e-12)
         assert found >= 0.5 * ((point - row).square().sum() - (ORACLE.project(row).mean - row).square().sum())
@@ -383,8 +384,8 @@ def test_the_certificate_of_other_points_is_the_best_permutation_along_the_resid
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_the_projection_of_many_ties(levels: int) -> None:
     scores = torch.randint(levels, (10, 9, 9), generator=torch.Generator().manual_seed(1)).double()
-    kernel, twin = by_kernel_and_twin(lambda: ORACLE.project(scores))
-    torch.testing.assert_close(kernel.mean, twin.mean, rtol=0, atol=1e-12)
+    kernel, reference = by_kernel_and_reference(lambda: ORACLE.project(scores))
+    torch.testing.assert_close(kernel.mean, reference.mean, rtol=0, atol=1e-12)
     assert float(kernel.gap.max()) < 1e-13
     for row in range(10):
         atoms = kernel.atoms[row][kernel.weights[row] > 0].flatten(1)

@@ -18,12 +18,12 @@ from structgrad.oracles import (
     ProjectionOracle,
     SamplingOracle,
     Subset,
-    active_set,
     make_oracle,
 )
-from structgrad.oracles.base import RowArgmax
-from structgrad.oracles.masking import log_sum_exp, share_rows, zero_ignored
-from structgrad.oracles.sparse_solution import Projection
+from structgrad.oracles.active_set import solver
+from structgrad.oracles.active_set.solution import Projection
+from structgrad.oracles.capabilities.base import RowArgmax
+from structgrad.oracles.numerics import log_sum_exp, share_rows, zero_ignored
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Corners(ProjectionOracle):
         return torch.nn.functional.pad(best, (0, 1))
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
-        return active_set.solve(argmax, rows)
+        return solver.solve(argmax, rows)
 
 
 def test_an_oracle_of_a_third_party_needs_an_argmax_alone() -> None:

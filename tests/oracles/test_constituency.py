@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Constituency, kernels
-from structgrad.oracles.kernels import constituency as compiled
+from structgrad.oracles.constituency import cpu as compiled
 from tests.helpers import seeded
 
 ORACLE = Constituency()
@@ -126,15 +126,15 @@ def test_argmax_against_a_memoised_recursion(n: int, make: Any, scale: float) ->
     def best(i: int, j: int) -> float:
         return values[i][j] + max((best(i, k) + best(k + 1, j) for k in range(i, j)), default=0.0)
 
-    for found in (ORACLE.argmax(row), twin(lambda: ORACLE.argmax(row))):
+    for found in (ORACLE.argmax(row), reference(lambda: ORACLE.argmax(row))):
         assert found.sum() == 2 * n - 1
         assert row[found > 0].sum().item() == pytest.approx(best(0, n - 1), rel=1e-13)
 
 
-# The compiled kernels and their twins.
+# The compiled kernels and their references.
 
 
-def twin(compute: Any) -> Any:
+def reference(compute: Any) -> Any:
     with kernels.disabled():
         return compute()
 
@@ -143,23 +143,25 @@ def twin(compute: Any) -> Any:
 @pytest.mark.parametrize("scale", SCALES, ids=str)
 @pytest.mark.parametrize("make", [gaussian, masked])
 @pytest.mark.parametrize("n", SIZES)
-def test_kernels_equal_their_twins(n: int, make: Any, scale: float, dtype: torch.dtype) -> None:
+def test_kernels_equal_their_references(n: int, make: Any, scale: float, dtype: torch.dtype) -> None:
     scores = make(n, scale).to(dtype)
     exact = scores.double()  # of the very numbers that the kernel reads
     tolerance = {"rtol": 1e-11, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 2e-6, "atol": 1e-6}
-    torch.testing.assert_close(ORACLE.log_partition(scores).double(), twin(lambda: ORACLE.log_partition(exact)), **tolerance)
-    torch.testing.assert_close(ORACLE.marginals(scores).double(), twin(lambda: ORACLE.marginals(exact)), **tolerance)
+    torch.testing.assert_close(ORACLE.log_partition(scores).double(), reference(lambda: ORACLE.log_partition(exact)), **tolerance)
+    torch.testing.assert_close(ORACLE.marginals(scores).double(), reference(lambda: ORACLE.marginals(exact)), **tolerance)
 
     def product(theta: Tensor) -> Tensor:
         leaf = theta.clone().requires_grad_()
         (result,) = torch.autograd.grad(ORACLE.marginals(leaf), leaf, make(n, 1.0, seed=5).nan_to_num(neginf=3.0).to(theta.dtype))
         return result.double()
 
-    torch.testing.assert_close(product(scores), twin(lambda: product(exact)), rtol=20 * tolerance["rtol"], atol=20 * tolerance["atol"])
+    torch.testing.assert_close(product(scores), reference(lambda: product(exact)), rtol=20 * tolerance["rtol"], atol=20 * tolerance["atol"])
     allowed = exact.masked_fill(~ORACLE.feasible(exact).reshape(-1, 1, 1), 0).nan_to_num(neginf=-1e9)
-    totals = [(structure.double() * allowed).sum((-2, -1)) for structure in (ORACLE.argmax(scores), twin(lambda: ORACLE.argmax(exact)))]
+    totals = [
+        (structure.double() * allowed).sum((-2, -1)) for structure in (ORACLE.argmax(scores), reference(lambda: ORACLE.argmax(exact)))
+    ]
     torch.testing.assert_close(*totals, rtol=1e-12, atol=1e-12)
-    drawn = [compute(lambda: ORACLE.sample(scores, 64, generator=seeded(7))) for compute in (lambda f: f(), twin)]
+    drawn = [compute(lambda: ORACLE.sample(scores, 64, generator=seeded(7))) for compute in (lambda f: f(), reference)]
     assert torch.equal(*drawn)
 
 
@@ -186,7 +188,7 @@ def test_no_wrong_value_is_certified(n: int) -> None:
         for make in (gaussian, masked):
             scores = make(n, 10.0 * 2**exponent, rows=6, seed=exponent)
             log_partition, certified = certificates(scores)
-            expected = twin(lambda scores=scores: ORACLE.log_partition(scores))
+            expected = reference(lambda scores=scores: ORACLE.log_partition(scores))
             torch.testing.assert_close(log_partition[certified], expected[certified], rtol=1e-12, atol=1e-10)
     assert not bool(certified[1:].all())
 
@@ -201,8 +203,8 @@ def test_one_span_far_from_all_others(span: tuple[int, int], far: float) -> None
     for forbidden in (None, (1, 1 + 1), (2, 4)):
         if forbidden is not None and forbidden != span:
             scores[0][forbidden] = -math.inf
-        torch.testing.assert_close(ORACLE.log_partition(scores), twin(lambda: ORACLE.log_partition(scores)), rtol=1e-13, atol=1e-10)
-        torch.testing.assert_close(ORACLE.marginals(scores), twin(lambda: ORACLE.marginals(scores)), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(ORACLE.log_partition(scores), reference(lambda: ORACLE.log_partition(scores)), rtol=1e-13, atol=1e-10)
+        torch.testing.assert_close(ORACLE.marginals(scores), reference(lambda: ORACLE.marginals(scores)), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("far", [-500.0, -365.0, -330.0, 330.0, 365.0, 500.0])
@@ -224,7 +226,7 @@ def test_what_surrounds_a_forbidden_span_may_leave_the_range() -> None:
         scores[0][span] = score
     scores[0].diagonal().zero_()
     assert certificates(scores)[1].item()
-    torch.testing.assert_close(ORACLE.marginals(scores), twin(lambda: ORACLE.marginals(scores)), rtol=0, atol=1e-14)
+    torch.testing.assert_close(ORACLE.marginals(scores), reference(lambda: ORACLE.marginals(scores)), rtol=0, atol=1e-14)
     scores.requires_grad_()
     product = torch.autograd.grad(ORACLE.marginals(scores), scores, torch.ones_like(scores).triu(2))[0]
     torch.testing.assert_close(product, torch.zeros_like(scores), rtol=0, atol=1e-14)
@@ -317,7 +319,7 @@ def test_what_is_no_tree_gets_some_rank() -> None:
     assert ORACLE.rank(torch.stack([torch.zeros(6, 6), torch.ones(6, 6)])).shape == (2,)
 
 
-@pytest.mark.parametrize("compute", [lambda f: f(), twin], ids=["kernel", "twin"])
+@pytest.mark.parametrize("compute", [lambda f: f(), reference], ids=["kernel", "reference"])
 def test_ties_go_to_the_lowest_cut(compute: Any) -> None:
     assert torch.equal(compute(lambda: ORACLE.argmax(torch.zeros(7, 7, dtype=torch.float64))), branching(7, left=False))
     scores = torch.zeros(5, 5, dtype=torch.float64)
@@ -366,7 +368,7 @@ def test_masks_that_leave_no_tree(spans: list[tuple[int, int]]) -> None:
     scores = torch.zeros(2, 6, 6, dtype=torch.float64)
     for span in spans:
         scores[0][span] = -math.inf
-    for compute in (lambda f: f(), twin):
+    for compute in (lambda f: f(), reference):
         assert compute(lambda: ORACLE.feasible(scores)).tolist() == [False, True]
         assert not compute(lambda: ORACLE.marginals(scores))[0].any()
         assert not compute(lambda: ORACLE.sample(scores, 3, generator=seeded()))[:, 0].any()
@@ -438,4 +440,6 @@ def test_the_argmax_of_real_scores_is_at_least_the_gold_tree(kind: str) -> None:
     assert bool((ORACLE.log_partition(scores, lengths=lengths) >= totals[0] - 1e-9).all())
     log_prob = ORACLE.log_prob(gold, scores, lengths=lengths)
     assert bool((log_prob <= 1e-9).all())
-    torch.testing.assert_close(log_prob, totals[1] - twin(lambda: ORACLE.log_partition(scores, lengths=lengths)), rtol=1e-10, atol=1e-9)
+    torch.testing.assert_close(
+        log_prob, totals[1] - reference(lambda: ORACLE.log_partition(scores, lengths=lengths)), rtol=1e-10, atol=1e-9
+    )

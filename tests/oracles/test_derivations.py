@@ -14,9 +14,9 @@ from torch import Tensor
 from structgrad.oracles import (
     Alignment,
     Assignment,
-    Categories,
     Constituency,
     DerivedOracle,
+    IndependentCategoricals,
     LabelledConstituency,
     LinearChain,
     ProjectiveTree,
@@ -25,7 +25,7 @@ from structgrad.oracles import (
 )
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, walked
 from structgrad.oracles.kernels import switch
-from structgrad.suites.truth.analytic.families import derivations_of
+from structgrad.suites.truth.closed_form.families import derivations_of
 from tests.helpers import SCALES, seeded
 
 
@@ -55,7 +55,7 @@ class Restated(DerivedOracle):
 
 
 CASES: tuple[tuple[Any, tuple[int, ...]], ...] = (
-    (Categories(), (5, 4)),
+    (IndependentCategoricals(), (5, 4)),
     (Subset(5), (20,)),
     (LinearChain(), (12, 5, 5)),
     (Alignment(), (9, 7)),

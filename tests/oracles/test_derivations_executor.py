@@ -12,8 +12,8 @@ from torch import Tensor
 from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset, kernels
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, cpu, executor
 from structgrad.oracles.derivations.packing import Packed, pack
-from structgrad.suites.truth.analytic.derivations import gibbs_law
-from structgrad.suites.truth.analytic.families import derivations_of
+from structgrad.suites.truth.closed_form.derivations import gibbs_law
+from structgrad.suites.truth.closed_form.families import derivations_of
 
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "subset": (Subset(3), (9,)),

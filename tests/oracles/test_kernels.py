@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ import torch
 from numba import njit
 
 from structgrad.estimators import make_estimator
-from structgrad.oracles import LinearChain, ShiftReduce, derivations, kernels
-from structgrad.oracles.kernels import switch
+from structgrad.oracles import LinearChain, ShiftReduce, kernels
+from structgrad.oracles.kernels import modules, switch
 from structgrad.oracles.kernels.exponential import exponential_single, exponentials
-from structgrad.oracles.kernels.lanes import WIDTH, high_half, load_singles, low_half, store
+from structgrad.oracles.kernels.vectors import WIDTH, high_half, load_singles, low_half, store
 
 
 @pytest.fixture
@@ -159,7 +158,7 @@ def test_a_gradient_is_computed_by_what_computed_its_value(name: str, enabled: b
     assert set(served) == {enabled}
 
 
-def test_rows_without_a_certificate_go_to_the_twin() -> None:
+def test_rows_without_a_certificate_go_to_the_reference() -> None:
     scores = torch.randn(4, 5, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     scores[1::2] *= 1e4
     kernel = kernels.find("linear_chain", "log_partition", scores)
@@ -210,10 +209,10 @@ def test_exponentials_in_single_precision() -> None:
 def test_what_does_not_count_references_gets_and_gives_no_arrays() -> None:
     """Otherwise an array would be freed twice, or never. That no array is made, the compiler checks."""
     functions: dict[str, tuple[str, ast.FunctionDef]] = {}
-    for path in (*Path(kernels.__file__).parent.glob("*.py"), Path(derivations.__file__).parent / "cpu.py"):
+    for path in modules.files("cpu"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.decorator_list and isinstance(node.decorator_list[0], ast.Name):
-                functions[f"{path.stem}.{node.name}"] = (node.decorator_list[0].id, node)
+                functions[f"{path.parent.name}/{path.stem}.{node.name}"] = (node.decorator_list[0].id, node)
     counted = {"compiled", "inner"}
     numbers = {"float", "int", "bool"}
     givers = {node.name for decorator, node in functions.values() if decorator in counted and _returned(node)}

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import ProjectiveTree, active_set, kernels, make_oracle
-from structgrad.oracles.kernels import projective_tree as compiled
+from structgrad.oracles import ProjectiveTree, kernels, make_oracle
+from structgrad.oracles.active_set import solver
+from structgrad.oracles.projective_tree import cpu as compiled
 
 REAL_SCORES = Path(__file__).parents[3] / "shared" / "data" / "scores" / "dependency_en_ewt.npz"
 roots = pytest.mark.parametrize("single_root", [True, False])
@@ -220,7 +221,7 @@ def results(oracle: ProjectiveTree, scores: Tensor) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("scale", [0.05, 1.0, 10.0, 50.0, 300.0, 1000.0])
 @pytest.mark.parametrize("words", [1, 2, 9, 21])
-def test_kernels_equal_their_twins(single_root: bool, masked: bool, scale: float, words: int) -> None:
+def test_kernels_equal_their_references(single_root: bool, masked: bool, scale: float, words: int) -> None:
     oracle, scores = ProjectiveTree(single_root), random_scores(words, scale, rows=18, masked=masked)
     found = results(oracle, scores)
     with kernels.disabled():
@@ -243,7 +244,7 @@ def test_kernels_in_single_precision(single_root: bool) -> None:
 
 
 def certificates(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the kernel computes, before the twin corrects it: marginals, log-partition, and which rows are certified."""
+    """What the kernel computes, before the reference corrects it: marginals, log-partition, and which rows are certified."""
     marginals, log_partition, certified = np.zeros(scores.shape), np.zeros(len(scores)), np.zeros(len(scores), bool)
     compiled.marginals(scores.numpy(), marginals, log_partition, certified, True)
     return torch.from_numpy(marginals), torch.from_numpy(log_partition), torch.from_numpy(certified)
@@ -313,13 +314,13 @@ def test_samples_of_a_longer_sentence_follow_the_marginals(single_root: bool) ->
 
 @roots
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
-def test_the_compiled_projection_equals_its_twin(single_root: bool, scale: float) -> None:
+def test_the_compiled_projection_equals_its_reference(single_root: bool, scale: float) -> None:
     oracle = ProjectiveTree(single_root)
     scores = random_scores(9, scale, rows=5).masked_fill(~oracle.read_mask((10, 10)), 0.0)
     kernel = kernels.find("projective_tree", "project", scores, (single_root,))
     assert kernel is not None
-    found = active_set.solve_compiled(kernel, scores)
-    atoms, weights = active_set.solve(lambda directions, items: oracle._argmax(directions), scores).decompose()
+    found = solver.solve_compiled(kernel, scores)
+    atoms, weights = solver.solve(lambda directions, items: oracle._argmax(directions), scores).decompose()
     assert found.mean is not None
     torch.testing.assert_close(found.mean, (weights[..., None, None] * atoms).sum(1), rtol=0, atol=1e-10)
     assert bool((found.gap < 1e-10 * max(1.0, scale)).all())

@@ -41,7 +41,7 @@ def test_published_vectors(counter: tuple[int, ...], key: tuple[int, ...], expec
 
 @pytest.mark.parametrize("width", [0, 1, 2, 3, 8, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1, 5 * CHUNK])
 @pytest.mark.parametrize("rows", [0, 1, 5])
-def test_the_kernel_is_its_twin(rows: int, width: int) -> None:
+def test_the_kernel_is_its_reference(rows: int, width: int) -> None:
     """Bitwise; rows and pairs of uniforms cross the kernel's chunks in every way."""
     keys, places = torch.tensor([0, -1, -(2**63), 2**63 - 1, 12345])[:rows], torch.tensor([0, 1, 7, 2**31, 2**32 - 1])[:rows]
     for draw in (0, 3, 2**32 - 1):

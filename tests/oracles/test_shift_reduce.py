@@ -173,7 +173,7 @@ def test_thirty_leaves_in_sixty_digits(scale: float, compiled: bool) -> None:
 @pytest.mark.parametrize("mask", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("scale", [0.05, 1.0, 10.0, 50.0, 300.0, 1000.0])
 @pytest.mark.parametrize("leaves", [1, 2, 5, 21])
-def test_kernels_are_their_twins(leaves: int, scale: float, mask: float, dtype: torch.dtype) -> None:
+def test_kernels_are_their_references(leaves: int, scale: float, mask: float, dtype: torch.dtype) -> None:
     scores = random_scores(leaves, scale, (9,), mask).to(dtype)
     direction = torch.randn(scores.shape, dtype=dtype)
 
@@ -189,13 +189,13 @@ def test_kernels_are_their_twins(leaves: int, scale: float, mask: float, dtype: 
     with kernels.disabled():
         expected = results()
         drawn = GLOBAL.sample(scores, 5, generator=torch.Generator().manual_seed(0))
-    # The float32 twin subtracts logarithms of some 40 nats, whose unit in the last place is 4e-6.
+    # The float32 reference subtracts logarithms of some 40 nats, whose unit in the last place is 4e-6.
     for found, reference in zip(results(), expected, strict=True):
         torch.testing.assert_close(found, reference, rtol=1e-11 if double else 1e-4, atol=(1e-13 if double else 1e-5) * max(scale, 1.0))
     assert torch.equal(GLOBAL.sample(scores, 5, generator=torch.Generator().manual_seed(0)), drawn)
 
 
-def test_a_count_beyond_the_range_goes_to_the_twin() -> None:
+def test_a_count_beyond_the_range_goes_to_the_reference() -> None:
     leaves = 600
     scores = torch.zeros(2, leaves + 1, leaves + 1, 2, dtype=torch.float64)
     scores[1, :, 2:, 0] = -math.inf

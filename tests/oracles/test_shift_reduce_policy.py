@@ -50,7 +50,7 @@ def test_the_policy_is_simulated_step_by_step(mask: float, compiled: bool) -> No
     rows = random_scores(6, 2.0, (12,), mask, seed=3)
     uniforms = torch.rand(12, 30, 11, dtype=torch.float64)
     policy = LOCAL.natural_parameters(rows)
-    drawn = LOCAL._draw(policy, uniforms) if compiled else LOCAL._twin_draw(policy, uniforms)
+    drawn = LOCAL._draw(policy, uniforms) if compiled else LOCAL._reference_draw(policy, uniforms)
     feasible = LOCAL.feasible(rows)
     assert 3 < feasible.sum() <= 12
     for b in range(12):
@@ -173,7 +173,7 @@ def test_third_derivatives_of_a_policy_next_to_forbidden_parts() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("mask", [0.0, 0.1, 0.4])
 @pytest.mark.parametrize("leaves", [1, 2, 7])
-def test_compiled_policies_are_their_twins(leaves: int, mask: float, dtype: torch.dtype) -> None:
+def test_compiled_policies_are_their_references(leaves: int, mask: float, dtype: torch.dtype) -> None:
     for scale in (0.1, 1.0, 50.0, 1000.0):
         scores = random_scores(leaves, scale, (20,), mask).to(dtype)
         with kernels.disabled():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from structgrad.oracles import kernels
 from structgrad.oracles.kernels.selection import FEW, kth_largest
-from structgrad.oracles.simplex import project
+from structgrad.oracles.simplex.projection import project
 
 SIZES = [(1, 1), (2, 1), (7, 3), (30, 1), (30, 29), (30, 30), (64, 10), (65, 40), (200, 100), (200, 200)]
 
@@ -86,8 +86,8 @@ def test_is_exact_to_rounding_at_every_scale(data: st.DataObject) -> None:
     # Scores of 1e6 are multiples of 1e-10, and their differences no better.
     rounding = 1e-15 * (len(row) + float(finite.abs().max()))
     with kernels.disabled():
-        twin = project(rows, k)
-    for point, free, gap in (project(rows, k), twin):
+        reference = project(rows, k)
+    for point, free, gap in (project(rows, k), reference):
         torch.testing.assert_close(point[0], truth, rtol=0, atol=rounding)
         assert abs(float(point.sum()) - k) <= rounding * len(row)
         assert bool(((point >= 0) & (point <= 1)).all())

@@ -36,7 +36,7 @@ def totals(structures: Tensor, scores: Tensor) -> Tensor:
     return torch.where(structures != 0, scores.double(), 0).sum((-2, -1))
 
 
-def twin(compute: Callable[[], Tensor]) -> Tensor:
+def reference(compute: Callable[[], Tensor]) -> Tensor:
     with kernels.disabled():
         return compute()
 
@@ -117,7 +117,7 @@ def determinant_truth(row: Tensor, single_root: bool, digits: int) -> tuple[floa
 
 @cache
 def known_truth(words: int, scale: float, single_root: bool, digits: int) -> tuple[float, np.ndarray]:
-    """Of the only item of random scores: once for the kernel and its twin."""
+    """Of the only item of random scores: once for the kernel and its reference."""
     return determinant_truth(random_scores(words, scale, rows=1)[0], single_root, digits)
 
 
@@ -132,7 +132,7 @@ def known_truth(words: int, scale: float, single_root: bool, digits: int) -> tup
         *(pytest.param(*case, marks=pytest.mark.sweep) for case in ((40, 1.0, 200), (10, 50.0, 1500), (20, 50.0, 1500), (10, 300.0, 4000))),
     ],
 )
-@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "twin"])
+@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "reference"])
 def test_agrees_with_determinants(single_root: bool, words: int, scale: float, digits: int, compiled: bool) -> None:
     scores, oracle = random_scores(words, scale, rows=1), SpanningTree(single_root)
     log_partition, marginals = known_truth(words, scale, single_root, digits)
@@ -216,12 +216,12 @@ def best_total(row: Tensor, single_root: bool) -> float:
 @masks
 @pytest.mark.parametrize("scale", [1.0, 1e6])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "twin"])
+@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "reference"])
 def test_argmax_agrees_with_the_recursion(single_root: bool, mask: float, scale: float, dtype: torch.dtype, compiled: bool) -> None:
     oracle = SpanningTree(single_root)
     for words in (2, 5, 8, 12):
         scores = random_scores(words, scale, mask, rows=6).to(dtype)
-        best = oracle.argmax(scores) if compiled else twin(lambda scores=scores: oracle.argmax(scores))  # type: ignore[misc]
+        best = oracle.argmax(scores) if compiled else reference(lambda scores=scores: oracle.argmax(scores))  # type: ignore[misc]
         expected = torch.tensor([best_total(row, single_root) for row in scores], dtype=torch.float64)
         torch.testing.assert_close(totals(best, scores), expected, rtol=1e-14, atol=1e-12)
         assert all(is_tree(heads, single_root=single_root) for heads in oracle.heads(best).tolist())
@@ -233,7 +233,7 @@ def test_one_tiny_score_beside_huge_ones_decides() -> None:
         scores = torch.full((3, 3), -1e6, dtype=dtype)
         scores[0, 1], scores[0, 2] = 1e6, 1e6
         scores[2, 1], scores[1, 2] = 0.0, 1e-3
-        for best in (SpanningTree().argmax(scores), twin(lambda scores=scores: SpanningTree().argmax(scores))):  # type: ignore[misc]
+        for best in (SpanningTree().argmax(scores), reference(lambda scores=scores: SpanningTree().argmax(scores))):  # type: ignore[misc]
             assert SpanningTree.heads(best).tolist() == [0, 1]
 
 
@@ -241,25 +241,25 @@ def test_one_tiny_score_beside_huge_ones_decides() -> None:
 def test_equal_heads_go_to_the_lowest(single_root: bool) -> None:
     scores = torch.zeros(4, 4)
     best = SpanningTree(single_root).argmax(scores)
-    assert torch.equal(best, twin(lambda: SpanningTree(single_root).argmax(scores)))
+    assert torch.equal(best, reference(lambda: SpanningTree(single_root).argmax(scores)))
     assert SpanningTree.heads(best).tolist() == ([0, 1, 1] if single_root else [0, 0, 0])
 
 
-# Kernels and twins.
+# Kernels and references.
 
 
 @roots
 @scales
 @masks
 @pytest.mark.parametrize("words", [1, 2, 3, 4, 7, 20])
-def test_kernels_equal_their_twins(single_root: bool, scale: float, mask: float, words: int) -> None:
+def test_kernels_equal_their_references(single_root: bool, scale: float, mask: float, words: int) -> None:
     oracle, scores = SpanningTree(single_root), random_scores(words, scale, mask)
     torch.testing.assert_close(
-        totals(oracle.argmax(scores), scores), totals(twin(lambda: oracle.argmax(scores)), scores), rtol=1e-13, atol=0
+        totals(oracle.argmax(scores), scores), totals(reference(lambda: oracle.argmax(scores)), scores), rtol=1e-13, atol=0
     )
-    torch.testing.assert_close(oracle.log_partition(scores), twin(lambda: oracle.log_partition(scores)), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(oracle.log_partition(scores), reference(lambda: oracle.log_partition(scores)), rtol=1e-12, atol=1e-12)
     marginals = oracle.marginals(scores)
-    torch.testing.assert_close(marginals, twin(lambda: oracle.marginals(scores)), rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(marginals, reference(lambda: oracle.marginals(scores)), rtol=1e-9, atol=1e-13)
     assert bool((marginals >= 0).all())
     feasible = oracle.feasible(scores)
     torch.testing.assert_close(marginals.sum(1)[:, 1:], feasible.double().unsqueeze(1).expand(-1, words), rtol=1e-12, atol=0)
@@ -271,7 +271,7 @@ def test_kernels_equal_their_twins(single_root: bool, scale: float, mask: float,
 @scales
 @masks
 @pytest.mark.parametrize("words", [1, 3, 6, 13])
-def test_covariance_products_equal_their_twins(single_root: bool, scale: float, mask: float, words: int) -> None:
+def test_covariance_products_equal_their_references(single_root: bool, scale: float, mask: float, words: int) -> None:
     oracle, scores = SpanningTree(single_root), random_scores(words, scale, mask).requires_grad_()
     direction = torch.randn(scores.shape, generator=seeded(5), dtype=torch.float64)
 
@@ -279,7 +279,7 @@ def test_covariance_products_equal_their_twins(single_root: bool, scale: float, 
         return torch.autograd.grad(oracle.marginals(scores), scores, direction)[0]
 
     found = product()
-    torch.testing.assert_close(found, twin(product), rtol=1e-7, atol=1e-12)
+    torch.testing.assert_close(found, reference(product), rtol=1e-7, atol=1e-12)
     # Whatever the direction, each word keeps one head.
     torch.testing.assert_close(found.sum(1), torch.zeros_like(found[:, 0]), rtol=0, atol=1e-12)
 
@@ -291,7 +291,7 @@ def test_covariance_products_equal_their_twins(single_root: bool, scale: float, 
 def test_kernel_and_twin_draw_the_same_trees(single_root: bool, scale: float, mask: float, words: int) -> None:
     oracle, scores = SpanningTree(single_root), random_scores(words, scale, mask)
     found = oracle.sample(scores, 40, generator=seeded())
-    assert torch.equal(found, twin(lambda: oracle.sample(scores, 40, generator=seeded())))
+    assert torch.equal(found, reference(lambda: oracle.sample(scores, 40, generator=seeded())))
     feasible = oracle.feasible(scores)
     assert not found[:, ~feasible].any()
     assert bool((totals(found, scores)[:, feasible] > -math.inf).all())
@@ -373,7 +373,7 @@ def test_a_weight_that_gets_lost_on_the_way_is_not_certified(single_root: bool, 
 
 @roots
 @pytest.mark.parametrize("mask", [0.5, 0.65, 0.75])
-@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "twin"])
+@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "reference"])
 def test_sparse_graphs_equal_the_enumeration(single_root: bool, mask: float, compiled: bool) -> None:
     case = OracleCase(SpanningTree(single_root), (5, 5), spanning_trees)
     scores = random_scores(4, 2.0, mask, rows=200)
@@ -392,7 +392,7 @@ def test_sparse_graphs_equal_the_enumeration(single_root: bool, mask: float, com
 
 @roots
 @pytest.mark.parametrize(("scale", "mask"), [(1.0, 0.0), (4.0, 0.0), (1.0, 0.5)])
-@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "twin"])
+@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "reference"])
 def test_samples_follow_the_law(single_root: bool, scale: float, mask: float, compiled: bool) -> None:
     case = OracleCase(SpanningTree(single_root), (5, 5), spanning_trees)
     scores = random_scores(4, scale, mask, rows=40).nan_to_num(0.0, neginf=-math.inf)
@@ -448,14 +448,14 @@ def test_the_best_50_of_thousands(single_root: bool, regime: str) -> None:
     for row in range(4):
         ranks = oracle.rank(best[exists[:, row], row])
         assert len(ranks.unique()) == len(ranks)
-    torch.testing.assert_close(totals(twin(lambda: oracle.kbest(scores, 50)), scores), totals(best, scores), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(totals(reference(lambda: oracle.kbest(scores, 50)), scores), totals(best, scores), rtol=1e-12, atol=1e-12)
 
 
 # Lengths.
 
 
 @roots
-@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "twin"])
+@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "reference"])
 def test_lengths_count_words(single_root: bool, compiled: bool) -> None:
     oracle, lengths = SpanningTree(single_root), torch.tensor([1, 2, 5, 8, 11, 12])
     scores = random_scores(12, 3.0, rows=6)
@@ -494,7 +494,7 @@ def test_the_argmax_of_real_scores_is_at_least_the_gold_tree(kind: str) -> None:
     assert bool((totals(gold, scores) > -math.inf).all())
     log_partition = oracle.log_partition(scores, lengths=lengths)
     assert bool((log_partition >= totals(best, scores) - 1e-9).all())
-    torch.testing.assert_close(log_partition, twin(lambda: oracle.log_partition(scores, lengths=lengths)), rtol=1e-12, atol=1e-10)
+    torch.testing.assert_close(log_partition, reference(lambda: oracle.log_partition(scores, lengths=lengths)), rtol=1e-12, atol=1e-10)
     torch.testing.assert_close(oracle.marginals(scores, lengths=lengths).sum((1, 2)), lengths.double(), rtol=1e-12, atol=0)
 
 

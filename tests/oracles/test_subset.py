@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from structgrad.oracles import Subset, kernels
-from structgrad.oracles.simplex import project
-from structgrad.oracles.subset import systematic_atoms, truncated_product
+from structgrad.oracles.simplex.projection import project
+from structgrad.oracles.subset.oracle import systematic_atoms, truncated_product
 
 
 def test_k_must_not_exceed_n() -> None:
@@ -129,7 +129,7 @@ def test_equals_elementary_symmetric_polynomials_in_many_digits(n: int, k: int, 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(("n", "k"), [(20, 5), (33, 33), (60, 40), (100, 1)])
-def test_the_kernels_equal_their_twins(n: int, k: int, scale: float, dtype: torch.dtype) -> None:
+def test_the_kernels_equal_their_references(n: int, k: int, scale: float, dtype: torch.dtype) -> None:
     scores, oracle = scores_of(n, scale, dtype), Subset(k)
     direction = torch.randn(scores.shape, dtype=dtype)
 
@@ -142,12 +142,12 @@ def test_the_kernels_equal_their_twins(n: int, k: int, scale: float, dtype: torc
 
     compiled = results()
     with kernels.disabled():
-        twins = results()
+        references = results()
     tolerance = {"rtol": 1e-10, "atol": 1e-11} if dtype == torch.float64 else {"rtol": 2e-6, "atol": 1e-6}
-    for first, second in zip(compiled[:3], twins[:3], strict=True):
+    for first, second in zip(compiled[:3], references[:3], strict=True):
         torch.testing.assert_close(first, second, **tolerance)
-    assert torch.equal(compiled[3], twins[3])
-    assert torch.equal(compiled[4], twins[4])
+    assert torch.equal(compiled[3], references[3])
+    assert torch.equal(compiled[4], references[4])
 
 
 ENTRIES = st.one_of(st.floats(-3.0, 3.0), st.floats(-1e3, 1e3), st.integers(-2, 2).map(float), st.just(-math.inf))
@@ -170,7 +170,7 @@ def test_marginals_are_a_point_of_the_hypersimplex(row: list[float], data: st.Da
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_more_subsets_than_a_float_can_count(compiled: bool) -> None:
-    """10**900 of them: the kernel certifies nothing, and the twin is in range all the same."""
+    """10**900 of them: the kernel certifies nothing, and the reference is in range all the same."""
     scores = torch.zeros(2, 3000, dtype=torch.float64)
     scores[1, :1000] = 1000.0
     if compiled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner, Result
 
-from structgrad.reports import html, terminal
+from structgrad.reports import page, terminal
 from structgrad.reports.cli import app
 
 SMALL = ["run", "bias", "--builtin", "-j", "0", "-p", "categorical_regimes", "--stage", "init", "--instances", "1"]
@@ -15,7 +15,7 @@ FEW = ["--replicates", "64", "--max-replicates", "64"]
 
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs write next to nothing in the place of their page, which takes longer than a small measurement."""
-    monkeypatch.setattr(html, "to_html", lambda frame, manifest: "<!DOCTYPE html>")
+    monkeypatch.setattr(page, "to_html", lambda frame, manifest: "<!DOCTYPE html>")
 
 
 def call(*words: object) -> Result:

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from structgrad.reports import answers, results
-from structgrad.reports.answers import Answer
-from structgrad.reports.html import answering
+from structgrad.reports import results
+from structgrad.reports.analysis import answers
+from structgrad.reports.analysis.answers import Answer
+from structgrad.reports.page import answering
 from tests.reports import examples
 
 RLOO, IMLE = "rloo[num_samples=2]", "imle[lambda=2.5]"

@@ -15,18 +15,19 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from structgrad.estimators import ESTIMATORS
-from structgrad.reports import figures, launch, results, terminal
-from structgrad.reports.catalogue import names
+from structgrad.reports import results, terminal
 from structgrad.reports.cli import app
-from structgrad.reports.plans import options, repeat
+from structgrad.reports.page import figures
+from structgrad.reports.verbs.describe import names
+from structgrad.reports.verbs.run import launch, options, repeat
+from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.problems.score_files import Convention
 from structgrad.suites.running import runner
-from structgrad.suites.running.course import Course
-from structgrad.suites.running.grid import Grid
-from structgrad.suites.running.plan import CORES, Machine, Plan
-from structgrad.suites.running.presets import plan_of
+from structgrad.suites.running.planning.grid import Grid
+from structgrad.suites.running.planning.plan import CORES, Machine, Plan
+from structgrad.suites.running.planning.presets import plan_of
+from structgrad.suites.running.planning.scope import Scope
 from structgrad.suites.running.progress import Busy, Snapshot
-from structgrad.suites.suite import EFFORTS
 from tests.reports import examples
 from tests.reports.calling import without_page
 
@@ -53,7 +54,7 @@ SMALL = [
 MACHINES: list[Machine] = []
 """Those that `fake_run` got."""
 
-COURSES: list[Course] = []
+SCOPES: list[Scope] = []
 """The same."""
 
 
@@ -77,10 +78,10 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
     def install(outcome: Any) -> list[Plan]:
         plans: list[Plan] = []
 
-        def run(plan: Plan, directory: Path, *, machine: Machine, progress: Any, course: Course) -> Any:
+        def run(plan: Plan, directory: Path, *, machine: Machine, progress: Any, scope: Scope) -> Any:
             plans.append(plan)
             MACHINES.append(machine)
-            COURSES.append(course)
+            SCOPES.append(scope)
             progress(Snapshot(1, 1, 0, "only cell"))
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -206,7 +207,7 @@ def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
 
 def test_a_device_has_one_process_unless_more_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any) -> None:
     plans = fake_run(examples.rows()[:4])
-    monkeypatch.setattr("structgrad.suites.running.plan.check_device", lambda name: None)
+    monkeypatch.setattr("structgrad.suites.running.planning.plan.check_device", lambda name: None)
     asked = {("cuda",): 1, ("cuda:1",): 1, ("cuda:0,cuda:2",): 2, ("cuda", "-j", "5"): 5, ("cpu",): CORES}
     for words, jobs in asked.items():
         assert call("run", "--builtin", "--device", *words, "-o", str(tmp_path)).exit_code == 0

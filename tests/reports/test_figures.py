@@ -12,15 +12,16 @@ import pytest
 import seaborn as sns
 
 from structgrad.estimators import ESTIMATORS
-from structgrad.reports import figures, results
-from structgrad.reports.figures import error_cost
-from structgrad.reports.figures.bias_variance import bias_against_variance
-from structgrad.reports.figures.convergence import half_widths
-from structgrad.reports.figures.descent import descent
-from structgrad.reports.figures.error_cost import Contender
-from structgrad.reports.figures.scale import Scale
-from structgrad.reports.figures.scaling import scaling
-from structgrad.reports.figures.styles import INK, family_style
+from structgrad.reports import results
+from structgrad.reports.page import figures
+from structgrad.reports.page.drawing.scale import Scale
+from structgrad.reports.page.drawing.styles import INK, family_style
+from structgrad.reports.page.figures import error_cost
+from structgrad.reports.page.figures.bias_variance import bias_against_variance
+from structgrad.reports.page.figures.convergence import half_widths
+from structgrad.reports.page.figures.descent import descent
+from structgrad.reports.page.figures.error_cost import CostContender
+from structgrad.reports.page.figures.scaling import scaling
 from structgrad.suites.base import Row
 from tests.reports import examples
 
@@ -104,14 +105,18 @@ def test_zero_is_drawn_below_everything_else_and_marked() -> None:
 
 
 def test_the_front_is_the_least_error_that_a_budget_buys() -> None:
-    cheap, exact, slow = Contender("cheap", 0.25, 0.0, 1.0), Contender("fair", 0.0, 4.0, 1.0), Contender("slow", 0.0, 1.0, 100.0)
+    cheap, exact, slow = (
+        CostContender("cheap", 0.25, 0.0, 1.0),
+        CostContender("fair", 0.0, 4.0, 1.0),
+        CostContender("slow", 0.0, 1.0, 100.0),
+    )
     budgets, error = error_cost.front([cheap, exact, slow], np.array([0.5, 1.0, 4.0, 64.0, 200.0]))
     assert budgets.tolist() == [1.0, 4.0, 64.0, 200.0]
     assert error.tolist() == pytest.approx([0.5, 0.5, 0.25, (4 / 200) ** 0.5])
 
 
 def test_no_estimate_can_be_had_for_less_than_its_cost() -> None:
-    one = Contender("one", 0.0, 1.0, 2.0)
+    one = CostContender("one", 0.0, 1.0, 2.0)
     assert one.error(np.array([1.0, 2.0, 8.0])).tolist() == [math.inf, 1.0, 0.5]
 
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from structgrad.reports import html, results, terminal
-from structgrad.reports.figures.learning import LearningMaterial, draw_learning
-from structgrad.reports.html.learning import learning_of
-from structgrad.reports.html.learning_tables import overview, predictor_table, task_table
-from structgrad.reports.learning import foretold, sentences, winner
+from structgrad.reports import page as report_page
+from structgrad.reports import results, terminal
+from structgrad.reports.analysis.learning import foretold, sentences, winner
+from structgrad.reports.page.figures.learning import LearningMaterial, draw_learning
+from structgrad.reports.page.learning import learning_of
+from structgrad.reports.page.learning_tables import overview, predictor_table, task_table
 from structgrad.suites.learning import study
 from tests.suites.learning.planted import ESTIMATORS, learnt, planted, row, trained
 
@@ -116,7 +117,7 @@ def test_a_table_never_hides_who_did_not_arrive():
 def test_a_terminal_shows_the_same(found, capsys):
     shown = overview(found, "clusters")
     assert shown["stages"] == ["accuracy", "structure", "to the target", "ms a step", "rate"]
-    terminal.Voice().table(shown)
+    terminal.Verbosity().table(shown)
     assert "sparsemap_marginalisation" in capsys.readouterr().out
 
 
@@ -133,7 +134,7 @@ def test_predictors_stand_beside_each_other_for_every_kind(found):
 
 def test_a_page_of_learning_has_its_section_and_figures(found):
     frame = results.to_frame(planted(("clusters", "matching"), FEW, 2))
-    page = html.to_html(frame, {})
+    page = report_page.to_html(frame, {})
     assert '<h2 id="learning">Learning</h2>' in page
     for part in ("learning-steps", "learning-seconds", "learning-foretold-clusters-early", "learning-survival", "learning-profile"):
         assert f'id="figure-{part}"' in page
@@ -144,7 +145,7 @@ def test_a_page_of_learning_has_its_section_and_figures(found):
 
 def test_a_page_of_training_alone_has_no_empty_sections():
     trainings = [one for one in planted(("clusters",), FEW, 1) if one.problem.startswith("task:")]
-    page = html.to_html(results.to_frame(trainings), {})
+    page = report_page.to_html(results.to_frame(trainings), {})
     assert 'id="skips"' in page
     for section in ("answers", "claims", "by-problem"):
         assert f'id="{section}"' not in page
@@ -152,7 +153,9 @@ def test_a_page_of_training_alone_has_no_empty_sections():
 
 
 def test_a_page_without_learning_does_not_speak_of_it():
-    assert 'id="learning"' not in html.to_html(results.to_frame([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)]), {})
+    assert 'id="learning"' not in report_page.to_html(
+        results.to_frame([row("bias", "subset_regimes", "init", "ste", "0", "gain", 1.0)]), {}
+    )
 
 
 def test_figures_are_drawn_of_what_there_is():
@@ -189,4 +192,4 @@ def test_of_many_estimators_the_best_of_every_idea_have_colours():
 def test_skipped_gradients_are_no_measurement():
     trainings = [one for one in planted(("clusters",), FEW, 1) if one.problem.startswith("task:")]
     skipped = replace(row("bias", "learnt:clusters", "init", "ste", "0", "gain", 1.0), status="skipped", value=None, reason="no")
-    assert "0 estimators" not in html.to_html(results.to_frame([*trainings, skipped]), {})
+    assert "0 estimators" not in report_page.to_html(results.to_frame([*trainings, skipped]), {})

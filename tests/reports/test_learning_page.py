@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from structgrad.reports import results
-from structgrad.reports.upkeep import learning_page
+from structgrad.reports.page import learning_page
 from tests.suites.learning.planted import ESTIMATORS, planted, row, trained
 
 FEW = ("exact", "reinforce", "rloo", "ste", "imle", "sparsemap", "spigot", "structured_attention")

@@ -12,13 +12,13 @@ import pytest
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import Categorical
+from structgrad.reports.analysis.loading import Loaded, load
 from structgrad.reports.comparison.configuration import settings_of
-from structgrad.reports.comparison.loading import Loaded, load
 from structgrad.suites.base import Row
 from structgrad.suites.comparison import GateResult, gate
-from structgrad.suites.comparison.simulations import Change, failing
-from structgrad.suites.running.plan import Machine
+from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
+from structgrad.suites.studies.gate_simulations import Change, failing
 
 FOLDER = Path(__file__).parents[2] / ".ci"
 RENEW = "python .ci/measure.py /tmp/own && structgrad baseline save baseline /tmp/own --dir .ci --replace"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from structgrad.reports import html, results
+from structgrad.reports import page as report_page
+from structgrad.reports import results
 from tests.reports import browser, examples
 
 BINARY = browser.path()
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium here; STRUCT
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(html.to_html(results.to_frame(examples.rows()), examples.MANIFEST))
+    path.write_text(report_page.to_html(results.to_frame(examples.rows()), examples.MANIFEST))
     return path
 
 
@@ -172,9 +173,9 @@ def test_controls_can_be_reached_by_keyboard(opened: browser.Browser) -> None:
 
 def test_two_problems_are_shown_one_at_a_time(tab: browser.Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = results.to_frame(examples.rows() + examples.rows("other"))
-    monkeypatch.setattr("structgrad.reports.figures.draw", lambda frame: [])
+    monkeypatch.setattr("structgrad.reports.page.figures.draw", lambda frame: [])
     path = tmp_path / "report.html"
-    path.write_text(html.to_html(frame, examples.MANIFEST))
+    path.write_text(report_page.to_html(frame, examples.MANIFEST))
     tab.open(path)
     seen = "[...document.querySelectorAll('.panel')].filter(one => !one.hidden).map(one => one.id)"
     assert tab.run(seen) == ["panel-toy"]

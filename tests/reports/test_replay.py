@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 
 from structgrad.reports.cli import app
 from structgrad.suites.running import store
-from structgrad.suites.running.remeasure import cells_of, find_cells
-from tests.suites.test_remeasure import FAILING, folder
+from structgrad.suites.running.replay_cell import cells_of, find_cells
+from tests.suites.running.test_replay_cell import FAILING, folder
 
 __all__ = ["folder"]  # the fixture
 

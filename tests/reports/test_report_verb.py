@@ -9,10 +9,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from structgrad.reports import figures, results, tables
+from structgrad.reports import results
+from structgrad.reports.analysis import tables
 from structgrad.reports.cli import app
-from structgrad.reports.commands import report
-from structgrad.reports.figures.bias_variance import bias_against_variance
+from structgrad.reports.page import figures
+from structgrad.reports.page.figures.bias_variance import bias_against_variance
+from structgrad.reports.verbs import report
 from tests.reports import examples
 
 

@@ -10,7 +10,7 @@ import torch
 from structgrad.oracles import ORACLES, Subset, kernels
 from structgrad.oracles.kernels import gpu, switch
 from structgrad.oracles.kernels.gpu import verdicts
-from structgrad.reports.upkeep.served import NO_KERNEL, OPERATIONS, Served, lines, served
+from structgrad.reports.verbs.doctor.served import NO_KERNEL, OPERATIONS, Served, lines, served
 from tests.reports.calling import call, refused
 
 
@@ -94,7 +94,7 @@ def test_a_wrong_wish_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch
     def wrong() -> list[Served]:
         raise ValueError(said)
 
-    monkeypatch.setattr("structgrad.reports.upkeep.served.served", wrong)
+    monkeypatch.setattr("structgrad.reports.verbs.doctor.served.served", wrong)
     assert said in refused("doctor")
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from structgrad.reports import results, tables
-from structgrad.reports.tables import Spread, interval, number
+from structgrad.reports import results
+from structgrad.reports.analysis import tables
+from structgrad.reports.analysis.tables import Spread, interval, number
 from structgrad.suites.base import Row
 from tests.reports import examples
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from structgrad.estimators import Reinforce
 from structgrad.estimators.base import Loss, with_gradient
 from structgrad.oracles import Categorical, LinearChain, Subset
-from structgrad.oracles.base import SamplingOracle
+from structgrad.oracles.capabilities import SamplingOracle
 from structgrad.suites.problems.losses import LowRankQuadratic
 from structgrad.suites.truth import Target, exact_truth
 

@@ -16,8 +16,8 @@ from structgrad.estimators.base import Estimator, Evaluations, Loss, Objective, 
 from structgrad.oracles import Subset
 from structgrad.oracles.random_streams import random_uniform
 from structgrad.suites.base import Instance, Problem
+from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.problems.losses import make_loss
-from structgrad.suites.suite import Context, Effort
 
 QUICK = Effort(replicates=1024, most_replicates=1024, seconds=5.0, rounds=7)
 CONTEXT = Context(effort=QUICK)

@@ -1,4 +1,4 @@
-"""What may happen to a call in a process of its own; see `test_isolation`, and `tests.reports.commands.test_doctor_device`."""
+"""What may happen to a call in a process of its own; see `test_isolation`, and `tests.reports.verbs.test_doctor_device`."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from structgrad.suites.base import Row
-from structgrad.suites.running.plan import Machine, Plan
-from structgrad.suites.suite import Effort
+from structgrad.suites.measures.suite import Effort
+from structgrad.suites.running.planning.plan import Machine, Plan
 
 HERE = Machine(jobs=0)
 FEW = Effort(replicates=256, most_replicates=256, rounds=7)

@@ -25,8 +25,8 @@ from structgrad.suites.measures import replicates
 from structgrad.suites.measures.bias import Sampling, draw_moments
 from structgrad.suites.measures.draws import Draws, estimates
 from structgrad.suites.measures.replicates import FILLING, launches_of
+from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.running.runner import run
-from structgrad.suites.suite import Context, Effort
 from structgrad.suites.truth import Target, exact_truth, space
 from structgrad.suites.truth.perturbation import perturbed_gradient
 from structgrad.suites.truth.quadrature import sobol_moments

@@ -16,7 +16,7 @@ from structgrad.suites.statistics.metrics import COMPARED, LINEAR, SAMPLES, UNDI
 PACKAGE = Path(structgrad.__file__).parent
 TABLE = PACKAGE / "suites" / "metrics.py"
 MEASURING = ("suites/measures", "suites/statistics", "suites/running", "suites/tasks", "suites/learning")
-PUBLISHED = {("reports/upkeep/learning_page.py", "FORETOLD")}
+PUBLISHED = {("reports/page/learning_page.py", "FORETOLD")}
 """Results that are quoted, which are no facts about metrics."""
 
 

@@ -1,6 +1,6 @@
 """Kernels of the GPU, in Triton: one program per problem, one launch per batch.
 
-A module has the name of the CPU's module for the same structure, and its functions have the same names and arguments: tensors that share
+The ``gpu.py`` of a structure stands beside its ``cpu.py``, and its functions have the same names and arguments: tensors that share
 their first dimension, rows first, results last, then the oracle's options. What they keep:
 
 * results hold anything when a function gets them, and it writes every entry, ignored ones with 0;
@@ -10,8 +10,9 @@ their first dimension, rows first, results last, then the oracle's options. What
 * there is no range to certify, because they compute with logarithms or with scales of their own: in the dtype of the rows, but for
   samples, which are float64 throughout, like those of the CPU.
 
-A module may limit itself by ``serves(operation, event, dtype, options)``; what it does not serve goes to the torch twins. Triton comes with
-the CUDA builds of torch; without it, everything runs on the twins. On the CPU its interpreter runs the same kernels, slowly, for tests.
+A module may limit itself by ``serves(operation, event, dtype, options)``; what it does not serve goes to the torch references. Triton comes
+with the CUDA builds of torch; without it, everything runs on the references. On the CPU its interpreter runs the same kernels, slowly, for
+tests.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .. import switch
+from .. import modules, switch
 from ..notices import say
 from . import first_use
-from .first_use import Trial, Twin, Use
+from .first_use import Reference, Trial, Use
 
 T = TypeVar("T")
 
@@ -60,20 +61,20 @@ class DeviceKernel(NamedTuple):
         with torch.cuda.device_of(tensors[0]):
             self.function(*tensors, *self.options)
 
-    def run(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], twin: Twin) -> None:
-        """Write results: by the kernel, or by its twin where the kernel does not serve on this device; see `first_use`."""
+    def run(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
+        """Write results: by the kernel, or by its reference where the kernel does not serve on this device; see `first_use`."""
 
-        def by_twin() -> None:
-            for result, value in zip(results, twin(*inputs), strict=True):
+        def by_reference() -> None:
+            for result, value in zip(results, reference(*inputs), strict=True):
                 result.copy_(value)
 
         if not self.use.proven:
-            self.judge(lambda: self._trial(inputs, results, twin))
-        self.attempt(lambda: self(*inputs, *results), by_twin)
+            self.judge(lambda: self._trial(inputs, results, reference))
+        self.attempt(lambda: self(*inputs, *results), by_reference)
 
-    def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], twin: Twin) -> None:
+    def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
         """The same: there is no row whose range does not suffice."""
-        self.run(inputs, results, twin)
+        self.run(inputs, results, reference)
 
     def judge(self, trial: Callable[[], Trial]) -> None:
         """Before it serves for the first time: compare it with plain torch."""
@@ -98,7 +99,7 @@ class DeviceKernel(NamedTuple):
         self.use.fail(failure)
         return result
 
-    def _trial(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], twin: Twin) -> Trial:
+    def _trial(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> Trial:
         def launch(given: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             made = tuple(
                 torch.full(value.shape, math.nan if result.is_floating_point() else 1, dtype=result.dtype, device=given[0].device)
@@ -107,7 +108,7 @@ class DeviceKernel(NamedTuple):
             self(*given, *made)
             return made
 
-        return Trial(first_use.problem(self.use, inputs, self.options), twin, launch)
+        return Trial(first_use.problem(self.use, inputs, self.options), reference, launch)
 
     @staticmethod
     def results(shape: tuple[int, ...], rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -179,7 +180,7 @@ def unserved(device: int) -> str:
 def find(
     structure: str, operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...], device: int
 ) -> DeviceKernel | None:
-    """The kernel of an operation on a device (below 0: the interpreter), or None where the torch twin is to run."""
+    """The kernel of an operation on a device (below 0: the interpreter), or None where the torch reference is to run."""
     kernel = _kernel(structure, operation, event, dtype, options, device, _trusts(device))
     return None if kernel is None or kernel.use.refused else kernel
 
@@ -218,9 +219,10 @@ def _kernel(
 
 
 def _function(structure: str, operation: str, event: tuple[int, ...], dtype: torch.dtype, options: tuple[Any, ...]) -> _Function | None:
-    if importlib.util.find_spec(f".{structure}", __name__) is None:
+    name = modules.module_of(structure, "gpu")
+    if name is None:
         return None
-    module = importlib.import_module(f".{structure}", __name__)
+    module = importlib.import_module(name)
     function: _Function | None = getattr(module, operation, None)
     serves = getattr(module, "serves", None)
     return function if serves is None or serves(operation, event, dtype, options) else None

@@ -1,4 +1,4 @@
-"""Whether a kernel may serve on a device: when it is first used there, it is compared with plain torch; where it fails, it is given up.
+"""First use of a kernel on a device: it is compared with plain torch there; where it fails, it is given up.
 
 What is compared is what is in use: a kernel for the event shape, dtype and options of the call, for all sizes for which Triton compiles the
 same program. Its rows are numbers that float32 adds exactly, its reference is plain torch in float64 on the CPU. That waits for the device,
@@ -24,7 +24,7 @@ from ..notices import say
 from . import verdicts
 
 T = TypeVar("T")
-Twin = Callable[..., tuple[Tensor, ...]]
+Reference = Callable[..., tuple[Tensor, ...]]
 """The results of a kernel's inputs in plain torch."""
 
 INTERPRETER = -1
@@ -85,7 +85,7 @@ class Use:
         say(f"{sentence}; its operation goes on in plain torch, more slowly; {advice}", cause)
 
     def fail(self, error: Exception) -> None:
-        """Let it serve no longer in this process, because a launch raised an error that its twin does not share."""
+        """Let it serve no longer in this process, because a launch raised an error that its reference does not share."""
         cause = in_short(error)
         self.refuse(cause, cause, advice_on(error), error)
         if of_all(error):
@@ -97,12 +97,12 @@ class Trial(NamedTuple):
 
     Attributes:
         inputs: on the CPU; rows first.
-        twin: gives the results in plain torch.
+        reference: gives the results in plain torch.
         launch: gives those of the kernel, for inputs on its device and for the expected results, whose shapes it may need.
     """
 
     inputs: tuple[Tensor, ...]
-    twin: Twin
+    reference: Reference
     launch: Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 
@@ -203,7 +203,7 @@ def compared(trial: Trial, device: int) -> str:
     from .. import disabled  # imported here, because it imports this
 
     with disabled():
-        expected = trial.twin(*(given.double() if given.is_floating_point() else given for given in trial.inputs))
+        expected = trial.reference(*(given.double() if given.is_floating_point() else given for given in trial.inputs))
     place = torch.device("cuda", device) if device >= 0 else torch.device("cpu")
     given = tuple(value.to(place) for value in trial.inputs)
     try:

@@ -1,4 +1,4 @@
-"""How large the programs of a launch are, and how many rows it takes."""
+"""Launches: sizes of their programs, and how many rows they take."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def projective_tree(ranks: Tensor, structures: Tensor, single_root: bool) -> Non
 
 
 def spanning_tree(ranks: Tensor, structures: Tensor, single_root: bool) -> None:
-    """By the head of word 1, then of word 2, and so on; the counts are those of `structgrad.oracles.forests`."""
+    """By the head of word 1, then of word 2, and so on; the counts are those of `structgrad.oracles.spanning_tree.ranks`."""
     size = structures.shape[1]
     (powers,) = table("spanning_tree", ranks, size - 1, single_root)
     structures.zero_()

@@ -1,4 +1,4 @@
-"""What was found when kernels were compared with plain torch, kept on disk: by device, and by the versions of all that a kernel is made of.
+"""Verdicts on kernels that were compared with plain torch, kept on disk: by device, and by the versions of all they are made of.
 
 A file holds a line for every verdict. Lines are only ever appended, each by one write, so that processes do not wait for each other; what
 cannot be read is skipped, and what cannot be written is found anew by the next process.
@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 
 import torch
+
+from .. import modules
 
 RIGHT = ""
 """The verdict on a kernel that agrees; else it says how it differs."""
@@ -69,7 +71,7 @@ def identity(device: int) -> dict[str, str]:
 
 def _source() -> str:
     """Of the kernels themselves."""
-    found, here = hashlib.blake2b(digest_size=8), Path(__file__).parent
-    for path in [*sorted(here.glob("*.py")), here.parents[1] / "derivations" / "gpu.py", here.parents[1] / "derivations" / "device.py"]:
+    found = hashlib.blake2b(digest_size=8)
+    for path in modules.files("gpu"):
         found.update(path.read_bytes())
     return found.hexdigest()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ....estimators.base import Estimator
 from ....oracles.random_streams import SeedBlocks
+from ..cases import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..confirmation import confirmed
-from ..places import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..result import Check
 
 ROWS = 6

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ....estimators.base import Estimator
-from ..places import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
+from ..cases import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..remedies import to_change
 from ..result import Check
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ....estimators.base import Estimator
-from ....oracles.base import Oracle
-from ..places import FLAT, AuditLoss, Structure, all_structures, random_scores, seeded
+from ....oracles.capabilities import Oracle
+from ..cases import FLAT, AuditLoss, Structure, all_structures, random_scores, seeded
+from ..counting import COUNTED, Ledger, counting_loss, counting_oracle
 from ..remedies import to_change
 from ..result import Check
-from ..spies import COUNTED, Ledger, spying_loss, spying_oracle
 
 ROWS = 4
 _PASSES = ("enumerations", "listings", "support_losses", "completions", "swap_losses")
@@ -23,8 +23,8 @@ _PASSES = ("enumerations", "listings", "support_losses", "completions", "swap_lo
 def observed(estimator: Estimator[Any], structure: Structure) -> Ledger:
     """One estimate per row, with everything that it asks for counted."""
     ledger = Ledger(rows=ROWS)
-    loss = spying_loss(AuditLoss(structure), ledger, structure.ndim)
-    oracle = spying_oracle(structure.oracle, ledger)
+    loss = counting_loss(AuditLoss(structure), ledger, structure.ndim)
+    oracle = counting_oracle(structure.oracle, ledger)
     estimator.gradient(loss, oracle, random_scores(structure, FLAT, ROWS), generator=seeded(1, "declarations"))
     return ledger
 

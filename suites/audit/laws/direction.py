@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ....estimators.base import Estimator
 from ....estimators.exact import ExactMarginalisation
-from ....oracles.base import MarginalOracle
+from ....oracles.capabilities import MarginalOracle
+from ..cases import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..confirmation import confirmed
+from ..counting import Ledger, counting_loss
 from ..diagnosis import diagonal_estimate, parallel
 from ..means import AuditEffort
-from ..places import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..result import Check
-from ..spies import Ledger, spying_loss
 from ..subject import Subject
 
 ROWS = 512
@@ -59,7 +59,7 @@ def jacobian_check(subject: Subject, fresh: Callable[[], Estimator[Any]], struct
     """
     ledger = Ledger(rows=8)
     scores, loss = random_scores(structure, USUAL, 8), AuditLoss(structure)
-    estimate = fresh().gradient(spying_loss(loss, ledger, structure.ndim), structure.oracle, scores, generator=seeded(1, "jacobian"))
+    estimate = fresh().gradient(counting_loss(loss, ledger, structure.ndim), structure.oracle, scores, generator=seeded(1, "jacobian"))
     if not ledger.counts["loss_gradients"] or not isinstance(structure.oracle, MarginalOracle) or float(estimate.abs().max()) == 0:
         return
     points = [point for point in ledger.points if point.shape == scores.shape]

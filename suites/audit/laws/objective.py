@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ....estimators.base import Estimator
+from ...measures.testing.group_sequential import sequential_test
 from ...statistics.intervals import Interval
-from ...statistics.looks import sequential_test
 from ...statistics.metrics import Summary
 from ...statistics.moments import Moments
 from ...truth import Target
+from ..cases import FLAT, PEAKED, USUAL, AuditLoss, Structure, masked_scores, random_scores, target
 from ..diagnosis import Point, Setting
 from ..means import TOLERANCE, AuditEffort, Mean, exact_mean, sampler, scaled
-from ..places import FLAT, PEAKED, USUAL, AuditLoss, Structure, masked_scores, random_scores, target
 from ..result import Check, Status
 from ..subject import Subject
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ....estimators.base import Estimator
 from ...truth.references import STEP, reference_gradient
+from ..cases import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..diagnosis import Point, Setting
-from ..places import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..result import Check
 from ..subject import Subject
 

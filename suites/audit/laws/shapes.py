@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ....estimators.base import Estimator
-from ..places import EXTREME, SINGLE, USUAL, AuditLoss, Structure, masked_scores, random_scores, seeded
+from ..cases import EXTREME, SINGLE, USUAL, AuditLoss, Structure, masked_scores, random_scores, seeded
+from ..counting import Ledger, counting_loss
 from ..result import Check
-from ..spies import Ledger, spying_loss
 
 ROWS = 6
 
@@ -26,7 +26,7 @@ def shape_checks(fresh: Callable[[], Estimator[Any]], structure: Structure, *, h
 def _shapes(estimator: Estimator[Any], structure: Structure, has_value: bool) -> Check:
     for batch in ((ROWS,), (2, 3), ()):
         ledger = Ledger(rows=math.prod(batch))
-        loss = spying_loss(AuditLoss(structure), ledger, structure.ndim)
+        loss = counting_loss(AuditLoss(structure), ledger, structure.ndim)
         scores = random_scores(structure, USUAL, ROWS)[: math.prod(batch)].reshape(*batch, *structure.event)
         estimate = estimator.gradient(loss, structure.oracle, scores, generator=seeded(1, "shapes"))
         if estimate.shape != scores.shape:
@@ -49,7 +49,7 @@ def _shapes(estimator: Estimator[Any], structure: Structure, has_value: bool) ->
 def _dtypes(estimator: Estimator[Any], structure: Structure) -> Check:
     ledger = Ledger(rows=ROWS)
     scores = random_scores(structure, USUAL, ROWS).float()
-    loss = spying_loss(AuditLoss(structure), ledger, structure.ndim)
+    loss = counting_loss(AuditLoss(structure), ledger, structure.ndim)
     estimate = estimator.gradient(loss, structure.oracle, scores, generator=seeded(1, "dtypes"))
     if estimate.dtype != scores.dtype or estimate.device != scores.device:
         detail = f"scores of {scores.dtype} on {scores.device} gave estimates of {estimate.dtype} on {estimate.device}"

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from ....estimators.base import Estimator, Evaluations, Loss, Objective, evaluate, expand_samples, with_gradient
 from ....estimators.noise import Gumbel, SmoothNoise
-from ....oracles.base import Oracle
+from ....oracles.capabilities import Oracle
 from ...statistics.metrics import summarise
 from ...statistics.moments import BATCHES, Moments
+from ..cases import FLAT, USUAL, AuditLoss, Structure, random_scores, target
 from ..confirmation import confirmed
 from ..diagnosis import Point, Setting
 from ..means import TOLERANCE, AuditEffort, exact_mean, sampler
-from ..places import FLAT, USUAL, AuditLoss, Structure, random_scores, target
 from ..result import Check, Status
 from ..subject import Subject
 

@@ -1,10 +1,10 @@
-"""Where cells run: workers on this machine, or on a cluster."""
+"""Engines: workers on this machine, or on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..plan import Machine, Plan
+from ..planning.plan import Machine, Plan
 from .base import Engine
 from .local import LocalEngine
 

@@ -1,4 +1,4 @@
-"""What an engine is: it hires workers, which live on from cell to cell and may die at any time."""
+"""Engines and workers: an engine hires workers, which live on from cell to cell and may die at any time."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from ....oracles.kernels import notices
 from ... import device_memory
 from ...problems.padding import PaddingWarning
 from ..cells import Failure, execute, healthy, load
-from ..plan import Machine, Plan
+from ..planning.plan import Machine, Plan
 from ..store import log_path, scratch_path
 from ..work import Cell
 from .base import Dead, Done, Engine, Message, Ready, Worker

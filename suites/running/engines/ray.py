@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cells import Failure, execute
-from ..plan import Machine, Plan
+from ..planning.plan import Machine, Plan
 from ..work import Cell
 from .base import Dead, Done, Engine, Message, Ready, Worker
 

@@ -30,8 +30,8 @@ from triton.backends.nvidia import compiler as nvidia
 
 from structgrad.estimators import entmax
 from structgrad.oracles import make_oracle
+from structgrad.oracles.active_set.device_atoms import DeviceAtoms
 from structgrad.oracles.derivations import DerivedOracle, device
-from structgrad.oracles.device_atoms import DeviceAtoms
 from structgrad.oracles.random_streams import SeedBlocks
 
 SIZES = ("least", "small", "real", "largest")
@@ -89,7 +89,7 @@ def _sampled_often(oracle: Any, scores: Tensor, number: int) -> None:
     if isinstance(oracle, DerivedOracle):
         sample, more = import_module("structgrad.oracles.derivations.gpu").sample, (device.graph_of(oracle, event, scores.device),)
     else:
-        sample = oracle.kernel and import_module(f"structgrad.oracles.kernels.gpu.{oracle.kernel}").sample
+        sample = oracle.kernel and import_module(f"structgrad.oracles.{oracle.kernel}.gpu").sample
         more = oracle.kernel_options()
     for samples, shape in [(MANY, event)] + [(number, (MANY, *event[1:]))] * (oracle.name == "linear_chain"):
         rows = torch.empty(len(scores), *shape, dtype=scores.dtype, device="meta")
@@ -101,7 +101,7 @@ def _sampled_often(oracle: Any, scores: Tensor, number: int) -> None:
 def _popped(oracle: Any, scores: Tensor, number: int) -> None:
     """The sampler beside the default one, which spanning trees alone have."""
     if oracle.name == "spanning_tree":
-        from structgrad.oracles.kernels.gpu.cycle_popping import popped
+        from structgrad.oracles.spanning_tree.gpu.cycle_popping import popped
 
         shape = (len(scores), number)
         uniforms, unfinished = torch.zeros(*shape, 2, dtype=torch.float64), torch.zeros(shape, dtype=torch.bool)
@@ -213,7 +213,7 @@ def records(case: str, operation: str, size: str, dtype: torch.dtype) -> Iterato
 
 def called(kernel: Any) -> str:
     """The name of a kernel, with its module's."""
-    return f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}"
+    return f"{kernel.__module__.partition('.oracles.')[2]}.{kernel.__name__}"
 
 
 def described(launch: Launch) -> Record:

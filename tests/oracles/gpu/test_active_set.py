@@ -15,23 +15,16 @@ triton = pytest.importorskip("triton", reason="Triton is offered for Linux alone
 
 import triton.language as tl  # noqa: E402
 
-from structgrad.oracles import (  # noqa: E402
-    Alignment,
-    Assignment,
-    Constituency,
-    LinearChain,
-    ProjectiveTree,
-    ShiftReduce,
-    SpanningTree,
-    SparseSolution,
-    simplex,
-)
-from structgrad.oracles.active_set import solve, solve_on_device  # noqa: E402
-from structgrad.oracles.device_atoms import DeviceAtoms  # noqa: E402
+from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, SpanningTree, SparseSolution  # noqa: E402
+from structgrad.oracles.active_set import gpu as active_set  # noqa: E402
+from structgrad.oracles.active_set import gpu_factor, gpu_moves  # noqa: E402
+from structgrad.oracles.active_set.device_atoms import DeviceAtoms  # noqa: E402
+from structgrad.oracles.active_set.gpu import Map, launcher  # noqa: E402
+from structgrad.oracles.active_set.solver import solve, solve_on_device  # noqa: E402
 from structgrad.oracles.kernels import disabled, find  # noqa: E402
-from structgrad.oracles.kernels.gpu import DeviceKernel, active_set, atom_moves, corral  # noqa: E402
-from structgrad.oracles.kernels.gpu.active_set import Map, launcher  # noqa: E402
+from structgrad.oracles.kernels.gpu import DeviceKernel  # noqa: E402
 from structgrad.oracles.kernels.gpu.launching import lanes  # noqa: E402
+from structgrad.oracles.simplex import projection as simplex  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -242,7 +235,7 @@ def test_no_row_depends_on_the_others_or_on_the_programs(gpu_kernels: torch.devi
         return solution.mean.detach(), solution.gap, solution.weights.detach(), solution.atoms, gradient
 
     together = results(slice(None))
-    for module in (active_set, atom_moves):
+    for module in (active_set, gpu_moves):
         monkeypatch.setattr(module, "rows_at_once", lambda needed: 1)
     for items in (slice(1, None), slice(1, 3)):
         for found, expected in zip(results(items), together, strict=True):
@@ -268,7 +261,7 @@ def test_directions_are_divided_between_programs(gpu_kernels: torch.device, monk
     direction = noise(2, 5, 2, 3, seed=1).to(gpu_kernels)
     expected = torch.cat([lists.move(direction[:, repeat : repeat + 1], True, True) for repeat in range(5)], 1)
     for programs in (1, 4, 1000):
-        monkeypatch.setattr(atom_moves, "rows_at_once", lambda needed, programs=programs: programs)
+        monkeypatch.setattr(gpu_moves, "rows_at_once", lambda needed, programs=programs: programs)
         assert torch.equal(lists.move(direction, True, True), expected)
 
 
@@ -345,10 +338,10 @@ def test_items_that_share_scores_have_gradients_of_their_own(gpu_kernels: torch.
 
 def test_the_twin_finds_the_same(gpu_kernels: torch.device) -> None:
     rows = noise(2, 3, 3).to(gpu_kernels)
-    twin = SparseSolution(solve(argmax, rows), rows, (2,), 2)
+    reference = SparseSolution(solve(argmax, rows), rows, (2,), 2)
     solution = project(rows)
-    torch.testing.assert_close(solution.mean, twin.mean, rtol=0, atol=1e-12)
-    assert torch.equal(solution.support, twin.support)
+    torch.testing.assert_close(solution.mean, reference.mean, rtol=0, atol=1e-12)
+    assert torch.equal(solution.support, reference.support)
 
 
 def test_results_have_the_dtype_of_the_scores(gpu_kernels: torch.device) -> None:
@@ -381,7 +374,7 @@ STRUCTURES: tuple[tuple[Any, tuple[int, ...], Any], ...] = (
 
 
 @pytest.mark.parametrize(("oracle", "event", "length"), STRUCTURES, ids=str)
-def test_structures_give_the_means_of_the_twins(oracle: Any, event: tuple[int, ...], length: Any, gpu_kernels: torch.device) -> None:
+def test_structures_give_the_means_of_the_references(oracle: Any, event: tuple[int, ...], length: Any, gpu_kernels: torch.device) -> None:
     scores = noise(2, *event).to(gpu_kernels)
     if find(oracle.kernel, "project", scores, oracle.kernel_options()) is None:
         pytest.skip("no MAP as a function of one problem")
@@ -397,7 +390,7 @@ def test_structures_give_the_means_of_the_twins(oracle: Any, event: tuple[int, .
 
 @triton.jit
 def _dropped(factor, leaving, rows, capacity: tl.constexpr, tall: tl.constexpr):
-    corral.drop(factor, leaving, rows, tl.arange(0, capacity), capacity, tall)
+    gpu_factor.drop(factor, leaving, rows, tl.arange(0, capacity), capacity, tall)
 
 
 @pytest.mark.parametrize("leaving", [0, 2, 4])
@@ -418,7 +411,9 @@ def test_dropping_an_atom_leaves_the_inverse_of_the_rest(leaving: int, gpu_kerne
 def _appended(factor, bits, structure, part, places, size, capacity: tl.constexpr):  # noqa: PLR0917
     zero = tl.full((), 0, tl.int32)
     none = tl.zeros([capacity], tl.float64)
-    corral.append(factor, bits, structure, part, none, 2.0 + none.sum(0), zero, places, size, zero, tl.arange(0, capacity), capacity, 32)
+    gpu_factor.append(
+        factor, bits, structure, part, none, 2.0 + none.sum(0), zero, places, size, zero, tl.arange(0, capacity), capacity, 32
+    )
 
 
 def test_a_lane_that_is_taken_again_forgets_its_atom(gpu_kernels: torch.device) -> None:

@@ -22,7 +22,7 @@ def module(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> Module
     monkeypatch.setattr(importlib.import_module(f"{package}.antidiagonals"), "TILE", 2)
     for name, value in (("SCRATCH", 400), ("FILLING", 1)):
         monkeypatch.setattr(importlib.import_module(f"{package}.launching"), name, value)
-    monkeypatch.setattr(importlib.import_module(f"{package}.alignment_paths"), "WALKS", 4)
+    monkeypatch.setattr(importlib.import_module("structgrad.oracles.alignment.gpu_paths"), "WALKS", 4)
     empty = torch.empty
 
     def poisoned(*args: Any, **kwargs: Any) -> Tensor:
@@ -30,7 +30,7 @@ def module(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> Module
         return memory.fill_(math.nan) if memory.is_floating_point() else memory
 
     monkeypatch.setattr(torch, "empty", poisoned)
-    return importlib.import_module(f"{package}.alignment")
+    return importlib.import_module("structgrad.oracles.alignment.gpu")
 
 
 def hard_rows(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
@@ -49,7 +49,7 @@ def hard_rows(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     [((3, 4), FLOAT64, [0, 1, 2, 3, 4]), ((4, 2), FLOAT64, [1, 2]), ((2, 3), FLOAT32, [1, 3, 4]), ((3, 2), FLOAT32, [0, 2]),
      ((1, 1), FLOAT64, [0]), ((1, 3), FLOAT32, [1]), ((3, 1), FLOAT64, [1])],
 )  # fmt: skip
-def test_equals_the_twin(
+def test_equals_the_reference(
     shape: tuple[int, int], dtype: torch.dtype, which: list[int], gpu_kernels: torch.device, module: ModuleType
 ) -> None:
     count, rows = len(which), hard_rows(shape, dtype)[which].to(gpu_kernels)
@@ -62,14 +62,14 @@ def test_equals_the_twin(
 
     found = everything(rows, direction)
     with kernels.disabled():
-        # The twin adds up long paths in the dtype of the rows; the kernel's values are float64.
+        # The reference adds up long paths in the dtype of the rows; the kernel's values are float64.
         expected = everything(rows.double(), direction.double())
     rtol, atol = (1e-12, 1e-11) if dtype == FLOAT64 else (1e-5, 2e-5)
-    for result, twin in zip(found[:4], expected[:4], strict=True):
+    for result, reference in zip(found[:4], expected[:4], strict=True):
         assert result.dtype == dtype
-        torch.testing.assert_close(result.double(), twin, rtol=rtol, atol=atol)
-    for result, twin in zip(found[4:], expected[4:], strict=True):
-        assert torch.equal(result.double(), twin.double())
+        torch.testing.assert_close(result.double(), reference, rtol=rtol, atol=atol)
+    for result, reference in zip(found[4:], expected[4:], strict=True):
+        assert torch.equal(result.double(), reference.double())
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (3, 2)])
@@ -110,7 +110,7 @@ def test_an_item_does_not_depend_on_its_batch(gpu_kernels: torch.device, module:
     assert torch.equal(ORACLE.marginals(rows)[1], ORACLE.marginals(rows[1]))
 
 
-def test_what_is_too_wide_goes_to_the_twin(module: ModuleType) -> None:
+def test_what_is_too_wide_goes_to_the_reference(module: ModuleType) -> None:
     assert module.serves("marginals", (512, 512), FLOAT32, ())
     assert module.serves("argmax", (60000, 2048), FLOAT32, ())
     assert not module.serves("marginals", (2049, 2049), FLOAT32, ())

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Assignment, kernels
+from structgrad.oracles.assignment import gpu as assignment
+from structgrad.oracles.assignment import gpu_permanent
 from structgrad.oracles.kernels import gpu
-from structgrad.oracles.kernels.gpu import assignment, permanent
 
 ORACLE = Assignment()
 
@@ -28,7 +29,7 @@ def found_by(operation: str, rows: Tensor, results: tuple[Tensor, ...], *inputs:
 
 
 def check_argmax(scores: Tensor) -> Tensor:
-    """As good as the twin's permutation, with no more forbidden pairs."""
+    """As good as the reference's permutation, with no more forbidden pairs."""
     (found,) = found_by("argmax", scores, (torch.empty_like(scores),))
     with kernels.disabled():
         expected = ORACLE.argmax(scores)
@@ -53,7 +54,7 @@ def rows_of(size: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(1, torch.float32), (2, torch.float64), (5, torch.float32), (5, torch.float64)], ids=str)
-def test_argmax_is_as_good_as_that_of_the_twin(size: int, dtype: torch.dtype, gpu_kernels: torch.device) -> None:
+def test_argmax_is_as_good_as_that_of_the_reference(size: int, dtype: torch.dtype, gpu_kernels: torch.device) -> None:
     rows = rows_of(size, dtype).to(gpu_kernels)
     found = check_argmax(rows)
     # The same for every batch, where permutations tie too.
@@ -130,7 +131,7 @@ def expected_sums(rows: Tensor, direction: Tensor, uniforms: Tensor) -> tuple[Te
     ],
     ids=str,
 )
-def test_sums_equal_those_of_the_twin(size: int, dtype: torch.dtype, scale: float, gpu_kernels: torch.device) -> None:
+def test_sums_equal_those_of_the_reference(size: int, dtype: torch.dtype, scale: float, gpu_kernels: torch.device) -> None:
     rows = rows_of(size, dtype, scale)[1:]
     rows[0] += 1e4
     direction = torch.randn(rows.shape, dtype=dtype)
@@ -153,7 +154,7 @@ def test_sets_and_samples_beyond_one_program(gpu_kernels: torch.device, monkeypa
     rows = torch.randn(2, 3, 3, dtype=torch.float64, device=gpu_kernels)
     uniforms = torch.rand(2, 3, 3, dtype=torch.float64, device=gpu_kernels)
     for name, value in (("SETS", 2), ("PAIRS", 2), ("DRAWS", 2)):
-        monkeypatch.setattr(permanent, name, value)
+        monkeypatch.setattr(gpu_permanent, name, value)
     found, expected = all_sums(rows, rows.sin(), uniforms), expected_sums(rows, rows.sin(), uniforms)
     for first, second in zip(found, expected, strict=True):
         torch.testing.assert_close(first, second.to(first), rtol=1e-11, atol=1e-12)

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from structgrad.oracles.kernels import gpu
+from structgrad import oracles
+from structgrad.oracles.kernels import modules
 from tests.costs import COMPILING
 
 HERE = Path(__file__).parent
@@ -65,9 +66,10 @@ def failures(found: list[dict[str, Any]]) -> list[str]:
 
 def entries() -> dict[str, Any]:
     """The kernels that are launched, in the source: whatever is called with a grid."""
-    names = [f"{gpu.__name__}.{path.stem}" for path in Path(gpu.__file__).parent.glob("*.py") if path.stem != "__init__"]
-    names.append("structgrad.oracles.derivations.gpu")
-    return {called(kernel): kernel for name in names for kernel in _launched_by(importlib.import_module(name))}
+    room = Path(oracles.__file__).parent
+    names = [".".join(path.relative_to(room).with_suffix("").parts).removesuffix(".__init__") for path in modules.files("gpu")]
+    own = [importlib.import_module(f"{oracles.__name__}.{name}") for name in names if name != "kernels.gpu"]
+    return {called(kernel): kernel for module in own for kernel in _launched_by(module)}
 
 
 def _launched_by(module: Any) -> Iterator[Any]:
@@ -82,7 +84,7 @@ def _launched_by(module: Any) -> Iterator[Any]:
 
 def called(kernel: Any) -> str:
     """The name that `compiling` gives it."""
-    return f"{kernel.fn.__module__.rpartition('.')[2]}.{kernel.fn.__name__}"
+    return f"{kernel.fn.__module__.partition('.oracles.')[2]}.{kernel.fn.__name__}"
 
 
 @pytest.mark.usefixtures("_tools")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Constituency, kernels
-from structgrad.oracles.kernels.gpu import span_charts
+from structgrad.oracles.constituency import gpu_charts
 from tests.helpers import seeded
 
 ORACLE = Constituency()
@@ -35,7 +35,7 @@ def poisoned(kernel: Any, inputs: tuple[Tensor, ...], *shapes: tuple[int, ...]) 
 
 
 def compare(n: int, dtype: torch.dtype, device: torch.device, count: int) -> None:
-    """Every operation against the twin in float64, of the very numbers that the kernel reads."""
+    """Every operation against the reference in float64, of the very numbers that the kernel reads."""
     rows = rows_of(n, dtype)[:count].to(device)
     direction = torch.randn(count, n, n, generator=seeded(1), dtype=dtype)
     direction = direction.masked_fill(rows.cpu().isnan() | (rows.cpu() == -math.inf), math.nan).to(device)
@@ -75,15 +75,15 @@ def compare(n: int, dtype: torch.dtype, device: torch.device, count: int) -> Non
     ],
     ids=str,
 )
-def test_equals_the_twin(n: int, dtype: torch.dtype, count: int, gpu_kernels: torch.device) -> None:
+def test_equals_the_reference(n: int, dtype: torch.dtype, count: int, gpu_kernels: torch.device) -> None:
     compare(n, dtype, gpu_kernels, count)
 
 
 def test_blocks_smaller_than_the_chart(monkeypatch: pytest.MonkeyPatch, gpu_kernels: torch.device) -> None:
     """Several blocks of spans in a width, and several of cuts in a span, as long sentences have them; fewer programs than rows."""
-    from structgrad.oracles.kernels.gpu import constituency
+    from structgrad.oracles.constituency import gpu as constituency
 
-    small = span_charts.Plan(step=16, wide=8, tall=8, phases=1, tile=32, warps=1)
+    small = gpu_charts.ChartPlan(step=16, wide=8, tall=8, phases=1, tile=32, warps=1)
     monkeypatch.setattr(constituency, "plan", lambda length: small)
     monkeypatch.setattr(constituency, "PROGRAMS", 1)
     compare(9, torch.float64, gpu_kernels, 2)
@@ -95,9 +95,9 @@ def test_derivatives_in_half_precision_and_in_a_batch(gpu_kernels: torch.device)
     (first,) = torch.autograd.grad(ORACLE.log_partition(leaf).sum(), leaf, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), leaf)
     with kernels.disabled():
-        twin = scores.half().double().requires_grad_()
-        (expected,) = torch.autograd.grad(ORACLE.log_partition(twin).sum(), twin, create_graph=True)
-        (expected_second,) = torch.autograd.grad(expected.square().sum(), twin)
+        reference = scores.half().double().requires_grad_()
+        (expected,) = torch.autograd.grad(ORACLE.log_partition(reference).sum(), reference, create_graph=True)
+        (expected_second,) = torch.autograd.grad(expected.square().sum(), reference)
     torch.testing.assert_close(first.double(), expected, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(second.double(), expected_second, rtol=1e-2, atol=2e-3)
     assert torch.equal(ORACLE.marginals(scores)[1], ORACLE.marginals(scores[1]))
@@ -106,9 +106,9 @@ def test_derivatives_in_half_precision_and_in_a_batch(gpu_kernels: torch.device)
 @pytest.mark.parametrize("length", [1, 8, 33, 48, 64, 65, 100, 128, 129, 512])
 def test_plans_hold_their_charts(length: int) -> None:
     """What loads reach beyond a chart lies within the rows of -inf; and a block has a cut for each of its four parts."""
-    made = span_charts.plan(length)
+    made = gpu_charts.plan(length)
     assert length <= made.step
     assert made.wide < 2 * made.step
-    assert made.wide >> (made.phases - 1) == span_charts.LEAST_CELLS
+    assert made.wide >> (made.phases - 1) == gpu_charts.LEAST_CELLS
     assert all(made.tile // (made.wide >> phase) >= 4 for phase in range(made.phases))
     assert made.tall <= made.wide

@@ -17,7 +17,7 @@ Drawn = tuple[Tensor, Tensor]
 
 @pytest.fixture
 def popping(gpu_kernels: torch.device) -> ModuleType:
-    from structgrad.oracles.kernels.gpu import cycle_popping
+    from structgrad.oracles.spanning_tree.gpu import cycle_popping
 
     return cycle_popping
 

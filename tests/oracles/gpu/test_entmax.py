@@ -29,7 +29,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("alpha", "scale"), PAIRS)
-def test_equals_the_twin(alpha: float, scale: float, gpu_kernels: torch.device) -> None:
+def test_equals_the_reference(alpha: float, scale: float, gpu_kernels: torch.device) -> None:
     rows = rows_of(scale, gpu_kernels)
     found = entmax(rows, alpha)
     with kernels.disabled():

@@ -18,16 +18,17 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators.relaxations.entmax import entmax
-from structgrad.oracles import LinearChain, kernels, make_oracle, simplex
-from structgrad.oracles.device_atoms import DeviceAtoms
+from structgrad.oracles import LinearChain, kernels, make_oracle
+from structgrad.oracles.active_set.device_atoms import DeviceAtoms
 from structgrad.oracles.kernels import gpu, notices, switch
 from structgrad.oracles.kernels.gpu import first_use, verdicts
 from structgrad.oracles.kernels.notices import KernelWarning
 from structgrad.oracles.random_streams import SeedBlocks
+from structgrad.oracles.simplex import projection
 
 pytest.importorskip("triton", reason="Triton is offered for Linux alone")
 
-CHAIN = "structgrad.oracles.kernels.gpu.linear_chain"
+CHAIN = "structgrad.oracles.linear_chain.gpu"
 NAME = r"linear_chain\.log_partition 2x2x2 float64"
 
 
@@ -141,7 +142,7 @@ def test_every_kernel_agrees_and_would_not_if_it_were_a_little_wrong(
     [
         lambda device: SeedBlocks((7,), 4, device).uniforms(4, 3, device),
         lambda device: entmax(torch.randn(2, 3, device=device), 1.3),
-        lambda device: simplex.project(torch.randn(2, 3, dtype=torch.float64, device=device), 1),
+        lambda device: projection.project(torch.randn(2, 3, dtype=torch.float64, device=device), 1),
         lambda device: make_oracle("shift_reduce[normalization=local]").log_partition(torch.randn(1, 3, 3, 2, device=device)),
     ],
     ids=["philox", "entmax", "simplex", "policy"],
@@ -334,7 +335,7 @@ def test_a_kernel_that_fails_for_one_size_serves_the_others(first: torch.device,
     assert kernel.launches == before + 1
 
 
-def test_a_kernel_that_fails_later_leaves_its_call_to_its_twin(first: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_fails_later_leaves_its_call_to_its_reference(first: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, rows, many = Replaced(monkeypatch), scores(first), scores(first, batch=5)
 
     def launch(rows: Tensor, result: Tensor) -> None:
@@ -374,11 +375,11 @@ def test_what_plain_torch_raises_too_is_not_the_kernels_fault(first: torch.devic
     use = first_use.Use("a", "kernel", "", index(first))
     use.proven = True
 
-    def twin(rows: Tensor) -> tuple[Tensor]:
+    def reference(rows: Tensor) -> tuple[Tensor]:
         raise ValueError("these rows are no good")
 
     with pytest.raises(ValueError, match="no good"):
-        gpu.DeviceKernel(raising(RuntimeError("who knows")), (), use).run((rows,), (result,), twin)
+        gpu.DeviceKernel(raising(RuntimeError("who knows")), (), use).run((rows,), (result,), reference)
     assert not use.refused
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from structgrad.oracles import LinearChain, kernels
 
-linear_chain = pytest.importorskip("structgrad.oracles.kernels.gpu.linear_chain", reason="Triton is offered for Linux alone")
+linear_chain = pytest.importorskip("structgrad.oracles.linear_chain.gpu", reason="Triton is offered for Linux alone")
 
 FEW = [(1, 1, torch.float64), (1, 3, torch.float32), (3, 2, torch.float64), (4, 5, torch.float32), (3, 5, torch.float64)]
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
@@ -30,7 +30,7 @@ def hard_rows(length: int, tags: int, dtype: torch.dtype) -> Tensor:
 
 
 def read(rows: Tensor) -> Tensor:
-    """The rows as the twins get them."""
+    """The rows as the references get them."""
     return torch.where(LinearChain().read_mask(tuple(rows.shape[1:]), rows.device), rows, 0)
 
 
@@ -45,7 +45,7 @@ def call(operation: str, rows: Tensor, *others: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("length", "tags", "dtype"), FEW)
-def test_laws_equal_the_twin(length: int, tags: int, dtype: torch.dtype, gpu_kernels: torch.device) -> None:
+def test_laws_equal_the_reference(length: int, tags: int, dtype: torch.dtype, gpu_kernels: torch.device) -> None:
     oracle, rows = LinearChain(), hard_rows(length, tags, dtype).to(gpu_kernels)
     direction = torch.randn(rows.shape, dtype=dtype).to(gpu_kernels)
     marginals, product = (poisoned(tuple(rows.shape), dtype, gpu_kernels) for _ in range(2))
@@ -69,7 +69,7 @@ def test_laws_equal_the_twin(length: int, tags: int, dtype: torch.dtype, gpu_ker
 
 
 @pytest.mark.parametrize(("length", "tags", "dtype"), FEW)
-def test_best_equals_the_twin(length: int, tags: int, dtype: torch.dtype, gpu_kernels: torch.device) -> None:
+def test_best_equals_the_reference(length: int, tags: int, dtype: torch.dtype, gpu_kernels: torch.device) -> None:
     rows = hard_rows(length, tags, dtype)
     rows = torch.cat([rows, (1.5 * rows[:2]).round(), torch.zeros_like(rows[:1])]).to(gpu_kernels)
     structures = poisoned(tuple(rows.shape), dtype, gpu_kernels)
@@ -79,7 +79,9 @@ def test_best_equals_the_twin(length: int, tags: int, dtype: torch.dtype, gpu_ke
 
 
 @pytest.mark.parametrize(("length", "tags", "count"), [(1, 3, 1), (3, 1, 2), (5, 5, 5)])
-def test_samples_equal_the_twin(length: int, tags: int, count: int, gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_equal_the_reference(
+    length: int, tags: int, count: int, gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dtype = torch.float64 if tags == 1 else torch.float32
     monkeypatch.setattr(linear_chain, "LANES", 16)
     rows = hard_rows(length, tags, dtype).to(gpu_kernels)
@@ -87,7 +89,7 @@ def test_samples_equal_the_twin(length: int, tags: int, count: int, gpu_kernels:
     uniforms[:, 0], uniforms[:, -1, 0] = 0, 1 - 2**-53
     structures = poisoned((4, count, length, tags, tags), dtype, gpu_kernels)
     call("sample", rows, uniforms, structures)
-    assert torch.equal(structures, LinearChain()._twin_draw(read(rows), uniforms).to(dtype))
+    assert torch.equal(structures, LinearChain()._reference_draw(read(rows), uniforms).to(dtype))
     assert bool((structures[3] == 0).all())
 
 
@@ -135,13 +137,13 @@ def test_the_oracle_takes_them(gpu_kernels: torch.device) -> None:
     assert oracle.sample(half, 2, generator=generator).sum().item() == 8
 
 
-def test_wide_chains_run_on_the_twin(gpu_kernels: torch.device) -> None:
+def test_wide_chains_run_on_the_reference(gpu_kernels: torch.device) -> None:
     assert kernels.find("linear_chain", "marginals", torch.zeros(1, 2, 65, 65, device=gpu_kernels)) is None
 
 
 def test_steps_times_samples_may_exceed_32_bits(gpu_kernels: torch.device, tmp_path: Path) -> None:
     """One sample of many, in a file of which nothing but its own tags is ever touched."""
-    from structgrad.oracles.kernels.gpu.chain_walks import write_kernel
+    from structgrad.oracles.linear_chain.gpu_walks import write_kernel
 
     length, count = 16, 2**31 // 15 + 1
     if gpu_kernels.type == "cuda":

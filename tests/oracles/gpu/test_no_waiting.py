@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import kernels, make_oracle
-from structgrad.oracles.base import Oracle
+from structgrad.oracles.capabilities import Oracle
 from tests.oracles.gpu.capturing import CASES, Replay, capturable, check, failures
 from tests.waiting import watched
 

@@ -33,8 +33,8 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_tiles(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """Tiles that are too small for most widths, so that few words already need every shape, several times."""
-    from structgrad.oracles.kernels.gpu import projective_tree
-    from structgrad.oracles.kernels.gpu.projective_charts import Tiles
+    from structgrad.oracles.projective_tree import gpu as projective_tree
+    from structgrad.oracles.projective_tree.gpu_charts import Tiles
 
     monkeypatch.setattr(projective_tree, "tiles", lambda size: Tiles(8, 2, 3, 8))
     return gpu_kernels
@@ -58,7 +58,7 @@ def found(oracle: ProjectiveTree, operation: str, scores: Tensor) -> bool:
 
 @roots
 @pytest.mark.parametrize("words", [1, 3])
-def test_marginals_equal_the_twin(words: int, single_root: bool, gpu_kernels: torch.device) -> None:
+def test_marginals_equal_the_reference(words: int, single_root: bool, gpu_kernels: torch.device) -> None:
     oracle, scores = ProjectiveTree(single_root), random_scores(words, gpu_kernels)
     assert found(oracle, "marginals", scores)
     marginals, total = oracle._compute_marginals(scores)
@@ -71,7 +71,7 @@ def test_marginals_equal_the_twin(words: int, single_root: bool, gpu_kernels: to
     torch.testing.assert_close(oracle.log_partition(scores[:2]), total[:2], rtol=0, atol=0)
 
 
-def test_the_product_with_the_covariance_equals_the_twin(gpu_kernels: torch.device) -> None:
+def test_the_product_with_the_covariance_equals_the_reference(gpu_kernels: torch.device) -> None:
     oracle, scores = ProjectiveTree(), random_scores(3, gpu_kernels)[1:]
     scores[0] = scores[0] / 10
     direction = torch.randn(scores.shape, dtype=torch.float64).to(gpu_kernels)
@@ -95,7 +95,7 @@ def test_small_tiles(single_root: bool, small_tiles: torch.device) -> None:
 
 
 @roots
-def test_the_best_tree_equals_the_twin(single_root: bool, gpu_kernels: torch.device) -> None:
+def test_the_best_tree_equals_the_reference(single_root: bool, gpu_kernels: torch.device) -> None:
     oracle, scores = ProjectiveTree(single_root), random_scores(4, gpu_kernels)
     # Ties: between all trees, and between many.
     scores[0] = torch.where(scores[0].isnan(), math.nan, 0.0)
@@ -108,7 +108,7 @@ def test_the_best_tree_equals_the_twin(single_root: bool, gpu_kernels: torch.dev
 
 
 @roots
-def test_samples_equal_those_of_the_twin(single_root: bool, gpu_kernels: torch.device) -> None:
+def test_samples_equal_those_of_the_reference(single_root: bool, gpu_kernels: torch.device) -> None:
     oracle, scores = ProjectiveTree(single_root), random_scores(5, gpu_kernels)[[0, 3]].float()
     assert found(oracle, "sample", scores)
 

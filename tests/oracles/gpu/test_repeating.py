@@ -52,7 +52,7 @@ def backward(function: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
 
 def popped(oracle: Any, scores: Tensor) -> Tensor:
     """Spanning trees by the sampler beside the default one; with a single root, it is given."""
-    from structgrad.oracles.kernels.gpu import cycle_popping
+    from structgrad.oracles.spanning_tree.gpu import cycle_popping
 
     shape = (len(scores), SAMPLES)
     uniforms = torch.linspace(0, 1, 2 * len(scores) * SAMPLES, dtype=torch.float64, device=scores.device).reshape(*shape, 2)

@@ -1,4 +1,4 @@
-"""Samples that several programs draw of the same row, and write in pieces, are those of the twin."""
+"""Samples that several programs draw of the same row, and write in pieces, are those of the reference."""
 
 from __future__ import annotations
 

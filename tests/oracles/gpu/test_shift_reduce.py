@@ -19,7 +19,7 @@ FLOAT32, FLOAT64 = torch.float32, torch.float64
 def module(gpu_kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Kernels that take a batch in parts, few walks at once, and get memory full of NaN."""
     package = "structgrad.oracles.kernels.gpu"
-    kernel = importlib.import_module(f"{package}.shift_reduce")
+    kernel = importlib.import_module("structgrad.oracles.shift_reduce.gpu")
     for name, value in (("SCRATCH", 600), ("FILLING", 1)):
         monkeypatch.setattr(importlib.import_module(f"{package}.launching"), name, value)
     monkeypatch.setattr(kernel, "WALKS", 4)
@@ -48,7 +48,7 @@ def hard_rows(leaves: int, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize(
     ("leaves", "dtype", "which"), [(4, FLOAT64, [1, 2, 3]), (3, FLOAT32, [1, 4]), (1, FLOAT64, [0]), (2, FLOAT32, [0])]
 )
-def test_equals_the_twin(leaves: int, dtype: torch.dtype, which: list[int], gpu_kernels: torch.device, module: ModuleType) -> None:
+def test_equals_the_reference(leaves: int, dtype: torch.dtype, which: list[int], gpu_kernels: torch.device, module: ModuleType) -> None:
     rows = hard_rows(leaves, dtype)[which].to(gpu_kernels)
     direction = 10 * torch.randn(rows.shape, dtype=dtype).to(gpu_kernels)
     uniforms = torch.rand(len(which), 5, 2 * leaves - 1, dtype=FLOAT64).to(gpu_kernels)
@@ -61,11 +61,11 @@ def test_equals_the_twin(leaves: int, dtype: torch.dtype, which: list[int], gpu_
     with kernels.disabled():
         expected = everything(rows.double(), direction.double())
     rtol, atol = (1e-12, 1e-12) if dtype == FLOAT64 else (1e-5, 2e-5)
-    for result, twin in zip(found[:5], expected[:5], strict=True):
+    for result, reference in zip(found[:5], expected[:5], strict=True):
         assert result.dtype == dtype
-        torch.testing.assert_close(result.double(), twin, rtol=rtol, atol=atol)
-    for result, twin in zip(found[5:], expected[5:], strict=True):
-        assert torch.equal(result.double(), twin.double())
+        torch.testing.assert_close(result.double(), reference, rtol=rtol, atol=atol)
+    for result, reference in zip(found[5:], expected[5:], strict=True):
+        assert torch.equal(result.double(), reference.double())
 
 
 def test_of_equal_derivations_the_best_shifts_first(gpu_kernels: torch.device, module: ModuleType) -> None:
@@ -108,6 +108,6 @@ def test_second_derivatives_and_random_streams(gpu_kernels: torch.device, module
     assert torch.equal(found[2], expected[2])
 
 
-def test_what_is_too_wide_goes_to_the_twin(module: ModuleType) -> None:
+def test_what_is_too_wide_goes_to_the_reference(module: ModuleType) -> None:
     assert module.serves("marginals", (2048, 2048, 2), FLOAT32, ())
     assert not module.serves("marginals", (2049, 2049, 2), FLOAT32, ())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from structgrad.oracles import Subset, kernels
-from structgrad.oracles.simplex import project
+from structgrad.oracles.simplex.projection import project
 
 SIZES, SCALES = ((1, 1), (7, 3), (30, 1), (30, 29), (30, 30), (65, 40)), (0.0, 0.05, 1.0, 50.0)
 CASES = [
@@ -18,7 +18,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("n", "k", "scale"), CASES)
-def test_equals_the_twin(n: int, k: int, scale: float, gpu_kernels: torch.device) -> None:
+def test_equals_the_reference(n: int, k: int, scale: float, gpu_kernels: torch.device) -> None:
     rows = scale * torch.randn(6, n, dtype=torch.float64)
     rows[1] = rows[1].round()
     rows[2, : n - k] = -math.inf

@@ -36,14 +36,14 @@ def rows_of(n: int, device: torch.device, dtype: torch.dtype = torch.float64) ->
     return rows.to(device, dtype)
 
 
-def test_marginals_equal_the_twin(gpu_kernels: torch.device) -> None:
+def test_marginals_equal_the_reference(gpu_kernels: torch.device) -> None:
     for single_root, dtype in ((True, torch.float64), (False, torch.float32)):
         rows, oracle = rows_of(3, gpu_kernels, dtype), SpanningTree(single_root)
         total, found = oracle.log_partition(rows), oracle.marginals(rows)
         with kernels.disabled():
             exact = torch.where(oracle.read_mask((4, 4), gpu_kernels), rows, 0).double()
             expected, expected_total = oracle.marginals(exact), oracle.log_partition(exact)
-        # The twin has logarithms near 1e4, and their rounding.
+        # The reference has logarithms near 1e4, and their rounding.
         close = {"rtol": 1e-11, "atol": 1e-15} if dtype == torch.float64 else {"rtol": 1e-6, "atol": 1e-30}
         torch.testing.assert_close(total, expected_total.to(dtype), **close)
         torch.testing.assert_close(found, expected.to(dtype), **close)
@@ -55,7 +55,7 @@ def test_marginals_equal_the_twin(gpu_kernels: torch.device) -> None:
 
 def test_logarithms_are_for_items_that_lost_a_weight(gpu_kernels: torch.device) -> None:
     """Those of scores too far apart; the second launch leaves the others alone."""
-    kernel = importlib.import_module("structgrad.oracles.kernels.gpu.spanning_tree")._log_partition
+    kernel = importlib.import_module("structgrad.oracles.spanning_tree.gpu")._log_partition
     rows = rows_of(3, gpu_kernels)[:3].nan_to_num(nan=0.0, neginf=-math.inf)
     found = torch.empty(3, dtype=torch.float64, device=gpu_kernels)
     certain = torch.empty(3, dtype=torch.int32, device=gpu_kernels)
@@ -82,7 +82,7 @@ def test_every_size(n: int, gpu_kernels: torch.device) -> None:
             torch.testing.assert_close(total, oracle.log_partition(rows.half()), rtol=1e-3, atol=1e-3)
 
 
-def test_second_derivatives_equal_the_twin(gpu_kernels: torch.device) -> None:
+def test_second_derivatives_equal_the_reference(gpu_kernels: torch.device) -> None:
     for single_root in (True, False):
         oracle = SpanningTree(single_root)
         rows = rows_of(3, gpu_kernels)[slice(4) if single_root else slice(1, 3)].nan_to_num(nan=0.0, neginf=-math.inf)
@@ -99,7 +99,7 @@ def test_second_derivatives_equal_the_twin(gpu_kernels: torch.device) -> None:
             torch.testing.assert_close(found, second(rows, oracle, weight, direction), rtol=1e-11, atol=1e-14)
 
 
-def test_samples_equal_those_of_the_twin(gpu_kernels: torch.device) -> None:
+def test_samples_equal_those_of_the_reference(gpu_kernels: torch.device) -> None:
     for single_root in (True, False):
         rows, oracle = rows_of(3, gpu_kernels), SpanningTree(single_root)
         rows[2] /= 50 if single_root else 1

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from structgrad.oracles import Subset, kernels
 from structgrad.oracles.kernels import gpu
-from structgrad.oracles.kernels.gpu import subset
+from structgrad.oracles.subset import gpu as subset
 
 
 def found_by(operation: str, k: int, rows: Tensor, results: tuple[Tensor, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -49,7 +49,7 @@ def all_expected(k: int, rows: Tensor, direction: Tensor, uniforms: Tensor) -> t
     ],
     ids=str,
 )
-def test_sums_equal_those_of_the_twin(n: int, k: int, dtype: torch.dtype, scale: float, gpu_kernels: torch.device) -> None:
+def test_sums_equal_those_of_the_reference(n: int, k: int, dtype: torch.dtype, scale: float, gpu_kernels: torch.device) -> None:
     rows = scale * torch.randn(3, n, dtype=dtype)
     rows[0] += 1e4
     rows[1, : n - k] = -math.inf
@@ -85,7 +85,7 @@ def test_an_offset_of_a_direction_costs_few_digits(gpu_kernels: torch.device) ->
 
 
 @pytest.mark.parametrize(("n", "k", "dtype"), [(1, 1, torch.float64), (9, 4, torch.float32), (8, 8, torch.float64)], ids=str)
-def test_argmax_equals_that_of_the_twin(n: int, k: int, dtype: torch.dtype, gpu_kernels: torch.device) -> None:
+def test_argmax_equals_that_of_the_reference(n: int, k: int, dtype: torch.dtype, gpu_kernels: torch.device) -> None:
     rows = torch.randn(4, n, dtype=dtype)
     rows[1] = rows[1].round()
     rows[2] = 0.0

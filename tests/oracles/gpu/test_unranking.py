@@ -37,7 +37,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "event"), CASES)
-def test_equals_the_twin(name: str, event: tuple[int, ...], gpu_kernels: torch.device) -> None:
+def test_equals_the_reference(name: str, event: tuple[int, ...], gpu_kernels: torch.device) -> None:
     """All structures of a small space; some of a large one, the last among them."""
     oracle = make_oracle(name)
     total = oracle.count(event)

@@ -13,9 +13,9 @@ import torch
 from structgrad.estimators import ESTIMATORS, Reinforce, make_estimator
 from structgrad.estimators.base import Evaluations
 from structgrad.suites.audit import STRUCTURES, Audit, audit
+from structgrad.suites.audit.counting import COUNTED, OPERATIONS
 from structgrad.suites.audit.laws.behaviour import snapshot
 from structgrad.suites.audit.result import DECLARATIONS
-from structgrad.suites.audit.spies import COUNTED, OPERATIONS
 from tests.suites.audit import broken_laws as broken
 from tests.suites.audit import published_mistakes as mistakes
 
@@ -168,7 +168,7 @@ def test_registered_estimators_are_right(name: str) -> None:
 
 
 def test_every_registered_estimator_has_a_structure_to_be_audited_on() -> None:
-    from structgrad.suites.audit.places import structures_for
+    from structgrad.suites.audit.cases import structures_for
 
     for name in ESTIMATORS:
         assert structures_for(make_estimator(name), most=2)

@@ -13,10 +13,10 @@ from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import Categorical
 from structgrad.suites.base import Row
 from structgrad.suites.comparison import Comparison, GateResult, gate
-from structgrad.suites.comparison.simulations import Change, failing
-from structgrad.suites.running.plan import Plan
+from structgrad.suites.measures.suite import Effort
+from structgrad.suites.running.planning.plan import Plan
 from structgrad.suites.running.runner import run
-from structgrad.suites.suite import Effort
+from structgrad.suites.studies.gate_simulations import Change, failing
 from tests.suites.running_cases import HERE
 
 NAMES = ("rloo", "ste", "arsm", "st_gumbel", "sparsemap_marginalisation")

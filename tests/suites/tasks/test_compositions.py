@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Constituency, ShiftReduce
-from structgrad.suites.tasks.compositions import ChartDecoder, StackDecoder, derivations_of, spans_of
+from structgrad.suites.tasks.language.compositions import ChartDecoder, StackDecoder, derivations_of, spans_of
 
 
 def decoder() -> ChartDecoder:

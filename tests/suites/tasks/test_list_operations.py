@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from structgrad.suites.tasks import list_operations
-from structgrad.suites.tasks.list_operations import PADDING, TOKENS, encoded, generate, leaves, parsed, read, value_of
+from structgrad.suites.tasks.language import list_operations
+from structgrad.suites.tasks.language.list_operations import PADDING, TOKENS, encoded, generate, leaves, parsed, read, value_of
 
 
 @pytest.mark.parametrize(

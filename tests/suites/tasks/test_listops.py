@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from structgrad.estimators import make_estimator
-from structgrad.suites.tasks import list_operations, listops, make_task
-from structgrad.suites.tasks.listops import ListOps, ListOpsFrozen, ListOpsGenerated, bracket_recall, gold
+from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks.language import list_operations, listops
+from structgrad.suites.tasks.language.listops import ListOps, ListOpsFrozen, ListOpsGenerated, bracket_recall, gold
 from structgrad.suites.tasks.training import train
 
 SIZES: dict[str, Any] = {"shortest": 7, "longest": 7, "train": 300, "heldout": 60, "dimension": 12, "hidden": 16}

@@ -8,8 +8,8 @@ import torch
 from structgrad.estimators import make_estimator
 from structgrad.oracles import ShiftReduce
 from structgrad.suites.tasks import make_task
-from structgrad.suites.tasks.listops import gold
-from structgrad.suites.tasks.listops_parser import ListOpsParser
+from structgrad.suites.tasks.language.listops import gold
+from structgrad.suites.tasks.language.listops_parser import ListOpsParser
 from structgrad.suites.tasks.training import train
 
 TINY = ListOpsParser(shortest=7, longest=8, train=60, heldout=20, generated=True, dimension=8, hidden=8, steps=2, batch_size=8)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from structgrad.suites.tasks import make_task, matching
-from structgrad.suites.tasks.matching import ALIGNED, PARALLEL, Matching, Together, blocks_of, read_links
+from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks.language import matching
+from structgrad.suites.tasks.language.matching import ALIGNED, PARALLEL, Matching, Together, blocks_of, read_links
 from tests.suites.tasks import contracts
 
 TINY = Matching(longest=5, hidden=8, steps=60, batch_size=20)
@@ -52,7 +53,7 @@ def test_links_that_are_sure_and_alone():
 def test_blocks_take_links_in_turn_and_number_columns_within():
     words = [f"w{i}" for i in range(12)]
     links = [(0, 5), (1, 0), (3, 2), (4, 9), (5, 1), (6, 3), (7, 4), (8, 6), (9, 7), (10, 8)]
-    sentence = matching.Sentence("s", words, words, links)
+    sentence = matching.MatchingSentence("s", words, words, links)
     found = [gold.tolist() for _, gold in blocks_of(sentence, Together([(words, words)]), 5)]
     assert found == [[2, 0, 1, 3], [0, 1, 2, 3, 4]]  # of the tenth link no block is left
 

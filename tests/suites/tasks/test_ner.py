@@ -11,8 +11,9 @@ import torch
 
 from structgrad.estimators import make_estimator
 from structgrad.oracles import LinearChain
-from structgrad.suites.tasks import make_task, ner
-from structgrad.suites.tasks.ner import LEARNT, TAGS, TESTED, Counts, NamedEntities, counts_of, f1, features_of, read_iob, spans
+from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks.language import ner
+from structgrad.suites.tasks.language.ner import LEARNT, TAGS, TESTED, Counts, NamedEntities, counts_of, f1, features_of, read_iob, spans
 from structgrad.suites.tasks.training import train
 from tests.suites.tasks import contracts
 

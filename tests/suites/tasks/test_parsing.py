@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from structgrad.estimators import make_estimator
-from structgrad.suites.tasks import make_task, treebank
-from structgrad.suites.tasks.parsing import Parsing, attachment
+from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks.language import treebank
+from structgrad.suites.tasks.language.parsing import Parsing, attachment
 from structgrad.suites.tasks.training import train
 from tests.suites.tasks import contracts, treebanks
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from structgrad.estimators import make_estimator
-from structgrad.suites.tasks import make_task, pipeline, treebank
-from structgrad.suites.tasks.pipeline import Pipeline
+from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks.language import pipeline, treebank
+from structgrad.suites.tasks.language.pipeline import Pipeline
 from structgrad.suites.tasks.training import train
 from tests.suites.tasks import contracts, treebanks
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from structgrad.oracles import ProjectiveTree
-from structgrad.suites.tasks.treebank import (
+from structgrad.suites.tasks.language.treebank import (
     HELD_OUT,
     TRAINED,
     ArcScorer,

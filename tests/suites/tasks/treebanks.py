@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from structgrad.suites.tasks.treebank import HELD_OUT, TRAINED
+from structgrad.suites.tasks.language.treebank import HELD_OUT, TRAINED
 
 PATTERNS = (
     (("DET", 2, "det"), ("NOUN", 3, "nsubj"), ("VERB", 0, "root"), ("NOUN", 3, "obj")),

@@ -1,0 +1,1 @@
+"""SparseMAP by an active set: solver, solution, and the kernels of both."""

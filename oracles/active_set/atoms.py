@@ -1,0 +1,127 @@
+"""The atoms of many sparse solutions as lists of parts, which take no memory for what they do not use."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import kernels
+
+
+@dataclass(frozen=True, eq=False)
+class AtomLists:
+    """The atoms of rows [b, *event], end to end.
+
+    Attributes:
+        parts: int32, for each atom the flat indices of its parts.
+        sizes: int32, for each atom how many parts it has.
+        weights: for each atom its weight.
+        support: int64 [b], how many atoms each row has.
+        event: the event shape.
+    """
+
+    parts: np.ndarray
+    sizes: np.ndarray
+    weights: Tensor
+    support: Tensor
+    event: torch.Size
+
+    @cached_property
+    def padded_weights(self) -> Tensor:
+        """``[b, m]``, with 0 behind the last atom of a row."""
+        most = max([1, *self.support.tolist()])
+        weights = torch.zeros(len(self.support), most, dtype=torch.float64)
+        weights[self._places] = self.weights
+        return weights
+
+    def decompose(self) -> tuple[Tensor, Tensor]:
+        """Atoms ``[b, m, *event]`` of 0/1 and weights ``[b, m]``."""
+        atoms = torch.zeros(*self.padded_weights.shape, self.event.numel(), dtype=torch.float64)
+        item, place = self._places
+        atom = torch.arange(len(item)).repeat_interleave(torch.from_numpy(self.sizes).long())
+        atoms[item[atom], place[atom], torch.from_numpy(self.parts).long()] = 1
+        return atoms.unflatten(-1, self.event), self.padded_weights
+
+    def move(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
+        """How the mean ``[b, r, *event]``, or the weights ``[b, r, m]``, move with the scores, or with correlations.
+
+        At fixed atoms A the weights are ``K A θ`` plus a constant, with the symmetric ``K = G⁻¹ − G⁻¹11ᵀG⁻¹/1ᵀG⁻¹1`` and G the Gram matrix.
+
+        Args:
+            direction: [b, r, *event] of the scores where ``from_parts``, else [b, r, m] of the correlations ``Aθ``.
+            from_parts: whether A is applied first.
+            to_parts: whether Aᵀ is applied last, which gives the mean.
+
+        Cost: O(m²) per row for each of its parts, and O(m³) once for all its directions.
+        """
+        return moved(self, direction, from_parts, to_parts)
+
+    @cached_property
+    def _places(self) -> tuple[Tensor, Tensor]:
+        """Of each atom, its row and its place in the row."""
+        item = torch.arange(len(self.support)).repeat_interleave(self.support)
+        return item, torch.arange(len(item)) - (self.support.cumsum(0) - self.support)[item]
+
+    @cached_property
+    def _bounds(self) -> Tensor:
+        """[b, 3]: of each row its first atom, how many it has, and where their parts begin."""
+        first = self.support.cumsum(0) - self.support
+        begin = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])[first.numpy()]
+        return torch.stack([first, self.support, torch.from_numpy(begin)], -1)
+
+    def _moved(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
+        width = self.event.numel() if to_parts else self.padded_weights.shape[1]
+        product = torch.zeros(*direction.shape[:2], width, dtype=torch.float64)
+        arrays = (self._bounds, direction.double().contiguous(), product)
+        operations = math.ceil(len(self.parts) / max(1, len(self.support))) * self.padded_weights.shape[1]
+        # Imported here, because this loads the compiler.
+        from .cpu_factor import move
+
+        kernels.launch(move, arrays, (self.parts, self.sizes, from_parts, to_parts), operations)
+        return product
+
+
+class MovableAtoms(Protocol):
+    """Atoms of rows [b, *event] that can say how their mean and weights move."""
+
+    @property
+    def event(self) -> torch.Size:
+        """The event shape."""
+        ...
+
+    @property
+    def padded_weights(self) -> Tensor:
+        """``[b, m]``, 0 where a row has no atom."""
+        ...
+
+    def move(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
+        """See `AtomLists.move`."""
+        ...
+
+    def _moved(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor: ...
+
+
+def moved(atoms: MovableAtoms, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
+    """`AtomLists.move`, differentiable to any order in the direction."""
+    flat = direction.flatten(2) if from_parts else direction
+    result: Tensor = _Move.apply(flat, atoms, from_parts, to_parts)  # type: ignore[no-untyped-call]
+    return result.unflatten(-1, atoms.event) if to_parts else result
+
+
+class _Move(torch.autograd.Function):
+    """A linear map, whose transpose is the one that goes the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, direction: Tensor, lists: MovableAtoms, from_parts: bool, to_parts: bool) -> Tensor:
+        ctx.lists, ctx.back = lists, (to_parts, from_parts)
+        return lists._moved(direction, from_parts, to_parts)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Move.apply(grads[0], ctx.lists, *ctx.back), None, None, None  # type: ignore[no-untyped-call]

@@ -1,0 +1,116 @@
+"""The log-partition, its gradient (the marginals) and its Hessian (their covariance) as differentiable functions of natural parameters.
+
+``∇A(η) = μ`` and ``∇²A(η) = Cov(z)`` (Wainwright & Jordan 2008, section 3), so that three functions, each the derivative of the one before,
+give every gradient exactly; derivatives beyond the second go through the torch reference. What are called scores here are η: see
+`structgrad.oracles.capabilities.base.MarginalOracle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..kernels.switch import SERVING, serving_as
+
+
+class Differentiable(Protocol):
+    """What these functions ask of an oracle: computations on scores [*batch, *event], without gradients, and the reference with them."""
+
+    @property
+    def event_ndim(self) -> int:
+        """How many dimensions one structure has."""
+
+    def _compute_log_partition(self, scores: Tensor) -> Tensor: ...
+
+    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor: ...
+
+    def _reference_log_partition(self, scores: Tensor) -> Tensor: ...
+
+
+class LogPartition(torch.autograd.Function):
+    """A(η) with a gradient for every row, those that share their scores included."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, oracle: Differentiable) -> Tensor:
+        ctx.oracle, ctx.serving = oracle, SERVING.get()
+        ctx.save_for_backward(scores)
+        return oracle._compute_log_partition(scores)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (scores,) = ctx.saved_tensors
+        with serving_as(ctx.serving):
+            return unsqueeze_event(grads[0], ctx.oracle.event_ndim) * Marginals.apply(scores, ctx.oracle)[0], None  # type: ignore[no-untyped-call]
+
+
+class Marginals(torch.autograd.Function):
+    """μ(η), and A(η) which comes with it."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, oracle: Differentiable) -> tuple[Tensor, Tensor]:
+        ctx.oracle, ctx.serving = oracle, SERVING.get()
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scores)
+        return oracle._compute_marginals(scores)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
+        (scores,) = ctx.saved_tensors
+        of_marginals, of_log_partition = grads
+        with serving_as(ctx.serving):
+            gradient = None if of_marginals is None else CovarianceProduct.apply(scores, of_marginals, ctx.oracle)  # type: ignore[no-untyped-call]
+            if of_log_partition is not None:
+                first = unsqueeze_event(of_log_partition, ctx.oracle.event_ndim) * Marginals.apply(scores, ctx.oracle)[0]  # type: ignore[no-untyped-call]
+                gradient = first if gradient is None else gradient + first
+        return gradient, None
+
+
+class CovarianceProduct(torch.autograd.Function):
+    """Cov(z)·v, the product of the Jacobian of the marginals with a direction."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, direction: Tensor, oracle: Differentiable) -> Tensor:
+        ctx.oracle = oracle
+        ctx.save_for_backward(scores, direction)
+        return oracle._compute_covariance_product(scores, direction)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        inputs = ctx.saved_tensors
+        higher = torch.is_grad_enabled()
+        with torch.enable_grad():
+            # Views of their own: the direction may depend on the scores, and only the partial derivatives are wanted.
+            views = (value.view_as(value) if higher else value.detach() for value in inputs)
+            theta, direction = (value if value.requires_grad else value.requires_grad_() for value in views)
+            product = reference_covariance_product(ctx.oracle._reference_log_partition, theta, direction, differentiable=True)
+            first, second = torch.autograd.grad(product, (theta, direction), grads[0], create_graph=higher, materialize_grads=True)
+        return first, second, None
+
+
+def reference_marginals(log_partition: Callable[[Tensor], Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Marginals and log-partition of rows by automatic differentiation."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = rows.detach().clone().requires_grad_()
+        value = log_partition(leaf)
+        (marginals,) = torch.autograd.grad(value.sum(), leaf)
+    return marginals, value.detach()
+
+
+def reference_covariance_product(
+    log_partition: Callable[[Tensor], Tensor], theta: Tensor, direction: Tensor, *, differentiable: bool
+) -> Tensor:
+    """The derivative of the marginals at ``theta`` (which requires a gradient) along a direction, by differentiating twice."""
+    with torch.enable_grad():
+        (marginals,) = torch.autograd.grad(log_partition(theta).sum(), theta, create_graph=True)
+        (product,) = torch.autograd.grad(marginals, theta, direction, create_graph=differentiable, materialize_grads=True)
+    return product
+
+
+def unsqueeze_event(values: Tensor, event_ndim: int) -> Tensor:
+    """[*batch] -> [*batch, 1, ...], to weigh whole structures."""
+    return values.reshape(*values.shape, *([1] * event_ndim))

@@ -1,0 +1,1 @@
+"""Structures that are their derivations and nothing else."""

@@ -1,0 +1,79 @@
+"""Edits of one string into another, with affine costs of gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
+
+
+@dataclass(frozen=True)
+class EditAlignment(DerivedOracle):
+    """Alignments of n and m symbols with gaps: event ``[n + 1, m + 1, 5]``.
+
+    ``scores[..., i, j, a]`` scores an action that ends after i symbols of the first string and j of the second: 0 matches the two symbols
+    before; 1 deletes one of the first string and 2 goes on deleting; 3 inserts one of the second and 4 goes on inserting. Entries of no
+    alignment are ignored; lengths are those of both strings. Ties go to a match before a deletion before an insertion, from the end. O(n
+    m).
+
+    References:
+        Gotoh 1982, "An improved algorithm for matching biological sequences"; Durbin et al. 1998, "Biological sequence analysis", 2.3.
+
+    Example:
+        >>> oracle, scores = EditAlignment(), torch.tensor([0.0, -2.0, -0.5, -2.0, -0.5]).expand(3, 5, 5).clone()
+        >>> scores[1, 1, 0] = scores[2, 4, 0] = 3.0
+        >>> oracle.argmax(scores).nonzero().tolist(), oracle.count((3, 5, 5))
+        ([[1, 1, 0], [1, 2, 3], [1, 3, 4], [2, 4, 0]], 41)
+    """
+
+    name: ClassVar[str] = "edit_alignment"
+    event_ndim: ClassVar[int] = 3
+    references: ClassVar[tuple[str, ...]] = ("gotoh1982improved", "durbin1998biological")
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        rows, columns = cls._sizes(sizes, "rows", "columns")
+        return (rows + 1, columns + 1, 5)
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """Three nodes per cell, by the last action: a match, a deletion, an insertion."""
+        rows, columns, _ = event_shape
+        parts = torch.arange(rows * columns * 5).reshape(event_shape)
+        builder = Builder(parts.numel())
+        # One row and one column before the first; where nothing is aligned yet, as after a match.
+        nodes = torch.full((rows + 1, columns + 1, 3), DEAD)
+        nodes[1, 1, 0] = UNIT
+        for diagonal in range(1, rows + columns - 1):
+            i = torch.arange(max(0, diagonal - columns + 1), min(rows, diagonal + 1))
+            j = diagonal - i
+            first = torch.cat([nodes[i, j], nodes[i, j + 1], nodes[i + 1, j]])
+            taken = [parts[i, j][:, action] for action in ([0, 0, 0], [1, 2, 1], [3, 3, 4])]
+            nodes[i + 1, j + 1] = builder.add(first, torch.cat(taken)).reshape(3, -1).mT
+        return builder.finish(builder.add(nodes[-1, -1].unsqueeze(0)))
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        if len(event_shape) != 3 or min(event_shape) < 2 or event_shape[2] != 5:
+            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n + 1, m + 1, 5) for n and m symbols, each at least 1")
+
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (event_shape[0] - 1, event_shape[1] - 1)
+
+    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        i, j, _, n, m = _places(event_shape, lengths)
+        return (i <= n) & (j <= m)
+
+    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """Deletions and then insertions to the end, which go on with one that the item ends in."""
+        i, j, action, n, m = _places(event_shape, lengths)
+        deletes = (j == m) & (i > n) & ((action == 2) | ((action == 1) & (i == n + 1)))
+        inserts = (i == event_shape[0] - 1) & (j > m) & ((action == 4) | ((action == 3) & (j == m + 1)))
+        return deletes | inserts
+
+
+def _places(event_shape: tuple[int, ...], lengths: Tensor) -> tuple[Tensor, ...]:
+    i, j, action = (torch.arange(size, device=lengths.device) for size in event_shape)
+    return i.reshape(-1, 1, 1), j.reshape(-1, 1), action, *lengths.unsqueeze(-1).unsqueeze(-1).unsqueeze(-1).unbind(-4)

@@ -1,0 +1,155 @@
+"""Independent categories."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .active_set.solution import Projection
+from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
+from .capabilities.base import RowArgmax, at_least_single
+from .categorical import inverse_cdf, softmax
+from .numerics import cut, log_sum_exp, running_sums
+from .simplex import projection
+
+
+@dataclass(frozen=True)
+class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+    """Several independent categories: event ``[n, t]``, one of t parts in each of n rows; with t = 2, n bits.
+
+    ``scores[..., i, j]`` scores part j of category i. A bit of logit φ has scores ``(0, φ)``.
+
+    Cost: O(nt) each; k best n sorts of k t numbers; the projection is a sparsemax per category, its atoms those of the inverse distribution
+    functions at common levels, at most n (t − 1) + 1.
+
+    References:
+        Martins & Astudillo 2016, "From Softmax to Sparsemax", algorithm 1.
+
+    Example:
+        >>> oracle, scores = IndependentCategoricals(), torch.tensor([[0.0, 1.0], [0.0, -2.0]])
+        >>> oracle.argmax(scores)
+        tensor([[0., 1.],
+                [1., 0.]])
+        >>> oracle.marginals(scores)[:, 1], scores[:, 1].sigmoid()
+        (tensor([0.7311, 0.1192]), tensor([0.7311, 0.1192]))
+    """
+
+    name: ClassVar[str] = "categories"
+    event_ndim: ClassVar[int] = 2
+    references: ClassVar[tuple[str, ...]] = ("martins2016softmax",)
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        return cls._sizes(sizes, "length", "tags")
+
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        return int(event_shape[1] ** event_shape[0])
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        if len(event_shape) != 2:
+            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, t)")
+
+    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """The first part of every category beyond the length."""
+        free = torch.where(torch.arange(scores.shape[-1], device=scores.device) == 0, 0.0, -math.inf).to(scores)
+        return torch.where(self._inside(self._event(scores), lengths), scores, free)
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
+
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        each = log_sum_exp(rows, -1)
+        feasible = (each > -math.inf).all(-1, keepdim=True)
+        return torch.where(feasible.squeeze(-1), torch.where(feasible, each, 0).sum(-1), -math.inf)
+
+    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
+            probabilities, log_partition = softmax(rows)
+            return _where_feasible(rows, probabilities), log_partition.sum(-1)
+
+        marginals, log_partition = self._rowwise_all(compute, scores)
+        return marginals, log_partition
+
+    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
+        rows, along = at_least_single(scores), at_least_single(direction)
+        probabilities = _where_feasible(rows, softmax(rows)[0])
+        return (probabilities * (along - (probabilities * along).sum(-1, keepdim=True))).to(scores.dtype)
+
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[0]
+
+    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        index = inverse_cdf(running_sums(rows.double()), uniforms)
+        drawn = rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), 1)
+        return _where_feasible(rows, drawn)
+
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+        items, categories, parts = rows.shape
+        # A category in the padding has no part at all, and forbids nothing.
+        known = rows if inside is None else torch.where(inside, rows, 0)
+        mean, free, gap = projection.project(known.reshape(-1, parts), 1)
+        mean, free, gap = (values.reshape(items, categories, *values.shape[1:]) for values in (mean, free, gap))
+        mean, gap = cut(_where_feasible(known, mean), inside), gap.sum(-1)
+        return Projection(gap=gap, decompose=lambda: _common_levels(mean), mean=mean, free=free, tangent=_along_the_face)
+
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        """Category by category, the k best beginnings; the order of ties is that of `enumerate`."""
+        items, parts = rows.shape[0], rows.shape[-1]
+        totals = rows.new_zeros(items, 1)
+        chosen: list[Tensor] = []
+        for scores in rows.unbind(1):
+            joint = (totals.unsqueeze(-1) + scores.unsqueeze(1)).flatten(1)
+            order = joint.sort(dim=-1, descending=True, stable=True)
+            place, totals = order.indices[:, :k], order.values[:, :k]
+            before = place // parts
+            chosen = [earlier.gather(1, before) for earlier in chosen] + [place % parts]
+        return torch.nn.functional.one_hot(torch.stack(chosen, -1), parts).movedim(1, 0).bool()
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        rank = torch.zeros(len(structures), dtype=torch.int64, device=structures.device)
+        for digit in structures.to(torch.uint8).argmax(-1).unbind(1):
+            rank = rank * structures.shape[-1] + digit
+        return rank
+
+    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """The digits of the rank, the first category the most significant."""
+        categories, parts = event_shape
+        digits = []
+        for _ in range(categories):
+            digits.append(ranks % parts)
+            ranks = ranks // parts
+        return torch.stack(digits[::-1], -1).unsqueeze(-1) == torch.arange(parts, device=ranks.device)
+
+
+def _where_feasible(rows: Tensor, values: Tensor) -> Tensor:
+    """Values [..., n, t] where every category of scores [..., n, t] has a part that is allowed; 0 elsewhere."""
+    feasible = (rows > -math.inf).any(-1).all(-1)
+    return values * feasible.reshape(*feasible.shape, 1, 1).to(values.dtype)
+
+
+def _along_the_face(mean: Tensor, direction: Tensor) -> Tensor:
+    """Directions [..., n, t], centred over the parts that each category uses."""
+    used = mean > 0
+    average = torch.where(used, direction, 0).sum(-1, keepdim=True) / used.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(used, direction - average, 0)
+
+
+def _common_levels(mean: Tensor) -> tuple[Tensor, Tensor]:
+    """Atoms [b, s, n, t] and weights [b, s]: between neighbouring levels, the part in which each distribution function passes them.
+
+    From level to level some categories go on to their next part, each of which is entered once: the atoms are affinely independent.
+    """
+    items, categories, parts = mean.shape
+    ends = mean.cumsum(-1)
+    ends = ends / ends[..., -1:].clamp(min=1e-300)
+    levels = torch.cat([ends.new_zeros(items, 1), ends[..., :-1].flatten(1)], 1).sort(-1).values
+    lengths = torch.cat([levels[:, 1:], ends.new_ones(items, 1)], 1) - levels
+    middles = (levels + lengths / 2).unsqueeze(1).expand(items, categories, -1).contiguous()
+    index = torch.searchsorted(ends.contiguous(), middles, right=True).clamp(max=parts - 1)
+    atoms = torch.nn.functional.one_hot(index, parts).movedim(1, 2).to(mean.dtype) * (mean.sum(-1) > 0).reshape(items, 1, categories, 1)
+    weights = torch.where((lengths > 1e-12) & (mean.sum((-2, -1)) > 0).unsqueeze(-1), lengths, 0)
+    return atoms, weights / weights.sum(-1, keepdim=True).clamp(min=1e-300)

@@ -1,0 +1,208 @@
+"""Vectors of `WIDTH` float64 numbers, for loops that the compiler does not vectorise well by itself: many short sums side by side.
+
+A vector is a local variable of a compiled function; it is loaded from and stored to contiguous arrays of float64, or of float32, which is
+converted. A place counts entries from the array's first one, and is not checked, so that arrays need room for whole vectors. Where a
+machine has shorter vectors, the compiler takes several.
+
+Vectors of twice as many float32 numbers know the same operations; `load_singles`, `spread_single` and `power_of_two` make them, `low_half`
+and `high_half` convert them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+WIDTH = 8
+
+
+class _Vectors(types.Type):
+    def __init__(self, name: str, element: Any, width: int) -> None:
+        super().__init__(name=name)
+        self.vector, self.width = ir.VectorType(element, width), width
+
+
+@register_model(_Vectors)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, kind.vector)
+
+
+_LANES, _SINGLES = _Vectors("Lanes", ir.DoubleType(), WIDTH), _Vectors("Singles", ir.FloatType(), 2 * WIDTH)
+_VECTOR, _HALF = _LANES.vector, ir.VectorType(ir.FloatType(), WIDTH)
+
+
+def _operation(build: Callable[..., Any]) -> Any:
+    """An intrinsic, whose callers leave out its first argument."""
+    return intrinsic(build)
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> Any:
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
+
+
+@_operation
+def load(typing_context: Any, array: Any, place: Any) -> Any:
+    """The vector at a place of an array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        single = kind.dtype == types.float32
+        pointer = _pointer(context, builder, kind, arguments[0], arguments[1], _HALF if single else _VECTOR)
+        vector = builder.load(pointer, align=kind.dtype.bitwidth // 8)
+        return builder.fpext(vector, _VECTOR) if single else vector
+
+    return _LANES(array, types.intp), generate
+
+
+@_operation
+def load_singles(typing_context: Any, array: Any, place: Any) -> Any:
+    """The vector of 2 · `WIDTH` numbers at a place of a float32 array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_pointer(context, builder, signature.args[0], arguments[0], arguments[1], _SINGLES.vector), align=4)
+
+    return _SINGLES(array, types.intp), generate
+
+
+@_operation
+def store(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
+    """Write a vector at a place of an array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, vector = signature.args[0], arguments[2]
+        vector = builder.fptrunc(vector, _HALF) if kind.dtype == types.float32 else vector
+        builder.store(vector, _pointer(context, builder, kind, arguments[0], arguments[1], vector.type), align=kind.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, _LANES), generate
+
+
+def _spreading(kind: Any, number: Any) -> Any:
+    """An intrinsic that fills a vector of a kind with one number."""
+
+    def intrinsic_of(typing_context: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            first = builder.insert_element(ir.Constant(kind.vector, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0))
+            return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), kind.width), [0] * kind.width))
+
+        return kind(number), generate
+
+    return _operation(intrinsic_of)
+
+
+spread = _spreading(_LANES, types.float64)
+"""The vector whose entries are all this number."""
+
+spread_single = _spreading(_SINGLES, types.float32)
+"""The same in float32."""
+
+
+def _half(first: int) -> Any:
+    """An intrinsic that takes `WIDTH` numbers out of a vector of float32 numbers."""
+
+    def intrinsic_of(typing_context: Any, vector: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            places = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), list(range(first, first + WIDTH)))
+            return builder.fpext(builder.shuffle_vector(arguments[0], arguments[0], places), _VECTOR)
+
+        return _LANES(_SINGLES), generate
+
+    return _operation(intrinsic_of)
+
+
+low_half, high_half = _half(0), _half(WIDTH)
+"""The first and the second half of a vector of float32 numbers, in float64."""
+
+
+def _elementwise(arity: int, build: Callable[..., Any]) -> Any:
+    """An operation on the entries of so many vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return build(builder, *arguments)
+
+    return _operation(
+        (
+            lambda typing_context, x, y: (x(x, x), generate),
+            lambda typing_context, x, y, z: (x(x, x, x), generate),
+            lambda typing_context, x, y, z, u: (x(x, x, x, x), generate),
+        )[arity - 2]
+    )
+
+
+def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    return builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",))
+
+
+def _selected(builder: Any, x: Any, y: Any, z: Any, u: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", x, y), z, u)
+
+
+add = _elementwise(2, lambda builder, x, y: builder.fadd(x, y))
+"""x + y."""
+
+subtract = _elementwise(2, lambda builder, x, y: builder.fsub(x, y))
+"""x − y."""
+
+multiply = _elementwise(2, lambda builder, x, y: builder.fmul(x, y))
+"""x · y."""
+
+divide = _elementwise(2, lambda builder, x, y: builder.fdiv(x, y))
+"""x / y."""
+
+multiply_add = _elementwise(3, _fused)
+"""x · y + z, rounded once where the machine can."""
+
+greatest = _elementwise(2, lambda builder, x, y: _selected(builder, x, y, x, y))
+"""The greater of x and y; y next to a NaN."""
+
+least = _elementwise(2, lambda builder, x, y: _selected(builder, x, y, y, x))
+"""The lesser of x and y; x next to a NaN."""
+
+where_greater = _elementwise(4, _selected)
+"""z where x > y, u elsewhere."""
+
+
+@_operation
+def power_of_two(typing_context: Any, shifted: Any) -> Any:
+    """2^k for whole numbers k within the range of exponents, given k + 1.5 · 2⁵² (2²³ for float32), whose lowest bits hold k."""
+    bits, fraction, bias = (64, 52, 1023) if shifted is _LANES else (32, 23, 127)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        whole = ir.VectorType(ir.IntType(bits), shifted.width)
+        exponents = builder.shl(builder.bitcast(arguments[0], whole), ir.Constant(whole, [fraction] * shifted.width))
+        return builder.bitcast(builder.add(exponents, ir.Constant(whole, [bias << fraction] * shifted.width)), shifted.vector)
+
+    return shifted(shifted), generate
+
+
+def _folded(build: Callable[..., Any]) -> Any:
+    """An intrinsic that joins all entries of a vector, halves with halves."""
+
+    def intrinsic_of(typing_context: Any, vector: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            (x,), width = arguments, vector.width
+            while width > 1:
+                width //= 2
+                indices = [ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(start, start + width))) for start in (0, width)]
+                x = build(builder, *(builder.shuffle_vector(x, x, index) for index in indices))
+            return builder.extract_element(x, ir.Constant(ir.IntType(32), 0))
+
+        return (types.float64 if vector is _LANES else types.float32)(vector), generate
+
+    return _operation(intrinsic_of)
+
+
+total = _folded(lambda builder, x, y: builder.fadd(x, y))
+"""The sum of all entries."""
+
+maximum = _folded(lambda builder, x, y: _selected(builder, x, y, x, y))
+"""The greatest of all entries, of which none is NaN."""
+
+minimum = _folded(lambda builder, x, y: _selected(builder, x, y, y, x))
+"""The least of all entries, of which none is NaN."""

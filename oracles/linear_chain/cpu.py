@@ -1,0 +1,502 @@
+"""Kernels of the linear chain: rows [b, n, t, t], of which ``[0, 1:]`` is never read.
+
+The exponential domain: the weights of a step are scaled by their maximum, and so are prefixes and suffixes, so that a chain of any length
+fits. A row is certified where every tag that can be reached keeps a weight above `LIMIT`: what underflows is then too small to matter,
+and a 0 is a tag that cannot be reached.
+
+Tables hold the tags in ``columns``, a multiple of `WIDTH`, the last of them 0; all are flat, since views of rows take longer than the work.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..active_set import cpu as active_set
+from ..kernels.compilation import compiled, inner, uncounted
+from ..kernels.exponential import RANGE, SINGLE_RANGE, exponential, exponential_single, exponentials
+from ..kernels.vectors import (
+    WIDTH,
+    add,
+    greatest,
+    high_half,
+    least,
+    load,
+    load_singles,
+    low_half,
+    maximum,
+    minimum,
+    multiply,
+    multiply_add,
+    spread,
+    spread_single,
+    store,
+    subtract,
+    total,
+    where_greater,
+)
+
+Array = NDArray[Any]
+
+LIMIT = 1e-290
+
+
+def operations(event: tuple[int, ...]) -> int:
+    """Steps of the inner loops per row."""
+    return 2 * event[0] * event[1] * event[2]
+
+
+class ChainSpace(NamedTuple):
+    """Working memory for one row."""
+
+    length: int
+    tags: int
+    columns: int
+    step: Array  # [t · columns], one step's scores or results where the tags do not fill the columns; -inf in the rest
+    weights: Array  # [n · t · columns], of all steps, divided by the greatest of the step
+    scales: Array  # [n], what the prefixes of a step were divided by
+    prefixes: Array  # [n · columns]
+    prefix_rates: Array  # [n · columns]
+    suffixes: Array  # [2 · columns], in rotation
+    suffix_rates: Array  # [2 · columns]
+
+
+@inner
+def _space(rows):
+    length, tags = rows.shape[1], rows.shape[2]
+    columns = (tags + WIDTH - 1) // WIDTH * WIDTH
+    return ChainSpace(
+        length, tags, columns, np.full(tags * columns, -np.inf, rows.dtype), np.zeros(length * tags * columns), np.empty(length),
+        np.zeros(length * columns), np.zeros(length * columns), np.zeros(2 * columns), np.zeros(2 * columns),
+    )  # fmt: skip
+
+
+@uncounted
+def _weigh(source, start, weights, place, size):
+    """``exp(source − top)``; gives the maximum ``top`` and the least finite exponent, or (-inf, 0) where none is finite."""
+    top, bottom = _extent(source, start, size)
+    if top == -np.inf:
+        return top, 0.0
+    x = 0
+    if source.itemsize == 4 and top - bottom < SINGLE_RANGE:
+        highest = spread_single(np.float32(top))
+        while x + 2 * WIDTH <= size:
+            weight = exponential_single(subtract(load_singles(source, start + x), highest))
+            store(weights, place + x, low_half(weight))
+            store(weights, place + x + WIDTH, high_half(weight))
+            x += 2 * WIDTH
+    while x < size:
+        store(weights, place + x, exponential(subtract(load(source, start + x), spread(top))))
+        x += WIDTH
+    return top, bottom - top
+
+
+@uncounted
+def _extent(source, start, size):
+    """The greatest and the least finite number; (-inf, inf) where none is."""
+    nothing, most = spread(-np.inf), spread(np.inf)
+    top, bottom, x = nothing, most, 0
+    if source.itemsize == 4 and size >= 2 * WIDTH:
+        none, all_of_them = spread_single(np.float32(-np.inf)), spread_single(np.float32(np.inf))
+        tops, bottoms = none, all_of_them
+        while x + 2 * WIDTH <= size:
+            values = load_singles(source, start + x)
+            tops, bottoms = greatest(values, tops), least(where_greater(values, none, values, all_of_them), bottoms)
+            x += 2 * WIDTH
+        top, bottom = greatest(low_half(tops), high_half(tops)), least(low_half(bottoms), high_half(bottoms))
+    while x < size:
+        value = load(source, start + x)
+        top, bottom = greatest(value, top), least(where_greater(value, nothing, value, most), bottom)
+        x += WIDTH
+    return maximum(top), minimum(bottom)
+
+
+@uncounted
+def _weigh_step(row, i, space):
+    """Weights of a step, see `_weigh`."""
+    tags, columns = space.tags, space.columns
+    size = tags * columns
+    if tags == columns:
+        return _weigh(row, i * size, space.weights, i * size, size)
+    for p in range(tags):
+        for c in range(tags):
+            space.step[p * columns + c] = row[(i * tags + p) * tags + c]
+    return _weigh(space.step, 0, space.weights, i * size, size)
+
+
+@uncounted
+def _combine(prefixes, before, weights, place, tags, columns, here):
+    """``prefixes[here, c] = Σ_p prefixes[before, p] · weights[p, c]``, four vectors at once, of which the last may be the same."""
+    last = columns - WIDTH
+    for c in range(0, columns, 4 * WIDTH):
+        d, e, f = min(c + WIDTH, last), min(c + 2 * WIDTH, last), min(c + 3 * WIDTH, last)
+        one = two = three = four = spread(0.0)
+        for p in range(tags):
+            factor, at = spread(prefixes[before + p]), place + p * columns
+            one, two = multiply_add(factor, load(weights, at + c), one), multiply_add(factor, load(weights, at + d), two)
+            three, four = multiply_add(factor, load(weights, at + e), three), multiply_add(factor, load(weights, at + f), four)
+        store(prefixes, here + c, one)
+        store(prefixes, here + d, two)
+        store(prefixes, here + e, three)
+        store(prefixes, here + f, four)
+
+
+@uncounted
+def _scale(values, start, columns):
+    """Divide a row of a table by its greatest entry, which is returned."""
+    top = load(values, start)
+    for c in range(WIDTH, columns, WIDTH):
+        top = greatest(load(values, start + c), top)
+    highest = maximum(top)
+    factor = spread(1.0 / highest if highest > 0.0 else 1.0)
+    for c in range(0, columns, WIDTH):
+        store(values, start + c, multiply(load(values, start + c), factor))
+    return highest
+
+
+@uncounted
+def _forward(row, space):
+    """Scaled prefixes and weights of a row [n · t · t]; gives the log-partition and whether it is certified."""
+    tags, columns, prefixes = space.tags, space.columns, space.prefixes
+    certified, shift = True, -np.inf
+    for c in range(tags):
+        shift = max(shift, row[c])
+    if shift == -np.inf:
+        return shift, True
+    for c in range(tags):
+        prefixes[c] = row[c] - shift
+        certified = certified and (prefixes[c] > -RANGE or prefixes[c] == -np.inf)
+    exponentials(prefixes[:tags], 0.0, prefixes[:tags])
+    logarithm = shift
+    for i in range(1, space.length):
+        place, here = i * tags * columns, i * columns
+        top, deepest = _weigh_step(row, i, space)
+        if top == -np.inf:
+            return top, certified
+        _combine(prefixes, here - columns, space.weights, place, tags, columns, here)
+        space.scales[i] = _scale(prefixes, here, columns)
+        certified = certified and deepest > -RANGE
+        for c in range(tags):
+            if prefixes[here + c] < LIMIT:
+                for p in range(tags):
+                    certified = certified and not (prefixes[here - columns + p] > 0.0 and space.weights[place + p * columns + c] > 0.0)
+        if space.scales[i] == 0.0:
+            return -np.inf, certified
+        logarithm += top + math.log(space.scales[i])
+    return logarithm + math.log(_sum(prefixes, (space.length - 1) * columns, tags)), certified
+
+
+@uncounted
+def _retreat(i, space):
+    """Scaled suffixes of step i − 1 from those of step i; gives what they were divided by, and whether no reachable tag was lost."""
+    tags, columns, suffixes = space.tags, space.columns, space.suffixes
+    here, before, place = i % 2 * columns, (i - 1) % 2 * columns, i * tags * columns
+    for p in range(tags):
+        summed = spread(0.0)
+        for c in range(0, columns, WIDTH):
+            summed = multiply_add(load(space.weights, place + p * columns + c), load(suffixes, here + c), summed)
+        suffixes[before + p] = total(summed)
+    scale, kept = _scale(suffixes, before, columns), True
+    for p in range(tags):
+        if suffixes[before + p] < LIMIT:
+            for c in range(tags):
+                kept = kept and not (suffixes[here + c] > 0.0 and space.weights[place + p * columns + c] > 0.0)
+    return scale, kept
+
+
+@uncounted
+def _product(first, start, second, other, columns):
+    """The sum over tags of the products of two rows of tables."""
+    summed = spread(0.0)
+    for c in range(0, columns, WIDTH):
+        summed = multiply_add(load(first, start + c), load(second, other + c), summed)
+    return total(summed)
+
+
+@uncounted
+def _sum(values, start, tags):
+    summed = 0.0
+    for c in range(tags):
+        summed += values[start + c]
+    return summed
+
+
+@uncounted
+def _start_suffixes(space):
+    last = (space.length - 1) % 2 * space.columns
+    for c in range(space.columns):
+        space.suffixes[last + c] = 1.0 if c < space.tags else 0.0
+        space.suffix_rates[last + c] = 0.0
+
+
+@uncounted
+def _hand_out(i, space, results):
+    """Copy a step's results to where they belong, and leave the step as it was found."""
+    tags = space.tags
+    for p in range(tags):
+        for c in range(tags):
+            results[(i * tags + p) * tags + c] = space.step[p * space.columns + c]
+    space.step[:] = -np.inf
+
+
+@compiled
+def log_partition(rows, log_partition, certified):
+    """The log-partition [b] of rows."""
+    space = _space(rows)
+    for b in range(rows.shape[0]):
+        log_partition[b], certified[b] = _forward(rows[b].reshape(-1), space)
+
+
+@compiled
+def marginals(rows, marginals, log_partition, certified):
+    """Marginals [b, n, t, t] of rows, and their log-partition [b]."""
+    space = _space(rows)
+    for b in range(rows.shape[0]):
+        log_partition[b], certified[b] = _forward(rows[b].reshape(-1), space)
+        if log_partition[b] > -np.inf and certified[b]:
+            certified[b] = _backward(space, marginals[b].reshape(-1))
+
+
+@uncounted
+def _backward(space, marginals):
+    """Marginals of a row from its prefixes and weights; gives whether they are certified."""
+    tags, columns, prefixes, suffixes = space.tags, space.columns, space.prefixes, space.suffixes
+    _start_suffixes(space)
+    certified, size = True, tags * columns
+    for i in range(space.length - 1, 0, -1):
+        scale, kept = _retreat(i, space)
+        partition = scale * _product(prefixes, (i - 1) * columns, suffixes, (i - 1) % 2 * columns, columns)
+        certified = certified and kept and partition > LIMIT
+        if tags == columns:
+            _expect(i, partition, space, marginals, i * size)
+        else:
+            _expect(i, partition, space, space.step, 0)
+            _hand_out(i, space, marginals)
+    partition = _product(prefixes, 0, suffixes, 0, columns)
+    for c in range(tags):
+        marginals[c] = prefixes[c] * suffixes[c] / partition
+    return certified and partition > LIMIT
+
+
+@uncounted
+def _expect(i, partition, space, out, start):
+    """The marginals of step i."""
+    columns, place, here = space.columns, i * space.tags * space.columns, i % 2 * space.columns
+    for p in range(space.tags):
+        factor = spread(space.prefixes[(i - 1) * columns + p] / partition)
+        for c in range(0, columns, WIDTH):
+            weight = multiply(load(space.weights, place + p * columns + c), load(space.suffixes, here + c))
+            store(out, start + p * columns + c, multiply(factor, weight))
+
+
+@compiled
+def covariance_product(rows, direction, product, certified):
+    """Cov(z) · direction [b, n, t, t]: the rates of forward and backward along the direction."""
+    space = _space(rows)
+    along = np.zeros(space.tags * space.columns)
+    for b in range(rows.shape[0]):
+        logarithm, certified[b] = _forward(rows[b].reshape(-1), space)
+        if logarithm > -np.inf and certified[b]:
+            mean = _forward_rates(direction[b].reshape(-1), space, along)
+            certified[b] = _backward_rates(direction[b].reshape(-1), space, along, mean, product[b].reshape(-1))
+
+
+@uncounted
+def _take_direction(direction, i, space, along):
+    """The direction of one step, by columns."""
+    for p in range(space.tags):
+        for c in range(space.tags):
+            along[p * space.columns + c] = direction[(i * space.tags + p) * space.tags + c]
+
+
+@uncounted
+def _forward_rates(direction, space, along):
+    """The rates of the prefixes, with their scales held fixed; gives the expected direction of a whole chain."""
+    tags, columns, prefixes, rates = space.tags, space.columns, space.prefixes, space.prefix_rates
+    for c in range(tags):
+        rates[c] = prefixes[c] * direction[c]
+    for i in range(1, space.length):
+        before, here, place = (i - 1) * columns, i * columns, i * tags * columns
+        _take_direction(direction, i, space, along)
+        inverse = spread(1.0 / space.scales[i])
+        for c in range(0, columns, WIDTH):
+            summed = spread(0.0)
+            for p in range(tags):
+                change = multiply_add(spread(prefixes[before + p]), load(along, p * columns + c), spread(rates[before + p]))
+                summed = multiply_add(load(space.weights, place + p * columns + c), change, summed)
+            store(rates, here + c, multiply(summed, inverse))
+    last = (space.length - 1) * columns
+    return _sum(rates, last, tags) / _sum(prefixes, last, tags)
+
+
+@uncounted
+def _backward_rates(direction, space, along, mean, product):
+    """The rates of the marginals: by the product rule, minus marginals times the expected direction."""
+    tags, columns, prefixes, suffixes, rates = space.tags, space.columns, space.prefixes, space.suffixes, space.suffix_rates
+    _start_suffixes(space)
+    certified, size = True, tags * columns
+    for i in range(space.length - 1, 0, -1):
+        scale, kept = _retreat(i, space)
+        partition = scale * _product(prefixes, (i - 1) * columns, suffixes, (i - 1) % 2 * columns, columns)
+        certified = certified and kept and partition > LIMIT
+        _take_direction(direction, i, space, along)
+        if tags == columns:
+            _expect_rates(i, scale, partition, mean, space, along, product, i * size)
+        else:
+            _expect_rates(i, scale, partition, mean, space, along, space.step, 0)
+            _hand_out(i, space, product)
+    partition = _product(prefixes, 0, suffixes, 0, columns)
+    for c in range(tags):
+        product[c] = prefixes[c] / partition * (rates[c] + suffixes[c] * (direction[c] - mean))
+    return certified and partition > LIMIT
+
+
+@uncounted
+def _expect_rates(i, scale, partition, mean, space, along, out, start):
+    """The rates of the marginals of step i, and of the suffixes before it."""
+    columns, place, here, before = space.columns, i * space.tags * space.columns, i % 2 * space.columns, (i - 1) % 2 * space.columns
+    suffixes, rates = space.suffixes, space.suffix_rates
+    for p in range(space.tags):
+        prefix = space.prefixes[(i - 1) * columns + p] / partition
+        factor, change = spread(prefix), spread(space.prefix_rates[(i - 1) * columns + p] / partition - prefix * mean)
+        summed = spread(0.0)
+        for c in range(0, columns, WIDTH):
+            weight, suffix = load(space.weights, place + p * columns + c), load(suffixes, here + c)
+            rate = multiply_add(suffix, load(along, p * columns + c), load(rates, here + c))
+            summed = multiply_add(weight, rate, summed)
+            store(out, start + p * columns + c, multiply(weight, multiply_add(factor, rate, multiply(change, suffix))))
+        rates[before + p] = total(summed) / scale
+
+
+@compiled
+def sample(rows, uniforms, structures, certified):
+    """Structures [b, s, n, t, t] from uniforms [b, s, n]: forward filtering once, then backward sampling."""
+    space = _space(rows)
+    length, tags, columns = space.length, space.tags, space.columns
+    tables, known, last = np.empty(length * tags * tags), np.empty(length * tags, np.bool_), np.empty(tags)
+    for b in range(rows.shape[0]):
+        logarithm, certified[b] = _forward(rows[b].reshape(-1), space)
+        if logarithm > -np.inf and certified[b]:
+            known[:] = False
+            last[:] = space.prefixes[(length - 1) * columns : (length - 1) * columns + tags].cumsum()
+            for s in range(uniforms.shape[1]):
+                _draw(uniforms[b, s], space, last, tables, known, structures[b, s].reshape(-1))
+
+
+@uncounted
+def _draw(uniforms, space, last, tables, known, structure):
+    """One sample, from the last tag backwards; the running sums over what leads to a tag are kept for the next."""
+    tags = space.tags
+    tag = _first_above(last, 0, tags, uniforms[space.length - 1])
+    for i in range(space.length - 1, 0, -1):
+        table = (i * tags + tag) * tags
+        if not known[i * tags + tag]:
+            known[i * tags + tag], summed = True, 0.0
+            for p in range(tags):
+                summed += space.prefixes[(i - 1) * space.columns + p] * space.weights[(i * tags + p) * space.columns + tag]
+                tables[table + p] = summed
+        previous = _first_above(tables, table, tags, uniforms[i - 1])
+        structure[(i * tags + previous) * tags + tag] = 1
+        tag = previous
+    structure[tag] = 1
+
+
+@uncounted
+def _first_above(table, start, size, uniform):
+    """The first index whose running sum exceeds this share of the last one: bisection."""
+    threshold = uniform * table[start + size - 1]
+    low, high = 0, size - 1
+    while low < high:
+        middle = (low + high) // 2
+        if table[start + middle] > threshold:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@compiled
+def argmax(rows, structures):
+    """MAP structures [b, n, t, t] of rows."""
+    length, tags = rows.shape[1], rows.shape[2]
+    best, parts = np.empty(length * tags), np.empty(length, np.int32)
+    for b in range(rows.shape[0]):
+        count = best_parts(rows[b].reshape(-1), best, parts, length, tags)
+        flat = structures[b].reshape(length * tags * tags)
+        for k in range(count):
+            flat[parts[k]] = 1
+
+
+@uncounted
+def best_parts(row, best, parts, length, tags):
+    """Viterbi: the n part indices of the best structure of a row [n · t · t], with best [n · t] as working memory; gives n.
+
+    Back-pointers are not stored: the way back looks for the lowest previous tag that gives the same sum.
+    """
+    for c in range(tags):
+        best[c] = row[c]
+    for i in range(1, length):
+        if tags < WIDTH:
+            _reach_few(row, best, i, tags)
+        else:
+            _reach(row, best, i, tags)
+    tag, last = 0, (length - 1) * tags
+    for c in range(1, tags):
+        if best[last + c] > best[last + tag]:
+            tag = c
+    for i in range(length - 1, 0, -1):
+        previous, here, before = 0, i * tags, (i - 1) * tags
+        while previous < tags - 1 and best[before + previous] + row[(here + previous) * tags + tag] != best[here + tag]:
+            previous += 1
+        parts[i] = (here + previous) * tags + tag
+        tag = previous
+    parts[0] = tag
+    return length
+
+
+@uncounted
+def _reach(row, best, i, tags):
+    """The best sums up to every tag of step i: four vectors at once, of which the last ones may overlap."""
+    last, before, here = tags - WIDTH, (i - 1) * tags, i * tags
+    for first in range(0, tags, 4 * WIDTH):
+        c, d, e, f = min(first, last), min(first + WIDTH, last), min(first + 2 * WIDTH, last), min(first + 3 * WIDTH, last)
+        one = two = three = four = spread(-np.inf)
+        for p in range(tags):
+            prefix, at = spread(best[before + p]), (here + p) * tags
+            one, two = greatest(add(prefix, load(row, at + c)), one), greatest(add(prefix, load(row, at + d)), two)
+            three, four = greatest(add(prefix, load(row, at + e)), three), greatest(add(prefix, load(row, at + f)), four)
+        store(best, here + c, one)
+        store(best, here + d, two)
+        store(best, here + e, three)
+        store(best, here + f, four)
+
+
+@uncounted
+def _reach_few(row, best, i, tags):
+    """The same for tags that do not fill a vector."""
+    before, here = (i - 1) * tags, i * tags
+    for c in range(tags):
+        best[here + c] = -np.inf
+    for p in range(tags):
+        for c in range(tags):
+            total_score = best[before + p] + row[(here + p) * tags + c]
+            best[here + c] = total_score if total_score > best[here + c] else best[here + c]
+
+
+@compiled
+def project(rows, inside, mean, gap, support):
+    """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
+    length, tags = rows.shape[1], rows.shape[2]
+    space, found = active_set.workspace(length * tags * tags, length), active_set.nothing_found()
+    residual, best = space.residual, np.empty(length * tags)
+    for b in range(rows.shape[0]):
+        active_set.start(space, rows[b].reshape(-1))
+        count = best_parts(residual, best, space.parts, length, tags)
+        while active_set.advance(space, inside[b], count):
+            space = active_set.with_room(space)
+            count = best_parts(residual, best, space.parts, length, tags)
+        found = active_set.record(space, found, mean[b], gap, support, b)
+    return active_set.result(found)

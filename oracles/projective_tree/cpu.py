@@ -1,0 +1,370 @@
+"""Kernels of projective dependency trees: rows [b, n + 1, n + 1], of which column 0 and the diagonal are never read.
+
+The exponential domain. Every word has one head, so that any constant may be taken off the scores of the arcs into a word: first the
+greatest of them; where that does not suffice, the one in the best tree, whose weight is then 1. A row is certified where no item of the
+tables fell below `LEAST` or rose beyond `MOST`. Where some did fall (a forbidden arc is enough), the tables are filled again with what was
+lost raised to `LEAST`: the exact sum lies between the two, and where they agree, what was lost does not matter; nor does it to marginals
+and samples, which are shares of that sum. A row without a feasible tree is told by its best tree.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..active_set import cpu as active_set
+from ..kernels.compilation import compiled, inner, uncounted
+from ..kernels.exponential import exponentials
+from .cpu_best import Best, best_parts, best_workspace, fill_best, load_scores, read_best
+from .cpu_charts import LEFT_ARC, RIGHT, RIGHT_ARC, inside, inside_tangents, outside, outside_tangents
+from .cpu_samples import draw, load_tables, sampling_workspace
+
+__all__ = ["argmax", "best_parts", "covariance_product", "log_partition", "marginals", "operations", "project", "sample"]
+
+Array = np.ndarray[Any, Any]
+
+LEAST, MOST = 1e-290, 1e280
+"""Between these, products of two items relative to the whole neither underflow to what matters nor overflow."""
+
+HIGHEST = 690.0
+"""A row with a greater exponent is not certified."""
+
+AGREEMENT = 1e-14
+"""How much of the sum may be lost."""
+
+PROJECTED = 8
+"""How many items are projected side by side."""
+
+ROOM = 14_000
+"""Entries of a table, for all lanes together, that leave the tables of a group in a processor's cache."""
+
+
+def operations(event: tuple[int, ...]) -> int:
+    """Steps of the inner loops per row."""
+    return event[0] ** 3 // 4 + 4 * event[0] ** 2
+
+
+class ItemGroup(NamedTuple):
+    """Room for the items that are computed together."""
+
+    best: Best
+    weights: np.ndarray  # [2, n + 1, (n + 1) · lanes]
+    tables: np.ndarray  # [5, n + 1, (n + 1) · lanes] inside
+    outer: np.ndarray  # [5, n + 1, (n + 1) · lanes] outside
+    extremes: np.ndarray  # [2, (n + 1) · lanes] least and greatest of the items that begin at a position
+    shifts: np.ndarray  # [lanes, n + 1] taken off the scores of the arcs into a word
+    parts: np.ndarray  # [n] int32
+    items: np.ndarray  # [lanes] int64, which rows they are
+    state: np.ndarray  # [lanes] int64, LOST to INFEASIBLE
+    totals: np.ndarray  # [lanes] log-partition
+
+
+LOST, CERTIFIED, DOUBTFUL, INFEASIBLE = 0, 1, 2, 3
+"""Where an item stands: its tables do not fit; they do; something in them was lost; it has no tree, and its log-partition is -inf."""
+
+
+@inner
+def group_of(rows):
+    """Room for as many items as share a cache, and not more than there are."""
+    count, size = rows.shape[0], rows.shape[1]
+    most = ROOM // (size * size)
+    most = 1 if most < 1 else (min(most, 16))
+    groups = (count + most - 1) // most
+    lanes = (count + groups - 1) // groups if groups > 0 else 1
+    length = size * lanes
+    return ItemGroup(
+        best_workspace(size, lanes), np.empty((2, size, length)), np.empty((5, size, length)), np.empty((5, size, length)),
+        np.empty((2, length)), np.empty((lanes, size)), np.empty(size - 1, np.int32), np.empty(lanes, np.int64), np.empty(lanes, np.int64),
+        np.empty(lanes),
+    )  # fmt: skip
+
+
+@compiled
+def argmax(rows, structures, single_root):
+    """The best structures [b, n + 1, n + 1]."""
+    size, group = rows.shape[1], group_of(rows)
+    lanes = len(group.totals)
+    for first in range(0, len(rows), lanes):
+        count = lanes if first + lanes <= len(rows) else len(rows) - first
+        for lane in range(count):
+            load_scores(rows[first + lane].reshape(size * size), group.best.scores, lane, count)
+        fill_best(group.best, count, single_root)
+        for lane in range(count):
+            read_best(group.best, lane, count, group.parts)
+            structure = structures[first + lane].reshape(size * size)
+            for k in range(size - 1):
+                structure[group.parts[k]] = 1
+
+
+@uncounted
+def _take_greatest(row, shift):
+    """The greatest score of the arcs into every word; 0 where all are forbidden."""
+    size = len(shift)
+    for modifier in range(size):
+        shift[modifier] = row[0, modifier] if modifier > 0 else 0.0
+    for head in range(1, size):
+        for modifier in range(1, size):
+            if modifier != head:
+                value = row[head, modifier]
+                shift[modifier] = max(shift[modifier], value)
+    for modifier in range(size):
+        shift[modifier] = shift[modifier] if shift[modifier] > -np.inf else 0.0
+
+
+@inner
+def _take_best(row, group, shift, single_root):
+    """The scores of the arcs of the best tree; False, and 0, where none is feasible."""
+    size, feasible = len(row), True
+    best_parts(row.reshape(size * size), group.best, group.parts, single_root)
+    for k in range(size - 1):
+        part = group.parts[k]
+        value = row[part // size, part % size]
+        feasible = feasible and value > -np.inf
+        shift[part % size] = value
+    shift[0] = 0.0
+    for modifier in range(0 if feasible else size):
+        shift[modifier] = 0.0
+    return feasible
+
+
+@inner
+def _weigh(rows, group, lanes):
+    """The weights of the arcs of the items; one whose exponents are too great is lost."""
+    size, scores = rows.shape[1], group.best.scores
+    for lane in range(lanes):
+        load_scores(rows[group.items[lane]].reshape(size * size), scores, lane, lanes)
+        shift, fits = group.shifts[lane], True
+        for w in range(1, size):
+            for i in range(size - w):
+                at = i * lanes + lane
+                over, under = scores[0, w, at] - shift[i + w], scores[1, w, at] - shift[i]
+                fits = fits and over <= HIGHEST and under <= HIGHEST
+                scores[0, w, at] = min(HIGHEST, over)
+                scores[1, w, at] = min(HIGHEST, under)
+        group.state[lane] = group.state[lane] if fits or group.state[lane] == INFEASIBLE else LOST
+    for w in range(1, size):
+        count = (size - w) * lanes
+        for side in range(2):
+            exponentials(scores[side, w, :count], 0.0, group.weights[side, w, :count])
+
+
+@uncounted
+def _measure(group, lanes, lane):
+    """The least and the greatest of the items of one lane."""
+    least, most = np.inf, 0.0
+    for x in range(lane, group.extremes.shape[1] // len(group.totals) * lanes, lanes):
+        least = min(least, group.extremes[0, x])
+        most = max(most, group.extremes[1, x])
+    return least, most
+
+
+@inner
+def _shift(rows, group, lanes, attempt, single_root):
+    """Choose what is taken off the scores, and tell infeasible items from the others."""
+    for lane in range(lanes):
+        row, shift = rows[group.items[lane]], group.shifts[lane]
+        group.state[lane] = CERTIFIED
+        if attempt == 0:
+            _take_greatest(row, shift)
+        elif not _take_best(row, group, shift, single_root):
+            group.state[lane] = INFEASIBLE
+
+
+@uncounted
+def _bound(group, lanes, single_root):
+    """Keep those doubtful items whose sum with everything lost raised to `LEAST` is the same; ``outer`` is scratch."""
+    size = group.shifts.shape[1]
+    inside(group.weights, group.outer, group.extremes, lanes, single_root, LEAST)
+    for lane in range(lanes):
+        if group.state[lane] == DOUBTFUL:
+            _, most = _measure(group, lanes, lane)
+            agree = group.outer[RIGHT, size - 1, lane] <= group.tables[RIGHT, size - 1, lane] * (1.0 + AGREEMENT)
+            group.state[lane] = CERTIFIED if most <= MOST and agree else LOST
+
+
+@inner
+def fill(rows, group, lanes, attempt, single_root):
+    """The inside tables of the group's items, their state and log-partition; returns whether any is certified."""
+    size, state, doubtful, some = rows.shape[1], group.state, False, False
+    _shift(rows, group, lanes, attempt, single_root)
+    _weigh(rows, group, lanes)
+    inside(group.weights, group.tables, group.extremes, lanes, single_root, 0.0)
+    for lane in range(lanes):
+        whole = group.tables[RIGHT, size - 1, lane]
+        total = np.log(whole)
+        for modifier in range(1, size):
+            total += group.shifts[lane, modifier]
+        group.totals[lane] = -np.inf if state[lane] == INFEASIBLE else total
+        least, most = _measure(group, lanes, lane)
+        if state[lane] == CERTIFIED and not (most <= MOST and whole >= LEAST):
+            state[lane] = LOST
+        elif state[lane] == CERTIFIED and not least >= LEAST:
+            state[lane], doubtful = DOUBTFUL, True
+    if doubtful:
+        _bound(group, lanes, single_root)
+    for lane in range(lanes):
+        some = some or state[lane] == CERTIFIED
+    return some
+
+
+@uncounted
+def _next_group(group, waiting, first):
+    """Take up the rows that wait from ``first`` on; returns how many."""
+    lanes = len(group.items)
+    count = lanes if first + lanes <= len(waiting) else len(waiting) - first
+    for lane in range(count):
+        group.items[lane] = waiting[first + lane]
+    return count
+
+
+@inner
+def _settle(group, lanes, waiting, failed, certified):
+    """Say which rows are certified, and put the others behind the ``failed`` ones that wait for another attempt."""
+    for lane in range(lanes):
+        certified[group.items[lane]] = group.state[lane] != LOST
+        if group.state[lane] == LOST:
+            waiting[failed] = group.items[lane]
+            failed += 1
+    return failed
+
+
+def log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
+    """The log-partition [b] of rows."""
+    _evaluate(rows, rows[:0], *_no_samples(rows), log_partition, certified, single_root)
+
+
+def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
+    """Marginals [b, n + 1, n + 1] of rows, and their log-partition [b]."""
+    _evaluate(rows, marginals, *_no_samples(rows), log_partition, certified, single_root)
+
+
+def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, single_root: bool) -> None:
+    """Structures [b, s, n + 1, n + 1] from uniforms [b, s, 2n]; nothing for an infeasible row."""
+    _evaluate(rows, rows[:0], uniforms, structures, np.empty(len(rows)), certified, single_root)
+
+
+def _no_samples(rows: Array) -> tuple[Array, Array]:
+    return np.empty((len(rows), 0, 0)), np.empty((len(rows), 0, 0, 0), rows.dtype)
+
+
+@compiled
+def _evaluate(rows, marginals, uniforms, structures, log_partition, certified, single_root):
+    """Log-partition and samples of rows, and marginals where there is room for them: one function, which is compiled once."""
+    group, waiting, space = group_of(rows), np.arange(len(rows)), sampling_workspace(rows.shape[1])
+    for attempt in range(2):
+        failed = np.int64(0)
+        for first in range(0, len(waiting), len(group.items)):
+            lanes = _next_group(group, waiting, first)
+            if fill(rows, group, lanes, attempt, single_root) and len(marginals) > 0:
+                outside(group.weights, group.tables, group.outer, lanes, single_root)
+            for lane in range(lanes):
+                b = group.items[lane]
+                log_partition[b] = group.totals[lane]
+                if group.state[lane] == CERTIFIED:
+                    if len(marginals) > 0:
+                        _write(group, lane, lanes, marginals[b])
+                    if uniforms.shape[1] > 0:
+                        load_tables(group.tables, lane, lanes, space)
+                    for s in range(uniforms.shape[1]):
+                        draw(space, uniforms[b, s], structures[b, s])
+            failed = _settle(group, lanes, waiting, failed, certified)
+        waiting = waiting[:failed]
+
+
+@uncounted
+def _write(group, lane, lanes, marginals):
+    """The marginals of one item: how the log-partition rises with the score of every arc."""
+    size, tables, outer = marginals.shape[0], group.tables, group.outer
+    for w in range(1, size):
+        for i in range(size - w):
+            at = i * lanes + lane
+            marginals[i, i + w] = tables[RIGHT_ARC, w, at] * outer[RIGHT_ARC, w, at]
+            if i > 0:
+                marginals[i + w, i] = tables[LEFT_ARC, w, at] * outer[LEFT_ARC, w, at]
+
+
+@compiled
+def covariance_product(rows, direction, product, certified, single_root):
+    """The derivative of the marginals along directions [b, n + 1, n + 1]: ``product`` of the same shape."""
+    group, waiting = group_of(rows), np.arange(len(rows))
+    directions, tangents, d_outer = np.empty(group.weights.shape), np.empty(group.tables.shape), np.empty(group.outer.shape)
+    scales = np.empty(len(group.items))
+    for attempt in range(2):
+        failed = np.int64(0)
+        for first in range(0, len(waiting), len(group.items)):
+            lanes = _next_group(group, waiting, first)
+            if fill(rows, group, lanes, attempt, single_root):
+                _load_directions(direction, group, directions, scales, lanes)
+                outside(group.weights, group.tables, group.outer, lanes, single_root)
+                inside_tangents(group.weights, directions, group.tables, tangents, lanes, single_root)
+                outside_tangents(group.weights, directions, group.tables, tangents, group.outer, d_outer, lanes, single_root)
+            for lane in range(lanes):
+                if group.state[lane] == CERTIFIED:
+                    _write_product(group, tangents, d_outer, lane, lanes, scales[lane], product[group.items[lane]])
+            failed = _settle(group, lanes, waiting, failed, certified)
+        waiting = waiting[:failed]
+
+
+@inner
+def _load_directions(direction, group, directions, scales, lanes):
+    """Directions of the items, scaled to at most 1, and 0 where an arc has no weight; ``scales`` [lanes] gets their sizes."""
+    size, weights = group.weights.shape[1], group.weights
+    for lane in range(lanes):
+        load_scores(direction[group.items[lane]].reshape(size * size), directions, lane, lanes)
+        scale = 1e-300
+        for w in range(1, size):
+            for at in range(lane, (size - w) * lanes, lanes):
+                for side in range(2):
+                    value = abs(directions[side, w, at])
+                    scale = value if value > scale and weights[side, w, at] > 0.0 else scale
+        for w in range(1, size):
+            for at in range(lane, (size - w) * lanes, lanes):
+                for side in range(2):
+                    directions[side, w, at] = directions[side, w, at] / scale if weights[side, w, at] > 0.0 else 0.0
+        scales[lane] = scale
+
+
+@uncounted
+def _write_product(group, tangents, d_outer, lane, lanes, scale, product):
+    """The derivatives of the marginals of one item."""
+    size, tables, outer = product.shape[0], group.tables, group.outer
+    for w in range(1, size):
+        for i in range(size - w):
+            at = i * lanes + lane
+            for kind in (RIGHT_ARC, LEFT_ARC) if i > 0 else (RIGHT_ARC, RIGHT_ARC):
+                value = tangents[kind, w, at] * outer[kind, w, at] + tables[kind, w, at] * d_outer[kind, w, at]
+                head, modifier = (i, i + w) if kind == RIGHT_ARC else (i + w, i)
+                product[head, modifier] = scale * value
+
+
+@compiled
+def project(rows, covered, mean, gap, support, single_root):
+    """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`).
+
+    Items go side by side, so that one recursion finds the best tree of each; those that are done wait for the last of their group.
+    """
+    size, lanes = rows.shape[1], min(PROJECTED, max(1, len(rows)))
+    solvers = [active_set.workspace(size * size, size - 1) for _ in range(lanes)]
+    space, found = best_workspace(size, np.int64(lanes)), active_set.nothing_found()
+    for first in range(0, len(rows), lanes):
+        last = min(first + lanes, len(rows))
+        waiting = [b - first for b in range(first, last)]
+        for b in range(first, last):
+            active_set.start(solvers[b - first], rows[b].reshape(size * size))
+        while len(waiting) > 0:
+            for lane in waiting:
+                load_scores(solvers[lane].residual, space.scores, lane, lanes)
+            fill_best(space, lanes, single_root)
+            going = 0
+            for lane in waiting:
+                count = read_best(space, lane, lanes, solvers[lane].parts)
+                if active_set.advance(solvers[lane], covered[first + lane], count):
+                    solvers[lane] = active_set.with_room(solvers[lane])
+                    waiting[going] = lane
+                    going += 1
+            while len(waiting) > going:
+                waiting.pop()
+        for b in range(first, last):
+            found = active_set.record(solvers[b - first], found, mean[b], gap, support, b)
+    return active_set.result(found)

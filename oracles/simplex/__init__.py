@@ -1,0 +1,1 @@
+"""Projections on the simplex and the hypersimplex, and their kernels."""

@@ -1,0 +1,230 @@
+"""Kernels of spanning trees: MAP by contraction, the rest by elimination of words.
+
+Log-partition, marginals and their derivative take items side by side (`vector_elimination`, `vector_marginals`); where scores lie far apart
+or forbidden arcs leave a word without heads on the way, the scalar kernels take them one by one (`elimination`, `marginals`,
+`marginal_rates`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...active_set import cpu as active_set
+from ...kernels.compilation import compiled, uncounted
+from ...kernels.vectors import WIDTH
+from . import marginal_rates, vector_marginals
+from . import marginals as tree_marginals
+from .best_tree import best_parts, workspace
+from .elimination import CERTAIN, INFEASIBLE, LARGEST, UNCERTAIN, eliminate, exchange, weigh
+from .samples import draw
+from .vector_elimination import bounds, conclude, items, take_out
+from .vector_elimination import weigh as weigh_items
+from .vector_marginals import table
+
+Array = NDArray[Any]
+
+LEAST_TOTAL = 1e-250
+"""The least sum of chances of escape: what was lost below 1e-308 on the way is then nothing."""
+
+
+def operations(event: tuple[int, ...]) -> int:
+    """Inner-loop steps of a row: an elimination, and an exponential for each arc."""
+    return event[0] ** 3 // 3 + 4 * event[0] ** 2
+
+
+@compiled
+def argmax(rows: Array, structures: Array, single_root: bool) -> None:
+    """The best tree of each row [b, n + 1, n + 1]."""
+    space, parts = workspace(rows.shape[1]), np.empty(rows.shape[1] - 1, np.int32)
+    for b in range(rows.shape[0]):
+        flat = structures[b].reshape(-1)
+        for i in range(best_parts(rows[b], single_root, space, parts)):
+            flat[parts[i]] = 1
+
+
+@compiled
+def log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
+    """The log-partition of each row by one elimination."""
+    size = rows.shape[1]
+    space = items(size, np.empty((size, size * WIDTH)))
+    for first in range(0, rows.shape[0], WIDTH):
+        weigh_items(rows, first, single_root, space)
+        take_out(space.weights, None, size - 1, 1, not single_root, space.sums)
+        space.sums[WIDTH : 2 * WIDTH] = space.weights[0, WIDTH : 2 * WIDTH]
+        bounds(space.sums, 1, size - 1, space.extent)
+        conclude(space, first, log_partition, certified)
+
+
+@compiled
+def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
+    """Marginals from the chances of escape; every one is right to its own size, and none is a difference."""
+    size = rows.shape[1]
+    halves, totals = vector_marginals.halves(size), np.empty(size * WIDTH)
+    weights, chances = table(halves.weights, halves, 0), table(halves.chances, halves, 0)
+    space = items(size, weights)
+    for first in range(0, rows.shape[0], WIDTH):
+        weigh_items(rows, first, single_root, space)
+        vector_marginals.find(halves, None, not single_root, space.sums, space.extent)
+        conclude(space, first, log_partition, certified)
+        vector_marginals.expect(weights, chances, space.exponents, totals)
+        _hand_out(space.exponents, totals, first, marginals, certified)
+
+
+@compiled
+def covariance_product(rows: Array, direction: Array, product: Array, certified: Array, single_root: bool) -> None:
+    """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
+    size = rows.shape[1]
+    halves, halved_rates = vector_marginals.halves(size), vector_marginals.halves(size)
+    weights, chances = table(halves.weights, halves, 0), table(halves.chances, halves, 0)
+    rates, chance_rates = table(halved_rates.weights, halves, 0), table(halved_rates.chances, halves, 0)
+    space, totals, slopes, ignored = items(size, weights), np.empty(size * WIDTH), np.empty(size * WIDTH), np.empty(rows.shape[0])
+    for first in range(0, rows.shape[0], WIDTH):
+        weigh_items(rows, first, single_root, space)
+        for lane in range(WIDTH):
+            along = direction[min(first + lane, rows.shape[0] - 1)]
+            for h in range(size):
+                for m in range(1, size):
+                    weight = weights[h, m * WIDTH + lane]
+                    rates[h, m * WIDTH + lane] = weight * along[h, m] if weight > 0.0 else 0.0
+        vector_marginals.find(halves, halved_rates, not single_root, space.sums, space.extent)
+        conclude(space, first, ignored, certified)
+        vector_marginals.expect(weights, chances, space.exponents, totals)
+        vector_marginals.expect_rates(weights, rates, chances, chance_rates, space.exponents, totals, slopes)
+        _hand_out(rates, totals, first, product, certified)
+
+
+@uncounted
+def _hand_out(table: Array, totals: Array, first: int, results: Array, certified: Array) -> None:
+    """Write the items from ``first`` on that are certain, where what the heads of every word weigh together is in range."""
+    size = len(table)
+    for lane in range(min(WIDTH, len(results) - first)):
+        for m in range(1, size):
+            if not LEAST_TOTAL < totals[m * WIDTH + lane] < LARGEST:
+                certified[first + lane] = False
+        if certified[first + lane]:
+            for h in range(size):
+                for m in range(1, size):
+                    results[first + lane, h, m] = table[h, m * WIDTH + lane]
+
+
+@compiled
+def scalar_log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
+    """The log-partition of each row by one elimination."""
+    size = rows.shape[1]
+    exponents, weights, shift, totals = np.empty((size, size)), np.empty((size, size)), np.empty(size), np.empty(size)
+    for b in range(rows.shape[0]):
+        shifted, in_range, dense = weigh(rows[b], single_root, exponents, shift, weights)
+        value, _, known = eliminate(weights, single_root, dense, totals)
+        log_partition[b] = shifted + value
+        certified[b] = in_range and known != UNCERTAIN
+
+
+@compiled
+def scalar_marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
+    """Marginals from the chances of escape; every one is right to its own size, and none is a difference."""
+    size = rows.shape[1]
+    blocks, exponents, shift, totals = tree_marginals.blocks(size), np.empty((size, size)), np.empty(size), np.empty(size)
+    for b in range(rows.shape[0]):
+        shifted, in_range, dense = weigh(rows[b], single_root, exponents, shift, blocks.weights[0])
+        value, known = tree_marginals.find(blocks, single_root, dense)
+        log_partition[b] = shifted + value
+        certified[b] = in_range and known != UNCERTAIN
+        if not certified[b] or known == INFEASIBLE:
+            continue
+        weights, chances = blocks.weights[0], blocks.chances[0]
+        certified[b] = _add_up(weights, chances, totals)
+        for h in range(size):
+            for m in range(1, size):
+                marginals[b, h, m] = weights[h, m] * chances[h, m] * totals[m]
+
+
+@uncounted
+def _add_up(weights: Array, chances: Array, totals: Array) -> bool:
+    """What the heads of each word weigh together, inverted; False where that is out of range."""
+    totals[:] = 0.0
+    for h in range(len(totals)):
+        for m in range(1, len(totals)):
+            totals[m] += weights[h, m] * chances[h, m]
+    certain = True
+    for m in range(1, len(totals)):
+        certain = certain and LEAST_TOTAL < totals[m] < LARGEST
+        totals[m] = 1.0 / totals[m]
+    return certain
+
+
+@compiled
+def scalar_covariance_product(rows: Array, direction: Array, product: Array, certified: Array, single_root: bool) -> None:
+    """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
+    size = rows.shape[1]
+    blocks, rates, exponents = tree_marginals.blocks(size), tree_marginals.blocks(size), np.empty((size, size))
+    shift, totals, slopes = np.empty(size), np.empty(size), np.empty(size)
+    for b in range(rows.shape[0]):
+        weights, weight_rates = blocks.weights[0], rates.weights[0]
+        _, in_range, dense = weigh(rows[b], single_root, exponents, shift, weights)
+        for h in range(size):
+            for m in range(1, size):
+                weight_rates[h, m] = weights[h, m] * direction[b, h, m] if weights[h, m] > 0.0 else 0.0
+        known = marginal_rates.find(blocks, rates, single_root, dense)
+        certified[b] = in_range and known != UNCERTAIN
+        if not certified[b] or known == INFEASIBLE:
+            continue
+        chances, chance_rates = blocks.chances[0], rates.chances[0]
+        certified[b] = _add_up(weights, chances, totals)
+        slopes[:] = 0.0
+        for h in range(size):
+            for m in range(1, size):
+                rate = weight_rates[h, m] * chances[h, m] + weights[h, m] * chance_rates[h, m]
+                exponents[h, m] = rate * totals[m]
+                slopes[m] += exponents[h, m]
+        for h in range(size):
+            for m in range(1, size):
+                product[b, h, m] = exponents[h, m] - weights[h, m] * chances[h, m] * totals[m] * slopes[m]
+
+
+@compiled
+def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, single_root: bool) -> None:
+    """Trees of each row from uniforms [b, s, n]: one elimination for all of them."""
+    size = rows.shape[1]
+    exponents, weights, direct = np.empty((size, size)), np.empty((size, size)), np.empty((size, size))
+    shift, totals, rest, words = np.empty(size), np.empty(size), np.empty(size), np.empty((4, size), np.int64)
+    for b in range(rows.shape[0]):
+        _, in_range, dense = weigh(rows[b], single_root, exponents, shift, weights)
+        direct[:] = weights
+        _, last_word, known = eliminate(weights, single_root, dense, totals)
+        certified[b] = in_range and known != UNCERTAIN
+        if certified[b] and known == CERTAIN:
+            exchange(direct, last_word)
+            for s in range(uniforms.shape[1]):
+                draw(direct, weights, totals, uniforms[b, s], single_root, rest, words)
+                _write(words[0], last_word, structures[b, s])
+
+
+@uncounted
+def _write(head: Array, last_word: int, structure: Array) -> None:
+    """The arcs of a tree in which word 1 and another one have changed places."""
+    for m in range(1, len(head)):
+        structure[_place(head[m], last_word), _place(m, last_word)] = 1
+
+
+@uncounted
+def _place(position: int, last_word: int) -> int:
+    return last_word if position == 1 else 1 if position == last_word else position
+
+
+@compiled
+def project(rows: Array, inside: Array, mean: Array, gap: Array, support: Array, single_root: bool) -> tuple[Array, Array, Array]:
+    """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
+    size = rows.shape[1]
+    solver, found, space = active_set.workspace(size * size, size - 1), active_set.nothing_found(), workspace(size)
+    residual = solver.residual.reshape((size, size))
+    for b in range(rows.shape[0]):
+        active_set.start(solver, rows[b].reshape(-1))
+        count = best_parts(residual, single_root, space, solver.parts)
+        while active_set.advance(solver, inside[b], count):
+            solver = active_set.with_room(solver)
+            count = best_parts(residual, single_root, space, solver.parts)
+        found = active_set.record(solver, found, mean[b], gap, support, b)
+    return active_set.result(found)

@@ -1,0 +1,161 @@
+"""Dependency trees whose arcs may cross."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
+from ..capabilities.base import FORBIDDEN
+from ..dependency_tree import DependencyTree
+from . import elimination, marginals
+from . import ranks as tree_ranks
+from .best_tree import best_heads
+
+
+@dataclass(frozen=True)
+class SpanningTree(DependencyTree, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+    """Dependency trees, crossing or not: event ``[n + 1, n + 1]``, ``scores[..., h, m]`` scores the arc from head h to modifier m.
+
+    Index 0 is the root, words are 1..n; every word has one head. Column 0 and the diagonal are no arcs, and are ignored. ``lengths``
+    counts words.
+
+    Log-partition by elimination without subtractions, O(n³), exact at any scale of the scores; a sample goes back through the elimination
+    with n uniforms, whatever the scores; MAP by contracting cycles, where a word takes its best head, the lowest of equal ones; the k best
+    by partition of the space, n MAP calls each; the projection is the active set over MAP calls. `enumerate` orders trees by the head of
+    word 1, then of word 2, and so on.
+
+    Args:
+        single_root: exactly one word is headed by the root; with False, any number of words.
+
+    References:
+        Koo et al. 2007, "Structured prediction models via the matrix-tree theorem", section 3; Grassmann, Taksar & Heyman 1985,
+        "Regenerative analysis and steady state distributions for Markov chains"; Edmonds 1967, "Optimum branchings", section 2;
+        Lawler 1972, "A procedure for computing the k best solutions to discrete optimization problems"; Niculae et al. 2018, "SparseMAP".
+
+    Example:
+        >>> oracle = SpanningTree()
+        >>> scores = torch.zeros(4, 4)
+        >>> scores[0, 2] = scores[2, 1] = scores[1, 3] = 1.0
+        >>> SpanningTree.heads(oracle.argmax(scores))
+        tensor([2, 0, 1])
+        >>> oracle.count((4, 4)), SpanningTree(single_root=False).count((4, 4))
+        (9, 16)
+    """
+
+    name: ClassVar[str] = "spanning_tree"
+    event_ndim: ClassVar[int] = 2
+    references: ClassVar[tuple[str, ...]] = (
+        "koo2007structured",
+        "grassmann1985regenerative",
+        "edmonds1967optimum",
+        "lawler1972procedure",
+        "niculae2018sparsemap",
+    )
+    kernel: ClassVar[str] = "spanning_tree"
+    _ignores_entries: ClassVar[bool] = True
+
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        words = event_shape[0] - 1
+        return int((words if self.single_root else words + 1) ** (words - 1))
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return self.structure(best_heads(rows, single_root=self.single_root), rows.dtype)
+
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        result: Tensor = _LogPartition.apply(rows, self.single_root)  # type: ignore[no-untyped-call]
+        return result
+
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[0] - 1
+
+    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        scores = rows.double()
+        last = elimination.last_word(scores) if self.single_root else torch.ones(len(rows), dtype=torch.int64, device=rows.device)
+        order = elimination.exchange(rows.shape[-1], last)
+        heads, feasible = elimination.draw_heads(elimination.permuted(scores, order), uniforms, single_root=self.single_root)
+        # Word m of the tree is word order[m] of the sample, and so are the heads.
+        back = order.expand(*heads.shape[:-1], -1)
+        heads = back.gather(-1, heads).gather(-1, back[..., 1:] - 1)
+        return self.structure(heads, rows.dtype) * feasible.reshape(-1, 1, 1)
+
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        """Split the space by its best tree: trees that first differ from it at word 1, at word 2, ...; go on with the best of each."""
+        # A tree with a forbidden arc comes out as zero.
+        search = _Partition(torch.where(rows > FORBIDDEN / 2, rows, -math.inf), self)
+        return torch.stack([search.next() for _ in range(k)])
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        return tree_ranks.rank(self.heads(structures), single_root=self.single_root)
+
+    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return self.structure(tree_ranks.unrank(ranks, event_shape[0] - 1, single_root=self.single_root), torch.bool)
+
+
+class _LogPartition(torch.autograd.Function):
+    """The logarithm of the weight of all trees. Its gradient by automatic differentiation would be a difference of large numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, single_root: bool) -> Tensor:
+        ctx.single_root = single_root
+        ctx.save_for_backward(rows)
+        if single_root:
+            rows = elimination.permuted(rows, elimination.exchange(rows.shape[-1], elimination.last_word(rows)))
+        return elimination.eliminate(rows, single_root=single_root).total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        return grads[0].reshape(-1, 1, 1) * marginals.marginals(rows, single_root=ctx.single_root), None
+
+
+class _Partition:
+    """Disjoint parts of the space of each row, each with its best tree.
+
+    Part i of row b holds the trees with the heads ``heads[b, i, :fixed[b, i]]`` whose next word has a head that ``open[b, i]`` allows.
+    """
+
+    def __init__(self, rows: Tensor, oracle: SpanningTree) -> None:
+        self.rows, self.oracle = rows, oracle
+        batch, size = rows.shape[:2]
+        self.words = torch.arange(size - 1, device=rows.device)
+        heads = oracle.heads(oracle._best(rows))
+        self.heads = heads.unsqueeze(1)
+        self.totals = _totals(rows[:, None, :, 1:], self.heads)
+        self.fixed = torch.zeros(batch, 1, dtype=torch.int64, device=rows.device)
+        self.open = torch.ones(batch, 1, size, dtype=torch.bool, device=rows.device)
+
+    def next(self) -> Tensor:
+        """The best tree [b, *event] of all parts, 0 where there is none; its part is split."""
+        total, part = self.totals.max(1, keepdim=True)
+        items = torch.arange(len(part), device=part.device)
+        heads, fixed, allowed = (values[items, part.squeeze(1)] for values in (self.heads, self.fixed, self.open))
+        self.totals = self.totals.scatter(1, part, -math.inf)
+        self._split(heads, fixed, allowed, total > -math.inf)
+        return self.oracle.structure(heads, self.rows.dtype) * (total > -math.inf).unsqueeze(-1)
+
+    def _split(self, heads: Tensor, fixed: Tensor, allowed: Tensor, alive: Tensor) -> None:
+        """Part i keeps the heads of the words before i, and takes that of word i away."""
+        before = self.words < self.words.unsqueeze(-1)
+        taken = torch.nn.functional.one_hot(heads, self.rows.shape[-1]).bool()
+        first = self.words == fixed.unsqueeze(-1)
+        other = ~taken & (allowed.unsqueeze(1) | ~first.unsqueeze(-1))
+        # By part, word and head.
+        may = torch.where(before.unsqueeze(-1), taken.unsqueeze(1), True)
+        may = torch.where((self.words == self.words.unsqueeze(-1)).unsqueeze(-1), other.unsqueeze(2), may)
+        scores = self.rows[:, :, 1:].mT.unsqueeze(1).masked_fill(~may, -math.inf).mT
+        rows = torch.nn.functional.pad(scores, (1, 0)).flatten(0, 1)
+        best = self.oracle.heads(self.oracle._best(rows)).unflatten(0, scores.shape[:2])
+        totals = torch.where(alive & (self.words >= fixed.unsqueeze(-1)), _totals(scores, best), -math.inf)
+        self.heads, self.totals = torch.cat([self.heads, best], 1), torch.cat([self.totals, totals], 1)
+        self.fixed = torch.cat([self.fixed, self.words.expand_as(totals)], 1)
+        self.open = torch.cat([self.open, other], 1)
+
+
+def _totals(scores: Tensor, heads: Tensor) -> Tensor:
+    """Scores [b, p] of trees by heads [b, p, n] under scores [b, p, n + 1, n]."""
+    return scores.gather(2, heads.unsqueeze(2)).sum((2, 3))

@@ -1,0 +1,236 @@
+"""Exactly k of n, in compiled steps.
+
+Parts are weighed against the k-th largest score s. A part with score θ below s weighs 1 where it is left out and ``exp(θ − s)`` where it is
+taken; one above s weighs ``exp(s − θ)`` where it is left out and 1 where it is taken. So every weight is at most 1, the best subset weighs
+exactly 1, and the sum over all subsets lies between 1 and their number: no score can leave the range of a float64, and what underflows
+is below 1e-300 of the sum. Only the number of subsets must be representable, which `_representable` certifies.
+
+The sum is a coefficient of ``∏ (skip_i + take_i x)``, an elementary symmetric polynomial (Chen & Liu 1997, section 2). The first factors
+give the prefixes; a walk back gives what each of their coefficients is worth in the sum, and a marginal is a sum of products of the two,
+without division or subtraction.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..kernels.compilation import compiled, inner, reordered, uncounted
+from ..kernels.exponential import exponentials
+from ..kernels.selection import kth_largest
+
+BLOCK = 8
+"""Coefficients are computed in blocks of this many, the width of a vector register; a polynomial starts after one block of zeros."""
+
+REPRESENTABLE = 650.0
+"""The largest logarithm of a sum of weights: a float64 ends at 709."""
+
+SKIP, TAKE, SKIP_TANGENT, TAKE_TANGENT = 0, 1, 2, 3
+"""Columns of the weights [n, 2], or [n, 4] with their derivatives along a direction."""
+
+
+def operations(event: tuple[int, ...]) -> int:
+    """Inner-loop steps of one log-partition, roughly: exponentials and a few blocks of coefficients."""
+    return 20 * event[0]
+
+
+@compiled
+def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
+    """The k largest of each row; of those that tie with the smallest of them, the first."""
+    size = rows.shape[1]
+    work = np.empty(size)
+    for item in range(len(rows)):
+        row, structure = rows[item], structures[item]
+        last, count = kth_largest(row, k, work), 0
+        for part in range(size):
+            structure[part] = row[part] >= last
+        for part in range(size):
+            count += row[part] >= last
+        part = size - 1
+        while count > k:
+            if row[part] == last:
+                structure[part] = 0
+                count -= 1
+            part -= 1
+
+
+@compiled
+def log_partition(rows: np.ndarray, log_partition: np.ndarray, certified: np.ndarray, k: int) -> None:
+    """``log Σ_z exp⟨θ, z⟩`` of each row."""
+    size = rows.shape[1]
+    certified[:] = _representable(size, k)
+    weights, work, both = np.empty((size, 2)), np.empty((2, size)), _polynomials(2, k)
+    for item in range(len(rows) if _representable(size, k) else 0):
+        log_partition[item] = _weigh(rows[item], k, weights, work)
+        if log_partition[item] > -math.inf:
+            both[0] = 0
+            both[0, BLOCK] = 1
+            for part in range(size):
+                _multiply(both[part % 2], both[1 - part % 2], weights[part])
+            log_partition[item] += math.log(both[size % 2, BLOCK + k])
+
+
+@compiled
+def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray, certified: np.ndarray, k: int) -> None:
+    """The probability of each part, and the log-partition."""
+    size = rows.shape[1]
+    certified[:] = _representable(size, k)
+    weights, work = np.empty((size, 2)), np.empty((2, size))
+    prefixes, worth = _polynomials(size + 1, k), _polynomials(1, k)[0]
+    prefixes[0, BLOCK] = 1
+    for item in range(len(rows) if _representable(size, k) else 0):
+        log_partition[item] = _weigh(rows[item], k, weights, work)
+        if log_partition[item] == -math.inf:
+            continue
+        for part in range(size):
+            _multiply(prefixes[part], prefixes[part + 1], weights[part])
+        total = prefixes[size, BLOCK + k]
+        log_partition[item] += math.log(total)
+        worth[:] = 0
+        worth[k] = 1 / total
+        for part in range(size - 1, -1, -1):
+            marginals[item, part] = weights[part, TAKE] * _walk_back(prefixes[part], worth, weights[part])
+
+
+@compiled
+def covariance_product(rows: np.ndarray, direction: np.ndarray, product: np.ndarray, certified: np.ndarray, k: int) -> None:
+    """The derivative of the marginals along a direction: every number of `marginals` with its tangent."""
+    size = rows.shape[1]
+    certified[:] = _representable(size, k)
+    weights, work = np.empty((size, 4)), np.empty((2, size))
+    prefixes, tangents = _polynomials(size + 1, k), _polynomials(size + 1, k)
+    worth, worth_tangent = _polynomials(1, k)[0], _polynomials(1, k)[0]
+    prefixes[0, BLOCK] = 1
+    for item in range(len(rows) if _representable(size, k) else 0):
+        if _weigh(rows[item], k, weights, work) == -math.inf:
+            continue
+        length = _weigh_tangents(direction[item], weights)
+        for part in range(size):
+            _multiply(prefixes[part], prefixes[part + 1], weights[part])
+            _multiply_tangent(prefixes[part], tangents[part], tangents[part + 1], weights[part])
+        total = prefixes[size, BLOCK + k]
+        worth[:], worth_tangent[:] = 0, 0
+        worth[k], worth_tangent[k] = 1 / total, -tangents[size, BLOCK + k] / total / total
+        for part in range(size - 1, -1, -1):
+            value, tangent = _walk_back_tangent(prefixes[part], tangents[part], worth, worth_tangent, weights[part])
+            product[item, part] = length * (weights[part, TAKE_TANGENT] * value + weights[part, TAKE] * tangent)
+
+
+@compiled
+def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray, k: int) -> None:
+    """Exact samples: part by part, taken with its probability given how many are still to be taken."""
+    size = rows.shape[1]
+    certified[:] = _representable(size, k)
+    weights, work, suffixes = np.empty((size, 2)), np.empty((2, size)), _polynomials(size + 1, k)
+    suffixes[size, BLOCK] = 1
+    for item in range(len(rows) if _representable(size, k) else 0):
+        if _weigh(rows[item], k, weights, work) == -math.inf:
+            continue
+        for part in range(size - 1, -1, -1):
+            _multiply(suffixes[part + 1], suffixes[part], weights[part])
+        for draw in range(uniforms.shape[1]):
+            structure, uniform = structures[item, draw], uniforms[item, draw]
+            column, part = BLOCK + k, 0
+            while column > BLOCK and part < size:
+                if uniform[part] * suffixes[part, column] < weights[part, TAKE] * suffixes[part + 1, column - 1]:
+                    structure[part] = 1
+                    column -= 1
+                part += 1
+
+
+@uncounted
+def _representable(size: int, k: int) -> bool:
+    """Whether sums over all subsets are certainly float64 numbers, in every coefficient that is computed."""
+    most = min(k + BLOCK, size // 2)
+    return math.lgamma(size + 1) - math.lgamma(most + 1) - math.lgamma(size - most + 1) < REPRESENTABLE
+
+
+@inner
+def _polynomials(count: int, k: int) -> np.ndarray:
+    """Zeros; column ``BLOCK + j`` of a prefix is its coefficient j, and column j of a worth is what that is worth."""
+    return np.zeros((count, BLOCK * (2 + k // BLOCK)))
+
+
+@inner
+def _weigh(row: np.ndarray, k: int, weights: np.ndarray, work: np.ndarray) -> float:
+    """Write the weights of a row, and return the score of its best subset: -inf where there is none."""
+    origin = kth_largest(row, k, work[0])
+    if origin == -math.inf:
+        return origin
+    best = k * origin
+    for part in range(len(row)):
+        score = row[part] - origin
+        work[0, part] = -abs(score)
+        best += max(score, 0.0)
+    exponentials(work[0], 0.0, work[1])
+    for part in range(len(row)):
+        above = row[part] > origin
+        weights[part, SKIP] = work[1, part] if above else 1.0
+        weights[part, TAKE] = 1.0 if above else work[1, part]
+    return best
+
+
+@uncounted
+def _weigh_tangents(direction: np.ndarray, weights: np.ndarray) -> float:
+    """Write the derivatives of the weights along the direction, shortened to a largest entry of 1, and return its length."""
+    length = 0.0
+    for part in range(len(direction)):
+        if weights[part, TAKE] > 0:
+            length = max(length, abs(direction[part]))
+    for part in range(len(direction)):
+        slope = direction[part] / length if weights[part, TAKE] > 0 and length > 0 else 0.0
+        # A part above the origin weighs 1 where it is taken, whatever its score; another where it is left out.
+        above = weights[part, SKIP] < 1
+        weights[part, SKIP_TANGENT] = -slope * weights[part, SKIP] if above else 0.0
+        weights[part, TAKE_TANGENT] = 0.0 if above else slope * weights[part, TAKE]
+    return length
+
+
+@uncounted
+def _multiply(before: np.ndarray, after: np.ndarray, weight: np.ndarray) -> None:
+    """``after = before · (skip + take·x)``."""
+    skip, take = weight[SKIP], weight[TAKE]
+    for block in range(BLOCK, len(before), BLOCK):
+        for lane in range(BLOCK):
+            after[block + lane] = skip * before[block + lane] + take * before[block + lane - 1]
+
+
+@uncounted
+def _multiply_tangent(before: np.ndarray, tangent: np.ndarray, after_tangent: np.ndarray, weight: np.ndarray) -> None:
+    """The tangent of `_multiply`."""
+    skip, take, skip_tangent, take_tangent = weight[SKIP], weight[TAKE], weight[SKIP_TANGENT], weight[TAKE_TANGENT]
+    for block in range(BLOCK, len(before), BLOCK):
+        for lane in range(BLOCK):
+            moved = skip * tangent[block + lane] + take * tangent[block + lane - 1]
+            after_tangent[block + lane] = moved + (skip_tangent * before[block + lane] + take_tangent * before[block + lane - 1])
+
+
+@reordered
+def _walk_back(prefix: np.ndarray, worth: np.ndarray, weight: np.ndarray) -> float:
+    """Put one more part on the right of the worths, in place; return ``Σ_j prefix_j · worth_{j+1}``, what taking that part is worth."""
+    skip, take = weight[SKIP], weight[TAKE]
+    value = 0.0
+    for i in range(len(worth) - BLOCK):
+        value += prefix[BLOCK + i] * worth[i + 1]
+    for i in range(len(worth) - BLOCK):
+        worth[i] = skip * worth[i] + take * worth[i + 1]
+    return value
+
+
+@reordered
+def _walk_back_tangent(
+    prefix: np.ndarray, prefix_tangent: np.ndarray, worth: np.ndarray, worth_tangent: np.ndarray, weight: np.ndarray
+) -> tuple[float, float]:
+    """`_walk_back` with its tangent."""
+    skip, take, skip_tangent, take_tangent = weight[SKIP], weight[TAKE], weight[SKIP_TANGENT], weight[TAKE_TANGENT]
+    value, tangent = 0.0, 0.0
+    for i in range(len(worth) - BLOCK):
+        value += prefix[BLOCK + i] * worth[i + 1]
+        tangent += prefix[BLOCK + i] * worth_tangent[i + 1] + prefix_tangent[BLOCK + i] * worth[i + 1]
+    for i in range(len(worth) - BLOCK):
+        moved = skip * worth_tangent[i] + take * worth_tangent[i + 1]
+        worth_tangent[i] = moved + (skip_tangent * worth[i] + take_tangent * worth[i + 1])
+    for i in range(len(worth) - BLOCK):
+        worth[i] = skip * worth[i] + take * worth[i + 1]
+    return value, tangent

@@ -1,0 +1,230 @@
+"""Exactly k of n."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, softplus
+
+from ..active_set.solution import Projection
+from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SubsetOracle
+from ..capabilities.base import MAX_RANK, RowArgmax
+from ..device_tables import made_once
+from ..options import Count
+from ..simplex import projection
+
+
+@dataclass(frozen=True)
+class Subset(SubsetOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+    """Exactly ``k`` of ``n``: event ``[n]``, structures hold k ones.
+
+    The Gibbs law is the conditional Poisson law (not Plackett-Luce, which Gumbel top-k draws): of n independent parts, given that k are
+    taken. The log-partition is a coefficient of ``∏ (1 − p_i + p_i x)``, O(nk), multiplied out pair by pair, so in log n steps; a sample
+    walks along the parts with one uniform each; the projection is that on the capped simplex, and its atoms come from systematic sampling.
+
+    Args:
+        k: size of the subset, at least 1.
+
+    References:
+        Chen & Liu 1997, "Statistical applications of the Poisson-binomial and conditional Bernoulli distributions", section 2;
+        Darroch 1964, "On the distribution of the number of successes in independent trials" (its mode); Ahmed et al. 2023, "SIMPLE",
+        section 3; Madow 1949 (systematic sampling).
+
+    Example:
+        >>> oracle = Subset(2)
+        >>> oracle.marginals(torch.zeros(4))
+        tensor([0.5000, 0.5000, 0.5000, 0.5000])
+        >>> oracle.count((30,))
+        435
+    """
+
+    k: Count
+
+    name: ClassVar[str] = "subset"
+    event_ndim: ClassVar[int] = 1
+    references: ClassVar[tuple[str, ...]] = ("chen1997statistical", "ahmed2023simple")
+    kernel: ClassVar[str | None] = "subset"
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        return cls._sizes(sizes, "length")
+
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        return math.comb(event_shape[0], self.k)
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        if len(event_shape) != 1:
+            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n,)")
+        if event_shape[0] < self.k:
+            raise ValueError(f"`{call}` got n={event_shape[0]} parts for k={self.k}; expected n >= k, choose a smaller k")
+
+    def kernel_options(self) -> tuple[int]:
+        return (self.k,)
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        # The order of ties in `topk` is not defined, so only its last value is used: ties with it are taken from the left.
+        last = rows.topk(self.k, dim=-1).values[..., -1:]
+        above, equal = rows > last, rows == last
+        return above | (equal & (equal.cumsum(-1) <= self.k - above.sum(-1, keepdim=True)))
+
+    def _chances(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Float64 probabilities [b, n] of parts to be taken and not, and [b] what they leave out of the log-partition.
+
+        With probabilities ``σ(θ − s)`` whose sum is k, no number of independent parts is likelier to be taken than k (Darroch 1964): that
+        probability is at least 1/(n + 1), and no sum of such products leaves the range of a float64.
+        """
+        scores = rows.double()
+        origin = self._origin(scores.detach())
+        odds = scores - origin
+        rest = softplus(odds, threshold=40).sum(-1) + self.k * origin.squeeze(-1)
+        return odds.sigmoid(), (-odds).sigmoid(), rest
+
+    def _origin(self, scores: Tensor) -> Tensor:
+        """The s [b, 1] with ``Σ σ(θ − s) = k``, as nearly as is needed, by bisection between the k-th and the next largest score."""
+        largest = scores.topk(min(self.k + 1, scores.shape[-1]), dim=-1).values
+        ends = pad(largest, (0, 1), value=-math.inf)[..., self.k - 1 : self.k + 1]
+        last = torch.where(ends[..., :1] > -math.inf, ends[..., :1], 0)
+        high = last + math.log(scores.shape[-1] + 1)
+        low = torch.maximum(ends[..., 1:], last - 80) - math.log(self.k + 1)
+        for _ in range(16):
+            middle = (low + high) / 2
+            more = (scores - middle).sigmoid().sum(-1, keepdim=True) > self.k
+            low, high = torch.where(more, middle, low), torch.where(more, high, middle)
+        return low
+
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        taken, skipped, rest = self._chances(rows)
+        polynomials = torch.stack([skipped, taken], -1)
+        one = torch.eye(1, self.k + 1, dtype=taken.dtype, device=taken.device)
+        while polynomials.shape[1] > 1:
+            if polynomials.shape[1] % 2:
+                polynomials = torch.cat([polynomials, one[:, : polynomials.shape[-1]].expand(len(rows), 1, -1)], 1)
+            polynomials = truncated_product(polynomials[:, ::2], polynomials[:, 1::2], self.k)
+        probability = polynomials[:, 0, self.k]
+        positive = probability > 0
+        return torch.where(positive, torch.where(positive, probability, 1).log() + rest, -math.inf)
+
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[0]
+
+    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        taken, skipped, _ = (value.unsqueeze(-1) for value in self._chances(rows))
+        # [n + 1][b, k + 1]: the probability that j of the parts i, ..., n − 1 are taken.
+        suffixes = [torch.eye(1, self.k + 1, dtype=taken.dtype, device=rows.device).expand(len(rows), -1)]
+        for i in reversed(range(rows.shape[-1])):
+            suffixes.append(skipped[:, i] * suffixes[-1] + taken[:, i] * pad(suffixes[-1][:, :-1], (1, 0)))
+        suffixes.reverse()
+        remaining = torch.full(uniforms.shape[:-1], self.k, dtype=torch.int64, device=rows.device)
+        chosen = []
+        for i in range(rows.shape[-1]):
+            included = taken[:, i] * pad(suffixes[i + 1][:, :-1], (1, 0))
+            total, with_part = (
+                value.expand(*remaining.shape, -1).gather(-1, remaining.unsqueeze(-1)).squeeze(-1) for value in (suffixes[i], included)
+            )
+            chosen.append(uniforms[..., i] * total < with_part)
+            remaining = remaining - chosen[-1].long()
+        return torch.stack(chosen, -1)
+
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+        mean, free, gap = projection.project(rows, self.k)
+        return Projection(gap=gap, decompose=lambda: systematic_atoms(mean, self.k), mean=mean, free=free)
+
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        """Part by part from the last, the k best subsets of every size; of equal ones, those that hold the part first.
+
+        Only the first k + size − 1 parts by score can be in them: k better subsets hold one of these where another holds a later part.
+        """
+        size = min(rows.shape[1], k + self.k - 1)
+        parts = rows.sort(dim=-1, descending=True, stable=True).indices[:, :size].sort(-1).values
+        scores = rows.gather(1, parts)
+        totals = torch.full((len(rows), self.k + 1, k), -math.inf, dtype=rows.dtype, device=rows.device)
+        totals[:, 0, 0] = 0
+        places = []
+        for i in reversed(range(size)):
+            grown = pad(totals[:, :-1] + scores[:, i, None, None], (0, 0, 1, 0), value=-math.inf)
+            best = torch.cat([grown, totals], -1).sort(dim=-1, descending=True, stable=True)
+            totals = best.values[..., :k]
+            places.append(best.indices[..., :k])
+        # Forward again: which of the k best of the parts that remain, and of which size, each of the k best goes on with.
+        place = torch.arange(k, device=rows.device).expand(len(rows), k)
+        remaining = torch.full_like(place, self.k)
+        chosen = torch.zeros((k, *rows.shape), dtype=torch.bool, device=rows.device)
+        for i in range(size):
+            place = places[size - 1 - i].flatten(1).gather(1, remaining * k + place)
+            held = place < k
+            chosen.scatter_(-1, parts[:, i].expand(k, -1).unsqueeze(-1), held.T.unsqueeze(-1))
+            remaining, place = remaining - held.long(), torch.where(held, place, place - k)
+        return chosen
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        size = structures.shape[-1]
+        rank = torch.zeros(len(structures), dtype=torch.int64, device=structures.device)
+        remaining = torch.full_like(rank, self.k)
+        ways = _ways(size, self.k, structures.device)
+        for i in range(size):
+            holding = ways[i][remaining]
+            taken = structures[:, i] != 0
+            rank = torch.where(taken, rank, rank + holding)
+            remaining = (remaining - taken.long()).clamp(min=0)
+        return rank
+
+    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """Lexicographic: of the subsets that agree so far, those that hold the next part come first."""
+        size = event_shape[0]
+        remaining = torch.full_like(ranks, self.k)
+        chosen = []
+        ways = _ways(size, self.k, ranks.device)
+        for i in range(size):
+            with_part = ways[i][remaining]
+            taken = ranks < with_part
+            ranks = torch.where(taken, ranks, ranks - with_part)
+            remaining = remaining - taken.long()
+            chosen.append(taken)
+        return torch.stack(chosen, -1)
+
+
+@made_once
+def _ways(size: int, k: int, device: torch.device) -> Tensor:
+    """[n, k + 1]: once part i is chosen, by how many were still to be. What is beyond int64 no valid rank reaches."""
+    choices = [[0] + [min(math.comb(size - i - 1, j - 1), MAX_RANK) for j in range(1, k + 1)] for i in range(size)]
+    return torch.tensor(choices, device=device)
+
+
+def truncated_product(left: Tensor, right: Tensor, degree: int) -> Tensor:
+    """Products of polynomials [..., d + 1], lowest coefficient first, up to x^degree (at least d)."""
+    terms = left.shape[-1]
+    size = min(2 * terms - 1, degree + 1)
+    windows = pad(left, (terms - 1, size - terms)).unfold(-1, terms, 1)
+    return (windows @ right.flip(-1).unsqueeze(-1)).squeeze(-1)
+
+
+def systematic_atoms(mean: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Write points of the capped simplex as at most n weighted k-subsets, by systematic sampling.
+
+    Lay the parts end to end as intervals of lengths ``x_i`` on ``[0, k]``; for u in [0, 1) choose the parts that hold a point ``u + j``.
+    Part i is chosen for a set of u of measure ``x_i``, and the choice changes only at the fractional parts of the running sums.
+    Neighbouring choices differ by exchanges ``e_{i+1} − e_i`` of their own, so that the atoms are affinely independent.
+
+    Args:
+        mean: [b, n].
+        k: their sum.
+
+    Returns:
+        Atoms [b, n, n] and weights [b, n].
+    """
+    ends = mean.cumsum(-1)
+    ends = ends * torch.where(ends[..., -1:] > 0, k / ends[..., -1:], 0)
+    nearest = ends.round()
+    ends = torch.where((ends - nearest).abs() < 1e-12, nearest, ends)
+    starts = pad(ends[..., :-1], (1, 0))
+    cuts = (ends - ends.floor()).sort(-1).values
+    lengths = pad(cuts[..., 1:], (0, 1), value=1.0) - cuts
+    offsets = (cuts + lengths / 2).unsqueeze(-1)
+    atoms = (ends.unsqueeze(-2) - offsets).floor() - (starts.unsqueeze(-2) - offsets).floor()
+    weights = torch.where((lengths > 1e-12) & (mean.sum(-1, keepdim=True) > 0), lengths, 0)
+    weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-300)
+    return atoms, weights

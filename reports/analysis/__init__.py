@@ -1,0 +1,1 @@
+"""Analyses: from the result table to values, asked once."""

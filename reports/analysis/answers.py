@@ -1,0 +1,273 @@
+"""The question that a report answers first: which estimator, for which structure and stage, and why.
+
+Four questions are asked at every place (problem and stage), each for a budget, the time that a number of `REINFORCE` estimates take. All
+candidates get the same time: an estimator of cost c is averaged over T/c estimates. The reference families compute the truth and do not
+compete. An answer names the best candidate, and all others that the instances cannot tell from it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ...suites.base import REFERENCE
+from ...suites.statistics.budgets import Worth
+from ...suites.statistics.interval import Interval
+from ...suites.statistics.selection import Selection, best
+from . import tables
+
+BUDGETS = (1, 16, 256)
+"""Numbers of estimates of `REFERENCE` whose time every candidate gets."""
+
+MAIN_BUDGET = 16
+"""What is shown where there is room for one."""
+
+_STANDARD_ERRORS = 2 * 1.96
+_SMALLEST = 1e-12
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        name: short. ``asks``: as a sentence; ``criterion``: what the number is.
+        values_only: whether candidates may ask for values of the loss only.
+        unbiased: whether only those compete that declare themselves unbiased for the expected loss, and are not found biased.
+        score: ``rho``, ``squared_error`` or ``variance_seconds``.
+    """
+
+    name: str
+    asks: str
+    criterion: str
+    score: str
+    values_only: bool = False
+    unbiased: bool = False
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether scores are logarithms of positive numbers, the smaller the better."""
+        return self.score != "rho"
+
+
+QUESTIONS = (
+    Question("gradients", "Loss gives gradients", "ρ, the mean over instances", "rho"),
+    Question("values", "Loss gives values only", "ρ, the mean over instances", "rho", values_only=True),
+    Question("unbiased", "Must be unbiased", "variance × time, geometric mean", "variance_seconds", unbiased=True),
+    Question("error", "Smallest error", "relative MSE, geometric mean", "squared_error"),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best estimator at one place for one question and budget.
+
+    Attributes:
+        estimator: the winner. ``score``: its ρ, relative error, or variance × seconds, with an interval over instances.
+        tied: those that cannot be told from it, best first. ``rivals``: how many it was compared with.
+        why: its bias, variance and time.
+        verdict: of the test for bias. ``instances``: how many were measured. ``timed``: whether budgets are of time, or else of estimates.
+    """
+
+    problem: str
+    stage: str
+    question: Question
+    budget: int
+    estimator: str
+    score: Interval
+    tied: tuple[str, ...]
+    rivals: int
+    why: str
+    verdict: str
+    instances: int
+    timed: bool
+
+
+def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> list[Answer]:
+    """All questions at all places; none where too little was measured.
+
+    Args:
+        frame: the result table.
+        values_only: the estimators that `needs_values_only` is true of, where that is known already.
+    """
+    asks = needs_values_only if values_only is None else values_only.__contains__
+    return [answer for place in _places(frame) for answer in place.answers(asks)]
+
+
+def ranks(frame: pd.DataFrame, budget: float = MAIN_BUDGET) -> pd.DataFrame:
+    """On every instance, the ``rank`` of every estimator by rho for the same time: 0 is the best, 1 the worst; ties share theirs."""
+    columns = ["problem", "stage", "instance", "estimator", "rank"]
+    parts = []
+    for place in _places(frame):
+        scores = pd.DataFrame(-place.scores("rho", budget)[0].round(12), index=place.names, columns=place.instances)
+        relative = (scores.rank() - 1) / max(len(place.names) - 1, 1)
+        long = relative.melt(ignore_index=False, var_name="instance", value_name="rank").reset_index(names="estimator")
+        parts.append(long.assign(problem=place.problem, stage=place.stage)[columns])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def _places(frame: pd.DataFrame) -> Iterator[_AnsweredStage]:
+    rows = tables.measured(frame)
+    rows = rows[~rows["family"].isin(tables.REFERENCE_FAMILIES)]
+    verdicts = {(str(row.problem), str(row.stage), str(row.estimator)): str(row.verdict) for row in tables.records(tables.verdicts(frame))}
+    for _, part in rows.groupby(["problem", "stage"], sort=False):
+        place = _AnsweredStage.of(part, verdicts)
+        if place is not None:
+            yield place
+
+
+@dataclass(frozen=True, eq=False)
+class _AnsweredStage:
+    """What is known at one place: moments [estimators, instances], and the cost of one estimate of each [estimators]."""
+
+    problem: str
+    stage: str
+    names: list[str]
+    instances: list[str]
+    worth: Worth
+    costs: np.ndarray
+    timed: bool
+    declared: dict[str, bool]
+    verdicts: dict[str, str]
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, verdicts: dict[tuple[str, str, str], str]) -> _AnsweredStage | None:
+        """None where nothing is known of bias and variance."""
+        moments = [_wide(rows, metric) for metric in ("relative_bias_squared", "relative_variance", "gain")]
+        # An instance on which nobody has one of them, such as a gradient of 0, is none to compare on.
+        common = [item for item in moments[0][0].columns if all(item in pair[0].columns for pair in moments)]
+        moments = [(value[common], error[common]) for value, error in moments]
+        names = _complete(*(value for value, _ in moments)) if common else []
+        seconds = rows[rows["metric"] == "seconds_per_estimate"].drop_duplicates("estimator").set_index("estimator")["value"]
+        timed = bool(names) and REFERENCE in seconds.index
+        names = [name for name in names if name in seconds.index] if timed else names
+        if not names:
+            return None
+        arrays = [[table.loc[names].to_numpy(dtype=float) for table in pair] for pair in moments]
+        worth = Worth(*(pair[0] for pair in arrays), *(np.nan_to_num(pair[1]) for pair in arrays))
+        costs = np.array([seconds[name] / seconds[REFERENCE] if timed else 1.0 for name in names])
+        first = rows.iloc[0]
+        at = (str(first["problem"]), str(first["stage"]))
+        known = {name: verdicts.get((*at, name), "") for name in names}
+        return cls(*at, names, list(moments[0][0].columns), worth, costs, timed, _declarations(rows), known)
+
+    def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
+        for question in QUESTIONS:
+            able = [not question.values_only or values_only(name) for name in self.names]
+            allowed = [position for position, name in enumerate(self.names) if able[position] and self._competes(name, question)]
+            if not allowed:
+                continue
+            for budget in BUDGETS:
+                yield self._answer(question, budget, allowed)
+
+    def _competes(self, name: str, question: Question) -> bool:
+        return not question.unbiased or (self.declared[name] and self.verdicts[name] != "biased")
+
+    def _answer(self, question: Question, budget: int, allowed: list[int]) -> Answer:
+        scores, errors = self.scores(question.score, budget)
+        chosen = best(scores[allowed], errors[allowed])
+        winner = allowed[chosen.winner]
+        return Answer(
+            self.problem,
+            self.stage,
+            question,
+            budget,
+            self.names[winner],
+            _shown(chosen, question),
+            tuple(self.names[allowed[position]] for position in chosen.tied),
+            len(allowed) - 1,
+            self._why(winner),
+            self.verdicts[self.names[winner]],
+            scores.shape[1],
+            self.timed,
+        )
+
+    def scores(self, score: str, budget: float) -> tuple[np.ndarray, np.ndarray]:
+        """[estimators, instances], the larger the better, and their standard errors."""
+        count = (budget / self.costs)[:, None]
+        if score == "rho":
+            return self.worth.rho(count)
+        if score == "squared_error":
+            value, error = self.worth.squared_error(count)
+        else:
+            value, error = self.worth.variance * self.costs[:, None], self.worth.variance_error * self.costs[:, None]
+        positive = np.maximum(value, _SMALLEST)
+        return -np.log(positive), error / positive
+
+    def _why(self, position: int) -> str:
+        bias = np.sqrt(np.maximum(np.median(self.worth.bias_squared[position]), 0))
+        parts = [
+            f"bias {tables.number(float(bias))}" if bias >= tables.ZERO else "bias 0",
+            f"variance {tables.number(float(np.median(self.worth.variance[position])))}",
+        ]
+        return ", ".join(parts + ([f"time\u00a0×\u00a0{tables.number(float(self.costs[position]))}"] if self.timed else []))
+
+
+def _wide(rows: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A metric [estimators, instances], and its standard errors."""
+    part = rows[(rows["metric"] == metric) & (rows["instance"] != "")]
+    part = part.assign(error=(part["high"] - part["low"]) / _STANDARD_ERRORS)
+    names, items = tables.order(part, "estimator"), tables.order(part, "instance")
+    indexed = part.drop_duplicates(["estimator", "instance"]).set_index(["estimator", "instance"])
+    value, error = (indexed[column].unstack("instance").reindex(index=names, columns=items) for column in ("value", "error"))
+    return value, error
+
+
+def _complete(*tables_of_metrics: pd.DataFrame) -> list[str]:
+    """The estimators of which all metrics are known on every instance; an answer compares nobody on other instances than the rest."""
+    whole = [set(table.index[np.isfinite(table.to_numpy(dtype=float)).all(axis=1)]) for table in tables_of_metrics]
+    return [str(name) for name in tables_of_metrics[0].index if all(name in names for names in whole)]
+
+
+def _declarations(rows: pd.DataFrame) -> dict[str, bool]:
+    first = rows.drop_duplicates("estimator")
+    unbiased = first["unbiased"] & (first["objective"] == "expected")
+    return dict(zip(first["estimator"], unbiased, strict=True))
+
+
+@functools.cache
+def needs_values_only(estimator: str) -> bool:
+    """Whether an estimator asks a loss for its values on structures, and for nothing else; False of one that is not known.
+
+    Example:
+        >>> needs_values_only("reinforce"), needs_values_only("ste"), needs_values_only("of_nobody")
+        (True, False, False)
+    """
+    from ...estimators import make_estimator
+
+    try:
+        found = make_estimator(estimator)
+    except ValueError:
+        return False
+    return found.evaluations().loss_gradients == 0 and not found.inside_hull
+
+
+def _shown(chosen: Selection, question: Question) -> Interval:
+    """The score as people read it."""
+    value, low, high = chosen.score.value, chosen.score.low, chosen.score.high
+    if value is None or low is None or high is None:
+        return chosen.score
+    if question.logarithmic:
+        value, low, high = (0.0 if -bound <= np.log(_SMALLEST) else float(np.exp(-bound)) for bound in (value, high, low))
+        return Interval(value, low, high, "t")
+    return Interval(value, max(low, -1.0), min(high, 1.0), "t")
+
+
+def winners(found: list[Answer], question: str, budget: int) -> list[tuple[str, int, int, int]]:
+    """Who wins how often at a budget: (estimator, places where it is the best, places where it may be, places), by the second of them."""
+    asked = [answer for answer in found if answer.question.name == question and answer.budget == budget]
+    names = dict.fromkeys(name for answer in asked for name in (answer.estimator, *answer.tied))
+    counted = [
+        (
+            name,
+            sum(name == answer.estimator for answer in asked),
+            sum(name in (answer.estimator, *answer.tied) for answer in asked),
+            len(asked),
+        )
+        for name in names
+    ]
+    return sorted(counted, key=lambda row: (-row[2], -row[1]))

@@ -1,0 +1,318 @@
+"""Small tables as functions of the result table.
+
+The unit of replication is the instance: over instances there are medians and quartiles, never arithmetic means, since ratios to a small
+gradient have heavy tails.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from ...suites.base import FAILED
+
+T = TypeVar("T")
+
+VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "biased")
+"""From best to worst. ``unresolved`` means that the test could not tell: it is no proof of anything."""
+
+REFERENCE_FAMILIES = ("exact",)
+"""Families that compute the truth itself; they take part in every table, but not in the answers."""
+
+CLAIM_METRICS = (
+    "relative_bias",
+    "relative_variance",
+    "relative_mse",
+    "cosine",
+    "gain",
+    "rho",
+    "zero_gradient_rate",
+    "time_ratio",
+    "peak_memory",
+)
+TIMED_METRICS = ("time_ratio", "peak_memory")
+"""Of these, what is measured once per problem and not per instance."""
+
+TIMED_SUITES = ("wall_clock", "memory")
+"""The suites that measure them."""
+
+FIRST_SUITES = ("bias", *TIMED_SUITES, "sparsity")
+"""Where several suites give the same metric, the tables take the first of these that has it."""
+
+SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gradient_rate")
+
+ZERO = 1e-12
+"""Anything smaller is rounding, and is shown as 0."""
+
+_RESAMPLES = 1000
+_GROUPS_AT_ONCE = 256
+_GROUP = ["problem", "stage", "estimator"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A metric over the instances of one problem and stage.
+
+    Attributes:
+        median, lower, upper: the median and the quartiles over instances.
+        low, high: a 95 % interval of the median: bootstrap over three instances or more; of one instance, its own; NaN where there is none.
+        instances: how many.
+    """
+
+    median: float
+    lower: float
+    upper: float
+    low: float
+    high: float
+    instances: int
+
+    def __str__(self) -> str:
+        """The median, in brackets the quartiles, or of a single instance its own interval."""
+        if self.instances == 1:
+            return interval(self.median, self.low, self.high)
+        return interval(self.median, self.lower, self.upper)
+
+
+_FIELDS = tuple(Spread.__dataclass_fields__)
+
+
+def number(value: float) -> str:
+    """Three significant digits, the one format of every table.
+
+    Example:
+        >>> [number(value) for value in (0.12345, 12345.0, 2.5e-7, 1e-17, float("nan"))]
+        ['0.123', '12300', '2.5e-7', '0', '–']
+        >>> [number(value) for value in (1.0, 0.5, 0.9999)]
+        ['1', '0.500', '1.00']
+    """
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if abs(value) < ZERO:
+        return "0"
+    if abs(value) < 1e6 and abs(value - round(value)) < ZERO:
+        return f"{float(f'{value:.2e}'):.0f}"
+    digits, _, exponent = f"{value:.2e}".partition("e")
+    if 1e-3 <= abs(value) < 1e6:
+        return f"{float(f'{digits}e{exponent}'):.{max(0, 2 - int(exponent))}f}"
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def interval(middle: float, low: float, high: float) -> str:
+    """``0.120 [0.100, 0.150]``; the middle alone where the interval is missing or a point.
+
+    Example:
+        >>> interval(0.12, 0.1, 0.15)
+        '0.120 [0.100, 0.150]'
+    """
+    if math.isnan(low) or math.isnan(high) or number(low) == number(high) == number(middle):
+        return number(middle)
+    return f"{number(middle)} [{number(low)}, {number(high)}]"
+
+
+def order(frame: pd.DataFrame, column: str) -> list[str]:
+    """The values of a column in the order in which the run has them."""
+    return [str(value) for value in frame[column].astype(object).drop_duplicates()]
+
+
+def records(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows of a table as named tuples."""
+    return iter(frame.itertuples(index=False))
+
+
+def cells(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """The pairs (problem, stage) in the order of the run."""
+    pairs = frame[["problem", "stage"]].astype(object).drop_duplicates()
+    return [(str(problem), str(stage)) for problem, stage in pairs.itertuples(index=False)]
+
+
+def remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
+    """The function, which keeps its answer for the last table: a report asks the same things of one table many times."""
+    last: list[tuple[weakref.ref[pd.DataFrame], T]] = []
+
+    @functools.wraps(make)
+    def remembering(frame: pd.DataFrame) -> T:
+        if not last or last[0][0]() is not frame:
+            last[:] = [(weakref.ref(frame), make(frame))]
+        return last[0][1]
+
+    return remembering
+
+
+@remembered
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that hold a number that is no point of a sweep, with plain Python strings and floats.
+
+    The times of a problem are there for each of its stages.
+    """
+    rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["metric"] != "") & (frame["setting"] == "")]
+    numbers = {name: rows[name].astype("float64") for name in ("value", "low", "high")}
+    strings = {name: rows[name].astype(object) for name in (*_GROUP, "suite", "family", "metric", "instance", "objective", "verdict")}
+    return _timed_everywhere(_once(rows.assign(**strings, **numbers)))
+
+
+@remembered
+def swept(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that hold a number at one point of a sweep, with plain Python strings and floats."""
+    rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["setting"] != "")]
+    numbers = {name: rows[name].astype("float64") for name in ("value", "low", "high", "size")}
+    strings = {name: rows[name].astype(object) for name in (*_GROUP, "suite", "family", "metric", "instance", "setting")}
+    return rows.assign(**strings, **numbers)
+
+
+def _once(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per metric of an instance, where several suites or references give it: of the first suite, against the expected loss."""
+    suites = rows["suite"].map({name: rank for rank, name in enumerate(FIRST_SUITES)}).fillna(len(FIRST_SUITES))
+    rank = 2 * suites + (~rows["reference"].isin(["", "expected"])).astype(int)
+    best = rows.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates([*_GROUP, "instance", "metric"])
+    return rows.loc[best.index.sort_values()]
+
+
+def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
+    """Times are measured at one stage of a problem, for they do not depend on training: give them to every stage that has none."""
+    timed = rows["suite"].isin(TIMED_SUITES)
+    timing = rows[timed]
+    missing = rows.loc[~timed, _GROUP].drop_duplicates()
+    missing = missing.merge(timing[_GROUP].drop_duplicates(), how="left", indicator=True)
+    missing = missing.loc[missing["_merge"] == "left_only", _GROUP]
+    once = timing.drop_duplicates(["problem", "estimator", "metric"]).drop(columns="stage")
+    return pd.concat([rows, missing.merge(once, on=["problem", "estimator"])[list(rows.columns)]], ignore_index=True)
+
+
+@remembered
+def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every metric over instances: one row per problem, stage, estimator and metric, with the fields of `Spread`."""
+    rows = measured(frame)
+    keys = [*_GROUP, "family", "metric"]
+    group = rows.groupby(keys, sort=False).ngroup().to_numpy()
+    rows = rows.iloc[np.argsort(group, kind="stable")]
+    table = rows.drop_duplicates(keys)[keys].reset_index(drop=True)
+    sizes = np.bincount(group, minlength=len(table))
+    starts = np.cumsum(sizes) - sizes
+    numbers = rows[["value", "low", "high"]].to_numpy(dtype=float)
+    spread = np.empty((len(table), 5))
+    for size in np.unique(sizes):
+        same = np.flatnonzero(sizes == size)
+        spread[same] = _spread(numbers[starts[same][:, None] + np.arange(size)])
+    return table.assign(**dict(zip(_FIELDS, spread.T, strict=False)), instances=sizes)
+
+
+def _spread(numbers: np.ndarray) -> np.ndarray:
+    """[group, instance, (value, low, high)] -> [group, (median, lower, upper, low, high)]."""
+    values = numbers[..., 0]
+    lower, median, upper = _quantiles(values, (0.25, 0.5, 0.75))
+    low, high = numbers[:, 0, 1:].T if values.shape[1] == 1 else _median_interval(values)
+    return np.stack([median, lower, upper, low, high], axis=-1)
+
+
+def _quantiles(values: np.ndarray, probabilities: tuple[float, ...]) -> np.ndarray:
+    """Quantiles along the last axis that stay infinite, and do not become NaN, where values are infinite."""
+    method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
+    return np.asarray(np.quantile(values, probabilities, axis=-1, method=method))
+
+
+def _median_interval(values: np.ndarray) -> np.ndarray:
+    """The 95 % percentile bootstrap of the median; the resamples are the same in every call, so that a report can be repeated."""
+    groups, size = values.shape
+    result = np.full((2, groups), math.nan)
+    draws = np.random.default_rng(size).integers(size, size=(_RESAMPLES, size))
+    for start in range(0, groups if size >= 3 else 0, _GROUPS_AT_ONCE):
+        chunk = slice(start, start + _GROUPS_AT_ONCE)
+        result[:, chunk] = _quantiles(np.median(values[chunk][:, draws], axis=-1), (0.025, 0.975))
+    return result
+
+
+@remembered
+def spreads(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Spread]:
+    """`Spread` by (problem, stage, estimator, metric)."""
+    table = aggregate(frame)
+    keys = table[[*_GROUP, "metric"]].itertuples(index=False, name=None)
+    return {key: Spread(*row) for key, row in zip(keys, table[list(_FIELDS)].itertuples(index=False, name=None), strict=True)}
+
+
+@remembered
+def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
+    """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
+    rows = measured(frame)
+    rows = rows[rows["verdict"] != ""]
+    records = []
+    for key, group in rows.groupby(_GROUP, sort=False):
+        worst = max(group["verdict"], key=VERDICTS.index)
+        records.append((*key, worst, int((group["verdict"] == worst).sum()), len(group)))
+    return pd.DataFrame(records, columns=[*_GROUP, "verdict", "sharing", "instances"])
+
+
+def claims(frame: pd.DataFrame) -> pd.DataFrame:
+    """What every estimator declares, beside what was measured: one row per problem, stage and estimator; metrics are `Spread` or None.
+
+    ``contradicted`` is true where an estimator that declares itself unbiased for the expected loss is found biased.
+    """
+    declared = measured(frame)
+    declared = declared[[*_GROUP, "family", "objective", "unbiased", "deterministic"]].drop_duplicates(_GROUP)
+    table = declared.merge(verdicts(frame), on=_GROUP, how="left")
+    known = spreads(frame)
+    for metric in CLAIM_METRICS:
+        table[metric] = _lookup(table, metric, known)
+    table["contradicted"] = table["unbiased"] & (table["objective"] == "expected") & (table["verdict"] == "biased")
+    return table.fillna({"verdict": ""}).reset_index(drop=True)
+
+
+def _lookup(table: pd.DataFrame, metric: str, known: dict[tuple[str, str, str, str], Spread]) -> pd.Series[Any]:
+    found = [known.get((*key, metric)) for key in table[_GROUP].itertuples(index=False, name=None)]
+    return pd.Series(found, index=table.index, dtype=object)
+
+
+def summary(frame: pd.DataFrame, metric: str = "relative_mse") -> pd.DataFrame:
+    """One metric at a glance: rows are estimators, columns (problem, stage), values `Spread` or None."""
+    known = spreads(frame)
+    columns = cells(measured(frame))
+    estimators = order(measured(frame), "estimator")
+    table = {pair: [known.get((*pair, estimator, metric)) for estimator in estimators] for pair in columns}
+    index = pd.Index(estimators, name="estimator")
+    return pd.DataFrame(table, index=index, columns=pd.MultiIndex.from_tuples(columns, names=["problem", "stage"]), dtype=object)
+
+
+def sparsity(frame: pd.DataFrame) -> pd.DataFrame:
+    """How many structures and parts every estimator touches; ``structures`` is the median number that exist."""
+    rows = measured(frame)
+    rows = rows[rows["metric"].isin(SPARSITY_METRICS)]
+    table = rows[_GROUP].drop_duplicates().reset_index(drop=True)
+    counts = rows.assign(count=np.exp(rows["log_count"].astype("float64"))).groupby(_GROUP)["count"].median()
+    known = spreads(frame)
+    table["structures"] = [float(counts.loc[key]) for key in table.itertuples(index=False, name=None)]
+    for metric in SPARSITY_METRICS:
+        table[metric] = _lookup(table, metric, known)
+    return table[table[list(SPARSITY_METRICS[:3])].notna().any(axis=1)].reset_index(drop=True)
+
+
+def skipped(frame: pd.DataFrame) -> pd.DataFrame:
+    """The pairs that were not measured, with the reason and the problems they belong to."""
+    rows = frame[frame["status"] == "skipped"].astype(object)
+    groups = rows.groupby(["estimator", "oracle", "loss", "reason"], sort=False)
+    records = [(*key, ", ".join(sorted(set(filter(None, group["problem"]))))) for key, group in groups]
+    return pd.DataFrame(records, columns=["estimator", "oracle", "loss", "reason", "problems"])
+
+
+def errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """What failed, and why."""
+    rows = frame[frame["status"].isin([*FAILED, "nonfinite"])].astype(object)
+    columns = ["problem", "stage", "instance", "estimator", "suite", "status", "reason", "traceback"]
+    return rows[columns].drop_duplicates().reset_index(drop=True)
+
+
+def counts(frame: pd.DataFrame) -> dict[str, int]:
+    """Number of cells that are ok, failed and skipped; a cell with one failed row failed."""
+    kept = frame[(frame["cell"] != "") | (frame["status"] == "skipped")]
+    pair = kept["problem"].astype(object) + "/" + kept["estimator"].astype(object)
+    cell = kept["cell"].astype(object).where(kept["cell"] != "", pair)
+    failed = set(cell[kept["status"].isin(FAILED)])
+    measured = set(cell[kept["status"] != "skipped"])
+    return {"ok": len(measured - failed), "failed": len(failed), "skipped": len(set(cell) - measured)}

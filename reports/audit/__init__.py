@@ -1,0 +1,1 @@
+"""Audits as people read them."""

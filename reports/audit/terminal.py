@@ -1,0 +1,148 @@
+"""Audits on a terminal: the verdict and its cause first, one line per law, one per structure. A pipe gets plain lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from ...suites.audit import Audit, Check, FlatComparison
+
+HEADLINES = {
+    "right": ("RIGHT", "bold green", "no law is violated"),
+    "wrong": ("WRONG", "bold red", "a violation is proven"),
+    "misdeclared": ("MISDECLARED", "bold red", "what it says of itself is wrong, and no fault is found in its estimates"),
+    "crashed": ("CRASHED", "bold red", "it raised an exception, and nothing else speaks against it"),
+    "undecided": ("UNDECIDED", "bold yellow", "no law is violated, and some could not be decided"),
+}
+"""By verdict: the word, its style, what it means."""
+
+MARKS = {
+    "violated": ("VIOLATED", "bold red"),
+    "crashed": ("RAISED", "red"),
+    "undecided": ("undecided", "yellow"),
+    "skipped": ("not asked", "dim"),
+    "holds": ("holds", "green"),
+}
+"""By status: the word and its style, in the order of the screen."""
+
+CAUSES_SHOWN = 4
+
+
+def as_text(found: Audit) -> Group:
+    """One screen."""
+    return Group(*_headline(found), Text(), _laws(found), Text(), _comparisons(found), Text(), Text(_small_print(found), style="dim"))
+
+
+def _headline(found: Audit) -> Iterator[Text]:
+    word, style, meaning = HEADLINES[found.verdict]
+    yield Text.assemble((word, style), f"  {found.subject}: {meaning}")
+    yield Text(f"declared: {_declared(found.declared)}", style="dim")
+    told = {"likely cause": found.causes, "seen": found.seen, "to change": found.remedies}
+    for word, lines in told.items():
+        for line in lines[:CAUSES_SHOWN]:
+            yield Text(f"{word}: {line}", style="bold")
+
+
+def _declared(declared: dict[str, Any]) -> str:
+    bias = "unbiased" if declared["unbiased"] else "biased"
+    scale = "" if declared["scale"] == 1 else f", scale {declared['scale']:g}"
+    cost = ", ".join(f"{count} {name}" for name, count in declared.get("evaluations", {}).items())
+    return f"{bias}, of the {declared['objective']} loss{scale}" + (f"; one estimate takes {cost}" if cost else "")
+
+
+def _laws(found: Audit) -> Table:
+    """One line per law: the worst that came out, where, and what."""
+    from ...suites.audit.result import worst
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("law", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("where", no_wrap=True)
+    table.add_column("what", no_wrap=True, overflow="ellipsis")
+    laws = {law: [check for check in found.checks if check.law == law] for law in dict.fromkeys(check.law for check in found.checks)}
+    for law, checks in sorted(laws.items(), key=lambda item: list(MARKS).index(worst(item[1]))):
+        status = worst(checks)
+        shown = [check for check in checks if check.status == status]
+        word, style = MARKS[status]
+        table.add_row(law, Text(word, style=style), _where(shown, checks), Text(_what(shown)))
+    return table
+
+
+def _what(shown: list[Check]) -> str:
+    """Of what can be measured, the least certain; a crash says where it was raised."""
+    check = shown[0]
+    return f"{check.detail} ({check.cause})" if check.status == "crashed" and check.cause else check.detail
+
+
+def _where(shown: list[Check], checks: list[Check]) -> str:
+    if len(shown) == len(checks) and len(checks) > 1:
+        return f"all {len(checks)}"
+    return shown[0].where if len(shown) == 1 else f"{shown[0].where} and {len(shown) - 1} of {len(checks) - 1} more"
+
+
+def _comparisons(found: Audit) -> Table:
+    """One line per structure."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("flat scores", no_wrap=True)
+    for name in ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²", "/ REINFORCE's", "/ leave-one-out's", "per second"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in found.comparisons:
+        table.add_row(row.where, *_numbers(row))
+    return table
+
+
+def _numbers(row: FlatComparison) -> tuple[str, ...]:
+    zero = "–" if row.zero_rate is None else f"{row.zero_rate:.0%}"
+    ratios = (_ratio(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
+    second = "–" if row.per_second is None else f"{row.per_second:.1g}"
+    return interval(row.gain), interval(row.relative_bias), interval(row.cosine), zero, *ratios, second
+
+
+def interval(bounds: tuple[float | None, float | None, float | None]) -> str:
+    """A value, with half of its interval where it has one.
+
+    Example:
+        >>> interval((0.5, None, None)), interval((0.512, 0.49, 0.53)), interval((None, None, None))
+        ('0.5', '0.512 ± 0.02', '–')
+    """
+    value, low, high = bounds
+    if value is None:
+        return "–"
+    text = f"{0 if abs(value) < 1e-9 else value:.3g}"
+    return text if low is None or high is None else f"{text} ± {(high - low) / 2:.2g}"
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{0 if abs(value) < 1e-12 else value:.3g}"
+
+
+def _small_print(found: Audit) -> str:
+    tests = "no test" if found.tests == 0 else f"{found.tests} test{'s' if found.tests > 1 else ''}"
+    cost = "" if found.losses is None else f"ratios of variances: at equal gain, for {found.losses:g} losses (a gradient counts as two); "
+    return (
+        f"{tests} at one error rate of {found.alpha:g} (Holm's correction, confirmed on fresh seeds); all other laws are exact\n"
+        f"{cost}± is half of a 95 % interval\nseed {found.seed}, {found.seconds:.1f} s"
+    )
+
+
+def as_record(found: Audit, *, strict: bool = False) -> dict[str, Any]:
+    """For a program: strict JSON values, what is infinite as text."""
+    record: dict[str, Any] = {"verdict": found.verdict, "exit_code": found.exit_code(strict=strict)}
+    record |= {"causes": list(found.causes), "remedies": list(found.remedies)}
+    plain: dict[str, Any] = _plain(record | dataclasses.asdict(found))
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,5 +1,0 @@
-"""The verbs of the command line, one per file.
-
-Each is a function whose signature is its options; `structgrad.reports.cli` gathers them. A verb imports what it needs when it runs, so that
-help and completion stay quick.
-"""

@@ -1,0 +1,69 @@
+"""Tables for people: cells with a text and what they are sorted by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ..analysis import tables
+from ..analysis.tables import Spread
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """One entry of a table: what is shown, what it is sorted by, a verdict that colours it, and lines in small print below it."""
+
+    text: str
+    key: float | str = ""
+    verdict: str = ""
+    alarm: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: column titles with explanations, and rows of cells.
+
+    Attributes:
+        name: an id that no other table of the page has. ``note``: what stands above it.
+        filters: titles of the columns that the page offers to choose from, with the entry that is chosen at first ("" is all).
+        pinned: whether the first column stays in sight.
+    """
+
+    title: str
+    columns: tuple[tuple[str, str], ...]
+    rows: list[list[TableCell]]
+    note: str = ""
+    name: str = ""
+    filters: tuple[tuple[str, str], ...] = ()
+    pinned: bool = False
+
+
+def plain(value: object) -> TableCell:
+    """A word, sorted as it reads."""
+    return TableCell(str(value), str(value))
+
+
+def spread_cell(value: Spread | None, *, of: float = math.nan) -> TableCell:
+    """A spread; with the number of its instances, where the metric does not exist on all of them."""
+    if value is None:
+        return TableCell("", math.nan)
+    fewer = f" ({value.instances} of {of:.0f})" if value.instances < of else ""
+    return TableCell(str(value) + fewer, value.median)
+
+
+def verdict_cell(row: Any) -> TableCell:
+    """A verdict, with the share of instances that have it."""
+    if not row.verdict:
+        return TableCell("")
+    share = "" if row.sharing == row.instances else f" {row.sharing:.0f}/{row.instances:.0f}"
+    return TableCell(row.verdict + share, tables.VERDICTS.index(row.verdict), row.verdict, bool(row.contradicted))
+
+
+def plain_table(title: str, table: pd.DataFrame, **keywords: Any) -> Table:
+    """A data frame of words as it stands."""
+    rows = [[plain(value) for value in row] for row in table.itertuples(index=False, name=None)]
+    return Table(title, tuple((str(name), "") for name in table.columns), rows, "", title.lower().replace(" ", "-"), **keywords)

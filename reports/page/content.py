@@ -1,0 +1,200 @@
+"""Everything that a report says, before it is written as a page or as Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from ...suites.metrics import METRICS
+from .. import bibliography
+from ..analysis import answers, tables
+from ..bibliography import Entry
+from ..results import Manifest
+from . import answering, sections
+from .cells import Table, plain_table
+from .learning import LearningSection, learning_of, of_gradients
+
+VERDICT_MEANING = {
+    "unbiased-exact": "all outcomes of the randomness were replayed, or there is none: the bias is 0 up to rounding",
+    "equivalent": "the whole interval of the bias lies inside the margin below which a bias counts as none",
+    "biased": "the test finds a bias",
+    "unresolved": "neither is proven with this number of replicates; this is no evidence that there is no bias",
+}
+"""What the words of the test for bias say, and what they do not say."""
+
+
+@dataclass(frozen=True)
+class FailureLine:
+    """What failed for one reason, with all the places, and the traceback."""
+
+    where: tuple[str, ...]
+    status: str
+    reason: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a report says, in its order.
+
+    Attributes:
+        headline: what was measured. ``counts``: of cells.
+        contradictions: a sentence for every broken claim. ``claims``: one on all claims.
+        minute: question and answer, in a sentence each; ``price`` says with what budget. ``answers``: the table of answers.
+        overview: claims and errors by stage. ``problems``: a table by the name of each problem.
+        further: sparsity, exponents and descent, where they were measured. ``learning``: what models learnt, where they were trained.
+        skipped, failures: what was not measured, and why. ``setup, environment``: lines of the manifest. ``command``: that repeats the run.
+        references: publications, each with the estimators and oracles that refer to it.
+        metrics, verdicts: their meaning.
+    """
+
+    headline: str
+    counts: dict[str, int]
+    contradictions: list[str]
+    claims: str
+    minute: list[tuple[str, str]]
+    price: str
+    answers: Table
+    overview: list[Table]
+    problems: dict[str, Table]
+    further: list[Table]
+    learning: LearningSection
+    skipped: Table
+    failures: list[FailureLine]
+    setup: list[tuple[str, str]]
+    environment: list[tuple[str, str]]
+    command: str
+    references: dict[Entry, list[str]]
+    quick: bool = False
+    metrics: dict[str, str] = field(default_factory=lambda: {name: metric.meaning for name, metric in METRICS.items()})
+    verdicts: dict[str, str] = field(default_factory=lambda: dict(VERDICT_MEANING))
+
+
+def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
+    """All that is to be said about a run."""
+    known, learning, whole = manifest.get("catalogue", {}), learning_of(frame), frame
+    frame = of_gradients(frame)
+    claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
+    further = [sections.sparsity_table(tables.sparsity(frame)), sections.exponent_table(frame), sections.descent_table(frame)]
+    return Report(
+        headline=" ".join(
+            filter(None, (learning.headline, headline(frame, manifest) if len(tables.measured(frame)) or not learning else ""))
+        ),
+        counts=tables.counts(whole),
+        contradictions=contradictions(claims),
+        claims=claims_sentence(claims) if not learning or (claims["verdict"] != "").any() else "",
+        minute=answering.minute(found),
+        price=answering.price(found),
+        answers=answering.answer_table(found),
+        overview=sections.claim_tables(frame, claims),
+        problems={name: sections.problem_table(name, claims[claims["problem"] == name]) for name in tables.order(claims, "problem")},
+        further=[table for table in further if table.rows],
+        learning=learning,
+        skipped=plain_table("Skipped pairs", tables.skipped(whole), filters=(("estimator", ""), ("oracle", ""))),
+        failures=failures(whole),
+        setup=setup(manifest),
+        environment=environment(manifest),
+        command=str(manifest.get("command", "")),
+        references=bibliography.used(whole, known.get("references")),
+        quick=manifest.get("preset") == "quick",
+    )
+
+
+def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
+    """What was measured, in one sentence."""
+    rows = tables.measured(frame)
+    parts = (
+        plural(rows["estimator"].nunique(), "estimator"),
+        plural(rows["problem"].nunique(), "problem"),
+        plural(len(tables.cells(rows)), "pair of problem and stage", "pairs of problem and stage"),
+        plural(rows.loc[rows["instance"] != "", ["problem", "stage", "instance"]].drop_duplicates().shape[0], "instance"),
+    )
+    replicates = rows["replicates"].dropna()
+    precision = f", up to {int(replicates.max()):,} replicates each" if len(replicates) else ""
+    return f"{parts[0]} on {parts[1]} ({parts[2]}, {parts[3]}{precision}), compared with the exact gradient of the expected loss."
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """A number with its noun."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def counted(counts: dict[str, int]) -> str:
+    """The line that every run ends with."""
+    return f"{plural(counts['ok'], 'cell')} ok, {counts['failed']} failed, {counts['skipped']} skipped."
+
+
+def contradictions(claims: pd.DataFrame) -> list[str]:
+    """One sentence for every estimator that is found biased although it declares otherwise."""
+    found = claims[claims["contradicted"]]
+    return [
+        f"{row.estimator} declares itself unbiased, and is found biased on {row.problem}, {row.stage} "
+        f"({row.sharing:.0f} of {row.instances:.0f} instances)."
+        for row in tables.records(found)
+    ]
+
+
+def claims_sentence(claims: pd.DataFrame) -> str:
+    """How the claims of unbiasedness stand."""
+    made = claims[claims["unbiased"] & (claims["objective"] == "expected") & (claims["verdict"] != "")]
+    counts = made["verdict"].value_counts()
+    if made.empty:
+        return "No estimator claims to be unbiased for the expected loss."
+    proven = int(counts.get("unbiased-exact", 0) + counts.get("equivalent", 0))
+    open_ = int(counts.get("unresolved", 0))
+    broken = int(counts.get("biased", 0))
+    undecided = f", {open_} undecided" if open_ else ""
+    return (
+        f"Of {plural(len(made), 'claim')} of unbiasedness (one per estimator, problem and stage) {proven} hold{undecided}, {broken} broken."
+    )
+
+
+def failures(frame: pd.DataFrame) -> list[FailureLine]:
+    """What failed: one entry for everything that failed for one reason."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in tables.records(tables.errors(frame)):
+        where = f"{row.estimator} on {', '.join(filter(None, (row.problem, row.stage, row.instance)))} ({row.suite})"
+        found.setdefault((row.status, str(row.reason), str(row.traceback or "")), []).append(where)
+    return [FailureLine(tuple(where), *key) for key, where in found.items()]
+
+
+def setup(manifest: Manifest) -> list[tuple[str, str]]:
+    """The plan as (what, value) lines, with its effort and its seed."""
+    plan = dict(manifest.get("plan", {}))
+    effort = plan.pop("effort", None)
+    lines = {
+        "preset": manifest.get("preset"),
+        "seed": manifest.get("seed"),
+        **{key: _value(value) for key, value in plan.items() if key != "seed"},
+        **({f"effort: {key}": value for key, value in effort.items()} if isinstance(effort, dict) else {}),
+        "plan": manifest.get("plan_hash"),
+    }
+    return _lines(lines)
+
+
+def environment(manifest: Manifest) -> list[tuple[str, str]]:
+    """Where and when, as (what, value) lines."""
+    surroundings = dict(manifest.get("environment", {}))
+    packages = surroundings.pop("packages", {})
+    dirty = " with changes that are not committed" if surroundings.pop("dirty", False) else ""
+    commit = surroundings.pop("commit", None)
+    workers = manifest.get("machine", {}).get("jobs")
+    return _lines(
+        {
+            "started": manifest.get("started"),
+            "finished": manifest.get("finished"),
+            "commit": f"{commit}{dirty}" if commit else None,
+            "workers": workers,
+            **surroundings,
+            **packages,
+        }
+    )
+
+
+def _lines(found: dict[str, object]) -> list[tuple[str, str]]:
+    return [(key, str(value)) for key, value in found.items() if value not in (None, "")]
+
+
+def _value(value: object) -> object:
+    return (", ".join(map(str, value)) or "all") if isinstance(value, list | tuple) else value

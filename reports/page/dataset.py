@@ -1,0 +1,98 @@
+"""All numbers of a run, small enough to travel inside its page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..analysis import tables
+
+MOST_ROWS = 120_000
+"""Rows of single instances that a page holds; of a larger run it holds what was found over instances only."""
+
+OVER_INSTANCES, EVERY_INSTANCE = "over instances", "every instance"
+
+_DIGITS = 4
+
+
+def held(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The tables that a page holds, by what their rows are."""
+    found = {OVER_INSTANCES: over_instances(frame)}
+    return {**found, EVERY_INSTANCE: every_instance(frame)} if len(frame) <= MOST_ROWS else found
+
+
+def told(found: dict[str, pd.DataFrame], rows: int) -> str:
+    """What a page holds of a run of so many rows, in two sentences."""
+    medians, single = len(found[OVER_INSTANCES]), found.get(EVERY_INSTANCE)
+    behind = "single instances are too many" if single is None else f"“{EVERY_INSTANCE}” shows the {len(single):,} rows behind them"
+    return (
+        f"The table opens with {medians:,} medians over instances; {behind}. "
+        f"All numbers are to four digits here; results.parquet, beside this page, has its {rows:,} rows in full."
+    )
+
+
+def packed(found: dict[str, pd.DataFrame]) -> str:
+    """Tables as columns in JSON, deflated, in base64: a browser unpacks it when somebody asks."""
+    as_columns = {name: columns(table) for name, table in found.items()}
+    text = json.dumps(as_columns, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def over_instances(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every metric over instances, with the worst verdict where there is one."""
+    table = tables.aggregate(frame)
+    verdicts = tables.verdicts(frame)[["problem", "stage", "estimator", "verdict"]].assign(metric="relative_bias")
+    table = table.merge(verdicts, on=["problem", "stage", "estimator", "metric"], how="left").fillna({"verdict": ""})
+    titles = {"lower": "lower quartile", "upper": "upper quartile", "low": "95 % from", "high": "95 % to"}
+    return table.drop(columns="family").rename(columns=titles)
+
+
+def every_instance(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the table that hold a number or a reason, with the columns that differ between them."""
+    rows = frame[frame["metric"].astype(object).ne("") | frame["status"].ne("ok")]
+    chosen = ["problem", "stage", "estimator", "suite", "metric", "instance", "setting", "reference", "value", "low", "high"]
+    chosen += ["replicates", "verdict", "p_adjusted", "status", "reason"]
+    return rows[chosen].rename(columns={"low": "95 % from", "high": "95 % to"})
+
+
+def columns(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Columns for a script: numbers to four digits as they are, words as positions in a list of them."""
+    return [_column(str(name), table[name]) for name in table.columns]
+
+
+def _column(name: str, values: pd.Series[Any]) -> dict[str, Any]:
+    if pd.api.types.is_numeric_dtype(values):
+        return {"name": name, "numbers": _numbers(values.astype("float64").to_numpy(dtype=float, na_value=math.nan))}
+    codes, words = pd.factorize(values.astype(object).fillna("").astype(str))
+    return {"name": name, "words": list(words), "codes": codes.tolist()}
+
+
+def _numbers(values: np.ndarray) -> list[float | int | str | None]:
+    return [_number(value) for value in values.tolist()]
+
+
+def _number(value: float) -> float | int | str | None:
+    """Strict JSON: what is infinite becomes a word, what is missing null."""
+    if math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    rounded = float(f"{value:.{_DIGITS - 1}e}")
+    return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e15 else rounded
+
+
+def unpacked(text: str) -> dict[str, list[dict[str, Any]]]:
+    """What `packed` has packed.
+
+    Example:
+        >>> unpacked(base64.b64encode(zlib.compress(b'{"a": []}')).decode())
+        {'a': []}
+    """
+    found: dict[str, list[dict[str, Any]]] = json.loads(zlib.decompress(base64.b64decode(text)))
+    return found

@@ -1,0 +1,1 @@
+"""Drawing tools of figures: canvas, panels, scales and styles."""

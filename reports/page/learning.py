@@ -1,0 +1,64 @@
+"""The section of what models learnt: an answer, tables, and what figures are drawn of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from ...suites.learning.arrays import LEARNT, TASK, study
+from ..analysis import learning as answer
+from ..analysis.loading import rows_of
+from ..analysis.tables import remembered
+from ..terminal import Overview
+from . import learning_tables as tables
+from .cells import Table
+from .figures.learning import LearningMaterial
+
+
+@dataclass(frozen=True, eq=False)
+class LearningSection:
+    """What is told of learning; false where nothing was learnt.
+
+    Attributes:
+        sentences: the answer, the first of them alone too. ``tables``: over all tasks, by task, and of predictors.
+        material: of the figures.
+    """
+
+    sentences: list[str]
+    tables: list[Table]
+    material: LearningMaterial = field(repr=False)
+
+    @property
+    def headline(self) -> str:
+        """What was trained, in one sentence; nothing where nothing was."""
+        found = self.material.study
+        if not found.tasks:
+            return ""
+        counts = ((len(found.names), "estimator"), (len(found.tasks), "task"), (len(found.seeds), "seed"))
+        estimators, tasks_, seeds = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+        return f"{estimators} trained on {tasks_}, with {seeds} each."
+
+    @property
+    def overviews(self) -> list[Overview]:
+        """A table per task, for a terminal."""
+        return [tables.overview(self.material.study, task) for task in self.material.study.tasks]
+
+    def __bool__(self) -> bool:
+        return bool(self.material.study.tasks)
+
+
+@remembered
+def learning_of(frame: pd.DataFrame) -> LearningSection:
+    """The section of a run."""
+    rows = frame[frame["problem"].astype(object).astype(str).str.startswith((TASK, LEARNT))]
+    found = study(rows_of(rows))
+    made = [tables.overall_table(found)] if len(found.tasks) > 1 else []
+    made += [tables.task_table(found, task) for task in found.tasks]
+    made += [tables.predictor_table(found)] if found.predictors and found.tasks else []
+    return LearningSection(answer.sentences(found), made, LearningMaterial.of(found, rows))
+
+
+def of_gradients(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a run that measure gradients, those at the models of tasks too: all but training itself."""
+    return frame[~frame["problem"].astype(object).astype(str).str.startswith(TASK)]

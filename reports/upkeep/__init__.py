@@ -1,1 +1,0 @@
-"""Around the runs: what a machine lacks, what a folder holds, tables for other programs, a first project."""

@@ -1,0 +1,87 @@
+"""``structgrad audit``: is an estimator what it says?"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from .outcome import sentences
+
+_FUNCTION = "Of a function (an estimator says it itself)"
+
+
+def audit(  # noqa: PLR0913 - one parameter per option
+    estimator: Annotated[
+        str,
+        typer.Argument(
+            help=r"module:Name, ./file.py:Name, or a name of the registry; options in brackets: './mine.py:Mine\[num_samples=2]'.",
+            metavar="ESTIMATOR",
+            show_default=False,
+        ),
+    ],
+    *,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="expected, perturbed, relaxed, sparse or argmax.", metavar="NAME", rich_help_panel=_FUNCTION, show_default="expected"
+        ),
+    ] = None,
+    unbiased: Annotated[
+        bool | None,
+        typer.Option("--unbiased/--biased", help="Whether it claims to be unbiased.", rich_help_panel=_FUNCTION, show_default="unbiased"),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(help="The multiple of the gradient that it gives.", metavar="NUMBER", rich_help_panel=_FUNCTION, show_default="1"),
+    ] = None,
+    mean_of: Annotated[
+        str | None,
+        typer.Option(help="Another estimator that must have the same mean, such as st_gumbel.", metavar="ESTIMATOR", show_default=False),
+    ] = None,
+    oracle: Annotated[
+        list[str],
+        typer.Option(
+            "--oracle", "-o", help="A structure to audit on. Repeatable.", metavar="NAME", show_default="those that the estimator serves"
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    alpha: Annotated[float, typer.Option(help="The chance that an estimator without a fault is called wrong.", metavar="NUMBER")] = 1e-3,
+    seed: Annotated[int, typer.Option(help="Everything random comes from it.", metavar="N")] = 0,
+    time: Annotated[float, typer.Option(help="Seconds after which no new test begins.", metavar="SECONDS")] = 60.0,
+    quick: Annotated[bool, typer.Option("--quick", help="Two structures, and fewer replicates.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Leave with code 4 where something is undecided.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run the laws of estimators on small structures: right or wrong, why, and what its estimates are worth.
+
+    ESTIMATOR is an estimator, a class of them, or a function of loss, oracle, scores and generator that returns estimates shaped like
+    the scores.
+
+    Exit codes: 0 no violation, 1 a violation is proven (of the estimates, or of what is declared alone), 2 bad input, 3 it raised,
+    4 undecided under --strict.
+    """
+    with sentences():
+        from ...suites.audit import audit as examine
+        from .. import terminal
+        from ..audit import terminal as screen
+        from .run import launch
+
+        launch.pin_threads()
+        found = examine(
+            estimator,
+            objective=objective,
+            unbiased=unbiased,
+            scale=scale,
+            mean_of=mean_of,
+            structures=tuple(oracle),
+            alpha=alpha,
+            seed=seed,
+            quick=quick,
+            seconds=time,
+        )
+        if as_json:
+            typer.echo(json.dumps(screen.as_record(found, strict=strict), indent=2, allow_nan=False, ensure_ascii=False))
+        else:
+            terminal.console().print(screen.as_text(found))
+    raise typer.Exit(found.exit_code(strict=strict))

@@ -1,0 +1,133 @@
+"""``structgrad baseline``: what runs are held against, saved by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .outcome import REGRESSED, fail, sentences
+
+if TYPE_CHECKING:
+    from ...suites.comparison import GateResult
+    from ..analysis.loading import Loaded
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Save, list, show and remove baselines: named tables that runs are held against.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_Name = Annotated[str, typer.Argument(help="The name of the baseline.", metavar="NAME")]
+_Folder = Annotated[Path, typer.Option("--dir", help="The folder of the baselines.", metavar="DIR")]
+_HERE = Path("baselines")
+
+
+@app.command()
+def save(  # noqa: PLR0913 - one parameter per option
+    name: _Name,
+    run: Annotated[str, typer.Argument(help="The run: its folder or its table.", metavar="RUN")],
+    *,
+    replace: Annotated[bool, typer.Option("--replace", help="Take the place of one of this name, if the gate against it passes.")] = False,
+    force: Annotated[
+        str | None, typer.Option("--force", help="Save although the gate is red; the reason is stored.", metavar="REASON")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Of the gate.", metavar="FILE")] = None,
+    folder: _Folder = _HERE,
+) -> None:
+    """Save what a gate looks at of a run, with its commit, seed and machine, as one file.
+
+    Refused where the gate against the baseline that it replaces is red, or where a claim to be unbiased is broken.
+    """
+    with sentences():
+        from ..analysis import baselines
+        from ..analysis.loading import load
+
+        path = baselines.path_of(name, folder)
+        if path.exists() and not replace:
+            raise ValueError(f"there is a baseline {name!r} in {folder} already; --replace takes its place, if the gate against it passes")
+        if force is not None and not force.strip():
+            raise ValueError("--force got an empty reason; expected why the gate may be red")
+        loaded = load(run, folder)
+        result = _gated(loaded, path, config)
+        if result.outcome == "failed" and force is None:
+            _refuse(result, name)
+        about = {"name": name, **({"reason": force} if force else {})}
+        count = baselines.save(path, loaded.rows, loaded.manifest, **about)
+        typer.echo(f"baseline {name}: {count} rows, {path.stat().st_size} bytes, {path}")
+
+
+def _gated(loaded: Loaded, path: Path, config: Path | None) -> GateResult:
+    """Against the baseline that is replaced; without one, claims alone are checked. One of another schema version is none."""
+    from ...suites.comparison import gate
+    from ...suites.running.store import OtherSchemaError
+    from ..analysis.loading import load
+    from ..comparison.configuration import settings_of
+
+    settings = settings_of(config)
+    if not path.exists():
+        return gate([], loaded.rows, settings=settings)
+    try:
+        before = load(str(path))
+    except OtherSchemaError:
+        return gate([], loaded.rows, settings=settings)
+    return gate(before.rows, loaded.rows, (before.machine, loaded.machine), settings)
+
+
+def _refuse(result: GateResult, name: str) -> None:
+    from ..comparison import terminal
+
+    typer.echo("\n".join(terminal.gate_lines(result)), err=True)
+    fail(f"baseline {name} is not saved: the gate is red; where that is meant, --force 'the reason'", REGRESSED)
+
+
+@app.command("list")
+def list_(folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show the baselines of a folder."""
+    with sentences():
+        from ..analysis import baselines
+
+        found = [{"name": name, "bytes": baselines.path_of(name, folder).stat().st_size} for name in baselines.names(folder)]
+        if as_json:
+            typer.echo(json.dumps(found, indent=1))
+        elif not found:
+            typer.echo(f"no baselines in {folder}")
+        else:
+            typer.echo("\n".join(f"{item['name']}  {item['bytes']} bytes" for item in found))
+
+
+@app.command()
+def show(name: _Name, folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show where a baseline comes from: code, seed, machine, command, and why it was saved against a red gate."""
+    with sentences():
+        from ..analysis import baselines
+
+        found = baselines.describe(_existing(name, folder))
+        if as_json:
+            typer.echo(json.dumps(found, indent=1))
+        else:
+            typer.echo("\n".join(f"{key}: {value}" for key, value in found.items() if value is not None))
+
+
+@app.command()
+def rm(name: _Name, folder: _Folder = _HERE) -> None:
+    """Remove a baseline."""
+    with sentences():
+        path = _existing(name, folder)
+        path.unlink()
+        typer.echo(f"removed {path}")
+
+
+def _existing(name: str, folder: Path) -> Path:
+    from ...oracles.registry import hint
+    from ..analysis import baselines
+
+    path = baselines.path_of(name, folder)
+    if not path.is_file():
+        known = baselines.names(folder)
+        raise ValueError(f"there is no baseline {name!r} in {folder}" + (f"; {hint(name, known)}" if known else ""))
+    return path

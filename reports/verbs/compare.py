@@ -1,0 +1,98 @@
+"""``structgrad compare``: two runs or more, number by number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .outcome import sentences
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...suites.comparison import Comparison
+
+FORMATS = ("text", "md", "html", "json", "csv")
+_SUFFIXES = {".md": "md", ".html": "html", ".json": "json", ".csv": "csv"}
+
+
+def compare(  # noqa: PLR0913 - one parameter per option
+    base: Annotated[
+        str, typer.Argument(help="What others are compared with: the folder of a run, its table, or a baseline.", metavar="BASE")
+    ],
+    heads: Annotated[list[str], typer.Argument(help="Other runs.", metavar="RUN")],
+    *,
+    sort: Annotated[str, typer.Option(help="effect (gravest and greatest first) or name.", metavar="KEY")] = "effect",
+    only: Annotated[str, typer.Option(help="all, or changed: leave out what is identical or equivalent.", metavar="WHICH")] = "all",
+    estimator: Annotated[list[str], typer.Option("--estimator", "-e", help="A name or a glob. Repeatable.", metavar="NAME")] = [],  # noqa: B006
+    metric: Annotated[list[str], typer.Option("--metric", "-m", help="A name or a glob. Repeatable.", metavar="NAME")] = [],  # noqa: B006
+    config: Annotated[Path | None, typer.Option(help="Margins and level, as for gate.", metavar="FILE")] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="text, md, html, json or csv.", metavar="NAME", show_default="by the name of the output, else text"),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of standard output.", metavar="FILE")] = None,
+    baselines: Annotated[Path, typer.Option("--dir", help="The folder of the baselines.", metavar="DIR")] = Path("baselines"),
+) -> None:
+    """Say what improved, got worse, or is undecided between runs; the exit code is 0 whatever it finds.
+
+    Numbers from the same seeds are compared batch by batch, others with the errors of both sides; exact ones exactly. For an exit code that
+    carries the verdict, use gate.
+    """
+    with sentences():
+        kind = _format(format_, output)
+        _check(sort, ("effect", "name"), "--sort")
+        _check(only, ("all", "changed"), "--only")
+        from ...suites.comparison import compare as compare_rows
+        from ..analysis import baselines as stored
+        from ..analysis.loading import load
+        from ..comparison import words
+        from ..comparison.configuration import settings_of
+
+        settings = settings_of(config)
+        first = load(base, baselines)
+        found = []
+        for name in heads:
+            other = load(name, baselines)
+            rows = stored.needed(other.rows) if "baseline" in first.manifest else other.rows
+            items = compare_rows(first.rows, rows, (first.machine, other.machine), settings)
+            chosen = words.selected(items, changed=only == "changed", estimators=estimator, metrics=metric)
+            found.append((name, words.ordered(chosen, sort)))
+        text = _rendered(kind, base, found, sort)
+        if output is None:
+            typer.echo(text, nl=False)
+            return
+        from .. import results
+
+        results.write_whole(output, text.encode())
+        typer.echo(f"comparison: {output.resolve()}")
+
+
+def _format(given: str | None, output: Path | None) -> str:
+    kind = given or _SUFFIXES.get(output.suffix if output else "", "text")
+    _check(kind, FORMATS, "--format")
+    return kind
+
+
+def _check(value: str, known: Sequence[str], option: str) -> None:
+    if value not in known:
+        from ...oracles.registry import hint
+
+        raise ValueError(f"{option} got {value!r}; {hint(value, known)}")
+
+
+def _rendered(kind: str, base: str, found: Sequence[tuple[str, Sequence[Comparison]]], sort: str) -> str:
+    from ..comparison import markdown, page, records, terminal
+
+    if kind == "json":
+        return records.comparison_json(base, found)
+    if kind == "csv":
+        return records.comparison_csv(base, found)
+    if kind == "md":
+        return markdown.comparison_page(base, found, sort=sort)
+    if kind == "html":
+        return page.comparison_page(base, found, sort=sort)
+    blocks = ["\n".join(terminal.comparison_lines(base, head, items, sort=sort)) for head, items in found]
+    return "\n\n".join(blocks) + "\nexit code 0, whatever changed; `structgrad gate` decides\n"

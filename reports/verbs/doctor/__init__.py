@@ -1,0 +1,1 @@
+"""``structgrad doctor``: checks of a machine and of a device."""

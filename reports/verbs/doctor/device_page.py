@@ -1,0 +1,242 @@
+"""The page on a device, ``device.md``, and ``device.json``: is it right here, how fast, what misses its target and by how much?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ....suites.running.store import write_atomically
+from ....suites.speed.device_rows import DeviceRow
+from .device_tests import DeviceTests
+
+MOST = 50
+"""Names of failed tests on the page."""
+
+CONTENDERS = {
+    "torch": "plain torch on this device",
+    "compiled": "torch.compile of plain torch",
+    "cpu": "the CPU with two threads",
+    "lu64": "a float64 factorisation, which is not exact",
+    "scipy": "scipy, item by item",
+    "popping": "popping cycles",
+    "torch-struct": "torch-struct",
+}
+"""What others are called on the page."""
+
+STAND_IN = "none: the CPU stands in for a GPU, with small batches, and its times mean nothing"
+
+COLUMNS = ("torch", "compiled", "cpu")
+"""Contenders with a column of their own."""
+
+
+@dataclass(frozen=True)
+class KnownDevice:
+    """What the report is made of.
+
+    Attributes:
+        environment: what figures depend on.
+        tests: what the tests said.
+        rows: of all operations that are wanted.
+        unfinished: how many of them lack something.
+        cuda: whether they are on a GPU, and not on the CPU in its place.
+    """
+
+    environment: dict[str, str]
+    tests: DeviceTests
+    rows: list[DeviceRow]
+    unfinished: int = 0
+    cuda: bool = True
+
+
+def write(folder: Path, known: KnownDevice) -> Path:
+    """Write ``device.md`` and ``device.json``, each whole at any moment; gives the path of the former."""
+    write_atomically(folder / "device.json", json.dumps(as_json(known), indent=2, ensure_ascii=False, allow_nan=False))
+    write_atomically(folder / "device.md", "\n".join(markdown(known)) + "\n")
+    return folder / "device.md"
+
+
+def as_json(known: KnownDevice) -> dict[str, Any]:
+    """Everything, for programs: a row for each operation, with what each step found."""
+    rows = [
+        {"case": row.task.case.name, "operation": row.task.operation, "batch": row.task.batch}
+        | {"verdict": row.verdict, "wrong": row.wrong, "target": None if row.task.target is None else asdict(row.task.target)}
+        | {"met": row.met, "share of the floor": row.share, "steps": row.answers}
+        for row in known.rows
+    ]
+    return {"environment": known.environment, "tests": asdict(known.tests), "unfinished": known.unfinished, "operations": rows}
+
+
+def markdown(known: KnownDevice) -> Iterator[str]:
+    """The page, line by line."""
+    yield f"# Is structgrad right and fast on {known.environment.get('device', 'this device')}?\n"
+    yield from in_short(known)
+    yield from _wrong(known.rows)
+    yield from _tests(known.tests)
+    if known.cuda:
+        yield from _targets(known.rows)
+    yield from _table(known.rows)
+    yield from _said(known.rows)
+    yield from _not_run(known.rows)
+    yield "\n## Measured with\n"
+    yield from (f"- {name}: {value}" for name, value in known.environment.items())
+
+
+def in_short(known: KnownDevice) -> Iterator[str]:
+    """What a reader wants to know first, in a few lines."""
+    rows, tests = known.rows, known.tests
+    count = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("right", "wrong", "not checked")}
+    yield f"- **Right**: {count['right']} of {len(rows)} operations; {count['wrong']} wrong, {count['not checked']} not checked."
+    if known.cuda:
+        timed = [row for row in rows if row.seconds("structgrad") is not None]
+        plain = [row.task.name for row in timed if not row.value("structgrad", "kernel")]
+        yield f"- **Served by kernels**: {len(timed) - len(plain)} of {len(timed)} timed operations{_list('; plain torch serves ', plain)}."
+    yield f"- **Tests**: {tests.verdict}{f' ({tests.summary})' if tests.summary else ''}."
+    if known.unfinished:
+        yield f"- **Not finished**: {known.unfinished} of {len(rows)} operations; the same command goes on with them."
+    yield f"- **Targets**: {_targets_in_short(rows) if known.cuda else STAND_IN}."
+
+
+def _targets_in_short(found: Sequence[DeviceRow]) -> str:
+    held = [row for row in found if row.task.target is not None]
+    met, missed, open_ = ([row for row in held if row.met is verdict] for verdict in (True, False, None))
+    if not held:
+        return "none of these operations has one"
+    return (
+        f"{len(met)} of {len(held)} met"
+        + _list("; missed: ", [f"{row.task.name} ({_against(row)})" for row in missed])
+        + _list("; not timed: ", [row.task.name for row in open_])
+    )
+
+
+def _against(row: DeviceRow) -> str:
+    """How a target stands, in words."""
+    target = row.task.target
+    assert target is not None
+    ratio = row.ratio(target.contender)
+    return f"{_figure(ratio)} x {target.contender}, at least {target.factor:g} wanted"
+
+
+def _list(before: str, names: Sequence[str]) -> str:
+    return before + ", ".join(names) if names else ""
+
+
+def _wrong(found: Sequence[DeviceRow]) -> Iterator[str]:
+    wrong = [row for row in found if row.wrong]
+    if wrong:
+        yield "\n## What is wrong\n"
+        yield from (f"- {row.task.name}, batch {row.task.batch}: {'; '.join(row.wrong)}" for row in wrong)
+
+
+def _tests(tests: DeviceTests) -> Iterator[str]:
+    if tests.failed:
+        yield "\n## Failed tests\n"
+        yield from (f"- {name}" for name in tests.failed[:MOST])
+        if len(tests.failed) > MOST:
+            yield f"- and {len(tests.failed) - MOST} more"
+    if tests.unread:
+        yield "\n## Files of tests that could not be imported\n"
+        yield from (f"- {name}" for name in tests.unread[:MOST])
+
+
+def _targets(found: Sequence[DeviceRow]) -> Iterator[str]:
+    held = [row for row in found if row.task.target is not None]
+    if not held:
+        return
+    yield "\n## Targets\n\nHow many times longer others take than we do, timed in turns.\n"
+    yield "| operation | batch | against | wanted | measured | of what is wanted | met |\n|---|--:|---|--:|--:|--:|---|"
+    for row in held:
+        target = row.task.target
+        assert target is not None
+        ratio, name = row.ratio(target.contender), CONTENDERS[target.contender]
+        said = {True: "yes", False: "**no**", None: "not timed"}[row.met]
+        share = "—" if ratio is None else f"{ratio / target.factor:.0%}"
+        yield f"| {row.task.name} | {row.task.batch} | {name} | {target.factor:g} | {_figure(ratio)} | {share} | {said} |"
+
+
+HEADINGS = {
+    "operation": "",
+    "batch": "",
+    "right": "",
+    "served by": "",
+    "ms": "median of one call, without the first",
+    "replay": "the same, replayed as a CUDA graph",
+    "of floor": "how much of a call the bytes or the arithmetic take at least",
+    "torch": "how many times longer plain torch takes on this device",
+    "compile": "how many times longer what torch.compile makes of plain torch takes",
+    "CPU": "how many times longer the CPU takes, with two threads",
+    "others": "how many times longer others take",
+    "one row": "ms of a batch of 1, and how many times longer the CPU takes for it: below 1 the CPU is faster",
+    "MiB": "what the operation takes beside its inputs",
+    "off": "the largest difference from plain torch in float32, relative to the scale of the result",
+    "first, s": "the first call in a new process, which compiles what no cache holds; it is in no other figure",
+}
+"""Columns of the large table, and what they mean where it does not go without saying."""
+
+TEXTS = ("operation", "right", "served by", "others")
+"""Columns that hold no numbers."""
+
+
+def _table(found: Sequence[DeviceRow]) -> Iterator[str]:
+    yield "\n## All operations\n"
+    yield f"| {' | '.join(HEADINGS)} |"
+    yield f"|{'|'.join('---' if name in TEXTS else '--:' for name in HEADINGS)}|"
+    yield from (f"| {' | '.join(_cells(row))} |" for row in found)
+    yield ""
+    yield from (f"- `{name}`: {meaning}" for name, meaning in HEADINGS.items() if meaning)
+
+
+def _cells(row: DeviceRow) -> Iterator[str]:
+    verdict = {"right": "yes", "wrong": "**no**", "not checked": "—"}[row.verdict]
+    served = {True: "kernel", False: "plain torch", None: "—"}[row.value("structgrad", "kernel")]
+    alone, there, memory = row.seconds("structgrad@1"), row.seconds("cpu@1"), row.value("structgrad", "memory")
+    others = [f"{name} {_figure(row.ratio(name))}" for name in CONTENDERS if name not in COLUMNS and row.ratio(name) is not None]
+    yield from (row.task.name, str(row.task.batch), verdict, served)
+    yield from (_milliseconds(row.seconds(step)) for step in ("structgrad", "graph"))
+    yield "—" if row.share is None else f"{row.share:.0%}"
+    yield from (_figure(row.ratio(name)) for name in COLUMNS)
+    yield ", ".join(others) or "—"
+    yield _milliseconds(alone) + ("" if alone is None or there is None else f", CPU {_figure(there / alone)}")
+    yield "—" if memory is None else f"{memory / 2**20:.0f}"
+    yield "—" if row.off is None else f"{row.off:.0e}"
+    yield _figure(row.value("right", "first"))
+
+
+def _said(found: Sequence[DeviceRow]) -> Iterator[str]:
+    sentences = dict.fromkeys(sentence for row in found for sentence in row.said)
+    if sentences:
+        yield "\n## What was warned of\n"
+        yield from (f"- {sentence}" for sentence in sentences)
+
+
+def _not_run(found: Sequence[DeviceRow]) -> Iterator[str]:
+    failures = [(row, step, reason) for row in found for step, reason in row.failures.items()]
+    if failures:
+        yield "\n## What was not timed, and why\n"
+        yield from (f"- {row.task.name}, {CONTENDERS.get(step, step)}: {reason}" for row, step, reason in failures)
+
+
+def sentence(row: DeviceRow, step: str) -> str:
+    """A line on the way: what is wrong, a time of ours, how a target stands; empty for what only the page tells."""
+    if step in ("right", "structgrad", "graph") and row.wrong:
+        return f"WRONG {row.task.name}: {'; '.join(row.wrong)}"
+    if step == "structgrad":
+        served = "kernel" if row.value(step, "kernel") else "plain torch"
+        return f"{row.task.name}: {_milliseconds(row.seconds(step))} ms for {row.task.batch}, {served}"
+    if row.task.target is not None and step == row.task.target.contender:
+        said = {True: "met", False: "MISSED", None: "not timed: " + str(row.value(step, "failure"))}[row.met]
+        return f"{row.task.name}: {_against(row)}: {said}"
+    return ""
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return _figure(None if seconds is None else 1e3 * seconds)
+
+
+def _figure(value: float | None) -> str:
+    """Three digits, or a dash."""
+    if value is None:
+        return "—"
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"

@@ -1,0 +1,119 @@
+"""``structgrad gate``: an exit code that says whether a run may take the place of the baseline."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .outcome import NOTHING_TO_COMPARE, OK, REGRESSED, UNDECIDED, fail, sentences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ...suites.comparison import GateResult, Settings
+    from ...suites.comparison.timing import TimeComparison, TimedCell
+    from ..analysis.loading import Loaded
+
+
+def gate(  # noqa: PLR0913 - one parameter per option
+    run: Annotated[str, typer.Argument(help="The run that is judged: its folder or its table.", metavar="RUN")],
+    *,
+    baseline: Annotated[str, typer.Option("--baseline", "-b", help="A baseline by name, its file, or another run.", metavar="BASE")],
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Level, margins and reactions (TOML).", metavar="FILE")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End with 4 where anything stays open.")] = False,
+    timing_base: Annotated[
+        str | None,
+        typer.Option(
+            "--timing-base",
+            help="A Python in which the baseline's structgrad is installed: times are compared in turns with it, here and now.",
+            metavar="PYTHON",
+        ),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write a test report for CI systems.", metavar="FILE")] = None,
+    github: Annotated[bool, typer.Option("--github", help="Annotate the job, and add to its summary.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    baselines: Annotated[Path, typer.Option("--dir", help="The folder of the baselines.", metavar="DIR")] = Path("baselines"),
+) -> None:
+    """Fail on what is proven worse than a baseline, on broken claims, and on what is missing.
+
+    Exact numbers are compared exactly; sampled ones by tests with one level for all of them together; times only in turns on this machine.
+
+    Exit codes: 0 passed, 1 failed, 2 bad input, 4 open under --strict, 5 nothing in common with the baseline.
+    """
+    with sentences():
+        from ...suites.comparison import gate as decide
+        from ..analysis.loading import load
+        from ..comparison import markdown, records, terminal
+        from ..comparison.configuration import settings_of
+
+        settings = settings_of(config)
+        head = load(run, baselines)
+        base = _base(baseline, baselines)
+        times = _times(timing_base, base, head, settings) if timing_base else []
+        result = decide(base.rows, head.rows, (base.machine, head.machine), settings, times)
+        code = exit_code(result, strict=strict)
+        typer.echo(records.gate_json(result, code) if as_json else "\n".join(terminal.gate_lines(result)) + "\n", nl=False)
+        if junit is not None:
+            _write(junit, records.junit(result))
+        if github:
+            _tell_github(records.github_lines(result), markdown.gate_page(result))
+    raise typer.Exit(code)
+
+
+def exit_code(result: GateResult, *, strict: bool) -> int:
+    """From the outcome."""
+    undecided = UNDECIDED if strict else OK
+    return {"passed": OK, "failed": REGRESSED, "undecided": undecided, "nothing to compare": NOTHING_TO_COMPARE}[result.outcome]
+
+
+def _base(name: str, folder: Path) -> Loaded:
+    """The baseline; one of another schema version is none."""
+    from ...suites.running.store import OtherSchemaError
+    from ..analysis.loading import load
+
+    try:
+        return load(name, folder)
+    except OtherSchemaError as error:
+        fail(f"no comparable baseline: {error}", NOTHING_TO_COMPARE)
+
+
+def _times(interpreter: str, base: Loaded, head: Loaded, settings: Settings) -> list[TimeComparison]:
+    """Interleaved times of the estimators and problems that both runs have."""
+    from ...suites.comparison.timing import compare_times
+
+    return compare_times(interpreter, _cells(base, head, settings), settings=settings.timing, alpha=settings.alpha)
+
+
+def _cells(base: Loaded, head: Loaded, settings: Settings) -> list[TimedCell]:
+    """Every estimator on every problem, at the first of its stages that both have."""
+    from ...suites.comparison.timing import TimedCell
+
+    known = {(row.problem, row.stage, row.estimator) for row in base.rows if row.metric and row.status == "ok"}
+    found: dict[tuple[str, str], TimedCell] = {}
+    for row in head.rows:
+        wanted = any(fnmatch.fnmatchcase(row.problem, pattern) for pattern in settings.timing.problems) and any(
+            fnmatch.fnmatchcase(row.estimator, pattern) for pattern in settings.timing.estimators
+        )
+        if wanted and row.metric and (row.problem, row.stage, row.estimator) in known:
+            found.setdefault((row.problem, row.estimator), TimedCell(row.problem, row.stage, row.estimator))
+    return list(found.values())
+
+
+def _write(path: Path, content: bytes) -> None:
+    from .. import results
+
+    results.write_whole(path, content)
+
+
+def _tell_github(lines: Iterable[str], page: str) -> None:
+    """Annotations on standard output, and the page in the summary of the job, where there is one."""
+    for line in lines:
+        typer.echo(line)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        with Path(summary).open("a") as file:
+            file.write(page)

@@ -1,0 +1,160 @@
+"""``structgrad learn``: train models with estimators, and say what learns best."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .describe import names
+from .outcome import INTERRUPTED, SOME_FAILED, fail, sentences
+
+_WHAT, _MACHINE, _OUTPUT = "What is learnt", "How it runs", "Where results go"
+
+
+def learn(  # noqa: PLR0913 - one parameter per option
+    task: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=r"Tasks, with sizes if they are to be others: clusters, 'clusters\[clusters=5]'; or your own: module:MyTask, "
+            "./mine.py:MyTask.",
+            metavar="TASK",
+            show_default="clusters",
+            autocompletion=names.complete_tasks,
+        ),
+    ] = None,
+    *,
+    estimator: Annotated[
+        list[str],
+        typer.Option(
+            "--estimator",
+            "-e",
+            help=r"A name with or without options, or a glob; or your own class: ./my.py:MyEstimator. Options that are not given are "
+            "chosen on the validation split. Repeatable.",
+            metavar="NAME",
+            rich_help_panel=_WHAT,
+            show_default="one of every idea",
+            autocompletion=names.complete_estimators,
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each estimator on each task.", metavar="N", rich_help_panel=_WHAT, show_default="5")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A look within a minute: clusters, 8 estimators, 3 seeds, fewer steps.", rich_help_panel=_WHAT),
+    ] = False,
+    study: Annotated[
+        bool,
+        typer.Option(
+            "--study",
+            help="The study of docs/results/learning.md: nine tasks, all that fits them, 5 seeds, gradients; hours.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False,
+    gradients: Annotated[
+        bool | None,
+        typer.Option(
+            "--gradients/--no-gradients",
+            help="Whether bias, variance, cosine and ρ are measured too, along runs of the exact gradient: did they foretell it?",
+            rich_help_panel=_WHAT,
+            show_default="yes, and no with --quick",
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Another encoder for all tasks: a class or function that is called with the task and gives an nn.Module with the inputs "
+            "and outputs of the task's own; module:MyEncoder or ./mine.py:MyEncoder.",
+            metavar="CLASS",
+            rich_help_panel=_WHAT,
+            show_default="each task's own",
+        ),
+    ] = None,
+    plugin: Annotated[
+        list[Path],
+        typer.Option(
+            help="A Python file whose estimators and oracles can be named by their `name`. Repeatable.",
+            metavar="FILE",
+            rich_help_panel=_WHAT,
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=0,
+            help="Worker processes; 0 works in this one. Numbers do not depend on it.",
+            metavar="N",
+            rich_help_panel=_MACHINE,
+            show_default="as many as there are cores",
+        ),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            help="What one cell may take: 90s, 2m.", metavar="DURATION", rich_help_panel=_MACHINE, show_default="far above its share"
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan, its cells, and an estimate of time, and leave.", rich_help_panel=_OUTPUT)
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The folder.", metavar="DIR", rich_help_panel=_OUTPUT, show_default="structgrad-results/<hash of the plan>"
+        ),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End with the first cell that fails.", rich_help_panel=_OUTPUT)] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON at the end, all else to standard error.", rich_help_panel=_OUTPUT)
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answer and last lines only.", rich_help_panel=_OUTPUT)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every cell.", rich_help_panel=_OUTPUT)] = False,
+) -> None:
+    """Train models with a latent structure by every estimator: what learns best, at what cost, and did its gradient foretell it?
+
+    The same command again goes on where it stopped, inside a training run too.
+
+    Exit codes: 0 all well, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
+    """
+    with sentences(), ExitStack() as stack:
+        from ...suites.running.planning.plan import Machine, default_jobs
+        from ...suites.running.planning.presets import STUDY, learning_plan
+        from ...suites.running.planning.scope import Scope
+        from ..terminal import Verbosity
+        from .run import durations, launch, options, repeat
+
+        options.check_loudness("learn", quiet=quiet, verbose=verbose)
+        if quick and study:
+            raise ValueError("learn got --quick and --study; expected one of them: leave the other out")
+        verbosity, tasks, chosen = Verbosity(quiet, verbose, as_json), tuple(task or ()), tuple(estimator)
+        plan = learning_plan(
+            options.with_encoder(tasks or (STUDY if study else ()), encoder),
+            estimators=chosen,
+            seeds=seeds,
+            quick=quick,
+            study=study,
+            plugins=tuple(map(str, plugin)),
+        )
+        if gradients or (gradients is None and not quick):
+            plan = options.with_gradients(plan)
+        usual = Machine(jobs=default_jobs(plan))
+        machine = Machine(usual.jobs if jobs is None else jobs, durations.optional_seconds(timeout, "--timeout"))
+        scope = Scope(fail_fast=fail_fast)
+        given = {"-e": chosen, "--seeds": seeds, "--quick": quick, "--study": study, "--encoder": encoder, "--plugin": tuple(plugin)}
+        given |= {"--gradients": gradients, "--no-gradients": gradients is False}
+        command = repeat.learning(tasks, given, out, machine=machine, usual=usual, scope=scope)
+        launch.pin_threads()
+        stack.enter_context(verbosity.compiling())
+        asked = launch.Asked("study" if study else "quick" if quick else "standard", command, out, fresh=fresh, dry_run=dry_run)
+        try:
+            counts = launch.launched(plan, machine, scope, verbosity, asked)
+        except launch.StoppedError as error:
+            fail(error, INTERRUPTED if error.interrupted else SOME_FAILED)
+    raise typer.Exit(SOME_FAILED if counts and counts["failed"] else 0)

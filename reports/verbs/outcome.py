@@ -1,0 +1,53 @@
+"""Outcomes of a command: exit codes, and one sentence for what was wrong with the input."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import typer
+
+OK, REGRESSED, BAD_INPUT, SOME_FAILED, UNDECIDED, NOTHING_TO_COMPARE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+"""Exit codes: all well; a proven regression or a broken claim; unknown names and bad input; some cells failed; inconclusive where that is
+not allowed; no comparable baseline; Ctrl-C."""
+
+
+def fail(message: object, code: int = BAD_INPUT) -> NoReturn:
+    """End with one sentence on standard error."""
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Bad input ends with one sentence and exit code 2, an interruption with code 130; warnings of this package are sentences too."""
+    try:
+        with _warnings():
+            yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.strerror and error.filename else error)
+    except ValueError as error:
+        fail(error)
+
+
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """What this package warns of goes to standard error as a sentence, without the line of code that said it."""
+    ordinary = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if category.__module__.partition(".")[0] == __package__.partition(".")[0]:
+            typer.echo(f"warning: {message}", err=True)
+        else:
+            ordinary(message, category, *place, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = ordinary

@@ -1,0 +1,128 @@
+"""``structgrad replay``: measure a stored cell again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .outcome import BAD_INPUT, OK, REGRESSED, sentences
+
+_SHOWN = 12
+
+
+def replay(
+    cell: Annotated[
+        str,
+        typer.Argument(
+            help="The beginning of a cell's id, or a part or glob of 'suite problem stage estimator'.", metavar="CELL", show_default=False
+        ),
+    ],
+    *,
+    run: Annotated[Path, typer.Option("--run", "-r", help="The folder of the run.", metavar="DIR", show_default=False)],
+    every: Annotated[bool, typer.Option("--all", help="Replay every cell that matches; without it, more than one is refused.")] = False,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where the cell fails.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure a cell of a run again in this process, and compare it with what is stored.
+
+    Numbers depend on the plan alone, so they come out bit-identical, unless the code or a library moved them. Seconds and bytes differ.
+
+    Exit codes: 0 identical, 1 something differs, 2 an unknown cell or bad input.
+    """
+    with sentences():
+        from ...suites.running import replay_cell
+        from .run import launch
+
+        launch.pin_threads()
+        plan = replay_cell.plan_of_run(run)
+        found = replay_cell.find_cells(replay_cell.cells_of(run), cell)
+        if len(found) > 1 and not every:
+            _too_many(cell, found)
+        if pdb:
+            _debug(plan, found[0])
+            raise typer.Exit(OK)
+        results = []
+        for one in found:
+            results.append(replay_cell.replay_cell(run, plan, one))
+            if not as_json:
+                _say(results[-1])
+        if as_json:
+            typer.echo(json.dumps([_record(result) for result in results], indent=2, default=str, ensure_ascii=False))
+    raise typer.Exit(REGRESSED if any(_moved(result) for result in results) else OK)
+
+
+def _too_many(pattern: str, found: list[Any]) -> None:
+    lines = [f"  {cell.identity[:12]}  {cell.label}" for cell in found[:_SHOWN]]
+    rest = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    typer.echo(f"error: `replay` got {pattern!r}, which {len(found)} cells match; name one of them, or give --all", err=True)
+    typer.echo("\n".join(lines + rest), err=True)
+    raise typer.Exit(BAD_INPUT)
+
+
+def _moved(result: Any) -> bool:
+    """Whether anything differs that is no matter of time and memory."""
+    return bool(result.differences) and not (result.is_timed and all(_is_number(one) for one in result.differences))
+
+
+def _is_number(difference: Any) -> bool:
+    return difference.column not in ("row", "status", "reason", "error_type")
+
+
+def _say(result: Any) -> None:
+    typer.echo(f"{result.cell.identity[:12]}  {result.cell.label}: {_verdict(result)} ({result.rows} rows, {result.seconds:.1f} s)")
+    for one in result.differences[:_SHOWN]:
+        row = " ".join(part for part in one.row if part)
+        distance = "" if one.relative is None else f", off by {one.relative:.2g}"
+        typer.echo(f"  {row} {one.column}: stored {_short(one.stored)}, measured {_short(one.measured)}{distance}")
+    if len(result.differences) > _SHOWN:
+        typer.echo(f"  and {len(result.differences) - _SHOWN} more")
+    if result.traceback:
+        typer.echo(result.traceback.rstrip())
+
+
+def _verdict(result: Any) -> str:
+    if not result.differences:
+        return "bit-identical"
+    if not _moved(result):
+        return "the same but for times and bytes, which never repeat"
+    rows = len({one.row for one in result.differences})
+    return f"differs in {rows} row{'s' if rows > 1 else ''}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _record(result: Any) -> dict[str, Any]:
+    differences = [{**vars(one), "row": list(one.row)} for one in result.differences]
+    return {
+        "cell": result.cell.identity,
+        "label": result.cell.label,
+        "identical": not result.differences,
+        "differs": _moved(result),
+        "rows": result.rows,
+        "differences": differences,
+        "traceback": result.traceback,
+        "seconds": result.seconds,
+    }
+
+
+def _debug(plan: Any, cell: Any) -> None:
+    """The debugger at the place of the exception; a line where there is none."""
+    import pdb
+    import sys
+    import traceback
+
+    from ...suites.running.replay_cell import raise_live
+
+    try:
+        raise_live(plan, cell)
+    except Exception:  # the estimators may be anybody's
+        traceback.print_exc()
+        pdb.post_mortem(sys.exc_info()[2])
+    else:
+        typer.echo(f"{cell.label}: nothing was raised")

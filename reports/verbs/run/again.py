@@ -1,0 +1,59 @@
+"""A run that is asked for again when all of it is measured: what it said is said again, and nothing is planned, drawn or written.
+
+What was said lies in the folder of the run. It counts only where the same was asked for, with the same code and scores, and where no
+file of the run was touched since; classes of one's own are always looked at again, for they may have changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ....suites.running import store
+from ....suites.score_folders import default_data
+from ... import results
+from ...terminal import Told
+from . import stamps
+
+FILE = "told.json"
+RUNS = Path("structgrad-results")
+"""Where runs lie that were not told where to."""
+
+_PARTS = ("cells", store.PLAN, results.TABLE, results.MANIFEST, results.PAGE)
+_SPOKEN = ("quiet", "verbose", "as_json")
+_AFRESH = ("file", "plugin", "rerun", "fresh", "dry_run")
+
+
+def request(options: Mapping[str, Any]) -> str | None:
+    """A hash of all that a run depends on, from the options of the command; None where more than that may have changed."""
+    own = any(":" in name for name in (*options["estimator"], options["oracle"] or ""))
+    if own or stamps.plugins() or options["device"] != "cpu" or any(options[name] for name in _AFRESH):
+        return None
+    data = options["data"] or (None if options["builtin"] else default_data())
+    asked = {name: value for name, value in options.items() if name not in _SPOKEN}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    scores = stamps.of_folder(Path(data), ".") if data else ""
+    return stamps.of_lines([json.dumps(asked, sort_keys=True, default=str), os.getcwd(), str(cores), scores, stamps.of_code()])
+
+
+def recalled(asked: str, out: Path | None) -> Told | None:
+    """What the finished run of a request said; None where there is none, or where its files have changed."""
+    for folder in [out] if out else [path.parent for path in RUNS.glob(f"*/{FILE}")]:
+        try:
+            found = json.loads((folder / FILE).read_text())
+            if found["asked"] == asked and found["files"] == stamps.of_folder(folder, *_PARTS):
+                store.check_writable(folder)
+                told: Told = found["told"]
+                return told
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def remember(asked: str, folder: Path, told: Told) -> None:
+    """Keep what a finished run said."""
+    content = {"asked": asked, "files": stamps.of_folder(folder, *_PARTS), "told": told}
+    results.write_whole(folder / FILE, json.dumps(content, ensure_ascii=False).encode())

@@ -1,0 +1,286 @@
+"""One run of a plan: announced, measured, stored, summarised; whatever ends it, what is kept and how to go on is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import platform
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ....suites.base import Row
+from ....suites.running import runner, store
+from ....suites.running.engines import ENGINES
+from ....suites.running.planning import compiling
+from ....suites.running.planning.grid import grid
+from ....suites.running.planning.plan import Machine, Plan
+from ....suites.running.planning.scope import Scope
+from ....suites.running.work import Cell, Grid
+from ... import bibliography, page, results, terminal
+from ...analysis import answers, tables
+from ...results import PAGE
+from ...terminal import Verbosity
+from . import again
+from .outline import check_affordable, limits_lines, lines, outline, show
+
+_ERRORS_SHOWN = 5
+
+
+class StoppedError(Exception):
+    """A run ended before its plan was done: why, and with which exit code."""
+
+    def __init__(self, message: str, *, interrupted: bool = False) -> None:
+        super().__init__(message)
+        self.interrupted = interrupted
+
+
+def pin_threads(threads: int = 1) -> None:
+    """One thread per process, unless more are asked for: on a shared machine more make small tensors slower, and times incomparable."""
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ[variable] = str(threads)
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def planned(plan: Plan, machine: Machine) -> Grid:
+    """The cells of a plan that can be measured on a machine.
+
+    Raises:
+        ValueError: one sentence on what cannot be.
+    """
+    machine.checked(ENGINES, plan)
+    with compiling.shared(plan, machine.jobs):
+        return grid(plan)
+
+
+def prepare(plan: Plan, out: Path | None, *, fresh: bool) -> Path:
+    """The output folder, made and known to be writable before anything is measured; by default named after the plan.
+
+    Raises:
+        ValueError: a folder with results of a newer version.
+        OSError: a folder that cannot be written.
+    """
+    folder = out or Path("structgrad-results") / results.plan_hash(dataclasses.asdict(plan))
+    results.check_not_newer(folder)
+    store.check_writable(folder)
+    if fresh:
+        store.discard(folder)
+    return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a command asks for beside what is measured.
+
+    Attributes:
+        preset: what the plan began as. ``command``: that repeats it.
+        out: the folder; None for one that is named after the plan. ``fresh``: whether what is there is discarded.
+        dry_run: whether nothing is to be measured.
+        most: seconds of one cell; a plan with a longer one is refused.
+        request: a hash of all that was asked for, where the run is to be told again without being looked at.
+    """
+
+    preset: str
+    command: str
+    out: Path | None = None
+    fresh: bool = False
+    dry_run: bool = False
+    most: float = math.inf
+    request: str | None = None
+
+
+def launched(plan: Plan, machine: Machine, scope: Scope, verbosity: Verbosity, asked: Asked) -> dict[str, int] | None:
+    """Lay a plan out, refuse what cannot be afforded, and measure it; None where nothing was to be measured.
+
+    Raises:
+        ValueError: one sentence on what cannot be.
+        StoppedError: as `Launch.perform` does.
+    """
+    cells = planned(plan, machine)
+    found = outline(plan, cells, machine, asked.preset, sum(verbosity.compiled))
+    if asked.dry_run:
+        show(found, cells, plan, machine, asked.command if verbosity.as_json else None)
+    check_affordable(found, plan, machine, asked.most)
+    if asked.dry_run:
+        return None
+    folder = prepare(plan, asked.out, fresh=asked.fresh)
+    return Launch(plan, cells, folder, machine, asked.preset, asked.command, scope, verbosity, asked.request).perform()
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One run of a plan into a folder, told to a person.
+
+    Args:
+        plan: what to measure. ``work``: its cells.
+        folder: where to.
+        machine: how. ``scope``: how far.
+        preset: what the plan began as.
+        repeat: the command that repeats it.
+        verbosity: how much is told. ``asked``: the hash of the request, where the run is to be told again without being looked at.
+    """
+
+    plan: Plan
+    work: Grid
+    folder: Path
+    machine: Machine
+    preset: str
+    repeat: str
+    scope: Scope = dataclasses.field(default_factory=Scope)
+    verbosity: Verbosity = dataclasses.field(default_factory=Verbosity)
+    asked: str | None = None
+
+    def announce(self) -> None:
+        """What will be measured, before it is."""
+        for line in (
+            *lines(outline(self.plan, self.work, self.machine, self.preset, sum(self.verbosity.compiled)), self.plan, self.machine),
+            *limits_lines(self.work),
+        ):
+            self.verbosity.say(line)
+        self.verbosity.say(f"results go to {self.folder}")
+        self.verbosity.told.append(("cells", len(self.work.cells)))
+        for path in store.damaged(self.folder, self.work):
+            self.verbosity.console().print(f"damaged, and measured again: {path}", style="red", markup=False, soft_wrap=True)
+
+    def perform(self) -> dict[str, int]:
+        """Measure, write and summarise.
+
+        Returns:
+            How many cells are ok, failed, skipped and left.
+
+        Raises:
+            StoppedError: interrupted, or nothing can be written any more; finished cells are kept.
+        """
+        manifest = self._manifest(started=_now())
+        self.announce()
+        with self._sentence():
+            results.write_manifest(self.folder, {**manifest, "status": "running"})
+            with _terminable(), terminal.progress(quiet=self.verbosity.quiet, verbose=self.verbosity.verbose) as progress:
+                rows = runner.run(self.plan, self.folder, machine=self.machine, progress=progress, scope=self.scope)
+            left = len(self._unmeasured())
+            ending = {"status": "stopped" if left else "finished", "finished": _now(), "catalogue": _catalogue(rows)}
+            results.write(rows, self.folder, {**manifest, **ending})
+            return self._finish(left)
+
+    @contextmanager
+    def _sentence(self) -> Iterator[None]:
+        """What ended a run, as one sentence on what is kept and how to go on; ``run.json`` says it too, where that can still be written."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._mark("interrupted")
+            raise StoppedError(f"interrupted; {self._kept()}", interrupted=True) from None
+        except OSError as error:
+            self._mark("broken")
+            where = f" at {error.filename}" if error.filename else ""
+            raise StoppedError(f"cannot write{where} ({error.strerror or error}); {self._kept()}") from error
+
+    def _mark(self, status: str) -> None:
+        try:
+            results.write_manifest(self.folder, {**self._manifest(started=_now()), "status": status, "finished": _now()})
+        except OSError:
+            return
+
+    def _kept(self) -> str:
+        total = len(self.work.cells)
+        there = total - len(self._unmeasured())
+        return f"{there} of {total} cells are in {self.folder}; finished cells are kept, go on with: {self.repeat}"
+
+    def _unmeasured(self) -> list[Cell]:
+        return store.unmeasured(self.folder, self.work)
+
+    def _manifest(self, *, started: str) -> results.Manifest:
+        settings = dataclasses.asdict(self.plan)
+        return {
+            "plan": settings,
+            "plan_hash": results.plan_hash(settings),
+            "machine": dataclasses.asdict(self.machine),
+            "seed": self.plan.seed,
+            "preset": self.preset,
+            "argv": sys.argv,
+            "command": self.repeat,
+            "started": started,
+            "process": {"id": os.getpid(), "host": platform.node()},
+            "environment": results.environment(self.plan.device),
+        }
+
+    def _finish(self, left: int) -> dict[str, int]:
+        frame, manifest = results.read(self.folder)
+        results.write_whole(self.folder / PAGE, page.to_html(frame, manifest).encode())
+        self._summarise(frame)
+        counts, verbosity = {**tables.counts(frame), "left": left}, self.verbosity
+        verbosity.say(page.counted(counts), important=True, apart=True)
+        verbosity.say(f"results: {self.folder / results.TABLE}\nreport:  {(self.folder / PAGE).resolve()}", important=True)
+        verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
+        learnt = page.learning_of(frame)
+        verbosity.outcome(self._outcome(counts, manifest, learnt.sentences if learnt else []))
+        if self.asked and not left and not counts["failed"]:
+            again.remember(self.asked, self.folder, verbosity.told)
+        return counts
+
+    def _summarise(self, frame: Any) -> None:
+        learnt = page.learning_of(frame)
+        for position, sentence in enumerate(learnt.sentences if learnt else ()):
+            self.verbosity.say(sentence, important=position == 0, apart=position == 0)
+        overviews = terminal.summary(page.of_gradients(frame))
+        for table in [*learnt.overviews, *overviews]:
+            self.verbosity.table(table)
+        if overviews:
+            self.verbosity.say(f"\n{terminal.LEGEND}", "dim")
+        for line in page.contradictions(tables.claims(frame)):
+            self.verbosity.say(f"! {line}", "red")
+        for row in tables.records(tables.errors(frame).head(_ERRORS_SHOWN)):
+            self.verbosity.say(f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}", "red")
+
+    def _outcome(self, counts: dict[str, int], manifest: results.Manifest, answer: list[str]) -> dict[str, Any]:
+        paths = {"folder": self.folder, "results": self.folder / results.TABLE, "report": self.folder / PAGE}
+        return {
+            "status": manifest["status"],
+            **({"answer": answer} if answer else {}),
+            **counts,
+            **{name: str(path.resolve()) for name, path in paths.items()},
+            "command": self.repeat,
+        }
+
+
+def _catalogue(rows: list[Row]) -> results.Manifest:
+    """What a report asks of classes: with it, it imports none of them."""
+    measured = [row for row in rows if row.status != "skipped"]
+    families, oracles = (dict.fromkeys(getattr(row, name) for row in measured) for name in ("family", "oracle"))
+    estimators = dict.fromkeys(row.estimator for row in measured)
+    return {"values_only": list(filter(answers.needs_values_only, estimators)), "references": bibliography.cited(families, oracles)}
+
+
+def _again(counts: dict[str, int]) -> str:
+    if counts["left"]:
+        return f"{counts['left']} cells left, go on with"
+    return "again, failed cells only" if counts["failed"] else "repeat"
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """A request to end, as schedulers send it, is an interruption like Ctrl-C."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

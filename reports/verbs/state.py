@@ -1,0 +1,137 @@
+"""State of a run: read from its folder alone, while it goes on, after it was killed, and when it is done."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...suites.base import FAILED
+from ...suites.running import store
+from .. import results
+
+_ERRORS = 3
+
+
+@dataclass(frozen=True)
+class State:
+    """A run.
+
+    Attributes:
+        folder: where it lies.
+        status: running, killed, interrupted, broken (nothing could be written any more), stopped (as it was told to), finished.
+        done, failed, left: cells. ``suites``: the same three numbers by suite. ``skipped``: pairs that do not fit.
+        errors: the reasons of some cells that failed, the latest first. ``damaged``: files of cells that cannot be read.
+        started, finished: times. ``command``: that goes on with it.
+    """
+
+    folder: Path
+    status: str
+    done: int
+    failed: int
+    left: int
+    skipped: int
+    suites: dict[str, tuple[int, int, int]]
+    errors: tuple[str, ...]
+    damaged: int
+    started: str | None
+    finished: str | None
+    command: str | None
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The runs of a folder: itself, where it is one, else those right below, the latest first.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if (folder / store.PLAN).is_file():
+        return [folder]
+    found = [path.parent for path in folder.glob(f"*/{store.PLAN}")] if folder.is_dir() else []
+    if not found:
+        raise ValueError(f"`status` found no run in {folder}; expected the folder of a run, or one that holds some")
+    return sorted(found, key=lambda path: (path / store.PLAN).stat().st_mtime, reverse=True)
+
+
+def state(folder: Path) -> State:
+    """The state of a run.
+
+    Raises:
+        ValueError: a plan that is damaged or of a newer version.
+    """
+    manifest, work = results.manifest_of(folder), store.planned(folder)
+    counts: dict[str, Counter[str]] = {}
+    damaged = 0
+    failures: list[tuple[float, str]] = []
+    for cell in work.cells:
+        content = store.stored(folder, cell)
+        damaged += content is None and store.cell_path(folder, cell).is_file()
+        kind = "left" if content is None else "done" if store.finished(content) else "failed"
+        counts.setdefault(cell.suite, Counter())[kind] += 1
+        if content is not None and kind == "failed":
+            failed = next(row for row in content["rows"] if row.status in FAILED)
+            when = store.cell_path(folder, cell).stat().st_mtime
+            failures.append((when, f"{failed.status}: {failed.estimator} on {failed.problem}, {failed.stage}: {failed.reason}"))
+    total = sum(counts.values(), Counter())
+    return State(
+        folder=folder,
+        status=_status(manifest, total["left"]),
+        done=total["done"],
+        failed=total["failed"],
+        left=total["left"],
+        skipped=len(work.skips),
+        suites={name: (count["done"], count["failed"], count["left"]) for name, count in counts.items()},
+        errors=tuple(text for _, text in sorted(failures, reverse=True)[:_ERRORS]),
+        damaged=damaged,
+        started=manifest.get("started"),
+        finished=manifest.get("finished"),
+        command=manifest.get("command"),
+    )
+
+
+def _status(manifest: dict[str, Any], left: int) -> str:
+    """What ``run.json`` says; one that runs without a process was killed."""
+    said = str(manifest.get("status", "killed" if left else "finished"))
+    return "killed" if said == "running" and not _is_alive(manifest.get("process", {})) else said
+
+
+def _is_alive(process: dict[str, Any]) -> bool:
+    """Whether the process of a run is there; of another machine's nobody here can tell, and its word is taken."""
+    if process.get("host") != platform.node():
+        return bool(process)
+    try:
+        os.kill(int(process["id"]), 0)
+    except (ProcessLookupError, ValueError, KeyError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def lines(found: State) -> list[str]:
+    """A state for people."""
+    suites = "; ".join(
+        f"{name} {done}/{done + failed + left}" + f", {failed} failed" * (failed > 0) for name, (done, failed, left) in found.suites.items()
+    )
+    when = f", since {found.started}" if found.status == "running" and found.started else f", {found.finished}" if found.finished else ""
+    return [
+        f"{found.folder}: {found.status}{when}",
+        f"  {found.done} done, {found.failed} failed, {found.left} left; {found.skipped} pairs skipped",
+        f"  {suites}",
+        *(f"  {error}" for error in found.errors),
+        *([f"  {found.damaged} damaged files of cells, which will be measured again"] if found.damaged else []),
+        *([f"  go on with: {found.command}"] if found.command and (found.left or found.failed) and found.status != "running" else []),
+    ]
+
+
+def _suite(name: str, done: int, failed: int, left: int) -> str:
+    return f"{name} {done}/{done + failed + left}" + (f", {failed} failed" if failed else "")
+
+
+def as_json(found: State) -> dict[str, Any]:
+    """A state for programs."""
+    suites = {name: dict(zip(("done", "failed", "left"), counts, strict=True)) for name, counts in found.suites.items()}
+    return {**vars(found), "folder": str(found.folder), "suites": suites, "errors": list(found.errors)}

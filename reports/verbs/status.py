@@ -1,0 +1,34 @@
+"""``structgrad status``: how far runs are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .outcome import sentences
+
+
+def status(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of runs, or folders that hold some.", metavar="RUN", show_default="./structgrad-results"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say how far runs are, also running and killed ones: cells done, failed and left, the latest errors, how to go on."""
+    import json
+
+    with sentences():
+        from . import state
+        from .run.again import RUNS
+
+        folders = [folder for given in runs or [RUNS] for folder in state.runs_below(given)]
+        found = [state.state(folder) for folder in folders]
+    if as_json:
+        typer.echo(json.dumps([state.as_json(one) for one in found], indent=2, ensure_ascii=False))
+        return
+    for one in found:
+        for line in state.lines(one):
+            typer.echo(line)

@@ -1,0 +1,156 @@
+"""Cases of an audit: small structures, scores of several kinds, losses that tell mistakes apart."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...estimators.base import Estimator, Loss
+from ...oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ShiftReduce, SpanningTree, Subset
+from ...oracles.registry import unknown
+from ..statistics.seeds import generator
+from ..truth import Target, exact_truth
+
+FLAT, USUAL, PEAKED, EXTREME = 0.3, 1.0, 3.0, 50.0
+"""Standard deviations of scores. Tests need flat ones, where no structure is rare; exact means are compared at peaked ones too."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """An oracle at a size at which everything can be listed."""
+
+    name: str
+    oracle: Any
+    event: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        """Event dimensions."""
+        return len(self.event)
+
+
+STRUCTURES: dict[str, Structure] = {
+    structure.name: structure
+    for structure in (
+        Structure("categorical", Categorical(), (4,)),
+        Structure("subset", Subset(2), (4,)),
+        Structure("linear_chain", LinearChain(), (3, 2, 2)),
+        Structure("spanning_tree", SpanningTree(), (4, 4)),
+        Structure("categories", IndependentCategoricals(), (2, 3)),
+        Structure("bits", IndependentCategoricals(), (3, 2)),
+        Structure("alignment", Alignment(), (3, 2)),
+        Structure("shift_reduce", ShiftReduce("local"), (4, 4, 2)),
+    )
+}
+"""In the order in which they are chosen."""
+
+SINGLE: dict[str, Structure] = {
+    structure.name: structure
+    for structure in (
+        Structure("categorical", Categorical(), (1,)),
+        Structure("subset", Subset(2), (2,)),
+        Structure("linear_chain", LinearChain(), (2, 1, 1)),
+        Structure("spanning_tree", SpanningTree(), (2, 2)),
+        Structure("categories", IndependentCategoricals(), (2, 1)),
+        Structure("alignment", Alignment(), (1, 3)),
+        Structure("shift_reduce", ShiftReduce("local"), (3, 3, 2)),
+    )
+}
+"""The same oracles where there is one structure only."""
+
+
+def structures_for(estimator: Estimator[Any], names: tuple[str, ...] = (), most: int | None = None) -> list[Structure]:
+    """The structures that an estimator serves.
+
+    Args:
+        estimator: asked for its `incompatibility`.
+        names: those that are wanted; all when empty.
+        most: how many, of those that are not named.
+
+    Raises:
+        ValueError: an unknown name, or none that the estimator serves.
+    """
+    for name in names:
+        if name not in STRUCTURES:
+            raise ValueError(f"`audit` {unknown(name, STRUCTURES, 'structure')}")
+    chosen = [STRUCTURES[name] for name in names or STRUCTURES]
+    reasons = {structure.name: estimator.incompatibility(structure.oracle, structure.event) for structure in chosen}
+    served = [structure for structure in chosen if reasons[structure.name] is None]
+    if not served:
+        raise ValueError(f"`audit` found no structure that {estimator.name} serves: {next(iter(reasons.values()))}")
+    return served if names else served[:most]
+
+
+def random_scores(structure: Structure, scale: float, rows: int, *key: str) -> Tensor:
+    """Float64 ``[rows, *event]``: normal of a standard deviation, the same for every estimator."""
+    stream = generator(0, "audit", "scores", structure.name, *key)
+    return scale * torch.randn(rows, *structure.event, generator=stream, dtype=torch.float64)
+
+
+def masked_scores(structure: Structure, rows: int) -> Tensor:
+    """Scores with forbidden parts, in each row another one; every row keeps a structure."""
+    scores, listed = random_scores(structure, USUAL, rows, "masked"), all_structures(structure)
+    use = listed.mean(0)
+    optional = ((use > 0) & (use < 1)).nonzero()
+    for row in range(rows):
+        scores[(row, *optional[row % len(optional)].tolist())] = -math.inf
+    return scores
+
+
+@functools.cache
+def all_structures(structure: Structure) -> Tensor:
+    """Float64 ``[count, *event]``."""
+    listed: Tensor = structure.oracle.enumerate(structure.event, dtype=torch.float64)
+    return listed
+
+
+class AuditLoss:
+    """A quadratic form of the parts through a sine, an exponential and an offset; or its linear term alone.
+
+    Every entry counts, ignored ones too, and a constant of 1 makes a missing baseline show. ``shift`` is the data of each row of a batch.
+
+    Args:
+        structure: whose parts it reads.
+        kind: ``smooth`` or ``linear``.
+        shift: ``[*batch]``, multiplies the linear term; None for 1.
+        weight: a parameter of the loss, ``[]``; None for 1.
+    """
+
+    def __init__(self, structure: Structure, kind: str = "smooth", *, shift: Tensor | None = None, weight: Tensor | None = None) -> None:
+        stream = generator(0, "audit", "loss", structure.name)
+        size = math.prod(structure.event)
+        self.kind, self.shift, self.ndim, self.weight = kind, shift, structure.ndim, weight
+        self.linear = torch.randn(size, generator=stream, dtype=torch.float64)
+        self.matrix = torch.randn(size, size, generator=stream, dtype=torch.float64) / all_structures(structure)[0].sum()
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """``[..., *batch, *event] -> [..., *batch]``."""
+        flat = z.flatten(z.ndim - self.ndim)
+        along = self._sum(flat * self.linear.to(flat))
+        if self.shift is not None:
+            along = along * self.shift.to(flat)
+        if self.weight is not None:
+            along = along * self.weight.to(flat)
+        if self.kind == "linear":
+            return along
+        quadratic = along + self._sum(flat * (flat @ self.matrix.to(flat)))
+        return quadratic.sin() + (0.3 * quadratic.clamp(max=20)).exp() + 1
+
+    @staticmethod
+    def _sum(values: Tensor) -> Tensor:
+        return values.sum(-1)
+
+
+def target(structure: Structure, loss: Loss, scores: Tensor) -> Target:
+    """An instance ``[*event]`` with its exact gradient."""
+    return Target(structure.oracle, loss, scores, exact_truth(loss, structure.oracle, scores))
+
+
+def seeded(seed: int, *names: str) -> torch.Generator:
+    """A plain generator for one purpose."""
+    return generator(seed, "audit", *names)

@@ -1,0 +1,1 @@
+"""Costs of an estimator: time and its growth."""

@@ -1,0 +1,239 @@
+"""Wall-clock time of estimators, forward and backward, measured side by side in interleaved rounds on one thread."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ....estimators import Reinforce
+from ....estimators.base import Estimator, Loss, check_call
+from ...base import REFERENCE, Problem, pairing
+from ...statistics import seeds
+from ...statistics.metrics import Interval
+from ..suite import Context, Finding, Suite
+from .interleaving import PATIENCE, WARM_UP, described, interleave, median_interval
+from .oracle_share import Stopwatch, oracle_seconds, timed_oracle
+from .timing import BATCH, clock, single_thread, time_once, timing_batch
+
+__all__ = [
+    "BATCH",
+    "BUDGET",
+    "REFERENCE",
+    "ROUNDS",
+    "Times",
+    "WallClock",
+    "clock",
+    "measure_times",
+    "median_interval",
+    "time_once",
+    "timing_batch",
+]
+
+ROUNDS = 30
+"""Timed calls of each estimator, unless its budget ends earlier."""
+
+BUDGET = 0.5
+"""Seconds of each contender, after which it makes the fewest rounds and no more."""
+
+MOST_ROWS = 1024
+"""The largest launch of which `seconds_per_estimate` is taken."""
+
+LAUNCH = 8e-3
+"""Seconds that such a launch takes at most, unless `BATCH` rows take more."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """What one estimator takes on a batch of `BATCH` rows, with 95 % intervals of the medians; all empty where it failed.
+
+    Attributes:
+        forward, backward: seconds. ``ratio``: their sum relative to that of the reference, paired within rounds.
+        oracle_share: of the sum, what is spent inside the oracle.
+        per_estimate: seconds per row of one launch of ``rows`` rows.
+        failure: the error of an estimator that raised.
+    """
+
+    forward: Interval = Interval(None)
+    backward: Interval = Interval(None)
+    ratio: Interval = Interval(None)
+    oracle_share: Interval = Interval(None)
+    per_estimate: Interval = Interval(None)
+    rows: int = BATCH
+    failure: str = ""
+
+
+def measure_times(  # noqa: PLR0913
+    estimators: Mapping[str, Estimator[Any]], oracle: Any, loss: Loss, scores: Tensor, *, rounds: int = ROUNDS, budget: float = BUDGET
+) -> dict[str, Times]:
+    """Interleaved timings of estimators on the same batch.
+
+    Args:
+        estimators: by name; `REFERENCE` among them if ratios are wanted.
+        oracle: what they run on.
+        loss: ``[..., *batch, *event] -> [..., *batch]``.
+        scores: ``[*batch, *event]``, no shared rows.
+        rounds: timed calls of each.
+        budget: seconds of each contender, see `interleave`.
+
+    Returns:
+        Times by name; the ratio is empty where the reference was not among the estimators.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> batch = timing_batch(torch.zeros(6), generator=torch.Generator())
+        >>> times = measure_times({"reinforce": Reinforce()}, Subset(2), lambda z: z.sum(-1), batch)["reinforce"]
+        >>> times.ratio.value, times.backward.value > 0, 0 < times.oracle_share.value < 1
+        (1.0, True, True)
+    """
+    for estimator in estimators.values():
+        check_call("measure_times", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
+    setting = _Setting(oracle, loss, scores, Stopwatch(scores.device))
+    contenders, probes, failures = dict[_Key, _Call](), dict[str, float](), dict[str, str]()
+    for name, estimator in estimators.items():
+        try:
+            probes[name] = _probe(estimator, setting, budget)
+        except Exception as error:  # any user-supplied code may run here
+            failures[name] = described(error)
+        else:
+            contenders |= {(name, what): call for what, call in _calls(estimator, setting, probes[name], budget).items()}
+    spent = {key: probes[key[0]] for key in contenders}
+    found = interleave(contenders, rounds=rounds, budget=budget, spent=spent)
+    failures |= {name: reason for (name, _), reason in found.failures.items()}
+    base = _steps(found.seconds, REFERENCE)
+    return {name: Times(failure=failures[name]) if name in failures else _times(found.seconds, name, base) for name in estimators}
+
+
+_Key = tuple[str, str]
+_Call = Callable[[], tuple[float, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Setting:
+    """What all estimators share."""
+
+    oracle: Any
+    loss: Loss
+    scores: Tensor
+    watch: Stopwatch
+
+
+def _probe(estimator: Estimator[Any], setting: _Setting, budget: float) -> float:
+    """Seconds of the fastest of a few steps, of which the first may compile; of one, where that takes long."""
+    seconds = sum(_step(estimator, setting))
+    again = WARM_UP if seconds <= PATIENCE * budget else 0
+    return min([seconds, *(sum(_step(estimator, setting)) for _ in range(again))])
+
+
+def _calls(estimator: Estimator[Any], setting: _Setting, probe: float, budget: float) -> dict[str, _Call]:
+    """What is timed of an estimator: a step, a step under the stopwatch, and a launch of many rows. A slow one is spared what it can be."""
+    oracle, loss, scores, watch = setting.oracle, setting.loss, setting.scores, setting.watch
+    calls: dict[str, _Call] = {"share": functools.partial(oracle_seconds, estimator, timed_oracle(oracle, watch), loss, scores, watch)}
+    if probe <= PATIENCE * budget:
+        calls["step"] = functools.partial(_step, estimator, setting)
+    rows = _launch_rows(probe, len(scores))
+    if rows > len(scores):
+        calls[f"launch {rows}"] = functools.partial(_launch, estimator, setting, _more_rows(scores, rows))
+    return calls
+
+
+def _step(estimator: Estimator[Any], setting: _Setting) -> tuple[float, float]:
+    return time_once(estimator, setting.oracle, setting.loss, setting.scores)
+
+
+def _launch(estimator: Estimator[Any], setting: _Setting, scores: Tensor) -> tuple[float]:
+    generator = torch.Generator(scores.device).manual_seed(0)
+    start = clock(scores.device)
+    estimator.gradient(setting.loss, setting.oracle, scores, generator=generator)
+    return (clock(scores.device) - start,)
+
+
+def _launch_rows(seconds: float, rows: int) -> int:
+    """The largest doubling of the rows, which take ``seconds``, that keeps a launch short."""
+    doublings = int(math.log2(max(min(MOST_ROWS / rows, LAUNCH / max(seconds, 1e-9)), 1)))
+    return rows << doublings
+
+
+def _more_rows(scores: Tensor, rows: int) -> Tensor:
+    """Distinct rows: every copy of the batch is shifted by a little."""
+    shifts = 1e-4 * torch.arange(rows // len(scores), dtype=scores.dtype, device=scores.device)
+    return (scores + shifts.reshape(-1, *[1] * scores.ndim)).flatten(0, 1)
+
+
+def _steps(seconds: Mapping[_Key, Any], name: str) -> Any:
+    """Forward and backward of every round, [rounds, 2], or None."""
+    found = seconds.get((name, "step"), seconds.get((name, "share")))
+    return None if found is None else found[:, :2]
+
+
+def _times(seconds: Mapping[_Key, Any], name: str, base: Any) -> Times:
+    steps, shares = _steps(seconds, name), seconds[name, "share"]
+    total = steps.sum(-1)
+    rows, launch = next(
+        ((int(what[7:]), seconds[own, what][:, 0]) for own, what in seconds if own == name and "launch" in what), (BATCH, total)
+    )
+    shared = 0 if base is None else min(len(total), len(base))
+    return Times(
+        forward=median_interval(steps[:, 0]),
+        backward=median_interval(steps[:, 1]),
+        ratio=median_interval(total[:shared] / base[:shared].sum(-1)) if shared else Interval(None),
+        oracle_share=median_interval(shares[:, 2] / shares[:, :2].sum(-1)),
+        per_estimate=median_interval(launch / rows),
+        rows=rows,
+    )
+
+
+class WallClock(Suite):
+    """How long one training step takes: forward, backward, inside the oracle, and relative to `REFERENCE`.
+
+    The batch is `BATCH` rows around the largest instance. `REFERENCE` takes part wherever it can, asked for or not, so that ratios of
+    different runs mean the same. Findings are about the whole problem.
+    """
+
+    name: ClassVar[str] = "wall_clock"
+    summary: ClassVar[str] = "seconds of a training step, forward, backward and inside the oracle, in interleaved rounds"
+    exclusive: ClassVar[bool] = True
+    together: ClassVar[bool] = True
+
+    def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
+        """Times of all estimators, side by side; one that raises has a finding that says so."""
+        instance = max(problem.instances, key=lambda item: item.scores.numel())
+        stream = seeds.generator(context.seed, self.name, problem.name, instance.name, device=context.device)
+        scores = timing_batch(instance.scores.to(context.device, context.dtype), generator=stream)
+        contenders = dict(estimators)
+        reference: Estimator[Any] = Reinforce()
+        if REFERENCE not in contenders and pairing(reference, problem.oracle, instance.loss, tuple(instance.scores.shape)) is None:
+            contenders[REFERENCE] = reference
+        # A contender is a step, a step under the stopwatch, or a launch: each has a share of what the effort allows an estimator.
+        budget = context.effort.seconds / 60
+        with single_thread():
+            threads = torch.get_num_threads()
+            times = measure_times(contenders, problem.oracle, instance.loss, scores, rounds=context.effort.rounds, budget=budget)
+        for name in estimators:
+            yield from _found(name, times[name], threads)
+
+
+def _found(name: str, times: Times, threads: int) -> Iterator[Finding]:
+    if times.failure:
+        yield Finding(name, "forward_time", None, status="error", reason=times.failure)
+        return
+    intervals = {
+        "forward_time": times.forward,
+        "backward_time": times.backward,
+        "time_ratio": times.ratio,
+        "oracle_share": times.oracle_share,
+    }
+    for metric, found in intervals.items():
+        yield _finding(name, metric, found)
+    yield _finding(name, "seconds_per_estimate", times.per_estimate, size=float(times.rows))
+    yield Finding(name, "threads", float(threads))
+
+
+def _finding(name: str, metric: str, found: Interval, *, size: float | None = None) -> Finding:
+    kind = "" if found.low is None else "order-statistic"
+    return Finding(name, metric, found.value, found.low, found.high, kind, size=size)

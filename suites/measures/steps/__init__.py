@@ -1,0 +1,1 @@
+"""Steps along estimates: descent, equal steps, regret."""

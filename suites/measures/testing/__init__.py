@@ -1,0 +1,1 @@
+"""Tests for bias: of fixed samples, and of growing ones."""

@@ -1,0 +1,207 @@
+"""Is the mean of these estimates the exact gradient? A test for one instance, and the verdict that is drawn from it.
+
+Rare structures are the trap: where a structure that carries the variance is unlikely to occur in the sample, the sample variance is far too
+small, and any test that divides by it cries wolf (Hotelling's T² at up to half of all peaked instances, at a nominal level of 0.001). The
+exact kurtosis tells beforehand: directions are tested only where there are enough replicates for it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import scipy
+import torch
+from torch import Tensor
+
+from ...statistics.metrics import summarise
+from ...statistics.moments import Moments
+
+if TYPE_CHECKING:
+    from ...truth import Truth
+
+Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved"]
+
+ALPHA = 1e-3
+"""Level of the test for bias of one cell; a hit of an estimator that claims to be unbiased must repeat on fresh seeds."""
+
+EQUIVALENCE = 0.05
+"""A bias whose upper bound is below this share of ‖g‖ is called equivalent to none."""
+
+FILTER = 200
+"""A direction is tested only where replicates / exact kurtosis reach this: else too few samples carry the variance for a t-test."""
+
+FLAT = 1000
+"""All directions are tested together only where replicates / the greatest exact kurtosis reach this."""
+
+CONSTANT = 1e-5
+"""A direction in which estimates spread by less than this share of the greatest spread is constant, and is compared and not tested."""
+
+
+def bias_test(moments: Moments, truth: Truth) -> float | None:
+    """p-value of "the mean of the estimates is the exact gradient": Bonferroni over the tests of `partial_tests` that apply.
+
+    Args:
+        moments: of the errors of independent replicates.
+        truth: of the instance, with the exact kurtoses.
+
+    Returns:
+        None where no direction can be tested.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> from structgrad.suites.truth import exact_truth
+        >>> truth = exact_truth(lambda z: z[..., 0], Categorical(), torch.zeros(3, dtype=torch.float64))
+        >>> truth.gradient
+        tensor([ 0.2222, -0.1111, -0.1111], dtype=torch.float64)
+        >>> moments = Moments.empty(truth.gradient)
+        >>> moments.add(torch.tensor([[1.0, -1.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64).repeat(400, 1), batch=0)
+        >>> bias_test(moments, truth) < 1e-9
+        True
+    """
+    return bonferroni_of(partial_tests(moments, truth))
+
+
+def bonferroni_of(p_values: dict[str, float]) -> float | None:
+    """The smallest p-value times their number, at most 1; None where there is none."""
+    return min(1.0, min(p_values.values()) * len(p_values)) if p_values else None
+
+
+def partial_tests(moments: Moments, truth: Truth) -> dict[str, float]:
+    """The p-values of the tests that apply, by name; no single one is the best for every error.
+
+    - ``along``: t-test of the error along the exact gradient; finds errors of scale.
+    - ``parts``: the greatest |t| over the parts that pass the kurtosis filter, with Bonferroni over them; finds errors of single parts.
+    - ``joint``: Hotelling's T² over all directions that vary, on flat instances only; finds small errors that are spread.
+    - ``constant``: 0 where estimates are constant and wrong; absent otherwise.
+
+    Reference: Hotelling 1931, "The generalization of Student's ratio", for T².
+    """
+    pooled = _Pooled.of(moments)
+    kurtosis = truth.kurtosis.flatten().to(pooled.error.device)
+    found: dict[str, float] = {}
+    if pooled.norm > 0 and pooled.n / truth.kurtosis_along >= FILTER:
+        found["along"] = float(pooled.t_tests(pooled.error_along.reshape(1), pooled.square_along.reshape(1))[0])
+    tested = pooled.n / kurtosis >= FILTER
+    if bool(tested.any()):
+        parts = pooled.t_tests(pooled.error[tested], pooled.square[tested])
+        found["parts"] = min(1.0, float(parts.min()) * len(parts))
+    varying = kurtosis.isfinite()
+    if moments.comoment is not None and bool(varying.any()) and pooled.n / float(kurtosis[varying].max()) >= FLAT:
+        found |= _joint_test(pooled, moments.comoment[varying][:, varying], pooled.error[varying])
+    if _is_constant_and_wrong(pooled, ~varying):
+        found["constant"] = 0.0
+    return found
+
+
+@dataclass(frozen=True)
+class _Pooled:
+    """All batches of replicates together: mean errors and centred sums of squares, by part and along the gradient."""
+
+    n: float
+    norm: float
+    gradient: Tensor
+    error: Tensor
+    square: Tensor
+    error_along: Tensor
+    square_along: Tensor
+
+    @classmethod
+    def of(cls, moments: Moments) -> _Pooled:
+        summary = summarise(moments)
+        norm = moments.gradient.norm()
+        unit = moments.gradient / norm.clamp(min=1e-300)
+        deviation = moments.mean - summary.error
+        between = (moments.count.unsqueeze(-1) * deviation.square()).sum(0)
+        along = moments.along.sum() + moments.count @ (deviation @ unit).square()
+        square = moments.square.sum(0) + between
+        return cls(float(summary.replicates), float(norm), moments.gradient, summary.error, square, summary.error @ unit, along)
+
+    @property
+    def tolerance(self) -> float:
+        """An error below it is rounding, in single precision too."""
+        return 1e-6 * self.norm + 1e-12
+
+    @property
+    def rounding(self) -> float:
+        """Estimates that spread by less are constant, up to rounding in double precision."""
+        return 1e-6 * self.tolerance
+
+    def t_tests(self, errors: Tensor, squares: Tensor) -> Tensor:
+        """Two-sided p-values of means of 0; without any spread, a mean is 0 or it is not."""
+        standard = (squares / (self.n - 1) / self.n).sqrt()
+        constant = standard <= torch.clamp(1e-14 * errors.abs(), min=self.rounding / math.sqrt(self.n))
+        ratios = torch.where(constant, 0, errors.abs() / standard.clamp(min=1e-300))
+        p_values = torch.from_numpy(2 * scipy.special.stdtr(self.n - 1, -ratios.cpu().numpy())).to(errors)
+        return torch.where(constant, (errors.abs() <= self.tolerance).to(errors), p_values)
+
+
+def _joint_test(pooled: _Pooled, comoment: Tensor, error: Tensor) -> dict[str, float]:
+    """T² over the directions that vary; those that do not (structures fill an affine subspace) are compared with the exact gradient."""
+    values, vectors = torch.linalg.eigh(comoment / (pooled.n - 1))
+    greatest = float(values[-1])
+    kept = values > CONSTANT**2 * greatest
+    rank = int(kept.sum())
+    if greatest <= pooled.rounding**2 or pooled.n <= rank + 1:
+        return {}
+    along = vectors.mT @ error
+    constant_error = float(along[~kept].norm())
+    if constant_error > pooled.tolerance + CONSTANT * math.sqrt(greatest):
+        return {"joint": 0.0}
+    square = pooled.n * float((along[kept].square() / values[kept]).sum())
+    ratio = square * (pooled.n - rank) / (rank * (pooled.n - 1))
+    return {"joint": float(scipy.special.fdtrc(rank, pooled.n - rank, ratio))}
+
+
+def _is_constant_and_wrong(pooled: _Pooled, silent: Tensor) -> bool:
+    """Whether a part whose loss never varies with it (an entry that is no part, a forced one) always gets the same wrong gradient."""
+    still = silent & (pooled.gradient.abs() <= 1e-12 * pooled.norm) & (pooled.square <= CONSTANT**2 * pooled.n * pooled.error.square())
+    return bool((still & (pooled.error.abs() > pooled.tolerance)).any())
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about a bias.
+
+    Attributes:
+        exact: whether the exact mean is the exact gradient up to rounding; None where the mean is not known exactly.
+        rejected: whether the test says that there is a bias; of an estimator that claims to have none, twice.
+        bound: upper 95 % bound of ‖b‖ / ‖g‖; None where there is none.
+    """
+
+    exact: bool | None = None
+    rejected: bool = False
+    bound: float | None = None
+
+
+def decide(evidence: Evidence, *, equivalence: float = EQUIVALENCE) -> Verdict:
+    """The verdict: a test that does not reject is never a reason to call an estimator unbiased.
+
+    Example:
+        >>> decide(Evidence(exact=True)), decide(Evidence(rejected=True, bound=0.01)), decide(Evidence(bound=0.01)), decide(Evidence())
+        ('unbiased-exact', 'biased', 'equivalent', 'unresolved')
+    """
+    if evidence.exact is not None:
+        return "unbiased-exact" if evidence.exact else "biased"
+    if evidence.rejected:
+        return "biased"
+    return "equivalent" if evidence.bound is not None and evidence.bound <= equivalence else "unresolved"
+
+
+def predicted_replicates(deviation: float, error: float, *, alpha: float = ALPHA, power: float = 0.9, tests: int = 1) -> int:
+    """Replicates at which a t-test finds an error with the given power: ``N = (z_{1−α/2} + z_power)² σ²/δ²``, 20.9 σ²/δ² by default.
+
+    Args:
+        deviation: σ, standard deviation of one estimate in the direction that is tested.
+        error: δ, the error in that direction.
+        alpha: level.
+        power: wanted probability of finding it.
+        tests: how many tests share the level.
+
+    Example:
+        >>> predicted_replicates(1.6, 0.01)
+        535140
+    """
+    quantiles = float(scipy.stats.norm.isf(alpha / 2 / tests) + scipy.stats.norm.ppf(power))
+    return math.ceil((quantiles * deviation / error) ** 2)

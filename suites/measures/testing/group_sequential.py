@@ -1,0 +1,92 @@
+"""The test for bias on a growing sample: a look at every doubling, and a second opinion on whatever is rejected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ...statistics.moments import Moments
+from ...statistics.testing.equivalence import ERROR, bias_bound
+from .bias_tests import Evidence, Verdict, bias_test, decide
+
+if TYPE_CHECKING:
+    from ...truth import Truth
+    from ..suite import Effort
+
+CONFIRMATION = 4
+"""A rejection must repeat with so many times the replicates, on fresh seeds."""
+
+Draw = Callable[[str, int], Moments]
+"""Moments of n fresh replicates from the stream of a name: ``draw(slot, n)``."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the looks found.
+
+    Attributes:
+        moments: of all looks together, without the confirmation.
+        p_value: Bonferroni over the looks; where a confirmation was drawn, the square of the greater of both p-values. None where no
+            direction could be tested.
+        verdict: ``biased``, ``equivalent`` or ``unresolved``.
+        bound: upper bound of ‖b‖ / ‖g‖, with Bonferroni over the looks.
+        sampling: ``converged`` where the verdict is resolved.
+    """
+
+    moments: Moments
+    p_value: float | None
+    verdict: Verdict
+    bound: float | None
+    sampling: Literal["converged", "budget"]
+
+
+def look_sizes(first: int, most: int) -> tuple[int, ...]:
+    """Replicates at every look.
+
+    Example:
+        >>> look_sizes(4096, 20_000)
+        (4096, 8192, 16384, 20000)
+    """
+    sizes = [min(first, most)]
+    while sizes[-1] < most:
+        sizes.append(min(2 * sizes[-1], most))
+    return tuple(sizes)
+
+
+def sequential_test(draw: Draw, truth: Truth, effort: Effort) -> Outcome:
+    """Draw until the estimator is found biased, or equivalent to an unbiased one, or the budget is spent.
+
+    All looks share the level α of ``effort``. A rejection is confirmed on fresh seeds with four times the replicates, so that a false one
+    has probability α². P-values keep that calibration: after a confirmation, ``max(p, p')²`` is below x with probability at most x.
+
+    Args:
+        draw: gives moments of fresh replicates.
+        truth: of the instance.
+        effort: replicates of the first look, most replicates, seconds, level and equivalence.
+    """
+    sizes = look_sizes(effort.replicates, effort.most_replicates)
+    deadline = time.monotonic() + effort.seconds
+    moments, smallest = draw("look-0", sizes[0]), None
+    for look, size in enumerate(sizes):
+        if look > 0:
+            moments = moments.merged(draw(f"look-{look}", size - moments.total))
+        smallest = _least(smallest, bias_test(moments, truth), len(sizes))
+        bound = bias_bound(moments, error=ERROR / len(sizes))
+        rejected = smallest is not None and smallest < effort.alpha
+        if rejected or (bound is not None and bound <= effort.equivalence) or time.monotonic() > deadline:
+            break
+    if smallest is not None and rejected:
+        again = bias_test(draw("confirmation", CONFIRMATION * moments.total), truth)
+        smallest = max(smallest, 1.0 if again is None else again) ** 2
+        rejected = smallest < effort.alpha**2
+    verdict = decide(Evidence(rejected=rejected, bound=bound), equivalence=effort.equivalence)
+    return Outcome(moments, smallest, verdict, bound, "budget" if verdict == "unresolved" else "converged")
+
+
+def _least(smallest: float | None, p_value: float | None, looks: int) -> float | None:
+    """The smallest p-value so far, times the number of looks."""
+    if p_value is None:
+        return smallest
+    return min(1.0 if smallest is None else smallest, 1.0, looks * p_value)

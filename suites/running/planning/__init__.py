@@ -1,0 +1,1 @@
+"""Plans: grids, presets, scope and estimates of time."""

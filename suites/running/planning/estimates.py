@@ -1,0 +1,112 @@
+"""Estimates of what cells take, from their sizes, before anything is measured."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....estimators import make_estimator
+from ....estimators.base import Estimator
+from ....estimators.enumeration import TYPICAL_RATE
+from ....oracles.capabilities.base import MAX_RANK
+from ...base import Instance
+from ...measures import SUITES
+from ...measures.learning import LearningAmount
+from ...measures.suite import Effort
+from ...problems import TaskProblem
+from ...truth.limits import TYPICAL_RATE as TRUTH_RATE
+from ..scores import sample
+from ..work import Cell
+from .plan import Plan
+
+SECONDS: dict[str, float] = {
+    "bias": 0.035,
+    "unbiasedness": 0.1,
+    "wall_clock": 0.09,
+    "memory": 0.03,
+    "sparsity": 0.007,
+    "scaling": 0.2,
+    "descent": 0.1,
+    "parameter_bias": 0.5,
+}
+"""Per estimator and instance of `PARTS` parts with the effort `quick`, measured roughly: an estimate before anything is finished."""
+
+PARTS = 100
+"""Scores up to which an answer takes the same; the time grows with the rest."""
+
+STEP = 0.006
+"""Seconds of a step of training, measured roughly; half of it where seeds are trained side by side."""
+
+BATCH_RATE = 1e7
+"""Structures times rows a second of an estimator that goes through all structures for many rows at once."""
+
+
+def guess(plan: Plan, cell: Cell) -> float:
+    """Seconds of a cell of which nothing is known but its size; passes over all structures are as long as the space is large."""
+    if SUITES[cell.suite].measures == "tasks":
+        return (training_seconds if cell.suite == "learning" else timing_seconds)(plan, cell)
+    parts = sum(item.scores.numel() for item in _items(plan, cell)) / len(_items(plan, cell))
+    each = SECONDS.get(cell.suite, 1.0) * _growth(plan.effort) * max(parts / PARTS, 1.0)
+    return each * cell.instances * len(cell.estimators) + enumeration_seconds(plan, cell)
+
+
+def training_seconds(plan: Plan, cell: Cell) -> float:
+    """Of a cell that trains: steps of all its runs, and passes over all structures in each of them."""
+    problem = sample(plan, *cell.scores)
+    assert isinstance(problem, TaskProblem)
+    task, amount, seconds = problem.task, LearningAmount.of(plan.context()), 0.0
+    count = min(_count(plan, cell)(problem.instances[0]), MAX_RANK)
+    for name in cell.estimators:
+        passes = make_estimator(name).evaluations().enumerations
+        step = STEP * (0.5 if task.stackable else 1.0) + passes * count * task.batch_size / BATCH_RATE
+        seconds += amount.runs(task, name, cell.instances) * amount.steps(task) * step
+    return seconds
+
+
+def timing_seconds(plan: Plan, cell: Cell) -> float:
+    """Of a cell that times steps of training."""
+    return len(cell.estimators) * plan.effort.seconds / 10
+
+
+def enumeration_seconds(plan: Plan, cell: Cell) -> float:
+    """Of a cell, the seconds in which its estimators go through all structures."""
+    each = 0.0
+    for name in cell.estimators:
+        estimator: Estimator[Any] = make_estimator(name)
+        took, rows = estimator.evaluations(), 1 if estimator.deterministic else plan.effort.replicates
+        each += (took.enumerations + took.listings) * (1 / TYPICAL_RATE + rows / BATCH_RATE)
+    if each == 0:
+        return 0.0
+    counts = [min(count, MAX_RANK) for count in map(_count(plan, cell), _items(plan, cell))]
+    return each * cell.instances * sum(counts) / len(counts)
+
+
+def truth_seconds(plan: Plan, cell: Cell) -> float:
+    """Of the exact gradients of a cell's problem, as far as they are enumerated; of a task, its floors and ceilings."""
+    problem = sample(plan, *cell.scores)
+    if isinstance(problem, TaskProblem):
+        # Floor and ceiling are runs without a latent structure.
+        return cell.instances * 2 * problem.task.steps * STEP / 4
+    counts = [count for count in map(_count(plan, cell), _items(plan, cell)) if count <= plan.effort.cap]
+    return 2 * sum(counts) / len(_items(plan, cell)) * cell.instances / TRUTH_RATE
+
+
+def _items(plan: Plan, cell: Cell) -> Sequence[Instance]:
+    return sample(plan, *cell.scores).instances
+
+
+def _count(plan: Plan, cell: Cell) -> Callable[[Instance], int]:
+    oracle = sample(plan, *cell.scores).oracle
+    return lambda item: counted_structures(oracle, tuple(item.scores.shape))
+
+
+@functools.lru_cache(maxsize=4096)
+def counted_structures(oracle: Any, event: tuple[int, ...]) -> int:
+    """How many structures an oracle has of a shape; counted once."""
+    return int(oracle.count(event))
+
+
+def _growth(effort: Effort) -> float:
+    """How much longer than `quick` an answer takes: a few doublings where replicates adapt."""
+    return min(effort.most_replicates / 4096, 4.0)

@@ -1,0 +1,157 @@
+"""The cells of a plan: what they are, what their numbers depend on, and which pairs cannot be measured.
+
+Planning is cheap: nothing is enumerated, and of every problem and stage only a few instances are built.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVISED, make_estimator
+from ....estimators.base import Estimator
+from ....oracles import plugins
+from ....oracles.registry import unknown
+from ...base import SCHEMA_VERSION, Problem, Row, Skip, pairing
+from ...measures import SUITES
+from ...measures.suite import Context
+from ...problems import REAL_PROBLEMS, kinds_of
+from ..rows import oracle_name, skip_row
+from ..scores import fingerprint, load_problem, matching, sample, stages_by_problem
+from ..work import Cell, Grid, Limit
+from .plan import Plan
+
+
+def grid(plan: Plan) -> Grid:
+    """Cut a plan into cells, before anything is measured.
+
+    Raises:
+        ValueError: a name that is unknown, a pattern that matches nothing, an input that cannot be read.
+    """
+    plan.checked()
+    plugins.use(plan.plugins)
+    suites = matching(plan.suites, tuple(SUITES), "suite") if plan.suites else list(SUITES)
+    names = estimator_names(plan.estimators)
+    cells: list[Cell] = []
+    skips: list[Row] = []
+    limits: list[Limit] = []
+    context, found_problems = plan.context(), stages_by_problem(plan)
+    _check_kinds(plan, suites, list(found_problems))
+    for name, stages in found_problems.items():
+        pairs = _pairs(plan, names, name, stages)
+        fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
+        for stage in stages:
+            skips += [skip_row(plan, sample(plan, name, stage), estimator, skip.reason) for estimator, skip in pairs.items() if skip]
+            for suite in suites:
+                if SUITES[suite].measures not in kinds_of(name) or stage not in _portion(stages, plan.portion(suite).stages):
+                    continue
+                found = sample(plan, name, stage)
+                reasons = limitations(suite, found, context)
+                limits += [Limit(suite, name, stage, len(reasons), len(found.instances), reasons[0])] if reasons else []
+                if len(reasons) == len(found.instances) and not SUITES[suite].partial:
+                    skips += [replace(skip_row(plan, found, estimator, reasons[0]), suite=suite) for estimator in fitting]
+                else:
+                    cells += _cells(plan, suite, (name, stage), fitting)
+    return Grid(tuple(cells), tuple(skips), tuple(limits))
+
+
+def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
+    """Refuse suites that find nothing to measure among the problems: some train tasks, others measure scores, or models along a run."""
+    for suite in suites if plan.suites else ():
+        kind = SUITES[suite].measures
+        if not any(kind in kinds_of(name) for name in names):
+            wanted, example = WANTED[kind]
+            raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
+
+
+WANTED = {
+    "tasks": ("tasks", "task:clusters"),
+    "learnt": ("tasks along a run", "learnt:clusters"),
+    "scores": ("problems with scores", "learnt:clusters"),
+}
+"""What suites measure in words, and an example."""
+
+
+def limitations(suite: str, problem: Problem, context: Context) -> list[str]:
+    """Why a suite does not measure instances of a problem, or in part only: one reason for each of those."""
+    measuring = SUITES[suite]()
+    found = (measuring.limitation(problem, instance, context) for instance in problem.instances)
+    return [reason for reason in found if reason is not None]
+
+
+def first_skip(estimator: Estimator[Any], problem: Problem) -> Skip | None:
+    """Why an estimator cannot be measured on some instance of a problem; None where it can on all."""
+    found = (pairing(estimator, problem.oracle, item.loss, tuple(item.scores.shape)) for item in problem.instances)
+    return next((skip for skip in found if skip is not None), None)
+
+
+def _pairs(plan: Plan, names: tuple[str, ...], problem: str, stages: list[str]) -> dict[str, Skip | None]:
+    """Whether each estimator fits a problem; shapes and losses are the same at all of its stages.
+
+    Of a real problem all instances are looked at, so that too many of them are refused before anything is measured.
+    """
+    found = load_problem(plan, problem, stages[0], plan.instances) if problem in REAL_PROBLEMS else sample(plan, problem, stages[0])
+    return {name: first_skip(make_estimator(name), found) for name in names}
+
+
+def _cells(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[str, ...]) -> Iterator[Cell]:
+    """One for each estimator, or one for all of them."""
+    together = [estimators] if estimators else []
+    for chosen in together if SUITES[suite].together else [(name,) for name in estimators]:
+        content = _content(plan, suite, where, chosen)
+        yield Cell(suite, *where, chosen, instances_of(plan, suite, where), _hash(json.dumps(content, sort_keys=True).encode()))
+
+
+def instances_of(plan: Plan, suite: str, where: tuple[str, str]) -> int:
+    """How many instances of a problem at a stage a suite measures."""
+    if plan.file is not None:
+        return len(sample(plan, *where).instances)
+    most = plan.portion(suite).instances
+    return plan.instances if most is None else min(plan.instances, most)
+
+
+def _portion(stages: list[str], most: int | None) -> list[str]:
+    """At most so many of the stages, spread over all of them."""
+    return stages if most is None else stages[:: -(-len(stages) // most)]
+
+
+def estimator_names(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Registry names that match, and names with options or of the user's own classes as they are; each of them can be built."""
+    names: list[str] = []
+    for pattern in patterns or tuple(ESTIMATORS):
+        plain = "[" in pattern or ":" in pattern or pattern in SUPERVISED
+        matched = [pattern] if plain else fnmatch.filter(AVAILABLE_ESTIMATORS, pattern)
+        if not matched:
+            raise ValueError(unknown(pattern, CONTENDERS, "estimator"))
+        names += [name for name in matched if name not in names]
+    for name in names:
+        make_estimator(name)
+    return tuple(names)
+
+
+# What the numbers of a cell depend on.
+
+
+def _content(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[str, ...]) -> dict[str, Any]:
+    """All that the numbers of a cell depend on, and nothing else: no worker, no batch size, no version of the package."""
+    problem = sample(plan, *where)
+    return {
+        "schema": SCHEMA_VERSION,
+        "suite": [suite, SUITES[suite].version],
+        "problem": where,
+        "instances": instances_of(plan, suite, where),
+        "oracle": [oracle_name(problem.oracle), problem.oracle.version],
+        "loss": [problem.instances[0].loss.name, plan.loss, plan.offset],
+        "scores": fingerprint(plan, *where),
+        "estimators": [[name, make_estimator(name).version] for name in estimators],
+        "effort": asdict(plan.effort),
+        "sampling": [plan.seed, plan.tier, plan.dtype, plan.device_kind],
+    }
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

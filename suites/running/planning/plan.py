@@ -1,0 +1,175 @@
+"""Plans and machines: what a run measures, and how it is run; two values, of which the second changes no number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import torch
+
+from ....oracles.registry import unknown
+from ...measures.suite import Context, Effort
+from ...problems.score_files import ScoreFile
+from .devices import check_device, check_names, devices_of, kind_of
+
+CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+"""Workers by default: what this process may use, and no more than a laptop's worth."""
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+Tier = Literal["auto", "exact", "sobol", "mc"]
+
+FEWEST_REPLICATES = 64
+"""Two for each of the 32 batches that intervals are made of."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """How much of a grid a suite takes part in.
+
+    Attributes:
+        instances: per problem and stage, at most. ``stages``: of each problem, at most, spread over those of the plan. None is all.
+    """
+
+    instances: int | None = None
+    stages: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A grid of suites, problems, stages and estimators with its settings; measured numbers depend on nothing else.
+
+    Attributes:
+        suites, problems, stages, estimators: names, patterns allowed (``reinforce*``), estimators with options (``imle[lambda=2.5]``);
+            all of them when empty, of the problems those that `problems.available` names.
+        data: folder of real score files; None for the built-in score regimes.
+        file: a user's own score file, measured instead of named problems.
+        loss: instead of every problem's own. ``offset``: added to every loss.
+        instances: per problem and stage.
+        portions: of suites that take a part of the grid only.
+        effort: how much work goes into one answer.
+        seed: everything random comes from it. ``tier, dtype, device``: see `Context`; of several devices (``cuda:0,cuda:1``) each
+            takes cells as a whole, and no number depends on which.
+        batch_size: rows per launch; changes no number.
+        threads: of every worker; times are taken on one, and other numbers depend on it in their rounding alone.
+        plugins: Python files whose estimators and oracles can be named.
+    """
+
+    suites: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    estimators: tuple[str, ...] = ()
+    data: str | None = None
+    file: ScoreFile | None = None
+    loss: str | None = None
+    offset: float = 0.0
+    instances: int = 4
+    portions: tuple[tuple[str, Portion], ...] = ()
+    effort: Effort = field(default_factory=Effort)
+    seed: int = 0
+    tier: Tier = "auto"
+    dtype: str = "float64"
+    device: str = "cpu"
+    batch_size: int = 4096
+    threads: int = 1
+    plugins: tuple[str, ...] = ()
+
+    def portion(self, suite: str) -> Portion:
+        """What a suite takes of the grid."""
+        return dict(self.portions).get(suite, Portion())
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where cells can be measured."""
+        return devices_of(self.device)
+
+    @property
+    def device_kind(self) -> str:
+        """What numbers depend on of the devices."""
+        return kind_of(self.device)
+
+    def at(self, place: int) -> Plan:
+        """The plan of the worker at a place: with the one device that it computes on; they take turns."""
+        return replace(self, device=self.devices[place % len(self.devices)])
+
+    def context(self) -> Context:
+        """What every suite is given."""
+        return Context(self.seed, DTYPES[self.dtype], self.devices[0], self.batch_size, self.tier, self.effort)
+
+    def checked(self) -> Plan:
+        """The same plan, or ValueError with one sentence on the first setting that cannot be."""
+        if self.dtype not in DTYPES:
+            raise ValueError(unknown(self.dtype, DTYPES, "dtype"))
+        if self.tier not in get_args(Tier):
+            raise ValueError(unknown(self.tier, get_args(Tier), "tier"))
+        if self.effort.replicates < FEWEST_REPLICATES or self.effort.most_replicates < self.effort.replicates:
+            raise ValueError(
+                f"the plan got replicates={self.effort.replicates}, most_replicates={self.effort.most_replicates}; "
+                f"expected at least {FEWEST_REPLICATES}, two per batch, and no more than the most"
+            )
+        if not self.effort.seconds > 0:
+            raise ValueError(f"the plan got seconds={self.effort.seconds:g}; expected a positive number")
+        if self.instances < 1 or self.batch_size < 1:
+            raise ValueError(f"the plan got instances={self.instances}, batch_size={self.batch_size}; expected at least 1")
+        if self.seed < 0:
+            raise ValueError(f"the plan got seed={self.seed}; expected an integer >= 0")
+        if self.threads < 1:
+            raise ValueError(f"the plan got threads={self.threads}; expected at least 1")
+        check_names(self.device)
+        return self
+
+
+def default_jobs(plan: Plan) -> int:
+    """Workers where nobody says how many: one for each device, whose memory is one; on the CPU one for each core, by their threads."""
+    return max(CORES // plan.threads, 1) if plan.device_kind == "cpu" else len(plan.devices)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How a plan is run; no number depends on it.
+
+    Attributes:
+        jobs: worker processes, at least one for each device; 0 works in this process, on one thread and without time limits.
+        timeout: seconds for one cell; None lets `time_limit` decide.
+        memory: GiB that a worker may take beyond what its imports took; None for no limit.
+        engine: a key of `ENGINES`. ``address``: of its cluster, where it has one.
+    """
+
+    jobs: int = CORES
+    timeout: float | None = None
+    memory: float | None = None
+    engine: str = "local"
+    address: str | None = None
+
+    def checked(self, engines: Mapping[str, Any], plan: Plan) -> Machine:
+        """The same machine, or ValueError with one sentence on what cannot be, such as a device that is not there."""
+        if self.engine not in engines:
+            raise ValueError(unknown(self.engine, engines, "engine"))
+        if self.jobs < 0 or (self.timeout is not None and self.timeout <= 0):
+            raise ValueError(
+                f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected jobs >= 0 and a positive number of seconds"
+            )
+        if self.memory is not None and not self.memory > 0:
+            raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB")
+        if self.address is not None and self.engine == "local":
+            raise ValueError(f"the machine got the address {self.address!r} for the engine local, which has none; choose --engine ray")
+        self._check_devices(plan)
+        return self
+
+    def _check_devices(self, plan: Plan) -> None:
+        """What a cluster has is its own matter: its driver need not have a device."""
+        check_names(plan.device)
+        if self.engine != "local":
+            if plan.device != plan.device_kind:
+                raise ValueError(f"the engine {self.engine} got device={plan.device!r}; expected cuda: it deals GPUs to workers by itself")
+            return
+        names = plan.devices
+        if len(names) > 1 and 0 <= self.jobs < len(names):
+            raise ValueError(
+                f"the machine got jobs={self.jobs} for the {len(names)} devices {plan.device}; expected a worker for each: give --jobs "
+                f"{len(names)} or more, or fewer devices"
+            )
+        for name in names:
+            check_device(name)

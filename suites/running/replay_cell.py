@@ -1,0 +1,203 @@
+"""A cell of a finished run once more: found by its name, measured here, compared with what is stored."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...estimators import make_estimator
+from ..base import SCHEMA_VERSION, Row
+from ..measures import SUITES
+from ..measures.suite import Effort
+from ..problems.score_files import Convention, ScoreFile
+from .cells import execute
+from .planning.grid import first_skip
+from .planning.plan import Plan, Portion
+from .scores import load_problem
+from .store import decode, planned, stored
+from .work import Cell
+
+_KEY = ("estimator", "instance", "metric", "setting", "reference")
+_NOT_COMPARED = ("seconds", "traceback", "schema_version", "cell")
+MANIFEST = "run.json"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One column of one row that is not what is stored.
+
+    Attributes:
+        row: estimator, instance, metric, setting, reference. ``column``: of `Row`.
+        stored, measured: None where a row is there once only.
+        relative: distance of two numbers relative to the stored one; None where they are no numbers.
+    """
+
+    row: tuple[str, ...]
+    column: str
+    stored: Any
+    measured: Any
+    relative: float | None = None
+
+
+@dataclass(frozen=True)
+class ReplayedCell:
+    """What a cell gave now, beside what it gave then.
+
+    Attributes:
+        cell: which. ``rows``: how many are compared. ``differences``: between stored and measured; none where they are bit-identical.
+        traceback: of the first failure now; empty where there is none. ``seconds``: it took.
+    """
+
+    cell: Cell
+    rows: int
+    differences: tuple[Difference, ...]
+    traceback: str
+    seconds: float
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it measures seconds or memory, which never come out the same."""
+        return self.cell.exclusive
+
+
+def plan_from(settings: Mapping[str, Any]) -> Plan:
+    """The plan that ``run.json`` holds.
+
+    Raises:
+        ValueError: settings of another version of structgrad.
+
+    Example:
+        >>> import dataclasses
+        >>> plan = Plan(suites=("bias",), portions=(("memory", Portion(instances=1)),))
+        >>> plan_from(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
+        True
+    """
+    known = {field.name for field in fields(Plan)}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ValueError(f"the run has the setting {unknown[0]!r}, which this version does not know; use the structgrad that wrote it")
+    try:
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+        values["effort"] = Effort(**settings.get("effort", {}))
+        values["portions"] = tuple((name, Portion(**portion)) for name, portion in settings.get("portions", ()))
+        if settings.get("file"):
+            values["file"] = ScoreFile(**{**settings["file"], "convention": Convention(**settings["file"]["convention"])})
+        return Plan(**values)
+    except TypeError as error:
+        raise ValueError(f"the plan of the run cannot be read ({error}); use the structgrad that wrote it") from error
+
+
+def plan_of_run(directory: Path) -> Plan:
+    """The plan of a folder.
+
+    Raises:
+        FileNotFoundError: it holds no run.
+        ValueError: its ``run.json`` cannot be read, or is of another schema version.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"found no {path}; expected the folder of a run")
+    try:
+        manifest = json.loads(path.read_text())
+        version = manifest["schema_version"]
+        if version != SCHEMA_VERSION:
+            raise ValueError(
+                f"{path} has the schema version {version}, and this version measures {SCHEMA_VERSION}; use the one that wrote it"
+            )
+        return plan_from(manifest["plan"])
+    except (json.JSONDecodeError, KeyError) as error:
+        raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error}); expected the {MANIFEST} of a run") from error
+
+
+def find_cells(cells: Sequence[Cell], pattern: str) -> list[Cell]:
+    """Cells by the beginning of an identity, or by a part or glob of their label (``bias subset_regimes h=0.95 rloo``).
+
+    Raises:
+        ValueError: nothing matches; the nearest labels are named.
+    """
+    by_identity = [cell for cell in cells if cell.identity.startswith(pattern.lower())]
+    if by_identity:
+        return by_identity
+    found = [cell for cell in cells if pattern in cell.label or fnmatch.fnmatch(cell.label, pattern)]
+    if found:
+        return found
+    near = difflib.get_close_matches(pattern, [cell.label for cell in cells] + [cell.identity for cell in cells], n=3, cutoff=0.3)
+    hint = f"the nearest are {'; '.join(near)}" if near else "expected the beginning of an id, or a part of `suite problem stage estimator`"
+    raise ValueError(f"`replay` got {pattern!r}, which is no cell of the run; {hint}")
+
+
+def cells_of(directory: Path) -> tuple[Cell, ...]:
+    """The cells of the latest run of a folder."""
+    return planned(directory).cells
+
+
+def replay_cell(directory: Path, plan: Plan, cell: Cell) -> ReplayedCell:
+    """Measure a stored cell in this process, and compare every column of every row but the seconds.
+
+    Raises:
+        ValueError: nothing is stored of the cell.
+    """
+    before = stored(directory, cell)
+    if before is None:
+        raise ValueError(f"`replay` found nothing stored of {cell.label}; finish the run first")
+    after = decode(execute(plan, cell))
+    traceback = next((row.traceback for row in after["rows"] if row.traceback), "")
+    differences = tuple(_differences(before["rows"], after["rows"]))
+    return ReplayedCell(cell, max(len(before["rows"]), len(after["rows"])), differences, traceback, after["seconds"])
+
+
+def raise_live(plan: Plan, cell: Cell) -> None:
+    """Measure a cell without catching anything, for a debugger."""
+    torch.set_num_threads(1)
+    problem = load_problem(plan, cell.problem, cell.stage, cell.instances)
+    estimators = {name: make_estimator(name) for name in cell.estimators}
+    fitting = {name: estimator for name, estimator in estimators.items() if first_skip(estimator, problem) is None}
+    for _ in SUITES[cell.suite]().findings(problem, fitting, plan.context()):
+        pass
+
+
+def _differences(before: Sequence[Row], after: Sequence[Row]) -> list[Difference]:
+    stored_rows, measured_rows = _keyed(before), _keyed(after)
+    found: list[Difference] = []
+    for key in {**stored_rows, **measured_rows}:
+        old, new = stored_rows.get(key), measured_rows.get(key)
+        if old is None or new is None:
+            found.append(Difference(key[:-1], "row", None if old is None else "there", None if new is None else "there"))
+            continue
+        for field in fields(Row):
+            then, now = getattr(old, field.name), getattr(new, field.name)
+            if field.name not in _NOT_COMPARED and not _same(then, now):
+                found.append(Difference(key[:-1], field.name, then, now, _relative(then, now)))
+    return found
+
+
+def _keyed(rows: Sequence[Row]) -> dict[tuple[str, ...], Row]:
+    """By what names a row, and its number among rows of one name."""
+    keyed: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        key = tuple(str(getattr(row, name)) for name in _KEY)
+        number = sum(other[:-1] == key for other in keyed)
+        keyed[(*key, str(number))] = row
+    return keyed
+
+
+def _same(then: Any, now: Any) -> bool:
+    if isinstance(then, list | tuple) and isinstance(now, list | tuple):
+        return list(then) == list(now)
+    return bool(then == now) or (isinstance(then, float) and isinstance(now, float) and math.isnan(then) and math.isnan(now))
+
+
+def _relative(then: Any, now: Any) -> float | None:
+    if isinstance(then, list | tuple) and isinstance(now, list | tuple) and len(then) == len(now):
+        return max((_relative(old, new) or 0.0 for old, new in zip(then, now, strict=True)), default=None)
+    if not isinstance(then, int | float) or not isinstance(now, int | float) or not math.isfinite(then) or not math.isfinite(now):
+        return None
+    return abs(now - then) / abs(then) if then else math.inf

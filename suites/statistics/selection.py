@@ -1,0 +1,70 @@
+"""Selection of the best of several estimators on the instances that were measured, and of those that may be just as good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from .interval import BATCHES, LEVEL, Interval
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The best of several contenders.
+
+    Attributes:
+        winner: its position.
+        score: its mean score over instances, with a 95 % interval.
+        tied: positions of all others that the measurement cannot tell from it, best first.
+    """
+
+    winner: int
+    score: Interval
+    tied: tuple[int, ...]
+
+
+def best(scores: Array, errors: Array) -> Selection:
+    """The contender with the largest mean score, and a set of rivals such that the truly best one is among them all.
+
+    Scores are compared in pairs on the same instances: ``d = score of the winner − score of the rival``, with ``mean d ± t s(d) / √n``. The
+    level is shared out over the rivals (Bonferroni), so that the truly best contender is missed with a chance of 5 % at most, however many
+    there are. A single instance says nothing about the next one; there the errors of its own measurement are compared.
+
+    Args:
+        scores: float64 [contenders, instances], finite, the larger the better.
+        errors: the standard error of each; used where there is one instance only.
+
+    Raises:
+        ValueError: no contender, or no instance.
+
+    Example:
+        >>> scores = np.array([[0.1, 0.2, 0.3, 0.2], [0.8, 0.9, 1.0, 0.9], [0.6, 1.0, 0.9, 1.0]])
+        >>> found = best(scores, np.zeros_like(scores))
+        >>> found.winner, round(found.score.value, 2), found.tied
+        (1, 0.9, (2,))
+    """
+    if scores.ndim != 2 or 0 in scores.shape:
+        raise ValueError(f"`best` got scores of shape {scores.shape}; expected [contenders, instances], at least one of each")
+    means = scores.mean(1)
+    winner = int(means.argmax())
+    rivals = [int(position) for position in np.argsort(-means, kind="stable") if position != winner]
+    tail = (1 - LEVEL) / 2
+    tied = tuple(
+        rival
+        for rival in rivals
+        if _half_width(scores[winner] - scores[rival], np.hypot(errors[winner], errors[rival]), tail / len(rivals))
+        >= means[winner] - means[rival]
+    )
+    half = _half_width(scores[winner], errors[winner], tail)
+    return Selection(winner, Interval(float(means[winner]), float(means[winner] - half), float(means[winner] + half), "t"), tied)
+
+
+def _half_width(values: Array, errors: Array, tail: float) -> float:
+    """Of the interval of a mean over instances, with a chance of ``tail`` on each side."""
+    if len(values) == 1:
+        return -float(scipy.special.stdtrit(BATCHES - 1, tail) * errors[0])
+    return -float(scipy.special.stdtrit(len(values) - 1, tail) * values.std(ddof=1) / np.sqrt(len(values)))

@@ -1,0 +1,1 @@
+"""Tests: equivalence, and many at once."""

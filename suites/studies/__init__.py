@@ -1,0 +1,1 @@
+"""Studies of the suites themselves: simulations, false alarms, published toys."""

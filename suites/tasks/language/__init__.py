@@ -1,0 +1,1 @@
+"""Tasks of language: list operations, parsing, tagging, matching."""

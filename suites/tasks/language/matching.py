@@ -1,0 +1,271 @@
+"""Aligned words: whether the words of a translation are in order can be seen from a matching alone."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import functools
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ....oracles import Assignment
+from ....oracles.options import Count
+from ..real_data import absence, present, text_of
+from ..task import Batch, LatentModel, Rates, Split, Task, TaskLoss
+from ..training import descend, fit
+
+ALIGNED = "alignment/alibi_fr-en.tsv"
+PARALLEL = "alignment/transread_novels_fr-en.tsv.gz"
+STORIES: dict[Split, tuple[str, ...]] = {"validation": ("ChatBotte_MasterCat",), "test": ("LaVision_TheVision",)}
+"""Stories that are kept; blocks of all others are learnt from."""
+
+FEATURES = 5
+
+
+@dataclass(frozen=True)
+class Matching(Task):
+    """Somebody may have shuffled the English words of a French block; to tell, one has to know which word translates which.
+
+    A block is a run of words with one sure link each, and no other. It is there twice, as it was and with the English words in an order
+    drawn at random. The encoder scores pairs of words by what they look like and how often they occur together, and does not know where
+    they stand; the decoder sees where the matched words stand, and no word. It has learnt beforehand to tell places in order from places
+    drawn at random: without that, an encoder may just as well learn to match what does not belong together. Structures are permutations;
+    their quality is the share of words matched as annotators did.
+
+    Args:
+        longest: words of a block, of 4 at least. ``hidden``: units of encoder and decoder.
+    """
+
+    longest: Count = 6
+    hidden: Count = 16
+    steps: Count = 400
+    rates: Rates = (0.003, 0.01, 0.03)
+    batch_size: Count = 64
+
+    name: ClassVar[str] = "matching"
+    summary: ClassVar[str] = "shuffled translations by a latent alignment of their words"
+    structured: ClassVar[str] = "matched words"
+
+    @property
+    def oracle(self) -> Assignment:
+        return Assignment()
+
+    def unavailable(self) -> str | None:
+        return absence(self.name, ALIGNED, PARALLEL)
+
+    def size(self, split: Split) -> int:
+        return len(_blocks(self)[split].label)
+
+    def model(self, seed: int) -> LatentModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            encoder = nn.Sequential(nn.Linear(FEATURES, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1), nn.Flatten(-2))
+        return LatentModel(encoder, copy.deepcopy(_sorter(self.hidden, self.longest, seed)))
+
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        blocks = _blocks(self)[split]
+        return Batch((blocks.pairs[items],), blocks.label[items], blocks.lengths[items], blocks.gold[items])
+
+    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
+        assert batch.lengths is not None
+        return self.oracle.pad(model.encoder(*batch.inputs), batch.lengths)
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        def cross_entropy(z: Tensor) -> Tensor:
+            logits = model.decoder(batch.lengths, z)
+            return binary_cross_entropy_with_logits(logits, batch.labels.expand_as(logits), reduction="none")
+
+        return TaskLoss(cross_entropy, "cross_entropy")
+
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        assert batch.lengths is not None
+        assert batch.gold is not None
+        inside = torch.arange(self.longest) < batch.lengths.unsqueeze(-1)
+        right = ((structure * batch.gold).sum(-1) * inside).sum(-1) / batch.lengths
+        said = (model.decoder(batch.lengths, structure) > 0) == (batch.labels > 0.5)
+        return {"accuracy": said.float(), "structure_accuracy": right}
+
+    def floor(self, seed: int) -> Mapping[str, float]:
+        """The more frequent answer."""
+        test = _blocks(self)["test"].label
+        return {"accuracy": max(float(test.mean()), 1 - float(test.mean()))}
+
+    def ceiling(self, seed: int) -> Mapping[str, float]:
+        """The decoder trained and tested on the annotators' matchings."""
+        model, test = self.model(seed), self.batch("test", torch.arange(self.size("test")))
+        assert test.gold is not None
+
+        def loss(items: Tensor) -> Tensor:
+            batch = self.batch("train", items)
+            assert batch.gold is not None
+            return self.loss(model, batch)(batch.gold).mean()
+
+        fit(model.decoder, loss, self, rate=0.01, seed=seed)
+        return {metric: float(values.mean()) for metric, values in self.judge(model, test, test.gold).items()}
+
+
+class Order(nn.Module):
+    """Whether matched places are in order: a multilayer perceptron of every step from one to the next, on average."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.of_step = nn.Sequential(nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, 1), nn.Flatten(-2))
+
+    def forward(self, lengths: Tensor, z: Tensor) -> Tensor:
+        """``[b], [..., b, n, n] -> [..., b]``: logits."""
+        places = z @ torch.arange(z.shape[-1], dtype=z.dtype)
+        inside = torch.arange(1, z.shape[-1]) < lengths.unsqueeze(-1)
+        logits: Tensor = (self.of_step(places.diff(dim=-1).unsqueeze(-1)) * inside).sum(-1) / (lengths - 1)
+        return logits
+
+
+@functools.lru_cache(maxsize=16)
+def _sorter(hidden: int, longest: int, seed: int) -> Order:
+    """A decoder that tells matchings in order from others, by examples without words."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        order = Order(hidden)
+    place = torch.arange(longest)
+
+    def loss() -> Tensor:
+        lengths = torch.randint(4, longest + 1, (64,), generator=generator)
+        shuffled = torch.arange(64) % 2 == 1
+        moved = shuffled.unsqueeze(-1) & (place < lengths.unsqueeze(-1))
+        keys = torch.where(moved, torch.rand(64, longest, generator=generator), place.float())
+        matching = nn.functional.one_hot(keys.argsort(-1), longest).float()
+        return binary_cross_entropy_with_logits(order(lengths, matching), shuffled.float())
+
+    descend(order, loss, steps=200, rate=0.01, clip=math.inf)
+    return order
+
+
+class SentenceBlocks(NamedTuple):
+    """Features of pairs ``[b, n, n, f]``, ``label [b]``, 1 where shuffled, ``lengths [b]``, and the annotators' ``gold [b, n, n]``."""
+
+    pairs: Tensor
+    label: Tensor
+    lengths: Tensor
+    gold: Tensor
+
+
+class MatchingSentence(NamedTuple):
+    """Words of both languages, and the links between them that are one-to-one and sure."""
+
+    story: str
+    french: Sequence[str]
+    english: Sequence[str]
+    links: Sequence[tuple[int, int]]
+
+
+def _blocks(task: Matching) -> Mapping[Split, SentenceBlocks]:
+    return _read(present(task.name, ALIGNED), present(task.name, PARALLEL), task.longest)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(aligned: Path, parallel: Path, longest: int) -> Mapping[Split, SentenceBlocks]:
+    sentences = list(read_links(text_of(aligned)))
+    table = [(_words(line["fr"]), _words(line["en"])) for line in _lines(text_of(parallel))]
+    together = Together([*((one.french, one.english) for one in sentences), *table])
+    kept = {story: split for split, stories in STORIES.items() for story in stories}
+    found: dict[Split, list[tuple[Tensor, Tensor]]] = {"train": [], "validation": [], "test": []}
+    for sentence in sentences:
+        found[kept.get(sentence.story, "train")] += blocks_of(sentence, together, longest)
+    return {split: _padded(parts, longest) for split, parts in found.items()}
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+'?|[^\w\s]", text)
+
+
+def _lines(text: str) -> Iterator[dict[str, str]]:
+    return csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def read_links(text: str) -> Iterator[MatchingSentence]:
+    """Sentence pairs of a table ``book, id, fr, en, links``; links are ``i-j``, sure, or ``ipj``, possible."""
+    for line in _lines(text):
+        links = [(int(i), int(j), mark) for i, mark, j in (link.partition("p" if "p" in link else "-") for link in line["links"].split())]
+        rows, columns = Counter(i for i, _, _ in links), Counter(j for _, j, _ in links)
+        alone = sorted((i, j) for i, j, mark in links if mark == "-" and rows[i] == columns[j] == 1)
+        yield MatchingSentence(line["book"], line["fr"].split(), line["en"].split(), alone)
+
+
+def blocks_of(sentence: MatchingSentence, together: Together, longest: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features of pairs ``[n, n, f]`` and gold columns ``[n]`` of the blocks of a sentence, of 4 to ``longest`` words in turn."""
+    left = list(sentence.links)
+    for size in itertools.cycle(range(4, longest + 1)):
+        if len(left) < size:
+            return
+        block, left = left[:size], left[size:]
+        columns = sorted(j for _, j in block)
+        french, english = [sentence.french[i] for i, _ in block], [sentence.english[j] for j in columns]
+        yield together.features(french, english), torch.tensor([columns.index(j) for _, j in block])
+
+
+def _padded(blocks: Sequence[tuple[Tensor, Tensor]], longest: int) -> SentenceBlocks:
+    """Each block as it was, and with its columns in another order."""
+    generator = torch.Generator().manual_seed(0)
+    pairs, gold = torch.zeros(2 * len(blocks), longest, longest, FEATURES), torch.eye(longest).repeat(2 * len(blocks), 1, 1)
+    for item, (features, columns) in enumerate(blocks):
+        size = len(columns)
+        orders = (torch.arange(size), _shuffle(size, generator))
+        for place, order in enumerate(orders, 2 * item):
+            pairs[place, :size, :size] = features[:, order]
+            gold[place, :size, :size] = torch.eye(size)[columns][:, order]
+    lengths = torch.tensor([len(columns) for _, columns in blocks]).repeat_interleave(2)
+    return SentenceBlocks(pairs, torch.tensor([0.0, 1.0]).repeat(len(blocks)), lengths, gold)
+
+
+def _shuffle(size: int, generator: torch.Generator) -> Tensor:
+    """An order other than the one that is there."""
+    while True:
+        order = torch.randperm(size, generator=generator)
+        if bool((order.diff() != 1).any()):
+            return order
+
+
+class Together:
+    """How often words occur in the same sentence pairs, whatever their case."""
+
+    def __init__(self, pairs: Sequence[tuple[Iterable[str], Iterable[str]]]) -> None:
+        self.numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        held = []
+        for side, numbers in enumerate(self.numbers):
+            words = [{numbers.setdefault(word.lower(), len(numbers)) for word in pair[side]} for pair in pairs]
+            starts = np.cumsum([0, *map(len, words)])
+            columns = np.fromiter(itertools.chain.from_iterable(words), int)
+            held.append(sparse.csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(pairs), len(numbers))))
+        self.both = (held[0].T @ held[1]).tocsr()
+        self.times = tuple(np.asarray(one.sum(0))[0] for one in held)
+
+    def features(self, french: Sequence[str], english: Sequence[str]) -> Tensor:
+        """``[n, m, 5]``: what says that two words translate each other, of how often they occur and of `_looks`."""
+        rows, columns = ([numbers[word.lower()] for word in words] for numbers, words in zip(self.numbers, (french, english), strict=True))
+        of_french, of_english = self.times[0][rows][:, None], self.times[1][columns][None]
+        both = self.both[rows][:, columns].toarray()
+        looks = [[_looks(one.lower(), other.lower()) for other in english] for one in french]
+        common = np.stack([2 * both / (of_french + of_english), np.log(of_french / of_english)], -1)
+        return torch.tensor(np.concatenate([common, looks], -1), dtype=torch.float32)
+
+
+def _looks(one: str, other: str) -> tuple[float, float, float]:
+    """Dice coefficient of letter pairs, difference of lengths, and whether neither has letters."""
+    first, second = ({*itertools.pairwise(f"^{word}$")} for word in (one, other))
+    return (
+        2 * len(first & second) / (len(first) + len(second)),
+        (len(one) - len(other)) / 5,
+        float(not any(letter.isalnum() for letter in one + other)),
+    )

@@ -1,0 +1,266 @@
+"""Named entities, where the tags are known: supervised losses of a chain side by side."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ....estimators import make_estimator
+from ....oracles import LinearChain
+from ....oracles.options import Count
+from ..real_data import absence, present, text_of
+from ..task import EVALUATED, Batch, LatentModel, Rates, Split, Task, TaskLoss
+from ..training import train
+from .treebank import bucket
+
+LEARNT = "ner/en_ewt-uner-dev.iob2.gz"
+TESTED = "ner/en_ewt-uner-test.iob2"
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
+BUCKETS = 20_000
+FEATURES = 9
+
+
+@dataclass(frozen=True)
+class NamedEntities(Task):
+    """A tagger of persons, places and organisations in short English sentences, trained on their tags.
+
+    Its loss is the share of words with a wrong tag, so that estimators minimise risk; what is told the tags has losses of its own.
+    Accuracy is the F1 of the spans of a whole split, structure quality the share of words with the right tag.
+
+    Args:
+        shortest, longest: words of a sentence. ``hidden``: size of the embeddings.
+
+    References:
+        Mensch & Blondel 2018, "Differentiable dynamic programming for structured prediction and attention", section 5.1, on CoNLL-2003.
+    """
+
+    shortest: Count = 2
+    longest: Count = 16
+    hidden: Count = 24
+    steps: Count = 300
+    rates: Rates = (0.005, 0.01, 0.02)
+    batch_size: Count = 16
+
+    name: ClassVar[str] = "ner"
+    summary: ClassVar[str] = "named entities with known tags"
+    scored: ClassVar[str] = "span F1"
+    references: ClassVar[tuple[str, ...]] = ("mensch2018differentiable",)
+    structured: ClassVar[str] = "right tags"
+
+    @property
+    def oracle(self) -> LinearChain:
+        return LinearChain()
+
+    def unavailable(self) -> str | None:
+        return absence(self.name, LEARNT, TESTED)
+
+    def size(self, split: Split) -> int:
+        return len(_sentences(self)[split].lengths)
+
+    def model(self, seed: int) -> LatentModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return LatentModel(Tagger(self.hidden), nn.Identity())
+
+    def batch(self, split: Split, items: Tensor) -> Batch:
+        sentences = _sentences(self)[split]
+        tags = sentences.tags[items]
+        gold = LinearChain.structure(tags, len(TAGS), torch.float32)
+        return Batch((sentences.features[items],), tags, sentences.lengths[items], gold)
+
+    def scores(self, model: LatentModel, batch: Batch) -> Tensor:
+        assert batch.lengths is not None
+        return self.oracle.pad(model.encoder(*batch.inputs), batch.lengths)
+
+    def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
+        return TaskLoss(lambda z: 1 - _right(batch, z.sum(-2)), "wrong_tags", vertex_degree=1, extension="linear", gold=batch.gold)
+
+    def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
+        tags = LinearChain.tags(structure)
+        found = torch.tensor([f1([counts]) for counts in _counts(batch, tags)])
+        return {"accuracy": found, "structure_accuracy": _right(batch, nn.functional.one_hot(tags, len(TAGS)).float())}
+
+    @torch.no_grad()
+    def evaluate(self, model: LatentModel, split: Split = "test") -> dict[str, float]:
+        """As for every task, but for F1, which is that of all spans together."""
+        counts: dict[str, list[Counts]] = {"accuracy": [], "relaxed_accuracy": []}
+        right: list[Tensor] = []
+        for items in torch.arange(self.size(split)).split(EVALUATED):
+            batch = self.batch(split, items)
+            scores = self.scores(model, batch)
+            best = self.oracle.argmax(scores)
+            right.append(_right(batch, best.sum(-2)).double())
+            for metric, point in (("accuracy", best), ("relaxed_accuracy", self.oracle.marginals(scores))):
+                counts[metric] += _counts(batch, LinearChain.tags(point))
+        return {metric: f1(found) for metric, found in counts.items()} | {"structure_accuracy": float(torch.cat(right).mean())}
+
+    def floor(self, seed: int) -> Mapping[str, float]:
+        """Every word tagged as it mostly is in the sentences to learn from; what is not in them is no entity."""
+        words = _words(self)
+        seen: dict[str, Counter[str]] = {}
+        for sentence in words["train"]:
+            for word, tag in zip(*sentence, strict=True):
+                seen.setdefault(word, Counter())[tag] += 1
+        usual = {word: found.most_common(1)[0][0] for word, found in seen.items()}
+        return {"accuracy": f1(counts_of(tags, [usual.get(word, "O") for word in read]) for read, tags in words["test"])}
+
+    def ceiling(self, seed: int) -> Mapping[str, float]:
+        """A conditional random field."""
+        found = self.evaluate(train(self, make_estimator("crf"), rate=0.01, seed=seed))
+        return {metric: found[metric] for metric in ("accuracy", "structure_accuracy")}
+
+
+class Tagger(nn.Module):
+    """Scores of a chain: a linear function of the embeddings of a word's features, and of pairs of tags."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(BUCKETS, hidden)
+        self.unary = nn.Linear(hidden, len(TAGS))
+        self.transition = nn.Parameter(torch.zeros(len(TAGS), len(TAGS)))
+        nn.init.normal_(self.table.weight, std=0.3)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[b, n, f] -> [b, n, t, t]``."""
+        return LinearChain.from_potentials(self.unary(self.table(features).sum(-2)), self.transition)
+
+
+class Tagged(NamedTuple):
+    """Words and their tags."""
+
+    words: Sequence[str]
+    tags: Sequence[str]
+
+
+class Sentences(NamedTuple):
+    """Features ``[b, n, f]``, tags by number ``[b, n]``, 0 in padding as the oracle completes them, and ``lengths [b]``."""
+
+    features: Tensor
+    tags: Tensor
+    lengths: Tensor
+
+
+def _words(task: NamedEntities) -> Mapping[Split, list[Tagged]]:
+    return _read(present(task.name, LEARNT), present(task.name, TESTED), task.shortest, task.longest)
+
+
+def _sentences(task: NamedEntities) -> Mapping[Split, Sentences]:
+    return _hashed(present(task.name, LEARNT), present(task.name, TESTED), task.shortest, task.longest)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(learnt: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, list[Tagged]]:
+    """Sentences of so many words; a tenth of those to learn from is for validation."""
+    every, test = ([one for one in read_iob(text_of(path)) if shortest <= len(one.words) <= longest] for path in (learnt, tested))
+    return {"train": [one for number, one in enumerate(every) if number % 10], "validation": every[::10], "test": test}
+
+
+def read_iob(text: str) -> Iterator[Tagged]:
+    """The sentences of a file whose rows are number, word and tag, separated by tabs."""
+    for block in text.split("\n\n"):
+        rows = [line.split("\t") for line in block.splitlines() if line and not line.startswith("#")]
+        if rows:
+            yield Tagged([row[1] for row in rows], [row[2] for row in rows])
+
+
+@functools.lru_cache(maxsize=4)
+def _hashed(learnt: Path, tested: Path, shortest: int, longest: int) -> Mapping[Split, Sentences]:
+    return {split: tensors(sentences, longest) for split, sentences in _read(learnt, tested, shortest, longest).items()}
+
+
+def tensors(sentences: Sequence[Tagged], longest: int) -> Sentences:
+    """Sentences padded to the longest."""
+    features = torch.zeros(len(sentences), longest, FEATURES, dtype=torch.long)
+    tags = torch.zeros(len(sentences), longest, dtype=torch.long)
+    for item, (words, names) in enumerate(sentences):
+        features[item, : len(words)] = torch.tensor([[bucket(each, BUCKETS) for each in row] for row in features_of(words)])
+        tags[item, : len(words)] = torch.tensor([TAGS.index(name) for name in names])
+    return Sentences(features, tags, torch.tensor([len(sentence.words) for sentence in sentences]))
+
+
+def features_of(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Nine features of every word: what it is, how it begins, ends and looks, and the same of its neighbours in part."""
+    around = ["<s>", *words, "</s>"]
+    for before, word, after in zip(around, words, around[2:], strict=False):
+        yield (
+            f"word={word}",
+            f"lower={word.lower()}",
+            f"begin={word[:3].lower()}",
+            f"end={word[-3:].lower()}",
+            f"shape={shape(word)}",
+            f"before={before.lower()}",
+            f"after={after.lower()}",
+            f"shape before={shape(before)}",
+            f"shape after={shape(after)}",
+        )
+
+
+def shape(word: str) -> str:
+    """Runs of capitals, small letters, digits and other characters.
+
+    Example:
+        >>> shape("McDonald's-2")
+        'XxXx-x-9'
+    """
+    kinds = ("X" if letter.isupper() else "x" if letter.isalpha() else "9" if letter.isdigit() else "-" for letter in word)
+    return "".join(kind for kind, _ in itertools.groupby(kinds))
+
+
+def _right(batch: Batch, tags: Tensor) -> Tensor:
+    """``[..., b, n, t] -> [..., b]``: the share of words whose tag is the true one, linear in the weights of tags."""
+    assert batch.lengths is not None
+    inside = torch.arange(tags.shape[-2]) < batch.lengths.unsqueeze(-1)
+    true = nn.functional.one_hot(batch.labels, len(TAGS))
+    return ((tags * true).sum(-1) * inside).sum(-1) / batch.lengths
+
+
+class Counts(NamedTuple):
+    """Spans: those that are true, those that were said, and those that are both."""
+
+    true: int
+    said: int
+    both: int
+
+
+def f1(counts: Iterable[Counts]) -> float:
+    """The harmonic mean of precision and recall of all spans together; 1 where there are none and none were said."""
+    true, said, both = map(sum, zip(*counts, strict=True))
+    return 2 * both / (true + said) if true + said else 1.0
+
+
+def counts_of(true: Sequence[str], said: Sequence[str]) -> Counts:
+    """Spans of a sentence's tags."""
+    one, other = spans(true), spans(said)
+    return Counts(len(one), len(other), len(one & other))
+
+
+def spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+    """Begin, end and kind of entities; one that begins without B counts, as in the evaluation of CoNLL-2003.
+
+    Example:
+        >>> sorted(spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC", "I-ORG"]))
+        [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC'), (5, 6, 'ORG')]
+    """
+    found, begin = set(), 0
+    for place, (tag, following) in enumerate(itertools.pairwise([*tags, "O"])):
+        mark, _, kind = tag.partition("-")
+        if mark == "B" or (mark == "I" and (place == 0 or tags[place - 1][2:] != kind)):
+            begin = place
+        if mark != "O" and following != f"I-{kind}":
+            found.add((begin, place + 1, kind))
+    return found
+
+
+def _counts(batch: Batch, tags: Tensor) -> list[Counts]:
+    """Spans of every sentence, of tags by number ``[b, n]``; padding is no entity."""
+    rows = zip(batch.labels.tolist(), tags.tolist(), strict=True)
+    return [counts_of([TAGS[tag] for tag in true], [TAGS[tag] for tag in said]) for true, said in rows]

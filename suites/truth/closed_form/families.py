@@ -1,0 +1,55 @@
+"""Families of oracles by their derivations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ....oracles import Alignment, Assignment, Categorical, Constituency, IndependentCategoricals, LinearChain, ProjectiveTree, Subset
+from ....oracles.capabilities import Oracle
+from ....oracles.derivations import Derivations, StatedOracle
+from . import sequences, spans
+
+LARGEST_ASSIGNMENT = 18
+"""The largest n whose 2ⁿ sets of columns are gone through."""
+
+LARGEST_PASS = 2**27
+"""The most choices of a pass, which takes about 50 bytes for each."""
+
+FAMILIES: dict[type[Oracle], Callable[[Any, tuple[int, ...]], Derivations]] = {
+    Categorical: lambda oracle, event: sequences.categorical(event),
+    IndependentCategoricals: lambda oracle, event: sequences.categories(event),
+    Subset: lambda oracle, event: sequences.subset(event, oracle.k),
+    LinearChain: lambda oracle, event: sequences.chain(event),
+    Alignment: lambda oracle, event: sequences.alignment(event),
+    Assignment: lambda oracle, event: sequences.assignment(event),
+    ProjectiveTree: lambda oracle, event: spans.projective(event, single_root=oracle.single_root),
+}
+
+
+@lru_cache(maxsize=16)
+def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None:
+    """The derivations of an oracle; None where there are none, or too many nodes.
+
+    Example:
+        >>> from structgrad.oracles import SpanningTree
+        >>> derivations_of(Constituency(), (4, 4)).nodes, derivations_of(SpanningTree(), (4, 4))
+        (12, None)
+    """
+    if isinstance(oracle, StatedOracle):
+        return oracle.derivations(event) if math.prod(event) <= LARGEST_PASS else None
+    build = FAMILIES.get(type(oracle))
+    if build is None or (isinstance(oracle, Assignment) and event[0] > LARGEST_ASSIGNMENT) or _choices(oracle, event) > LARGEST_PASS:
+        return None
+    return build(oracle, event)
+
+
+def _choices(oracle: Oracle, event: tuple[int, ...]) -> int:
+    """About how many choices a pass goes through."""
+    if isinstance(oracle, Subset):
+        return event[0] * oracle.k
+    if isinstance(oracle, Constituency | ProjectiveTree):
+        return event[0] ** 3 // 6
+    return math.prod(event)

@@ -1,0 +1,218 @@
+"""The exact gradient of ``E L`` at any size, where the loss has a form and the structures have sums in closed form."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....oracles.capabilities import EnumerableOracle, MarginalOracle
+from ....oracles.magnitudes import counted
+from ....oracles.numerics import zero_ignored
+from ...problems.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, form_of
+from ..enumeration import CAP, UNKNOWN, Truth, exact_truth, pulled_back
+from ..limits import TooManyStructuresError
+from ..loss_checks import examine_loss
+from .expectations import UNIT_ROUNDOFF, Expected, expected_count, expected_linear, expected_point, expected_quadratic
+from .laws import Law, entropy_of, has_law, holds_counts, law_of
+from .reductions import Count, reduced
+
+
+class UnknownTruthError(ValueError):
+    """An exact gradient that cannot be had: too many structures, and no closed form."""
+
+
+SAFETY = 4
+"""By how much the bound exceeds the sum of first-order terms."""
+
+
+def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth | None:
+    """The truth without enumeration: O(polynomial) for all structures but permutations, whose sums take O(2ⁿ n).
+
+    The gradient is ``Cov(L, z)``: for a linear loss ``Cov(z) c``; for a quadratic one it needs the first two moments of ``A z``; for a
+    function of a count, the law of the count. Over derivations (everything that is built item by item) these come from a pass over
+    normalised probabilities, which keeps relative precision; over spanning trees, from determinants of what deviates from the best one.
+
+    Args:
+        loss: any loss; its attribute ``form`` says what it is on structures (`structgrad.suites.problems.forms`).
+        oracle: of the structures.
+        scores: [*event].
+
+    Returns:
+        The truth, whose kurtoses are not known (inf: trust no test that needs them), whose loss variance is nan for a quadratic loss, and
+        whose support is a rounded sum where parts are forbidden. None where the loss has no form, the oracle no sums in closed form, or the
+        tables do not fit.
+
+    Raises:
+        ValueError: scores of another shape, or no feasible structure.
+
+    References:
+        Chiang & Li 2009, "First- and second-order expectation semirings with applications to minimum-risk training", sections 3 and 4
+        (moments over derivations); Koo et al. 2007, "Structured prediction models via the matrix-tree theorem", section 3.
+
+    Example:
+        >>> from structgrad.oracles import SpanningTree
+        >>> from structgrad.suites.problems.losses import Hamming
+        >>> gold = SpanningTree.structure(torch.arange(80), torch.float64)
+        >>> truth = analytic_truth(Hamming(gold), SpanningTree(), torch.zeros(81, 81, dtype=torch.float64))
+        >>> round(truth.value, 4), truth.method, truth.count == 80**79
+        (79.0, 'analytic:linear', True)
+    """
+    theta = scores.detach().double()
+    if theta.ndim != oracle.event_ndim:
+        raise ValueError(f"`analytic_truth` got scores of shape {tuple(scores.shape)}; expected one instance, [*event]")
+    simple = _simplest(form_of(loss), oracle, theta)
+    if simple is None:
+        return None
+    parameters = _parameters(oracle, theta)
+    law = law_of(oracle, parameters)
+    assert law is not None, "there is none of another form"
+    if law.log_partition == -math.inf:
+        raise ValueError("`analytic_truth` got scores that forbid every structure; expected at least one feasible structure")
+    examine_loss(loss, oracle, theta)
+    return _truth(_expected(simple, law, parameters), law, oracle, theta, parameters)
+
+
+def unknown_because(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> str | None:
+    """Why `known_truth` has no answer, told without computing it; None where it has one."""
+    event = tuple(scores.shape)
+    count = oracle.count(event)
+    listed = isinstance(oracle, EnumerableOracle)
+    if (listed and count <= cap) or _simplest(form_of(loss), oracle, scores.detach().double()) is not None:
+        return None
+    size = f"more than the {counted(cap)} that are enumerated" if listed else "which cannot be enumerated"
+    return f"no exact gradient of {counted(count)} structures is known: they are {size}, and there is no closed form; take {_hint(loss)}"
+
+
+def _simplest(form: LossForm | None, oracle: Any, theta: Tensor) -> Count | LossForm | None:
+    """The form of the loss at its simplest; None where its expectation over these structures has no closed form that fits."""
+    event = tuple(theta.shape)
+    if form is None or not isinstance(oracle, MarginalOracle) or not has_law(oracle, event):
+        return None
+    if not isinstance(form, CountForm):
+        return form
+    found = reduced(form, oracle, _parameters(oracle, theta))
+    return None if isinstance(found, Count) and not holds_counts(oracle, event, len(found.values)) else found
+
+
+def _parameters(oracle: Any, theta: Tensor) -> Tensor:
+    """Natural parameters with 0 at ignored entries."""
+    return zero_ignored(oracle.natural_parameters(theta), oracle.read_mask(tuple(theta.shape), theta.device))
+
+
+def _expected(simple: Count | LossForm, law: Law, parameters: Tensor) -> tuple[str, Expected]:
+    """By what form, and the expectation."""
+    if isinstance(simple, LinearForm):
+        return "linear", expected_linear(law, simple)
+    if isinstance(simple, QuadraticForm):
+        return "quadratic", expected_quadratic(law, simple)
+    if isinstance(simple, PointForm):
+        return "point", expected_point(law, simple, parameters)
+    assert isinstance(simple, Count), "counts are reduced"
+    return "count", expected_count(law, simple)
+
+
+def _truth(found: tuple[str, Expected], law: Law, oracle: MarginalOracle, theta: Tensor, parameters: Tensor) -> Truth:
+    kind, expected = found
+    event = tuple(theta.shape)
+    count = oracle.count(event)
+    norm = math.sqrt(sum(event))  # no structure has more parts than its event has rows and columns
+    bound = SAFETY * UNIT_ROUNDOFF * law.roundings * norm * expected.magnitude
+    gradient, error = pulled_back(oracle, theta, expected.gradient.reshape(event), bound)
+    return Truth(
+        gradient=gradient,
+        value=expected.value,
+        loss_variance=expected.variance,
+        log_partition=law.log_partition,
+        entropy=entropy_of(law, parameters, oracle.argmax_of(parameters.unsqueeze(0))[0]),
+        marginals=law.marginals.reshape(event),
+        count=count,
+        support=_support(oracle, parameters, count),
+        kurtosis=torch.full_like(theta, math.inf),
+        kurtosis_along=math.inf,
+        method=f"analytic:{kind}",
+        error=error,
+    )
+
+
+def _support(oracle: MarginalOracle, parameters: Tensor, count: int) -> int:
+    """How many structures have no forbidden part: all, or the sum over those at score 0, rounded."""
+    read = oracle.read_mask(tuple(parameters.shape), parameters.device)
+    forbidden = (parameters == -math.inf) & read
+    if not bool(forbidden.any()):
+        return count
+    law = law_of(oracle, torch.zeros_like(parameters).masked_fill(forbidden, -math.inf))
+    assert law is not None, "it had one with other scores"
+    return round(math.exp(law.log_partition)) if law.log_partition < 700 else count
+
+
+def known_truth(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> Truth:
+    """The exact truth, however it can be had: by enumeration up to the cap, which also gives kurtoses, and by the form of the loss beyond.
+
+    Args:
+        loss: as for `exact_truth` and `analytic_truth`.
+        oracle: of the structures.
+        scores: [*event].
+        cap: the largest space that is enumerated.
+
+    Raises:
+        UnknownTruthError: a larger space, and no closed form.
+        ValueError: what `exact_truth` and `analytic_truth` refuse.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> from structgrad.suites.problems.losses import Linear
+        >>> loss = Linear(torch.arange(60.0))
+        >>> known_truth(loss, Subset(2), torch.zeros(60)).method, known_truth(loss, Subset(30), torch.zeros(60)).method
+        ('enumeration', 'analytic:linear')
+    """
+    enumerable = isinstance(oracle, EnumerableOracle) and oracle.count(tuple(scores.shape)) <= cap
+    if enumerable:
+        return exact_truth(loss, oracle, scores, cap=cap)
+    truth = analytic_truth(loss, oracle, scores) if isinstance(oracle, MarginalOracle) else None
+    if truth is not None:
+        return truth
+    if not isinstance(oracle, EnumerableOracle):
+        raise UnknownTruthError(f"`known_truth` got the oracle {oracle.name}: {unknown_because(loss, oracle, scores, cap=cap)}")
+    try:
+        return exact_truth(loss, oracle, scores, cap=cap)
+    except TooManyStructuresError as error:
+        raise UnknownTruthError(f"{error}; or take {_hint(loss)}") from error
+
+
+def law_alone(oracle: Any, scores: Tensor) -> Truth:
+    """What is known without the loss, where the exact gradient is not: the law of the structures, as far as it has sums that are in reach.
+
+    The gradient is 0, and its error infinite.
+    """
+    theta = scores.detach().double()
+    count = oracle.count(tuple(theta.shape))
+    nothing = torch.full_like(theta, math.nan)
+    log_partition, entropy, marginals, support = math.nan, math.nan, nothing, float(count)
+    if isinstance(oracle, MarginalOracle) and oracle.sums_in_reach(tuple(theta.shape)):
+        log_partition, entropy, marginals = float(oracle.log_partition(theta)), float(oracle.entropy(theta)), oracle.marginals(theta)
+    parameters = _parameters(oracle, theta)
+    if bool((parameters == -math.inf).any()):
+        support = _support(oracle, parameters, count) if has_law(oracle, tuple(theta.shape)) else math.nan
+    return Truth(
+        gradient=torch.zeros_like(theta),
+        value=math.nan,
+        loss_variance=math.nan,
+        log_partition=log_partition,
+        entropy=entropy,
+        marginals=marginals,
+        count=count,
+        support=support,
+        kurtosis=torch.full_like(theta, math.inf),
+        kurtosis_along=math.inf,
+        method=UNKNOWN,
+    )
+
+
+def _hint(loss: Any) -> str:
+    """What would make a closed form possible."""
+    if form_of(loss) is None:
+        return "a loss that declares a form (linear, low-rank quadratic, a function of a count, exact match), whose truth has no such limit"
+    return "a smaller structure: the form of this loss has a closed expectation, and its tables do not fit, or the oracle has none"

@@ -1,0 +1,134 @@
+"""An oracle whose samples are dealt from a script, and how many of them an estimator asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...estimators.base import Estimator, Loss
+from ...oracles.active_set.solution import Projection
+from ...oracles.capabilities import (
+    EnumerableOracle,
+    FactorisedOracle,
+    KBestOracle,
+    MarginalOracle,
+    PolicyOracle,
+    ProjectionOracle,
+    RelaxedOracle,
+    SamplingOracle,
+    SubsetOracle,
+)
+from ...oracles.capabilities.base import Maximum, RowArgmax
+from ...oracles.kernels import AnyKernel
+
+
+@dataclass(eq=False)
+class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+    """An oracle whose samples are dealt from a script; everything else is the real oracle's.
+
+    Args:
+        real: the oracle that answers everything but `sample`.
+        script: structures ``[slots, rows, *event]``, taken slot by slot; None counts the slots that are asked for.
+        law: the scores ``[*event]`` whose law a script weighs; `strayed` tells whether samples of other scores were asked for.
+    """
+
+    real: Any
+    script: Tensor | None = None
+    law: Tensor | None = None
+    taken: int = field(default=0, init=False)
+    strayed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.name, self.event_ndim = self.real.name, self.real.event_ndim  # type: ignore[misc]
+        self.kernel, self._ignores_entries = self.real.kernel, self.real._ignores_entries  # type: ignore[misc]
+        if isinstance(self.real, SubsetOracle):
+            self.k = self.real.k
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        raise TypeError("a scripted oracle has no sizes of its own")
+
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        return int(self.real.count(event_shape))
+
+    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        mask: Tensor = self.real.read_mask(event_shape, device)
+        return mask
+
+    def sample(
+        self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> Tensor:
+        slots = 1 if num_samples is None else num_samples
+        first, self.taken = self.taken, self.taken + slots
+        self.strayed |= self.law is not None and not bool((scores == self.law).all())
+        if self.script is None:
+            dealt = self.real.argmax(scores).expand(slots, *scores.shape)
+        else:
+            dealt = self.script[first : self.taken].to(scores.dtype)
+        result: Tensor = dealt[0] if num_samples is None else dealt
+        return result
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        self.real._check_event(call, event_shape)
+
+    def _kernel(self, operation: str, rows: Tensor) -> AnyKernel | None:
+        return self.real._kernel(operation, rows)  # type: ignore[no-any-return]
+
+    def kernel_options(self) -> tuple[Any, ...]:
+        return self.real.kernel_options()  # type: ignore[no-any-return]
+
+    def natural_parameters(self, scores: Tensor) -> Tensor:
+        return self.real.natural_parameters(scores)  # type: ignore[no-any-return]
+
+    def _log_partition_of(self, valid: Tensor) -> Tensor:
+        return self.real._log_partition_of(valid)  # type: ignore[no-any-return]
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return self.real._argmax(rows)  # type: ignore[no-any-return]
+
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        return self.real._log_partition(rows)  # type: ignore[no-any-return]
+
+    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        raise AssertionError("samples are dealt by `sample`")
+
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        return 0
+
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+        return self.real._project(rows, argmax, inside)  # type: ignore[no-any-return]
+
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        return self.real._kbest(rows, k)  # type: ignore[no-any-return]
+
+    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
+        return self.real._value(rows, maximum)  # type: ignore[no-any-return]
+
+    def step_log_probs(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        return self.real.step_log_probs(scores, lengths=lengths)  # type: ignore[no-any-return]
+
+    def steps(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        return self.real.steps(event_shape, device)  # type: ignore[no-any-return]
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        return self.real._rank(structures)  # type: ignore[no-any-return]
+
+    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return self.real._unrank(ranks, event_shape)  # type: ignore[no-any-return]
+
+
+def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
+    """How many structures one estimate draws through the oracle; None where it is random in another way too.
+
+    A trial run tells: it counts the samples that are asked for, of these scores alone, and looks whether the generator was touched.
+    """
+    if not isinstance(oracle, SamplingOracle | MarginalOracle):
+        return None
+    generator = torch.Generator(scores.device).manual_seed(0)
+    before = generator.get_state()
+    scripted = ReplayOracle(oracle, law=scores)
+    estimator.gradient(loss, scripted, scores.unsqueeze(0), generator=generator)
+    return scripted.taken if torch.equal(before, generator.get_state()) and not scripted.strayed else None

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from structgrad.estimators import make_estimator
+from structgrad.oracles import plugins
+from structgrad.reports.verbs.describe import names
+from tests.reports.calling import call, refused
+
+GOOD = "from structgrad.estimators import Reinforce\nclass Mine(Reinforce):\n    'An estimator of a package.'\n    name = 'mine'\n"
+
+Installer = Callable[[str, str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installer:
+    """Installs a package of one module that offers estimators."""
+
+    def installed(source: str, points: str) -> None:
+        (tmp_path / "offered_estimators.py").write_text(source)
+        information = tmp_path / "offered-1.2.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: offered\nVersion: 1.2\n")
+        (information / "entry_points.txt").write_text(f"[structgrad.estimators]\n{points}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(__import__("sys").modules, "offered_estimators", raising=False)
+        plugins.entry_points.cache_clear()
+
+    yield installed
+    plugins.entry_points.cache_clear()
+
+
+def test_every_kind_is_listed() -> None:
+    found = json.loads(call("list", "--json").stdout)
+    assert set(found) == set(names.KINDS)
+    assert [record["name"] for record in found["presets"]] == ["quick", "standard", "thorough"]
+    assert {record["name"] for record in found["engines"]} == {"local", "ray"}
+    assert all(record["description"] for kind, records in found.items() if kind != "plugins" for record in records)
+    assert "no plugins" in call("list", "plugins").stdout
+
+
+def test_the_estimator_of_a_package_is_an_estimator_like_others(install: Installer) -> None:
+    install(GOOD, "mine = offered_estimators:Mine")
+    assert make_estimator("mine[num_samples=3]").num_samples == 3
+    assert "An estimator of a package" in call("list", "estimators", "mine").stdout
+    assert "estimator of offered 1.2" in call("list", "plugins").stdout
+    assert "class: offered_estimators.Mine" in call("describe", "mine").stdout
+    assert "did you mean mine" in refused("describe", "mien")
+
+
+@pytest.mark.parametrize(
+    ("points", "problem"),
+    [
+        ("mine = no_such_module:Mine", "the plugin 'mine' of offered is broken: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("mine = offered_estimators:Yours", "the plugin 'mine' of offered is broken: AttributeError"),
+        ("mine = offered_estimators:GOOD", "the plugin 'mine' is 'no class'; expected a subclass of Estimator"),
+        ("rloo = offered_estimators:Mine", "the plugin 'rloo' is not used: a built-in estimator has this name"),
+    ],
+)
+def test_a_broken_plugin_is_one_line_of_warning(install: Installer, points: str, problem: str) -> None:
+    install(GOOD + "GOOD = 'no class'\n", points)
+    result = call("list", "estimators")
+    assert result.exit_code == 0
+    assert [line.startswith(f"warning: {problem}") for line in result.stderr.splitlines()] == [True]
+    assert "reinforce" in result.stdout
+    (record,) = json.loads(call("list", "plugins", "--json").stdout)
+    assert record["broken"]
+    assert record["description"].startswith(problem)
+
+
+def test_a_broken_plugin_that_is_asked_for_is_one_sentence(install: Installer) -> None:
+    install("raise RuntimeError('half installed')", "mine = offered_estimators:Mine")
+    expected = "error: the plugin 'mine' of offered is broken: RuntimeError: half installed\n"
+    assert refused("describe", "mine") == expected
+    assert refused("run", "--builtin", "-e", "mine", "--dry-run") == expected

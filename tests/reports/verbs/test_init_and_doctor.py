@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from structgrad.oracles import Subset, make_oracle, plugins
+from structgrad.reports.verbs import starters
+from structgrad.reports.verbs.describe import describing
+from structgrad.reports.verbs.doctor import checks
+from structgrad.suites.measures.bias import measure
+from structgrad.suites.problems import load
+from structgrad.suites.tasks import make_task
+from structgrad.suites.tasks.check import check_task
+from tests.reports.calling import call, refused
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "my-project"\n')
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    plugins.use(())
+
+
+def test_a_first_project_is_written_and_never_overwritten(project: Path) -> None:
+    shown = call("init").stdout.splitlines()
+    assert shown == [
+        "written: structgrad.toml",
+        "written: gate.toml",
+        "written: my_estimator.py",
+        "next: structgrad run --config structgrad.toml",
+    ]
+    (project / "gate.toml").write_text("mine")
+    again = call("init", ".", "--asv", "--gha")
+    assert "kept, it was there: gate.toml (--force replaces it)" in again.stdout
+    assert "written: .github/workflows/structgrad.yml" in again.stdout
+    assert (project / "gate.toml").read_text() == "mine"
+    assert call("init", "--force").exit_code == 0
+    assert (project / "gate.toml").read_text() != "mine"
+
+
+def test_its_estimator_is_right(project: Path) -> None:
+    call("init")
+    kind = plugins.file_module("my_estimator.py").MyEstimator
+    problem = load("subset[n=5,k=2]", "h=0.5", instances=1, data=None)
+    found = measure(kind(), Subset(2), problem.instances[0].loss, problem.instances[0].scores)
+    assert found.verdict == "unbiased-exact"
+    with pytest.raises(ValueError, match=r"`my_estimator` got num_samples=1; expected an integer >= 2"):
+        kind(num_samples=1)
+
+
+def test_a_task_is_written_that_runs_as_written(project: Path) -> None:
+    shown = call("init", "--task").stdout.splitlines()
+    assert shown == ["written: my_task.py", "next: structgrad learn ./my_task.py:task --quick"]
+    assert len((project / "my_task.py").read_text().splitlines()) <= 32
+    assert check_task(make_task("./my_task.py:task"), trained=False) == []
+    assert describing.describe("./my_task.py:task")[0]["items"] == {"train": 1800, "validation": 600, "test": 600}
+    assert "`init` got both --task and --gha; give one of them" in refused("init", "--task", "--gha")
+
+
+def test_its_options_plan_a_run_that_measures_it(project: Path) -> None:
+    call("init")
+    found = json.loads(call("run", "--config", "structgrad.toml", "--dry-run", "--json").stdout)
+    assert found["estimators"] == ["exact", "reinforce", "rloo", "my_estimator"]
+    assert "--plugin my_estimator.py" in found["command"]
+
+
+def test_asv_measures_the_project_by_its_name_with_numbers_that_it_can_compare(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("init", "--asv")
+    text = (project / "asv.conf.json").read_text()
+    settings = json.loads(re.sub(r"//.*", "", text))
+    assert settings["project"] == "my-project"
+    assert settings["pythons"] == [f"{sys.version_info.major}.{sys.version_info.minor}"]
+    assert settings["benchmark_dir"] == "benchmarks"
+    gradient = plugins.file_module("benchmarks/gradient.py")
+    case = gradient.Gradient()
+    case.setup("rloo", "subset[n=10,k=5]")
+    values = [case.track_relative_bias("rloo", ""), case.track_relative_variance("rloo", "")]
+    assert all(type(value) is float and value > 0 for value in values)
+
+
+def test_the_templates_name_no_other_project() -> None:
+    names = [name for files in (starters.FIRST, starters.ASV, starters.WORKFLOW) for name in files.values() if name]
+    assert len(names) == len(set(names))
+    for name in names:
+        assert starters._text(name, Path("a-folder")).strip()
+
+
+def test_a_folder_that_cannot_be_written_gets_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "`init` cannot write" in refused("init", tmp_path / "file")
+
+
+# Doctor.
+
+
+def test_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("doctor")
+    assert result.exit_code == 0, result.stdout
+    assert result.stdout.splitlines()[-1] == "runs work here"
+    found = json.loads(call("doctor", "--json").stdout)
+    names = {check["name"] for check in found["checks"]}
+    assert {"python", "structgrad", "torch", "cores", "load", "threads", "determinism", "clock", "memory", "disk", "folder"} <= names
+    assert {"compiled kernels", "oracles", "source", "plugins", "score files"} <= names
+    assert all(check["advice"] for check in found["checks"] if check["verdict"] != "ok")
+
+
+def test_what_would_fail_a_run_gives_exit_code_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checks, "_can_write", lambda folder: folder != tmp_path)
+    monkeypatch.setattr(checks, "_available_memory", lambda: 2**20)
+    monkeypatch.setattr(checks, "PACKAGES", ("torch", "no_such_package"))
+    monkeypatch.setenv("STRUCTGRAD_DATA", str(tmp_path / "nowhere"))
+    result = call("doctor")
+    assert result.exit_code == 3
+    for text in (
+        f"X folder            {tmp_path}, cannot be written",
+        "X no_such_package",
+        "pip install --force-reinstall no_such_package",
+    ):
+        assert text in result.stdout
+    assert "run with --jobs 1" in result.stdout
+    assert "which is no folder" in result.stdout
+    assert result.stdout.splitlines()[-1] == "4 broken: runs would fail"
+
+
+def test_what_is_worth_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(checks, "_can_write", lambda folder: False)
+    monkeypatch.setattr(checks, "_nvidia_driver", lambda: "999.9")
+    found = {check.name: check for check in checks.checks()}
+    assert found["threads"].advice.startswith("OMP_NUM_THREADS=8 is set; runs replace it by 1")
+    assert "set NUMBA_CACHE_DIR to a folder that can be written" in found["compiled kernels"].advice
+    assert found["gpu" if "gpu" in found else "cuda"].value
+
+
+def test_a_check_that_fails_itself_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def _fans() -> list[checks.MachineCheck]:
+        raise RuntimeError("no fans")
+
+    monkeypatch.setattr(checks, "CHECKS", (_fans,))
+    (found,) = checks.checks()
+    assert (found.name, found.value, found.verdict) == ("fans", "RuntimeError: no fans", "broken")
+
+
+def test_a_structure_is_written_that_runs_as_written(project: Path) -> None:
+    shown = call("init", "--oracle").stdout.splitlines()
+    assert shown == ["written: my_structure.py", "next: structgrad run bias -p './my_structure.py:Spread[n=8,k=2]'"]
+    oracle = make_oracle("./my_structure.py:Spread[k=2]")
+    listed = {tuple(z.tolist()) for z in oracle.structures((6,))}
+    assert {tuple(z.tolist()) for z in oracle.enumerate((6,))} == listed
+    assert oracle.count((6,)) == len(listed) == 17
+    scores = torch.tensor([[1.0, 1.5, 1.0, 9.0], [1.0, 1.5, 1.0, -1.0]])
+    assert oracle.argmax(scores, lengths=torch.tensor([3, 4])).tolist() == [[1, 0, 1, 0], [1, 0, 1, 0]]
+    problem = load("./my_structure.py:Spread[n=6,k=2]", "h=0.7", instances=1, data=None)
+    assert problem.instances[0].scores.shape == (6,)
+    found = describing.describe("./my_structure.py:Spread[n=6,k=2]")[0]
+    assert found["at"] == {"problem": "./my_structure.py:Spread[n=6,k=2]", "event_shape": [6], "structures": 17}
+
+
+def test_sizes_of_a_structure_keep_their_own_names(project: Path) -> None:
+    call("init", "--oracle")
+    text = Path("my_structure.py").read_text().replace('("length",)', '("items",)')
+    Path("renamed.py").write_text(text)
+    assert load("./renamed.py:Spread[items=5,k=1]", "h=0.7", instances=1, data=None).instances[0].scores.shape == (5,)
+
+
+def test_only_one_thing_is_written_alone(project: Path) -> None:
+    assert "`init` got both --task and --oracle; give one of them" in refused("init", "--task", "--oracle")
+    assert "`init` got both --oracle and --gha; give one of them" in refused("init", "--oracle", "--gha")

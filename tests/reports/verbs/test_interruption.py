@@ -1,0 +1,329 @@
+"""Whatever ends a run, one sentence says so, what is finished is kept, and the same command goes on with it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from structgrad.reports import results
+from structgrad.suites.base import SCHEMA_VERSION
+from structgrad.suites.running import runner, store
+from structgrad.suites.running.planning.grid import grid
+from tests.reports.calling import FEW, SMALL, call, refused, without_page
+from tests.suites.broken_estimators import HOLD
+from tests.suites.running_cases import HERE, broken
+from tests.suites.running_cases import SMALL as PLAN
+
+HELD, TERMINATED = ("ste", *broken("Held"), "rloo"), ("ste", *broken("Terminated"), "rloo")
+"""Three cells, in the second of which something happens where the environment says so."""
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_page(monkeypatch)
+
+
+MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from structgrad.reports.cli import main; main()"
+"""The command line where Ctrl-C is heard: a process that is started in the background of a script inherits that it is not."""
+
+
+def words(folder: Path, *estimators: str) -> list[str]:
+    return [*SMALL, *FEW, *(word for name in estimators for word in ("-e", name)), "-o", str(folder)]
+
+
+def cells(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in (folder / "cells").glob("*/*.json")}
+
+
+def held(folder: Path) -> subprocess.Popen[str]:
+    """A run in a process of its own, whose worker has finished the first cell, and is in the middle of the second one for ever."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, *words(folder, *HELD), "-j", "1"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), HOLD: "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (cells(folder) and any((folder / "logs").glob("*.log"))):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
+def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
+    """What an interrupted run says and keeps, and what the same command then does."""
+    kept = cells(folder)
+    assert len(kept) == 1
+    last = told.splitlines()[-1]
+    assert last.startswith(f"error: interrupted; 1 of 3 cells are in {folder}; finished cells are kept, go on with: structgrad run")
+    assert "Traceback" not in told
+    assert results.manifest_of(folder)["status"] == "interrupted"
+    assert set(results.read(folder)[0]["cell"]) - {""} == {path.stem for path in kept}
+    assert call("status", folder).stdout.startswith(f"{folder}: interrupted")
+    assert call(*words(folder, *estimators)).exit_code == 0
+    assert {path: stamp for path, stamp in cells(folder).items() if path in kept} == kept
+    assert len(cells(folder)) == 3
+    assert results.manifest_of(folder)["status"] == "finished"
+
+
+def test_an_interrupted_run_says_what_is_kept_and_goes_on(tmp_path: Path) -> None:
+    """By Ctrl-C, which the workers hear too."""
+    process = held(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    check_that_it_goes_on(tmp_path, told, *HELD)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[str]:
+    """The commands of the children that were spawned."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    lines = []
+    for child in children:
+        with suppress(OSError):
+            lines.append(Path(f"/proc/{child}/cmdline").read_text())
+    return [line for line in lines if "spawn_main" in line]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are found in /proc")
+@pytest.mark.parametrize("moment", [0.0, 0.3, 1.0])
+def test_an_interruption_while_workers_start_is_one_sentence(tmp_path: Path, moment: float) -> None:
+    """The workers, which import for seconds before they could say what to do about it, hear Ctrl-C too."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, *words(tmp_path, "rloo", "ste"), "-j", "2"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not workers_of(process):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    time.sleep(moment)
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert "Traceback" not in told
+    assert "KeyboardInterrupt" not in told
+    if process.returncode != 0:  # where the machine was so fast that all was measured before
+        assert process.returncode == 130, told
+        assert told.splitlines()[-1].startswith("error: interrupted; ")
+
+
+HELD_BACK = """
+import multiprocessing, signal
+from multiprocessing import resource_tracker
+
+def child(pipe):
+    pipe.send(signal.pthread_sigmask(signal.SIG_BLOCK, set()))
+
+if __name__ == "__main__":
+    from structgrad.suites.running.engines.local import _interrupts_held
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    with _interrupts_held():
+        process = context.Process(target=child, args=(theirs,))
+        process.start()
+    assert ours.recv() == {signal.SIGINT}
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == set()
+    process.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no masks of signals here")
+def test_the_very_first_process_inherits_that_interrupts_wait(tmp_path: Path) -> None:
+    (tmp_path / "held_back.py").write_text(HELD_BACK)
+    subprocess.run([sys.executable, tmp_path / "held_back.py"], check=True, timeout=120, start_new_session=True)
+
+
+@pytest.fixture
+def survived() -> Iterator[None]:
+    """A signal that nobody listens to is a failed test, and not the end of them all."""
+
+    def unheard(number: int, frame: object) -> None:
+        pytest.fail(f"nobody listened to {signal.Signals(number).name}")
+
+    before = signal.signal(signal.SIGTERM, unheard)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("survived")
+def test_a_run_that_is_told_to_end_says_what_is_kept_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOLD, "1")
+    result = call(*words(tmp_path, *TERMINATED))
+    assert result.exit_code == 130, result.output
+    monkeypatch.delenv(HOLD)
+    check_that_it_goes_on(tmp_path, result.stderr, *TERMINATED)
+
+
+# A disk that is full.
+
+
+@pytest.fixture
+def full_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """The disk takes so many more files."""
+
+    def fill(count: int) -> None:
+        sync, left = os.fsync, [count]
+
+        def fsync(handle: int) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            sync(handle)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    return fill
+
+
+@pytest.mark.parametrize("files", [0, 2, 3, 5, 6, 7])
+def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(
+    tmp_path: Path, full_after: Any, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """Files are: run.json, plan.jsonl, three cells, the table, run.json, the page."""
+    full_after(files)
+    told = refused(*words(tmp_path, "rloo", "ste", "reinforce"), "-q", code=3)
+    kept = cells(tmp_path)
+    assert len(kept) == max(min(files - 2, 3), 0)
+    assert told.startswith("error: cannot write (No space left on device); ")
+    assert f"{len(kept)} of 3 cells are in {tmp_path}; finished cells are kept, go on with: structgrad run bias" in told
+    assert not list(tmp_path.rglob("*.tmp"))
+    if kept:
+        assert set(results.read(tmp_path)[0]["cell"]) - {""} == {path.stem for path in kept}
+    monkeypatch.undo()
+    without_page(monkeypatch)
+    assert call(*words(tmp_path, "rloo", "ste", "reinforce")).exit_code == 0
+    assert {path: stamp for path, stamp in cells(tmp_path).items() if path in kept} == kept
+    assert results.manifest_of(tmp_path)["status"] == "finished"
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **named: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(store.tempfile, "NamedTemporaryFile", refuse)
+    expected = f"error: cannot write results to {tmp_path} (Read-only file system); choose another folder with --out\n"
+    assert refused(*words(tmp_path, "rloo")) == expected
+    assert not any(tmp_path.iterdir())
+
+
+# Files that are damaged, or of a newer version.
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patched:
+        without_page(patched)
+        assert call(*words(folder, "rloo", "ste")).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def run_folder(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run."""
+    return shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("length", [0, 4, 100, -100])
+def test_a_truncated_table_is_derived_from_the_cells_again(run_folder: Path, length: int) -> None:
+    table = run_folder / results.TABLE
+    whole, _ = results.read(run_folder)
+    table.write_bytes(table.read_bytes()[:length])
+    for path in (run_folder, table):
+        frame, manifest = results.read(path)
+        assert frame.equals(whole)
+        assert manifest["seed"] == 0
+    alone = run_folder / "alone"
+    alone.mkdir()
+    (alone / results.TABLE).write_bytes(table.read_bytes())
+    expected = f"error: {alone / results.TABLE} is no Parquet file, or damaged; expected the results.parquet of a run\n"
+    assert refused("report", alone) == refused("export", alone) == expected
+
+
+@pytest.mark.parametrize("content", ["", "{", "null", "[]", '{"rows": [{}], "shared": {}, "seconds": 1}', "\x00\xff"])
+def test_a_damaged_cell_is_measured_again_and_that_is_said(run_folder: Path, content: str) -> None:
+    before, (damaged, *_) = cells(run_folder), grid_paths(run_folder)
+    whole = damaged.read_text()
+    damaged.write_text(content)
+    assert len(results.read(run_folder)[0]) > 0
+    assert "1 left" in call("status", run_folder).stdout
+    result = call(*words(run_folder, "rloo", "ste"))
+    assert result.exit_code == 0
+    assert f"damaged, and measured again: {damaged}" in result.stdout
+    assert {path for path, stamp in cells(run_folder).items() if stamp != before[path]} == {damaged}
+    again, once = (json.loads(text) for text in (damaged.read_text(), whole))
+    assert again["rows"] == once["rows"]
+
+
+def grid_paths(folder: Path) -> list[Path]:
+    return [store.cell_path(folder, cell) for cell in store.planned(folder).cells]
+
+
+def test_a_damaged_plan_is_one_sentence_and_made_anew(run_folder: Path) -> None:
+    path = run_folder / store.PLAN
+    path.write_text(path.read_text()[:-30])
+    assert f"error: {path} is damaged" in refused("status", run_folder)
+    assert "0/2 cells" not in call(*words(run_folder, "rloo", "ste")).stderr
+    assert call("status", run_folder).exit_code == 0
+
+
+NEWER = SCHEMA_VERSION + 1
+
+
+def test_a_table_of_a_newer_version_is_one_sentence(run_folder: Path) -> None:
+    path = run_folder / results.TABLE
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"structgrad_schema_version": str(NEWER).encode()}), path)
+    told = refused("report", run_folder)
+    assert f"{path} has the schema version {NEWER}, this structgrad reads {SCHEMA_VERSION}; nothing was changed: upgrade structgrad" in told
+
+
+def test_cells_of_a_newer_version_are_one_sentence_and_left_alone(run_folder: Path) -> None:
+    for path in grid_paths(run_folder):
+        content = json.loads(path.read_text())
+        content["shared"] |= {"schema_version": NEWER, "a_new_column": 1}
+        path.write_text(json.dumps(content))
+    (run_folder / results.TABLE).unlink()
+    before = cells(run_folder)
+    for verb in (["report", run_folder], ["status", run_folder], ["export", run_folder], words(run_folder, "rloo", "ste")):
+        assert f"has the schema version {NEWER}, this structgrad reads {SCHEMA_VERSION}" in refused(*verb)
+    assert cells(run_folder) == before
+
+
+def test_a_run_of_a_newer_version_is_not_planned_over(run_folder: Path) -> None:
+    manifest = {**results.manifest_of(run_folder), "schema_version": NEWER}
+    (run_folder / results.MANIFEST).write_text(json.dumps(manifest))
+    plan = (run_folder / store.PLAN).read_bytes()
+    assert f"run.json has the schema version {NEWER}" in refused(*words(run_folder, "reinforce"))
+    assert f"run.json has the schema version {NEWER}" in refused(*words(run_folder, "reinforce"), "--fresh")
+    assert (run_folder / store.PLAN).read_bytes() == plan
+
+
+def test_a_table_of_an_earlier_run_does_not_stand_for_one_that_goes_on(tmp_path: Path) -> None:
+    runner.run(PLAN, tmp_path, machine=HERE)
+    results.write(runner.collect(tmp_path), tmp_path, {"status": "finished"})
+    results.write_manifest(tmp_path, {"status": "running"})
+    for cell in grid(PLAN).cells[1:]:
+        store.cell_path(tmp_path, cell).unlink()
+    assert len(results.read(tmp_path)[0]["estimator"].unique()) < len(PLAN.estimators)

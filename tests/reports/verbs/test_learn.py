@@ -1,0 +1,101 @@
+"""``structgrad learn``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from structgrad.reports.verbs.run import repeat
+from structgrad.suites.running.planning.plan import Machine
+from structgrad.suites.running.planning.scope import Scope
+from tests.reports.calling import call
+
+SMALL = "clusters[steps=12,train=256,heldout=128]"
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory, monkeypatch_module):
+    folder = tmp_path_factory.mktemp("learnt")
+    monkeypatch_module.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    words = ("learn", SMALL, "-e", "rloo", "-e", "ste", "--seeds", "2", "--no-gradients", "-j", "0", "-o", str(folder / "run"), "--json")
+    return call(*words), words
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def test_a_run_answers_first(learnt):
+    done, _ = learnt
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert done.exit_code == 0
+    assert (told["ok"], told["failed"]) == (3, 0)
+    (sentence,) = told["answer"]
+    assert sentence.startswith(f"On {SMALL}, ")
+    assert "its gradients were not measured" in sentence
+    assert sentence in " ".join(done.stderr.split())
+
+
+def test_the_same_command_measures_nothing_twice(learnt):
+    done, words = learnt
+    again = call(*words)
+    assert json.loads(again.stdout.splitlines()[-1])["answer"] == json.loads(done.stdout.splitlines()[-1])["answer"]
+    assert "3/3 cells resumed" in again.stderr
+
+
+def test_the_command_that_repeats_it_is_told(learnt):
+    done, _ = learnt
+    command = json.loads(done.stdout.splitlines()[-1])["command"]
+    assert set(shlex.split(command)) >= {"structgrad", "learn", SMALL, "--seeds", "2", "--no-gradients", "--out"}
+
+
+def test_only_what_was_given_is_repeated():
+    given = {"-e": ("rloo",), "--seeds": None, "--quick": True, "--gradients": None, "--encoder": None, "--plugin": ()}
+    usual = Machine(jobs=2)
+    assert repeat.learning((), given, machine=usual, usual=usual, scope=Scope()) == "structgrad learn -e rloo --quick"
+
+
+def test_a_dry_run_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call("learn", SMALL, "-e", "ste", "--no-gradients", "--dry-run")
+    assert done.exit_code == 0
+    assert "2 cells, 0 pairs skipped" in done.stdout
+    assert "replicates" not in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("words", "measured"), [((), True), (("--quick",), False), (("--quick", "--gradients"), True)])
+def test_gradients_are_measured_where_there_is_time(words, measured, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call("learn", SMALL, "-e", "ste", "--dry-run", *words)
+    assert (f"learnt:{SMALL}" in done.stdout) == measured
+    assert ("parameter_bias: 3 cells" in done.stdout) == measured
+
+
+def test_an_encoder_is_for_every_task_of_the_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("structgrad.suites.running.planning.presets.STUDY", (SMALL, "clusters[steps=30]"))
+    asked = []
+    monkeypatch.setattr("structgrad.reports.verbs.run.options.with_encoder", lambda tasks, encoder: asked.append((tasks, encoder)) or tasks)
+    call("learn", "--study", "--encoder", "./mine.py:Mine", "-e", "ste", "--no-gradients", "--dry-run")
+    assert asked == [((SMALL, "clusters[steps=30]"), "./mine.py:Mine")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("cluster",), "did you mean clusters?"),
+        (("clusters", "-q", "-v"), "`learn` got both --quiet and --verbose; give one of them"),
+        (("clusters", "-e", "rlo"), "did you mean rloo"),
+        (("--quick", "--study"), "learn got --quick and --study; expected one of them: leave the other out"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call("learn", *words)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.split())

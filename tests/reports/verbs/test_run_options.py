@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from structgrad.oracles import plugins
+from structgrad.oracles.kernels import notices
+from structgrad.reports import results, terminal
+from structgrad.reports.verbs.run import config, durations, launch
+from structgrad.suites.running import runner, store
+from structgrad.suites.running.planning import compiling
+from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running.planning.plan import Plan
+from structgrad.suites.running.planning.presets import plan_of
+from structgrad.suites.running.planning.scope import Scope
+from structgrad.suites.running.progress import CostModel, seconds_within
+from tests.reports.calling import FEW, SMALL, call, refused, told, without_page
+from tests.suites.running_cases import HERE
+from tests.suites.running_cases import SMALL as PLAN
+
+FAILING = "tests.suites.broken_estimators:Failing"
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from structgrad.estimators import Reinforce
+
+@dataclass(frozen=True)
+class Mine(Reinforce):
+    '''One of my own.'''
+    name: ClassVar[str] = "mine"
+    version: ClassVar[int] = 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_page(monkeypatch)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "my estimators.py"
+    path.write_text(MINE)
+    yield path
+    plugins.use(())
+
+
+def cells(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in (folder / "cells").glob("*/*.json")}
+
+
+# Files of options.
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "run.toml"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def dry(*words: object) -> dict[str, Any]:
+    result = call("run", "--dry-run", "--json", *words)
+    assert result.exit_code == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_file_says_the_same_as_options(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        suite = ["bias"]
+        problem = ["subset_regimes"]
+        estimator = ["rloo", "imle[lambda=2.5]"]
+        stage = "init"
+        instances = 3
+        max-replicates = 512
+        replicates = "128"
+        seconds = "2m"
+        builtin = true
+        timing = false
+        jobs = 1
+        seed = 7
+        """,
+    )
+    options = ["bias", "-p", "subset_regimes", "-e", "rloo", "-e", "imle[lambda=2.5]", "--stage", "init", "--instances", "3"]
+    more = ["--max-replicates", "512", "--replicates", "128", "--seconds", "120", "--builtin", "--no-timing", "-j", "1", "--seed", "7"]
+    assert dry("--config", path) == dry(*options, *more)
+    assert dry("--config", path, "--seed", "8", "-e", "ste") == dry(*options[:3], *options[7:], *more[:-2], "--seed", "8", "-e", "ste")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("estimators = ['rloo']", "run.toml: got the unknown key 'estimators'; did you mean estimator or"),
+        ("max_replicate = 3", "run.toml: got the unknown key 'max_replicate'; did you mean max-replicates"),
+        ("config = 'other.toml'", "run.toml: got the unknown key 'config'"),
+        ("preset = ['quick']", "run.toml got preset = ['quick']; expected a text or a number"),
+        ("builtin = 'yes'", "run.toml got builtin = 'yes'; expected true or false"),
+        ("estimator = [true]", "run.toml got estimator = [True]; expected a list of texts"),
+        ("run = {seed = 1}", "run.toml: got the unknown key 'run'"),
+        ("seed =", "run.toml is no TOML file: Invalid value"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_gets_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refused("run", "--dry-run", "--config", write(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_gets_one_sentence(tmp_path: Path) -> None:
+    assert refused("run", "--config", tmp_path / "none.toml") == f"error: {tmp_path / 'none.toml'}: No such file or directory\n"
+
+
+def test_no_file_is_read_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "structgrad.toml").write_text("nonsense = 1")
+    monkeypatch.chdir(tmp_path)
+    assert dry("bias", "--builtin", "-p", "subset_regimes")["seed"] == 0
+
+
+def test_a_value_for_what_is_repeated_is_never_taken_letter_by_letter(tmp_path: Path) -> None:
+    class Repeated:
+        name, opts, nargs, multiple = "estimator", ["--estimator"], 1, True
+
+    path = write(tmp_path, "estimator = 'rloo'")
+    assert config.options(path, {"estimator": Repeated}) == {"estimator": ["rloo"]}
+
+
+# Durations, budgets, threads.
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3s", "2 parsecs", "1h 30", "s", "inf", "nan", "3s5"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--timeout got .*; expected a positive duration such as 90s, 2m or 1h30m"):
+        durations.seconds_of(text, "--timeout")
+
+
+def test_a_wrong_duration_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    assert "--budget got 'soon'" in refused("run", "--budget", "soon", "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_gives_every_answer_its_share() -> None:
+    plan = plan_of("standard")
+    work = grid(plan).cells
+    estimate = CostModel(plan).left(work, 2)
+    assert seconds_within(plan, work, 2, 2 * estimate) == plan.effort.seconds
+    share = seconds_within(plan, work, 2, estimate / 4)
+    assert 0.05 <= share < plan.effort.seconds
+    assert seconds_within(plan, work, 4, estimate / 4) >= share
+    answers = sum(cell.instances * len(cell.estimators) for cell in work)
+    assert share <= 1.05 * max(estimate / 4 * 2 / answers, 0.05)
+
+
+def test_the_command_of_a_budget_repeats_its_seconds() -> None:
+    found = dry("--preset", "standard", "--builtin", "--budget", "1m", "-j", "1")
+    assert "--seconds 0.05" in found["command"]
+    assert "--budget 60.0" in found["command"]
+
+
+def test_a_spent_budget_starts_no_cell_and_says_what_is_left(tmp_path: Path) -> None:
+    words = [*SMALL, *FEW, "-e", "rloo", "-e", "ste", "-o", tmp_path]
+    result = call(*words, "--budget", "1ms")
+    assert result.exit_code == 0, result.stderr
+    assert "0 cells ok, 0 failed, 0 skipped." in result.stdout
+    assert "2 cells left, go on with: structgrad run bias" in result.stdout
+    assert results.read(tmp_path)[1]["status"] == "stopped"
+    assert "2 cells ok" in call(*words, "--seconds", "0.05").stdout
+
+
+def test_threads_reach_the_measurement_and_change_no_number(tmp_path: Path) -> None:
+    plans = [Plan(**{**vars(PLAN), "threads": threads}) for threads in (1, 2)]
+    assert grid(plans[0]) == grid(plans[1])
+    assert results.plan_hash(dataclasses.asdict(plans[0])) == results.plan_hash(dataclasses.asdict(plans[1]))
+    threads = []
+    runner.run(plans[1], tmp_path, machine=HERE, progress=lambda snapshot: threads.append(torch.get_num_threads()))
+    torch.set_num_threads(1)
+    assert threads[-1] == 2
+
+
+def test_fewer_workers_where_each_has_several_threads() -> None:
+    assert "--threads 64" in dry("bias", "--builtin", "-p", "subset_regimes", "--threads", "64")["command"]
+    assert dry("bias", "--builtin", "-p", "subset_regimes", "--threads", "64")["workers"] == 1
+
+
+# Classes and structures of one's own.
+
+
+@pytest.fixture(scope="module")
+def by_workers(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A folder with a file of one's own, whose classes a worker has measured before the first failure ended the run; and what was told."""
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "my estimators.py").write_text(MINE)
+    words = [*SMALL, *FEW, "--plugin", "my estimators.py", *OWN, "-e", FAILING, "-e", "rloo", "-o", folder / "out"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        without_page(patched)
+        yield folder, call(*words, "-j", "1", "--fail-fast")
+    plugins.use(())
+
+
+OWN = ("-e", "./my estimators.py:Mine[num_samples=2]", "-e", "mine")
+
+
+def test_the_class_of_a_file_is_measured_by_workers(by_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = by_workers
+    monkeypatch.chdir(folder)
+    frame, _ = results.read(folder / "out")
+    measured = frame[frame["status"] == "ok"]
+    assert set(measured["estimator"]) == {"./my estimators.py:Mine[num_samples=2]", "mine"}
+    assert set(measured["family"]) == {"mine"}
+    before = cells(folder / "out")
+    (folder / "my estimators.py").write_text(MINE.replace("version: ClassVar[int] = 1", "version: ClassVar[int] = 2"))
+    for name in [name for name in sys.modules if name.startswith("structgrad_file_my estimators")]:
+        del sys.modules[name]
+    assert call(*SMALL, *FEW, "--plugin", "my estimators.py", *OWN, "-o", "out").exit_code == 0
+    assert len(cells(folder / "out")) == len(before) + 2
+
+
+def test_a_plugin_file_gives_names(tmp_path: Path, mine: Path) -> None:
+    result = call(*SMALL, *FEW, "--plugin", mine, "-e", "mine", "-e", "rlo*", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    frame, manifest = results.read(tmp_path / "out")
+    assert set(frame["estimator"]) == {"mine", "rloo"}
+    assert manifest["plan"]["plugins"] == [str(mine)]
+    assert f"--plugin '{mine}'" in manifest["command"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = (", "cannot be imported: SyntaxError"),
+        ("raise RuntimeError('no')", "cannot be imported: RuntimeError: no"),
+        ("raise SystemExit(0)", "cannot be imported: SystemExit: 0"),
+        ("x = 1", "defines no estimator and no oracle with a `name` of its own; expected at least one"),
+        (MINE.replace('"mine"', '"rloo"'), "Mine calls itself 'rloo', which is taken; give it a name of its own"),
+        (MINE.replace('"mine"', '"crf"'), "Mine calls itself 'crf', which is taken; give it a name of its own"),
+    ],
+)
+def test_a_file_that_gives_nothing_is_refused(tmp_path: Path, source: str, message: str) -> None:
+    path = tmp_path / "given.py"
+    path.write_text(source)
+    told = refused("run", "--builtin", "--dry-run", "--plugin", path)
+    assert str(path) in told
+    assert message in told
+
+
+def test_a_structure_with_its_size_is_a_problem(tmp_path: Path) -> None:
+    found = dry("bias", "--builtin", "--oracle", "subset[k=5,length=10]", "--instances", "2", "-e", "rloo")
+    assert found["problems"] == ["subset[n=10,k=5]"]
+    assert found["structures"] == 2 * 252
+    assert dry("bias", "--builtin", "-p", "subset[n=10,k=5]", "--instances", "2", "-e", "rloo") == {
+        **found,
+        "command": found["command"].replace("k=5,length=10", "n=10,k=5"),
+    }
+    result = call(*SMALL[:5], "-p", "subset[n=5,k=2]", "--stage", "h=0.5", "--instances", "1", *FEW, "-e", "rloo", "-o", tmp_path)
+    assert result.exit_code == 0, result.output
+    frame, _ = results.read(tmp_path)
+    assert set(frame["oracle"]) == {"subset[k=2]"}
+    assert frame["log_count"].max() == pytest.approx(2.302585)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "message"),
+    [
+        ("subset[k=5]", "got the problem 'subset[k=5]'; expected the sizes of subset, such as subset[n=...]"),
+        ("linear_chain", "--oracle got 'linear_chain' without --file; expected a size, such as 'subset[n=10,k=5]'"),
+        ("subst[n=10,k=5]", "got the unknown structure 'subst'; did you mean subset?"),
+        ("subset[n=ten,k=5]", "`subset[n=ten,k=5]` got n=ten; expected an integer >= 1"),
+        ("linear_chain[n=4]", "expected the sizes of linear_chain, such as linear_chain[n=...,t=...]"),
+    ],
+)
+def test_a_structure_without_a_size_gets_one_sentence(oracle: str, message: str) -> None:
+    assert message in refused("run", "--builtin", "--dry-run", "--oracle", oracle)
+
+
+# What is measured again, and when a run ends early.
+
+
+def test_cells_are_measured_again_by_name(tmp_path: Path) -> None:
+    words = [*SMALL, *FEW, "-e", "rloo", "-e", "ste", "-o", tmp_path]
+    assert call(*words).exit_code == 0
+    before = cells(tmp_path)
+    assert call(*words, "--rerun", "rl*").exit_code == 0
+    changed = [path for path, stamp in cells(tmp_path).items() if stamp != before[path]]
+    assert [json.loads(path.read_text())["cell"]["estimators"] for path in changed] == [["rloo"]]
+    before = cells(tmp_path)
+    assert call(*words, "--rerun", "failed").exit_code == 0
+    assert cells(tmp_path) == before
+
+
+def test_failed_cells_alone_are_measured_again(tmp_path: Path) -> None:
+    plan = Plan(**{**vars(PLAN), "estimators": ("ste", FAILING, "rloo")})
+    runner.run(plan, tmp_path, machine=HERE)
+    before, work = cells(tmp_path), grid(plan)
+    store.cell_path(tmp_path, work.cells[2]).unlink()
+    runner.run(plan, tmp_path, machine=HERE, scope=Scope(rerun="failed"))
+    after = cells(tmp_path)
+    assert {path for path in after if after[path] != before[path]} == {store.cell_path(tmp_path, work.cells[1])}
+    assert len(after) == 2
+
+
+def test_the_first_failure_ends_a_run_that_is_to_fail_fast(tmp_path: Path) -> None:
+    result = call(*SMALL, *FEW, "--fail-fast", "-e", FAILING, "-e", "rloo", "-e", "ste", "-o", tmp_path)
+    assert result.exit_code == 3
+    assert "0 cells ok, 1 failed, 0 skipped." in result.stdout
+    assert "2 cells left, go on with: structgrad run bias" in result.stdout
+
+
+def test_the_first_failure_of_a_worker_ends_a_run_that_is_to_fail_fast(by_workers: Any) -> None:
+    _, result = by_workers
+    assert result.exit_code == 3, result.output
+    assert "2 cells ok, 1 failed, 0 skipped." in result.stdout
+    assert "1 cells left, go on with: structgrad run bias" in result.stdout
+
+
+# What is told.
+
+
+def test_a_program_gets_one_line(tmp_path: Path) -> None:
+    result = call(*SMALL, *FEW, "-e", "rloo", "-o", tmp_path, "--json")
+    assert result.stdout.count("\n") == 1
+    found = json.loads(result.stdout)
+    assert {key: found[key] for key in ("status", "ok", "failed", "skipped", "left")} == {
+        "status": "finished",
+        "ok": 1,
+        "failed": 0,
+        "skipped": 0,
+        "left": 0,
+    }
+    assert Path(found["results"]).is_file()
+    assert found["command"].startswith("structgrad run bias")
+    assert "1 cell ok" in result.stderr
+
+
+def test_quiet_and_loud(tmp_path: Path) -> None:
+    words = [*SMALL, *FEW, "-e", "rloo", "-e", "ste", "-o", tmp_path]
+    quiet = call(*words, "-q")
+    assert quiet.stdout.splitlines()[0] == "2 cells ok, 0 failed, 0 skipped."
+    assert quiet.stdout.splitlines()[-1].startswith("repeat: structgrad run bias --preset quick")
+    assert len(quiet.stdout.splitlines()) == 4
+    assert quiet.stderr == ""
+    loud = call(*words, "-v", "--fresh")
+    assert [line.rpartition(" ")[2] for line in told(loud).splitlines()] == ["rloo", "ste"]
+
+
+def test_a_dry_run_estimates_time_and_memory() -> None:
+    found = dry("--builtin", "-j", "2")
+    assert found["cells"] == sum(suite["cells"] for suite in found["suites"].values())
+    assert 30 < found["seconds"] < 1000
+    assert 2 * 0.4 < found["bytes"] / 2**30 < 2 * 2
+    shown = call("run", "--builtin", "--dry-run", "-j", "2").stdout
+    # Kernels may be there, or be to be compiled first.
+    assert re.search(r"with 2 workers, .*about 1\.\d GiB of memory", shown)
+    assert "structures to enumerate: about" in shown
+
+
+def test_a_dry_run_counts_what_is_still_to_be_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["-p", "subset_regimes", "--builtin"]
+    monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 100 * (structures == {"subset"}))
+    cold = dry(*words)
+    monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 0)
+    warm = dry(*words)
+    assert cold["seconds"] == pytest.approx(warm["seconds"] + cold["compiling"])
+    assert cold["compiling"] == pytest.approx(100 * compiling.SECONDS)
+    assert "of it to compile kernels" not in call("run", "--dry-run", *words).stdout
+    monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 200)
+    assert "1 min 50 s of it to compile kernels, once per machine, about" in call("run", "--dry-run", *words).stdout
+
+
+def test_compiling_while_planning_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ordinary = launch.planned
+
+    def compiling_twice(*given: Any) -> Any:
+        for _ in range(2):
+            notices.begin()
+            until = time.process_time() + 0.1
+            while time.process_time() < until:
+                pass
+            notices.end()
+        return ordinary(*given)
+
+    monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 0)
+
+    monkeypatch.setattr(launch, "planned", compiling_twice)
+    result = call("run", "--dry-run", "--json", *SMALL[1:])
+    assert result.stderr == f"{terminal.COMPILING} ...\n"
+    assert 0.2 <= json.loads(result.stdout)["compiling"] < 10
+
+
+def test_a_plan_beyond_memory_is_refused_with_the_figure(tmp_path: Path) -> None:
+    for words in (["--dry-run"], ["-o", tmp_path / "out"]):
+        said = call(*SMALL, "--batch-size", 10**12, *words)
+        assert said.exit_code == 2
+        assert re.search(
+            r"error: the plan takes about [\d,]+\.\d GiB of memory, and this machine has [\d.]+ GiB; choose fewer rows by --batch-size ",
+            said.stderr,
+        )
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_plan_with_a_cell_that_takes_too_long_is_refused_unless_asked_for() -> None:
+    words = ["run", "bias", "-p", "subset[n=30,k=15]", "-e", "exact[limit=200000000]", "--builtin", "--dry-run"]
+    result = call(*words)
+    assert result.exit_code == 2
+    said = re.search(
+        r"error: the plan has a cell, bias subset\[n=30,k=15] h=0\.95 exact\[limit=200000000], that takes about (\d+) h .*, longer than "
+        r"1 h 0 min; choose .*, or ask for it by --longest-cell (\d+)h",
+        result.stderr,
+    )
+    assert said
+    assert int(said[2]) == int(said[1]) + 1
+    assert call(*words, "--longest-cell", f"{said[2]}h").exit_code == 0
+    asked = dry(*words[1:-1], "--longest-cell", "20h")
+    assert "--longest-cell 72000.0" in asked["command"]
+    assert asked["longest"]["cell"].startswith("bias subset[n=30,k=15]")
+    assert asked["seconds"] > asked["longest"]["seconds"]
+    assert "--longest-cell got 'soon'" in refused(*words, "--longest-cell", "soon")
+
+
+def test_a_budget_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the run got budget=-1; expected a positive number of seconds"):
+        runner.run(PLAN, tmp_path, machine=HERE, scope=Scope(budget=-1.0))

@@ -1,0 +1,170 @@
+"""What is asked for most often comes at once: help and completion load neither torch nor what makes tables and figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from structgrad.estimators import ESTIMATORS, SUPERVISED
+from structgrad.oracles import ORACLES
+from structgrad.reports.cli import app
+from structgrad.reports.verbs.describe import listing, names
+from structgrad.suites.measures import SUITES
+from structgrad.suites.metrics import METRICS
+from structgrad.suites.problems import LOSSES, PROBLEMS, stages_of
+from structgrad.suites.running.engines import ENGINES
+from structgrad.suites.running.planning.presets import PRESETS
+from tests.reports.calling import FEW, SMALL, call
+
+HEAVY = {"torch", "numpy", "pandas", "pyarrow", "scipy", "scipy.stats", "numba", "matplotlib", "jinja2"}
+HEAVY |= {"structgrad.oracles", "structgrad.estimators", "structgrad.suites.measures"}
+
+TABLES = {"numpy", "pandas", "pyarrow"}
+MEASURING = {"torch", "numpy", "scipy", "structgrad.oracles", "structgrad.estimators", "structgrad.suites.measures"}
+
+LOADS: dict[str, set[str]] = {
+    "--help": set(),
+    "--version": set(),
+    "run --help": set(),
+    "doctor --help": set(),
+    "list": set(),
+    "list estimators --json": set(),
+    "init NEW": set(),
+    "status RUN": set(),
+    "run OPTIONS": set(),
+    "export RUN -o NEW/rows.csv": TABLES,
+    "report RUN": {*TABLES, "scipy", "jinja2"},
+    "report RUN --format csv -o NEW/report.csv": {*TABLES, "scipy", "jinja2"},
+    "compare RUN RUN": {*TABLES, "scipy", "jinja2"},
+    "gate RUN --baseline RUN": {*TABLES, "scipy"},
+    "describe relative_bias": MEASURING,
+}
+"""What each command may load of all that takes long. RUN is a finished run, OPTIONS are those that made it, NEW is a new folder."""
+
+SPY = """
+import sys
+from structgrad.reports.cli import main
+sys.argv[0] = 'structgrad'
+try: main()
+except SystemExit: pass
+print('\\nLOADED', *sys.modules)
+"""
+
+
+def spied(*words: str, **variables: str) -> tuple[str, set[str]]:
+    """What a command prints, and the modules that it loads."""
+    path = os.pathsep.join([os.getcwd(), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", SPY, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": path, **variables},
+    )
+    output, _, modules = done.stdout.partition("\nLOADED ")
+    return output, set(modules.split())
+
+
+FORKS = """
+import json, os, sys
+from structgrad.reports.cli import app
+for words in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        out, code = os.dup(1), 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        try: app(words, prog_name='structgrad')
+        except SystemExit as end: code = end.code or 0
+        finally: os.write(out, json.dumps([code, list(sys.modules)]).encode() + b'\\n'); os._exit(0)
+    os.wait()
+"""
+"""Runs commands, each in a process of its own that begins with the command line imported; prints exit codes and modules."""
+
+
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """What every command of the table loads when it is asked for again."""
+    folder = tmp_path_factory.mktemp("start")
+    options = [*SMALL, *FEW, "-e", "ste", "-e", "rloo", "--out", str(folder / "run")]
+    told = {"RUN": [str(folder / "run")], "OPTIONS": options[1:]}
+
+    def words(line: str) -> list[str]:
+        return [word.replace("NEW", str(folder / "new")) for part in line.split() for word in told.get(part, [part])]
+
+    cache = {"XDG_CACHE_HOME": str(folder / "cache")}
+    for first in (options, ["list"], ["init", str(folder / "new")]):
+        assert CliRunner().invoke(app, first, env=cache).exit_code == 0
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, json.dumps(list(map(words, LOADS)))],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), **cache},
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [code for code, _ in answers] == [0] * len(LOADS), done.stderr
+    return {line: HEAVY & set(modules) for line, (_, modules) in zip(LOADS, answers, strict=True)}
+
+
+@pytest.mark.parametrize("line", LOADS)
+def test_a_command_loads_what_it_needs_and_no_more(line: str, loads: dict[str, set[str]]) -> None:
+    assert loads[line] == LOADS[line]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("structgrad des", {"describe"}),
+        ("structgrad run -e reinf", {name for name in ESTIMATORS if name.startswith("reinf")}),
+        ("structgrad run --oracle sub", {"subset"}),
+        ("structgrad run -p chain", {"chain_regimes"}),
+        ("structgrad run un", {"unbiasedness"}),
+        ("structgrad run --preset st", {"standard"}),
+        ("structgrad list pr", {"problems", "presets"}),
+        ("structgrad describe relative_m", {"relative_mse"}),
+    ],
+)
+def test_names_are_completed_without_loading_anything_heavy(typed: str, offered: set[str]) -> None:
+    output, modules = spied(COMP_WORDS=typed, COMP_CWORD=str(len(typed.split()) - 1), _STRUCTGRAD_COMPLETE="complete_bash")
+    assert set(output.split()) == offered
+    assert not modules & HEAVY
+
+
+def test_the_completion_of_a_shell_can_be_shown() -> None:
+    output, _ = spied("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert "complete -o default -F" in output
+
+
+@pytest.mark.parametrize(
+    ("kind", "registry"),
+    [
+        ("estimators", ESTIMATORS),
+        ("supervised", SUPERVISED),
+        ("oracles", ORACLES),
+        ("problems", PROBLEMS),
+        ("losses", LOSSES),
+        ("suites", SUITES),
+        ("metrics", METRICS),
+        ("engines", ENGINES),
+        ("presets", PRESETS),
+    ],
+)
+def test_the_names_that_are_read_are_those_of_the_registries(kind: str, registry: dict[str, object]) -> None:
+    assert sorted(names.names(kind)) == sorted(registry)
+
+
+def test_every_kind_can_be_listed_and_the_stages_are_those_of_the_problems() -> None:
+    assert set(listing.SOURCES) == set(names.KINDS)
+    assert stages_of("chain_regimes") == names.STAGES
+
+
+def test_a_misspelt_verb_is_answered_with_the_nearest_one() -> None:
+    result = call("descrbe", "rloo")
+    assert result.exit_code == 2
+    assert "Did you mean 'describe'?" in result.stderr

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from structgrad.reports import results
+from structgrad.reports.verbs import exporting
+from structgrad.suites.running import runner, store
+from structgrad.suites.running.planning.plan import Plan
+from tests.reports import examples
+from tests.reports.calling import call, refused
+from tests.suites.running_cases import HERE, SMALL
+
+FAILING = "tests.suites.broken_estimators:Failing"
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four cells: two done, one failed, one left; its process is gone."""
+    plan = Plan(**{**vars(SMALL), "estimators": ("ste", FAILING, "rloo", "reinforce"), "instances": 1})
+    folder = tmp_path_factory.mktemp("killed")
+    runner.run(plan, folder, machine=HERE)
+    store.cell_path(folder, store.planned(folder).cells[-1]).unlink()
+    manifest = {"status": "running", "started": "2026-01-01", "command": "structgrad run again"}
+    results.write_manifest(folder, {**manifest, "process": {"id": 2**22 + 1, "host": platform.node()}})
+    return folder
+
+
+@pytest.fixture
+def folder(killed: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(killed, tmp_path / "structgrad-results" / "abc")
+
+
+def test_a_killed_run_says_how_far_it_came_and_how_to_go_on(folder: Path) -> None:
+    assert call("status", folder).stdout.splitlines() == [
+        f"{folder}: killed",
+        "  2 done, 1 failed, 1 left; 0 pairs skipped",
+        "  bias 2/4, 1 failed",
+        f"  error: {FAILING} on categorical_regimes, init: RuntimeError: a mistake",
+        "  go on with: structgrad run again",
+    ]
+
+
+def test_a_running_run_is_told_from_a_killed_one(folder: Path) -> None:
+    results.write_manifest(folder, {**results.manifest_of(folder), "process": {"id": os.getpid(), "host": platform.node()}})
+    shown = call("status", folder).stdout
+    assert shown.startswith(f"{folder}: running, since 2026-01-01")
+    assert "go on with" not in shown
+    results.write_manifest(folder, {**results.manifest_of(folder), "process": {"id": 2**22 + 1, "host": "elsewhere"}})
+    assert "running" in call("status", folder).stdout
+
+
+def test_without_an_argument_all_runs_of_this_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parents[1])
+    (found,) = json.loads(call("status", "--json").stdout)
+    assert found["folder"] == "structgrad-results/abc"
+    assert found["suites"] == {"bias": {"done": 2, "failed": 1, "left": 1}}
+    assert (found["status"], found["done"], found["failed"], found["left"], found["damaged"]) == ("killed", 2, 1, 1, 0)
+    (folder / results.MANIFEST).write_text("{damaged")
+    assert json.loads(call("status", "--json").stdout)[0]["status"] == "killed"
+
+
+def test_no_run_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = "error: `status` found no run in structgrad-results; expected the folder of a run, or one that holds some\n"
+    assert refused("status") == expected
+
+
+# Export.
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    results.write(examples.rows(), tmp_path, examples.MANIFEST)
+    return tmp_path
+
+
+def test_every_row_is_exported(run_folder: Path) -> None:
+    frame, _ = results.read(run_folder)
+    for kind in exporting.FORMATS:
+        assert call("export", run_folder, "--to", kind).stdout == f"export: {run_folder / f'export.{kind}'}\n"
+    csv, parquet = pd.read_csv(run_folder / "export.csv"), pd.read_parquet(run_folder / "export.parquet")
+    lines = [json.loads(line) for line in (run_folder / "export.json").read_text().splitlines()]
+    for table in (csv, parquet, pd.DataFrame(lines)):
+        assert list(table.columns) == list(frame.columns)
+        assert len(table) == len(frame)
+        pd.testing.assert_series_equal(table["value"].astype(float), frame["value"].astype(float), check_exact=True)
+    assert not any(isinstance(dtype, pd.CategoricalDtype) for dtype in parquet.dtypes)
+    assert {line["status"] for line in lines} == set(frame["status"])
+
+
+def test_json_lines_are_strict() -> None:
+    rows = [{"value": float("inf"), "low": pd.NA, "batches": (1.0, 2.0)}]
+    text = exporting.to_json(pd.DataFrame(rows)).decode()
+    assert text == '{"value": "inf", "low": null, "batches": [1.0, 2.0]}\n'
+
+
+def test_export_to_standard_output(run_folder: Path) -> None:
+    shown = call("export", run_folder / results.TABLE, "-o", "-").stdout
+    assert len(pd.read_csv(io.StringIO(shown))) == len(examples.rows())
+
+
+def test_what_is_there_of_a_run_that_is_not_finished(folder: Path) -> None:
+    call("export", folder, "--to", "json")
+    lines = [json.loads(line) for line in (folder / "export.json").read_text().splitlines()]
+    assert {line["estimator"] for line in lines} == {"ste", FAILING, "rloo"}
+
+
+def test_export_refuses_what_it_cannot_write(run_folder: Path) -> None:
+    assert refused("export", run_folder, "--to", "cvs") == "error: got the unknown format 'cvs'; did you mean csv?\n"
+    message = refused("export", run_folder, "-o", run_folder / results.TABLE / "x.csv")
+    assert message.startswith("error: `export` cannot write")
+    assert message.endswith("; name another file with --output\n")

@@ -1,0 +1,238 @@
+"""Measuring: verdicts, invariances and refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from structgrad.estimators import (
+    ESTIMATORS,
+    ImplicitMLE,
+    LeaveOneOut,
+    PerturbAndMAP,
+    Reinforce,
+    RunningMeanBaseline,
+    SparseMAP,
+    StraightThroughGumbel,
+    make_estimator,
+)
+from structgrad.oracles import Categorical, Oracle, Subset
+from structgrad.suites.measures.bias import Sampling, draw_moments, measure
+from structgrad.suites.measures.testing.bias_tests import ALPHA, bias_test
+from structgrad.suites.truth import exact_truth
+from structgrad.suites.truth.replay import slots_of
+from tests.suites.cases import ORACLES, ScaledReinforce, quadratic, scores_of, target_of
+
+MONTE_CARLO = Sampling(tier="mc", key=("test",))
+
+
+def measured(estimator, name="subset", **settings):
+    target = target_of(name)
+    sampling = Sampling(**{"key": ("test",), **settings})
+    return measure(estimator, target.oracle, target.loss, target.scores, truth=target.truth, sampling=sampling)
+
+
+@pytest.mark.parametrize("name", list(ORACLES))
+def test_a_gradient_scaled_by_098_is_found_at_default_settings(name):
+    target = target_of(name)
+    wrong = measure(ScaledReinforce(), target.oracle, target.loss, target.scores)
+    right = measure(Reinforce(), target.oracle, target.loss, target.scores)
+    assert (wrong.verdict, right.verdict) == ("biased", "unbiased-exact")
+    assert wrong.metrics["relative_bias"].value == pytest.approx(0.02)
+    assert wrong.metrics["gain"].value == pytest.approx(0.98)
+    assert wrong.metrics["cosine"].value == pytest.approx(1)
+
+
+def test_a_large_scale_error_is_found_by_sampling_too():
+    target = target_of("subset")
+    wrong = measure(ScaledReinforce(factor=0.5), target.oracle, target.loss, target.scores, sampling=MONTE_CARLO)
+    assert wrong.verdict == "biased"
+    assert wrong.p_value < ALPHA
+
+
+def test_a_biased_estimator_without_a_claim_is_found_where_the_test_has_no_direction_left():
+    """At a peaked instance no direction passes the filter; the interval of the bias decides."""
+    target = target_of("categorical", scale=5.0)
+    found = measure(PerturbAndMAP(), target.oracle, target.loss, target.scores, sampling=Sampling(replicates=256))
+    assert found.p_value is None
+    assert found.metrics["relative_bias"].low > 0.1
+    assert found.verdict == "biased"
+
+
+def test_a_hit_must_repeat_before_a_claim_is_called_broken(monkeypatch):
+    """The first sample is made to look biased; the second one, with fresh seeds, does not."""
+    answers = iter([1e-9, 0.5])
+    monkeypatch.setattr("structgrad.suites.measures.bias.bias_test", lambda *rest: next(answers))
+    assert measured(Reinforce(), tier="mc").verdict != "biased"
+    assert next(answers, None) is None
+
+
+def test_a_right_estimator_is_never_called_unbiased_by_sampling():
+    found = measured(Reinforce(), tier="mc")
+    assert found.tier == "mc"
+    assert found.verdict in ("unresolved", "equivalent")
+
+
+def test_enough_replicates_show_equivalence():
+    assert measured(LeaveOneOut(4), tier="mc", replicates=60_000, batch_size=20_000).verdict == "equivalent"
+
+
+@pytest.mark.parametrize("name", list(ORACLES))
+@pytest.mark.parametrize(
+    "estimator", [Reinforce(), LeaveOneOut(), StraightThroughGumbel(), PerturbAndMAP(), ImplicitMLE()], ids=lambda e: e.name
+)
+def test_the_batch_size_changes_no_number(name, estimator):
+    small, large = (measured(estimator, name, tier="mc", replicates=1000, batch_size=size) for size in (100, 1000))
+    for metric, interval in small.metrics.items():
+        other = large.metrics[metric]
+        for one, two in ((interval.value, other.value), (interval.low, other.low), (interval.high, other.high)):
+            assert one == pytest.approx(two, rel=1e-9, abs=1e-12), metric
+
+
+def test_a_run_twice_is_identical():
+    assert measured(ImplicitMLE(), replicates=500) == measured(ImplicitMLE(), replicates=500)
+
+
+def test_another_seed_or_key_is_another_sample():
+    values = {measured(ImplicitMLE(), replicates=500, **change).metrics["gain"].value for change in ({}, {"seed": 1}, {"key": ("other",)})}
+    assert len(values) == 3
+
+
+def replayed(name: str) -> bool:
+    """Whether few samples decide an estimate there."""
+    estimator, scores = make_estimator(name), torch.zeros(6, dtype=torch.float64)
+    if estimator.deterministic or estimator.incompatibility(ORACLES["categorical"][0], (6,)) is not None:
+        return False
+    slots = slots_of(estimator, ORACLES["categorical"][0], lambda z: (z * scores).sum(-1), scores)
+    return slots is not None and slots < 5
+
+
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if replayed(name)])
+def test_replicates_agree_with_the_exact_tier(name):
+    """The two tiers measure the same thing: the exact value lies in the Monte-Carlo interval, widened to five standard errors."""
+    estimator = make_estimator(name)
+    exact, sampled = measured(estimator, "categorical"), measured(estimator, "categorical", tier="mc")
+    for metric in ("relative_variance", "relative_mse", "gain", "rho", "zero_gradient_rate", "gradient_nonzeros"):
+        value, interval = exact.metrics[metric].value, sampled.metrics[metric]
+        slack = 2.5 * (interval.high - interval.low) + 1e-12
+        assert abs(value - interval.value) <= slack, metric
+
+
+def test_deterministic_estimators_have_no_variance():
+    found = measured(SparseMAP())
+    assert found.tier == "exact"
+    assert found.metrics["relative_variance"].value == 0
+    assert found.metrics["rho"].value == pytest.approx(found.metrics["cosine"].value)
+
+
+def test_a_stateful_baseline_is_warmed_up_and_frozen():
+    """The running mean has come close to the expected loss when it is measured, so its variance is below that of a mean of 0."""
+    assert measured(RunningMeanBaseline()).metrics["relative_variance"].value < measured(Reinforce()).metrics["relative_variance"].value
+    assert measured(RunningMeanBaseline()).verdict == "unbiased-exact"
+
+
+def test_float32_estimates_are_close_to_float64_ones():
+    single, double = (measured(Reinforce(), dtype=dtype) for dtype in (torch.float32, torch.float64))
+    assert 0 < single.metrics["relative_bias"].value < 1e-5
+    assert single.metrics["relative_variance"].value == pytest.approx(double.metrics["relative_variance"].value, rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.05, 5.0, 50.0])
+def test_peaked_instances_raise_no_false_alarm(scale):
+    """Where the structures that carry the variance do not occur, the directions are left out rather than misjudged."""
+    for seed in range(5):
+        oracle, loss, scores = Categorical(), quadratic("categorical"), scores_of("categorical", scale, seed)
+        truth = exact_truth(loss, oracle, scores)
+        found = measure(Reinforce(), oracle, loss, scores, truth=truth, sampling=dataclasses.replace(MONTE_CARLO, seed=seed))
+        assert found.verdict != "biased"
+
+
+def test_a_vanishing_gradient_is_no_false_alarm():
+    """At scale 50 the gradient is 1e-20 of the loss, below what float64 can tell."""
+    for seed in range(10):
+        oracle, loss, scores = Categorical(), quadratic("categorical", offset=1e3), scores_of("categorical", 50.0, seed)
+        assert measure(Reinforce(), oracle, loss, scores).verdict == "unbiased-exact"
+
+
+@pytest.mark.parametrize(("tests", "most"), [(60, 10), pytest.param(200, 20, marks=pytest.mark.sweep)])
+def test_false_alarms_are_as_rare_as_the_level_says(tests, most):
+    """Of a right estimator at level 0.05: of 60, 3 hits are expected and 10 have probability 0.001; of 200, 20 have probability 0.002."""
+    target = target_of("categorical", scale=0.5)
+    sampling = Sampling(replicates=2048, tier="mc")
+    hits = 0
+    for seed in range(tests):
+        moments = draw_moments(Reinforce(), target, dataclasses.replace(sampling, seed=seed))
+        hits += bias_test(moments, target.truth) < 0.05
+    assert 1 <= hits < most
+
+
+def test_an_instance_without_gradient_is_measured_in_absolute_terms():
+    found = measure(Reinforce(), Subset(2), lambda z: z.sum(-1), torch.zeros(4, dtype=torch.float64))
+    assert found.verdict == "unbiased-exact"
+    assert found.metrics["relative_bias"].value is None
+
+
+class ArgmaxOnly(Oracle):
+    name, event_ndim = "argmax_only", 1
+
+    @classmethod
+    def event_shape(cls, **sizes):
+        return (sizes["length"],)
+
+    def count(self, event_shape):
+        return event_shape[0]
+
+    def _check_event(self, call, event_shape):
+        pass
+
+    def _argmax(self, rows):
+        return torch.nn.functional.one_hot(rows.argmax(-1), rows.shape[-1])
+
+
+def test_refuses_a_pair_that_does_not_fit():
+    with pytest.raises(ValueError, match="does not fit: reinforce needs SamplingOracle, which the oracle argmax_only does not offer"):
+        measure(Reinforce(), ArgmaxOnly(), quadratic("categorical"), scores_of("categorical"))
+
+
+def test_refuses_an_oracle_without_enumeration_and_truth():
+    with pytest.raises(ValueError, match="argmax_only, which cannot be enumerated; pass the exact gradient as truth="):
+        measure(PerturbAndMAP(), ArgmaxOnly(), quadratic("categorical"), scores_of("categorical"))
+
+
+def test_an_oracle_without_samples_is_measured_against_a_given_truth():
+    truth = exact_truth(quadratic("categorical"), Categorical(), scores_of("categorical"))
+    found = measure(PerturbAndMAP(), ArgmaxOnly(), quadratic("categorical"), scores_of("categorical"), truth=truth)
+    same = measure(PerturbAndMAP(), Categorical(), quadratic("categorical"), scores_of("categorical"), truth=truth)
+    assert "fisher_rho" in same.metrics
+    known = {name: interval for name, interval in same.metrics.items() if "fisher" not in name and name != "null_bias"}
+    assert dataclasses.replace(same, metrics=known) == found
+
+
+def test_refuses_the_exact_tier_where_there_is_none():
+    with pytest.raises(ValueError, match="tier='exact' for imle, which cannot be replayed here; expected tier='auto' or 'mc'"):
+        measured(ImplicitMLE(), tier="exact")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"replicates": 63}, "got replicates=63; expected at least 64"),
+        ({"batch_size": 0}, "got batch_size=0; expected at least 1"),
+        ({"tier": "best"}, "got tier='best'; expected auto, exact, sobol or mc"),
+    ],
+)
+def test_refuses_settings_that_cannot_be(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Sampling(**settings)
+
+
+def test_memory_does_not_grow_with_the_replicates():
+    target = target_of("subset")
+    few, many = (draw_moments(Reinforce(), target, Sampling(replicates=n, batch_size=1024)) for n in (1024, 65536))
+    sizes = [sum(t.numel() for t in vars(m).values() if isinstance(t, torch.Tensor)) for m in (few, many)]
+    assert sizes[0] == sizes[1]
+    assert many.total == 65536
+    assert math.isfinite(float(many.mean.sum()))

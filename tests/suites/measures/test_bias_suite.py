@@ -1,0 +1,236 @@
+"""The suite `bias`: a finding per metric, instance and reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from structgrad.estimators import ImplicitMLE, PerturbAndMAP, Reinforce, StraightThroughGumbel, StructuredAttention, make_estimator
+from structgrad.estimators.noise import Gumbel, SumOfGamma
+from structgrad.oracles import Subset
+from structgrad.suites import METRICS
+from structgrad.suites.base import Instance, Problem
+from structgrad.suites.measures import bias
+from structgrad.suites.measures import replicates as replicates_module
+from structgrad.suites.measures.bias import Bias, Sampling, draw_moments, measure
+from structgrad.suites.measures.replicates import extend_moments
+from structgrad.suites.measures.suite import Context, Effort
+from structgrad.suites.statistics.adaptive import WIDTHS
+from structgrad.suites.statistics.intervals import Interval, jackknife
+from structgrad.suites.statistics.moments import Moments
+from structgrad.suites.truth.references import own_reference
+from tests.suites.cases import quadratic, scores_of, target_of
+
+EFFORT = Effort(replicates=512, most_replicates=2048)
+
+
+def problem() -> Problem:
+    instances = tuple(Instance(f"item{i}", scores_of("subset", seed=i), quadratic("subset")) for i in range(2))
+    return Problem("subset_test", "init", Subset(2), instances, "built-in")
+
+
+def found(estimator, **settings) -> list:
+    return list(Bias().findings(problem(), {"it": estimator}, Context(effort=EFFORT, **settings)))
+
+
+def test_every_metric_of_every_instance_is_a_finding():
+    findings = found(Reinforce())
+    assert {finding.instance for finding in findings} == {"item0", "item1"}
+    assert len({(finding.instance, finding.metric) for finding in findings}) == len(findings)
+    assert all(finding.metric in METRICS for finding in findings)
+    names = {finding.metric for finding in findings}
+    assert {"truth_norm", "relative_bias", "fisher_rho_16", "null_bias", "sign_agreement", "kurtosis", "snr", "rho_16"} <= names
+    assert {finding.tier for finding in findings} == {"exact"}
+    assert all(finding.replicates is None and finding.interval == "" and finding.low is None for finding in findings)
+
+
+def test_replicates_come_with_intervals_and_their_methods():
+    findings = [finding for finding in found(ImplicitMLE()) if finding.metric != "truth_norm"]
+    assert {finding.tier for finding in findings} == {"mc"}
+    assert all(finding.replicates in (512, 1024, 2048) for finding in findings if not finding.setting)
+    assert {finding.sampling for finding in findings} <= {"converged", "budget"}
+    assert all(finding.low <= finding.value <= finding.high for finding in findings if finding.metric != "cosine")
+    assert {finding.interval for finding in findings} == {"profile", "jackknife", "wilson", "t"}
+
+
+def test_the_batches_behind_a_number_give_its_interval_again():
+    findings = [finding for finding in found(ImplicitMLE()) if finding.batches]
+    assert {finding.metric for finding in findings} == {"gain", "relative_bias_squared", "relative_variance", "relative_mse"}
+    for finding in findings:
+        if finding.interval == "jackknife":
+            again = jackknife(finding.value, torch.tensor(finding.batches, dtype=torch.float64))
+            assert (again.low, again.high) == pytest.approx((finding.low, finding.high), rel=1e-6)
+
+
+def test_the_first_batches_alone_give_wider_intervals():
+    findings = [finding for finding in found(ImplicitMLE()) if finding.metric == "relative_mse" and finding.instance == "item1"]
+    sizes = [finding.size for finding in findings if finding.setting]
+    whole = next(finding for finding in findings if not finding.setting)
+    assert sizes == [whole.replicates / 8, whole.replicates / 4, whole.replicates / 2]
+    assert [finding.setting for finding in findings if finding.setting] == [f"replicates={size:.0f}" for size in sizes]
+    widest = next(finding for finding in findings if finding.size == sizes[0])
+    assert widest.high - widest.low > 1.5 * (whole.high - whole.low)
+    assert all(finding.low < whole.high and whole.low < finding.high for finding in findings)
+
+
+def test_exact_numbers_have_no_batches():
+    assert not any(finding.batches or finding.setting for finding in found(Reinforce()))
+
+
+def test_a_reference_that_is_drawn_needs_more_than_the_fewest_replicates():
+    few = Context(effort=Effort(replicates=64, most_replicates=64))
+    findings = Bias().findings(problem(), {"it": PerturbAndMAP()}, few)
+    assert {finding.reference for finding in findings if finding.reference} == {"expected", "perturbed"}
+
+
+def test_only_the_bias_has_a_verdict():
+    assert {finding.metric for finding in found(Reinforce()) if finding.verdict} == {"relative_bias"}
+
+
+def test_what_compares_with_nothing_names_no_reference():
+    unnamed = {finding.metric for finding in found(Reinforce()) if not finding.reference}
+    assert unnamed == {"snr", "kurtosis", "zero_gradient_rate", "gradient_nonzeros"}
+
+
+@pytest.mark.parametrize(("estimator", "kind"), [(PerturbAndMAP(), "perturbed"), (StructuredAttention(), "relaxed")], ids=lambda e: str(e))
+def test_another_objective_is_compared_with_its_own_gradient_too(estimator, kind):
+    findings = found(estimator, seed=7)
+    own = {finding.metric: finding for finding in findings if finding.reference == kind and finding.instance == "item1"}
+    assert set(own) == {"relative_bias", "relative_bias_squared", "gain", "orthogonal_bias"}
+    assert {finding.metric for finding in findings if finding.reference == "expected"} >= set(own)
+
+
+def test_structured_attention_is_right_about_its_own_objective():
+    findings = found(StructuredAttention())
+    own = {finding.metric: finding.value for finding in findings if finding.reference == "relaxed"}
+    assert own["relative_bias"] < 1e-8
+    assert own["gain"] == pytest.approx(1)
+    assert {finding.metric: finding.value for finding in findings if finding.reference == "expected"}["relative_bias"] > 0.01
+
+
+def test_a_reference_that_is_drawn_is_shared_and_its_noise_is_taken_off():
+    problem_, context = problem(), Context(effort=EFFORT)
+    first, second = (bias._reference(e, problem_, problem_.instances[0], context) for e in (PerturbAndMAP(), ImplicitMLE(noise=Gumbel())))
+    assert first is second
+    assert first.noise > 0
+    assert bias._reference(ImplicitMLE(noise=SumOfGamma(k=2)), problem_, problem_.instances[0], context) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("ste", "argmax"), ("sparsemap_marginalisation", None), ("reinforce", "expected"), ("imle", "perturbed"), ("sparsemap", "relaxed")],
+)
+def test_whose_gradient_an_estimator_estimates(name, kind):
+    assert own_reference(make_estimator(name)) == kind
+
+
+def test_an_effort_adds_replicates_until_intervals_are_narrow():
+    target = target_of("subset")
+    few, many = (
+        measure(
+            ImplicitMLE(),
+            target.oracle,
+            target.loss,
+            target.scores,
+            truth=target.truth,
+            effort=Effort(replicates=256, most_replicates=n, seconds=600.0),
+        )
+        for n in (256, 65_536)
+    )
+    assert (few.replicates, few.sampling) == (256, "budget")
+    assert many.sampling == "converged"
+    assert 256 < many.replicates < 65_536
+    assert all(width.met(many.metrics[name]) for name, width in WIDTHS.items())
+    assert not all(width.met(few.metrics[name]) for name, width in WIDTHS.items())
+
+
+def test_an_effort_says_how_much_is_replayed():
+    target, estimator = target_of("subset"), Reinforce(3)
+    small = measure(estimator, target.oracle, target.loss, target.scores, truth=target.truth, effort=replace(EFFORT, replay_cap=15**3 - 1))
+    large = measure(estimator, target.oracle, target.loss, target.scores, truth=target.truth, effort=replace(EFFORT, replay_cap=15**3))
+    assert (small.tier, large.tier) == ("mc", "exact")
+
+
+def test_an_effort_says_what_counts_as_equivalent():
+    target = target_of("subset")
+    found = {
+        share: measure(
+            Reinforce(64), target.oracle, target.loss, target.scores, truth=target.truth,
+            effort=Effort(replicates=8192, most_replicates=8192, equivalence=share, replay_cap=0),
+        ).verdict
+        for share in (0.001, 0.2)
+    }  # fmt: skip
+    assert found == {0.001: "unresolved", 0.2: "equivalent"}
+
+
+def test_a_measurement_goes_on_from_its_scratch_folder(tmp_path, monkeypatch):
+    target, sampling = target_of("subset"), Sampling(key=("scratch",))
+    settings = {"truth": target.truth, "sampling": sampling, "effort": EFFORT, "scratch": tmp_path}
+    first = measure(ImplicitMLE(), target.oracle, target.loss, target.scores, **settings)
+    monkeypatch.setattr("structgrad.suites.measures.bias.extend_moments", None)
+    assert measure(ImplicitMLE(), target.oracle, target.loss, target.scores, **settings) == first
+    with pytest.raises(TypeError):
+        measure(ImplicitMLE(lambda_=3.0), target.oracle, target.loss, target.scores, **settings)
+
+
+def test_batches_are_as_full_at_every_doubling():
+    target = target_of("subset")
+    moments, sampling = Moments.empty(target.truth.gradient), Sampling(replicates=256)
+    for stop in (256, 512, 1024):
+        extend_moments(moments, ImplicitMLE(), target, sampling, stop=stop)
+        assert (moments.count == stop / 32).all()
+    whole = draw_moments(ImplicitMLE(), target, Sampling(replicates=256))
+    again = Moments.empty(target.truth.gradient)
+    extend_moments(again, ImplicitMLE(), target, sampling, stop=256)
+    assert torch.equal(whole.mean, again.mean)
+
+
+@pytest.mark.parametrize("replicates", [256, 1000, 4096])
+def test_batches_are_filled_evenly_at_any_number_of_replicates(replicates):
+    target = target_of("subset")
+    moments = draw_moments(ImplicitMLE(), target, Sampling(replicates=replicates))
+    assert int(moments.count.sum()) == replicates
+    assert float(moments.count.min()) >= 0.5 * float(moments.count.mean())
+
+
+def test_a_vanishing_gradient_is_flagged_by_its_absolute_metrics():
+    oracle, weights = Subset(2), torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    loss = lambda z: 1e-9 * (z @ weights) + (z[..., 0] - z[..., 1]).square()  # noqa: E731
+    scores = torch.tensor([0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    metrics = measure(Reinforce(), oracle, loss, scores).metrics
+    assert metrics["relative_bias"] == Interval(None)
+    assert metrics["absolute_bias"].value < 1e-12
+    assert metrics["absolute_variance"].value > 0.1
+
+
+def test_quadrature_finds_what_replicates_find_and_more_sharply():
+    target = target_of("subset")
+    settings = {"truth": target.truth}
+    points = measure(StraightThroughGumbel(), target.oracle, target.loss, target.scores, **settings, sampling=Sampling(tier="sobol"))
+    replicates = measure(
+        StraightThroughGumbel(), target.oracle, target.loss, target.scores, **settings, sampling=Sampling(65_536, tier="mc")
+    )
+    assert (points.tier, points.verdict, points.sampling) == ("sobol", "biased", "budget")
+    assert "descent_probability" not in points.metrics
+    for metric in ("gain", "relative_variance", "relative_bias", "zero_gradient_rate", "gradient_nonzeros"):
+        one, other = points.metrics[metric], replicates.metrics[metric]
+        half = (one.high - one.low) / 2 + (other.high - other.low) / 2
+        assert abs(one.value - other.value) <= 1.5 * half + 1e-12, metric
+    assert points.metrics["gain"].half_width < replicates.metrics["gain"].half_width
+
+
+@pytest.mark.parametrize(("replicates", "stop"), [(64, 64), (256, 300), (4096, 4096), (4096, 8192 + 256)])
+def test_rounds_of_a_gpu_give_the_same_moments(replicates: int, stop: int) -> None:
+    target, sampling = target_of("subset"), Sampling(replicates=replicates)
+    plain, rounds = (Moments.empty(target.truth.gradient) for _ in range(2))
+    extend_moments(plain, ImplicitMLE(), target, sampling, stop=stop)
+    add, taken = replicates_module._add_rounds, []
+    for first, estimates in replicates_module.launches(ImplicitMLE(), target, sampling, (0, stop), "replicates"):
+        taken.append(add(rounds, estimates, first, sampling))
+    assert taken[0] == (stop != 300)
+    if all(taken):
+        torch.testing.assert_close(rounds.mean, plain.mean, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(rounds.comoment, plain.comoment, rtol=1e-12, atol=1e-12)
+        assert torch.equal(rounds.count, plain.count)

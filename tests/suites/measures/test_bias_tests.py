@@ -1,0 +1,178 @@
+"""The test for bias and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from structgrad.estimators import ConditionalMeanBaseline, Reinforce
+from structgrad.suites.measures.testing.bias_tests import ALPHA, FLAT, Evidence, bias_test, decide, partial_tests, predicted_replicates
+from structgrad.suites.statistics.moments import Moments
+from structgrad.suites.statistics.testing.equivalence import bias_bound, gain_bound
+from structgrad.suites.studies.simulations.errors import NAMES, needed_replicates, with_error
+from structgrad.suites.studies.simulations.instances import instance, law
+
+FLAT_SPACE = ("subset10", 0.5)
+
+
+def exact_law(space, deviation):
+    return law(ConditionalMeanBaseline(), space, deviation)
+
+
+def drawn(sample, replicates=32_000, seed=0, **options):
+    return sample.moments(replicates, np.random.default_rng(seed), **options)
+
+
+def raw(sample, replicates=32_000, seed=0):
+    return sample.estimates[torch.from_numpy(sample.draw(replicates, np.random.default_rng(seed)))]
+
+
+def of_estimates(sample, estimates):
+    moments = Moments.empty(sample.gradient, sample.information)
+    for batch, block in enumerate(estimates.chunk(32)):
+        moments.add(block, batch)
+    return moments
+
+
+def test_tests_along_the_gradient_and_over_parts_are_those_of_scipy():
+    sample, truth = exact_law(*FLAT_SPACE), instance(*FLAT_SPACE).truth
+    estimates = raw(sample)
+    found = partial_tests(of_estimates(sample, estimates), truth)
+    along = stats.ttest_1samp((estimates @ sample.direction).numpy(), float(sample.gradient.norm())).pvalue
+    parts = stats.ttest_1samp(estimates.numpy(), sample.gradient.numpy()).pvalue
+    assert found["along"] == pytest.approx(along, rel=1e-9)
+    assert found["parts"] == pytest.approx(min(1.0, parts.min() * len(parts)), rel=1e-9)
+    assert bias_test(of_estimates(sample, estimates), truth) == pytest.approx(min(1.0, 3 * min(found.values())))
+
+
+def test_the_joint_test_is_hotellings_in_a_basis_of_the_directions_that_vary():
+    """Subsets of 3 span 9 of 10 dimensions; in 9 of the coordinates T² needs no pseudo-inverse."""
+    sample, truth = exact_law(*FLAT_SPACE), instance(*FLAT_SPACE).truth
+    estimates = raw(sample).numpy()
+    errors = estimates[:, :9] - sample.gradient.numpy()[:9]
+    n = len(errors)
+    square = n * errors.mean(0) @ np.linalg.solve(np.cov(errors.T), errors.mean(0))
+    expected = stats.f.sf(square * (n - 9) / (9 * (n - 1)), 9, n - 9)
+    assert partial_tests(of_estimates(sample, raw(sample)), truth)["joint"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("space", "deviation", "replicates"), [("trees5", 3.0, 100_000), ("categorical10", 5.0, 100_000)])
+def test_the_joint_test_is_left_out_where_structures_are_rare(space, deviation, replicates):
+    truth = instance(space, deviation).truth
+    assert replicates / float(truth.kurtosis[truth.kurtosis.isfinite()].max()) < FLAT
+    assert set(partial_tests(drawn(exact_law(space, deviation), replicates), truth)) == {"along", "parts"}
+
+
+def test_nothing_is_tested_with_too_few_replicates_for_the_kurtosis():
+    assert bias_test(drawn(exact_law("categorical10", 5.0), 128), instance("categorical10", 5.0).truth) is None
+
+
+def test_an_error_in_a_direction_that_never_varies_is_found_with_certainty():
+    """Estimates lie in the direction space of the hull; what is added orthogonal to it is the same in every estimate."""
+    sample, truth = exact_law(*FLAT_SPACE), instance(*FLAT_SPACE).truth
+    constant = torch.ones(10, dtype=torch.float64) / 10**0.5
+    wrong = sample.changed(sample.estimates + 0.01 * sample.gradient.norm() * constant)
+    assert partial_tests(drawn(wrong), truth)["joint"] == 0
+    assert partial_tests(drawn(sample), truth)["joint"] > ALPHA
+
+
+def test_estimates_that_differ_by_rounding_alone_are_constant():
+    """An estimator that looks at every structure is exact: its spread is of the last digit, and so is its error."""
+    truth = instance(*FLAT_SPACE).truth
+    gradient, generator = truth.gradient.flatten(), torch.Generator().manual_seed(0)
+    rounding = 1e-16 * (0.5 + torch.rand(32_000, len(gradient), generator=generator, dtype=torch.float64))
+    sample = exact_law(*FLAT_SPACE)
+    assert bias_test(of_estimates(sample, gradient + rounding), truth) == 1.0
+    assert bias_test(of_estimates(sample, 1.001 * gradient + rounding), truth) == 0.0
+
+
+def test_a_constant_error_of_an_entry_that_is_no_part_is_found():
+    sample, truth = exact_law("trees5", 0.5), instance("trees5", 0.5).truth
+    estimates = sample.estimates.clone()
+    estimates[:, 0] += 0.01
+    assert partial_tests(drawn(sample.changed(estimates)), truth)["constant"] == 0
+    assert "constant" not in partial_tests(drawn(sample), truth)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_the_unit_of_the_loss_does_not_matter(scale):
+    sample, truth = exact_law(*FLAT_SPACE), instance(*FLAT_SPACE).truth
+    scaled = dataclasses.replace(sample, gradient=scale * sample.gradient, estimates=scale * sample.estimates)
+    assert bias_test(drawn(scaled), dataclasses.replace(truth, gradient=scale * truth.gradient)) == pytest.approx(
+        bias_test(drawn(sample), truth), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_known_error_is_found_with_twice_the_predicted_replicates(name):
+    wrong, truth = with_error(exact_law(*FLAT_SPACE), name), instance(*FLAT_SPACE).truth
+    needed = min(needed_replicates(wrong, truth).values())
+    found = [bias_test(drawn(wrong, 2 * needed, seed, batches=1), truth) < ALPHA for seed in range(10)]
+    assert sum(found) >= 9
+
+
+def test_refuses_an_unknown_error():
+    with pytest.raises(ValueError, match="`with_error` got 'sign'; expected one of scale, own sample"):
+        with_error(exact_law(*FLAT_SPACE), "sign")
+
+
+def test_the_predicted_number_of_replicates_is_that_of_the_normal_distribution():
+    assert predicted_replicates(1.0, 0.01) == pytest.approx(20.9e4, rel=1e-3)
+    assert predicted_replicates(1.0, 0.01, alpha=0.01) == pytest.approx(14.9e4, rel=2e-3)
+    assert predicted_replicates(1.0, 0.01, alpha=1e-5) == pytest.approx(32.5e4, rel=2e-3)
+    assert predicted_replicates(1.0, 0.01, tests=3) > predicted_replicates(1.0, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict"),
+    [
+        (Evidence(exact=True), "unbiased-exact"),
+        (Evidence(exact=False, bound=0.0), "biased"),
+        (Evidence(rejected=True, bound=0.0), "biased"),
+        (Evidence(bound=0.02), "equivalent"),
+        (Evidence(bound=0.021), "unresolved"),
+        (Evidence(), "unresolved"),
+    ],
+)
+def test_the_verdict_says_no_more_than_is_known(evidence, verdict):
+    assert decide(evidence, equivalence=0.02) == verdict
+
+
+def test_upper_bounds_hold_the_bias_and_shrink_with_replicates():
+    sample = exact_law(*FLAT_SPACE)
+    shifted = sample.changed(sample.estimates * 1.1)
+    few, many = drawn(shifted, 10_240), drawn(shifted, 1_024_000)
+    assert 0.1 < bias_bound(many) < bias_bound(few)
+    assert 0.1 < gain_bound(many) < gain_bound(few)
+    assert gain_bound(many) < bias_bound(many)
+    assert bias_bound(few, error=0.01) > bias_bound(few)
+
+
+def test_the_gain_bound_does_not_see_a_bias_orthogonal_to_the_gradient():
+    sample = exact_law(*FLAT_SPACE)
+    shift = torch.randn(10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    shift -= (shift @ sample.direction) * sample.direction
+    wrong = drawn(sample.changed(sample.estimates + 0.5 * shift), 102_400)
+    assert gain_bound(wrong) < 0.05
+    assert bias_bound(wrong) > 0.5
+
+
+def test_without_a_gradient_there_is_no_bound():
+    moments = Moments.empty(torch.zeros(3, dtype=torch.float64))
+    moments.add(torch.randn(256, 3, generator=torch.Generator().manual_seed(0)), batch=0)
+    assert bias_bound(moments) is None
+    assert gain_bound(moments) is None
+
+
+def test_moments_from_a_table_are_those_of_the_estimates():
+    sample = law(Reinforce(), "trees5", 0.5)
+    index = sample.draw(3200, np.random.default_rng(0))
+    counts = np.stack([np.bincount(block, minlength=len(sample.probabilities)) for block in index.reshape(32, 100)]).astype(float)
+    direct, table = of_estimates(sample, sample.estimates[torch.from_numpy(index)]), sample.moments_of(counts)
+    for field in dataclasses.fields(Moments):
+        one, two = getattr(direct, field.name), getattr(table, field.name)
+        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(two), rtol=1e-9, atol=1e-9)

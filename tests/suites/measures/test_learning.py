@@ -1,0 +1,230 @@
+"""The suite that trains models: what it chooses, what it tells, and that nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from structgrad.estimators import make_estimator
+from structgrad.suites import problems
+from structgrad.suites.measures import learning as module
+from structgrad.suites.measures.cost.step_time import StepTime
+from structgrad.suites.measures.learning import FIRST_TUNING_SEED, OPTIONS, LearningSuite, to_target
+from structgrad.suites.measures.suite import EFFORTS, Context
+from structgrad.suites.metrics import METRICS
+from structgrad.suites.problems import load
+from structgrad.suites.running.planning.estimates import guess
+from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running.planning.plan import Machine, Plan
+from structgrad.suites.running.planning.presets import learning_plan, plan_of
+from structgrad.suites.running.progress import time_limit
+from structgrad.suites.running.runner import run
+from structgrad.suites.tasks import cache, make_task, references, training
+
+NAME = "task:clusters[clusters=3,features=4,train=200,heldout=100,steps=20]"
+QUICK = Context(effort=EFFORTS["quick"])
+PLAN = Plan(suites=("learning",), problems=(NAME,), estimators=("rloo", "ste"), instances=2, effort=EFFORTS["quick"])
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def found() -> list:
+    problem = load(NAME, "training", instances=2, data=None)
+    return list(LearningSuite().findings(problem, {"imle": make_estimator("imle")}, QUICK))
+
+
+def test_every_seed_has_every_metric(found):
+    of_seeds = {(f.instance, f.metric) for f in found if f.instance}
+    metrics = {metric for _, metric in of_seeds}
+    assert metrics == {
+        "accuracy", "structure_accuracy", "relaxed_accuracy", "curve_mean", "curve_accuracy", "steps_to_target",
+        "normalised_accuracy", "diverged", "floor_accuracy", "ceiling_accuracy",
+    }  # fmt: skip
+    assert of_seeds == {(seed, metric) for seed in ("seed=0", "seed=1") for metric in metrics}
+    assert metrics | {"learning_rate", "chosen_option"} <= set(METRICS)
+
+
+def test_rate_and_option_are_told(found):
+    [rate] = [f.value for f in found if f.metric == "learning_rate"]
+    [option] = [f for f in found if f.metric == "chosen_option"]
+    assert rate in make_task("clusters").rates
+    assert option.value in OPTIONS["imle"][1]
+    assert option.setting == f"lambda={option.value:g}"
+
+
+def test_the_curve_ends_at_the_accuracy(found):
+    points = [f for f in found if f.metric == "curve_accuracy" and f.instance == "seed=1"]
+    assert [f.size for f in points] == [float(step) for step in sorted({round(12 * i / 20) for i in range(21)})]
+    assert points[-1].value == next(f.value for f in found if f.metric == "accuracy" and f.instance == "seed=1")
+    assert points[-1].setting == "step=12"
+
+
+def test_choices_are_made_on_other_seeds_and_another_split(monkeypatch):
+    seen = []
+    actual = training.train_all
+
+    def spied(task, estimator, jobs, **options):
+        seen.append((options.get("split", "test"), {job.seed for job in jobs}, options["steps"]))
+        return actual(task, estimator, jobs, **options)
+
+    monkeypatch.setattr(module, "train_all", spied)
+    list(LearningSuite().findings(load(NAME, "training", instances=2, data=None), {"ste": make_estimator("ste")}, QUICK))
+    assert seen == [("validation", {FIRST_TUNING_SEED}, 6), ("test", {0, 1}, 12)]
+
+
+def test_an_option_in_the_name_is_kept():
+    problem = load(NAME, "training", instances=1, data=None)
+    found = LearningSuite().findings(problem, {"imle[lambda=7]": make_estimator("imle[lambda=7]")}, QUICK)
+    assert not [f for f in found if f.metric == "chosen_option"]
+
+
+def test_every_tuned_option_is_one_of_its_estimator():
+    for name, (option, values) in OPTIONS.items():
+        estimator = make_estimator(name)
+        for value in values:
+            assert getattr(replace(estimator, **{option: value}), option) == value
+
+
+def test_a_target_that_is_not_reached_is_censored():
+    curve = ((0, 0.5), (10, 0.7), (20, 0.9), (30, 0.8))
+    assert to_target(curve, 0.7, 30).value == 10
+    missed = to_target(curve, 0.95, 30)
+    assert (missed.value, missed.low, missed.high, missed.status, missed.sampling) == (None, 30.0, None, "ok", "budget")
+    assert missed.reason == "the accuracy of 0.95, 0.95 of the ceiling, was not reached within 30 steps"
+
+
+def test_floors_and_ceilings_are_computed_once(monkeypatch):
+    task = make_task(NAME.removeprefix("task:"))
+    first = references.bounds(task, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(task), "floor", lambda self, seed: pytest.fail("computed again"))
+        assert references.bounds(task, 0) == first
+    assert references.bounds(replace(task, train=150), 0) != first
+    assert references.bounds(task, 1) != first
+
+
+def test_a_damaged_file_of_the_cache_is_computed_again():
+    task = make_task(NAME.removeprefix("task:"))
+    first = references.bounds(task, 0)
+    [file] = cache.cache_folder().glob("*.pt")
+    file.write_bytes(b"damaged")
+    assert references.bounds(task, 0) == first
+
+
+def test_the_runner_plans_and_pairs_tasks(tmp_path):
+    rows = run(PLAN, tmp_path / "run", machine=Machine(jobs=0))
+    measured = {(row.estimator, row.instance): row.value for row in rows if row.metric == "accuracy"}
+    assert set(measured) == {(name, seed) for name in ("rloo", "ste") for seed in ("seed=0", "seed=1")}
+    starts = {(row.instance, row.value) for row in rows if row.metric == "curve_accuracy" and row.setting == "step=0"}
+    assert len(starts) == 2
+    assert {(row.status, row.dtype) for row in rows} == {("ok", "float32")}
+    again = run(PLAN, tmp_path / "run", machine=Machine(jobs=0))
+    assert again == rows
+
+
+def test_an_estimator_that_does_not_fit_is_skipped():
+    work = grid(replace(PLAN, estimators=("relaxed_top_k", "ste")))
+    assert [cell.estimators for cell in work.cells] == [("ste",)]
+    assert [row.status for row in work.skips] == ["skipped"]
+
+
+def test_sizes_and_version_of_a_task_are_part_of_its_cells(monkeypatch):
+    one, other = (grid(replace(PLAN, problems=(name,))).cells for name in (NAME, NAME.replace("steps=20", "steps=30")))
+    monkeypatch.setattr(type(make_task("clusters")), "version", 77)
+    newer = grid(PLAN).cells
+    assert len({cell.identity for cells in (one, other, newer) for cell in cells}) == 6
+
+
+def test_tasks_are_measured_by_the_suites_that_train_alone():
+    with pytest.raises(ValueError, match="the suite learning measures tasks, and the plan has none; name one, such as --problem task:clu"):
+        grid(replace(PLAN, problems=("subset_regimes",)))
+    with pytest.raises(ValueError, match="the suite bias measures problems with scores, and the plan has none; name one, such as --pr"):
+        grid(replace(PLAN, suites=("bias",)))
+    everything = grid(replace(PLAN, suites=(), problems=(NAME, "subset_regimes"), stages=("training", "init"), estimators=("ste",)))
+    assert {(cell.suite, cell.problem) for cell in everything.cells if "learning" in (cell.suite, cell.problem)} == {("learning", NAME)}
+    assert {cell.problem for cell in everything.cells} == {NAME, "subset_regimes"}
+
+
+def test_a_preset_takes_the_stages_of_tasks():
+    assert plan_of("quick", problems=(NAME,)).stages == ("training",)
+    assert plan_of("quick", problems=(NAME, "subset_regimes")).stages == ("h=0.95", "training")
+
+
+def test_what_a_task_does_not_have_is_said():
+    with pytest.raises(ValueError, match="got the unknown task 'cluster'; did you mean clusters"):
+        load("task:cluster", "training", instances=1, data=None)
+    with pytest.raises(ValueError, match="got the unknown stage 'init'; did you mean training"):
+        load(NAME, "init", instances=1, data=None)
+    with pytest.raises(ValueError, match="a task has a loss of its own, leave --loss and --offset out"):
+        load(NAME, "training", instances=1, data=None, loss="hamming")
+    with pytest.raises(ValueError, match="a Counter; expected a task"):
+        load("task:collections:Counter", "training", instances=1, data=None)
+
+
+def test_a_task_without_its_data_says_so(monkeypatch):
+    monkeypatch.setattr(type(make_task("clusters")), "unavailable", lambda self: "the folder of points is not there")
+    with pytest.raises(ValueError, match="the problem task:clusters cannot be had: the folder of points is not there"):
+        load("task:clusters", "training", instances=1, data=None)
+
+
+def test_another_seed_of_the_plan_is_other_seeds_of_training():
+    problem = load(NAME, "training", instances=2, data=None, seed=3)
+    assert [item.name for item in problem.instances] == ["seed=3000", "seed=3001"]
+    found = list(LearningSuite().findings(problem, {"ste": make_estimator("ste")}, QUICK))
+    assert {f.instance for f in found if f.metric == "accuracy"} == {"seed=3000", "seed=3001"}
+
+
+def test_models_are_trained_on_the_cpu():
+    problem = load(NAME, "training", instances=1, data=None)
+    for suite in (LearningSuite(), StepTime()):
+        assert suite.limitation(problem, problem.instances[0], QUICK) is None
+        reason = suite.limitation(problem, problem.instances[0], replace(QUICK, device="cuda"))
+        assert reason == "models are trained on the CPU, and the plan has the device cuda"
+
+
+def test_a_cell_is_announced_by_the_runs_that_it_takes():
+    plan = replace(PLAN, estimators=("ste", "exact", "imle"), instances=4)
+    ste, exact, imle = grid(plan).cells
+    assert guess(plan, ste) < guess(plan, exact)
+    assert guess(plan, ste) < guess(plan, imle)
+    longer = replace(plan, problems=(NAME.replace("steps=20", "steps=40"),))
+    assert guess(longer, grid(longer).cells[0]) == pytest.approx(2 * guess(plan, ste))
+    assert time_limit(plan, ste) > 10 * guess(plan, ste)
+
+
+def test_learning_has_a_plan_of_its_own():
+    quick, whole = learning_plan(quick=True), learning_plan(("clusters", "clusters[steps=100]"), ("ste",), 7)
+    assert (quick.instances, len(quick.estimators), quick.problems) == (3, 8, ("task:clusters",))
+    assert (whole.instances, whole.estimators, whole.problems) == (7, ("ste",), ("task:clusters", "task:clusters[steps=100]"))
+    assert len(learning_plan().estimators) >= 24
+    study = learning_plan(study=True)
+    assert (len(study.problems), study.instances, study.effort) == (9, 5, quick.effort)
+    assert set(learning_plan().estimators[1:]) < set(study.estimators)
+    assert {cell.suite for cell in grid(quick).cells} == {"learning", "step_time"}
+
+
+def test_a_cell_goes_on_from_what_it_has_trained(tmp_path, monkeypatch):
+    problem, kept_here = load(NAME, "training", instances=2, data=None), replace(QUICK, scratch=tmp_path)
+    first = list(LearningSuite().findings(problem, {"rloo": make_estimator("rloo")}, kept_here))
+    monkeypatch.setattr(training.Training, "_advance", lambda self: pytest.fail("trained again"))
+    assert list(LearningSuite().findings(problem, {"rloo": make_estimator("rloo")}, kept_here)) == first
+
+
+def test_tasks_are_named_by_patterns_too():
+    names = problems.task_names("task:cl*")
+    assert names == ["task:clusters"]
+    assert problems.task_names("task:clusters[steps=20]") == ["task:clusters[steps=20]"]
+    with pytest.raises(ValueError, match=r"got the unknown problem 'task:zz\*'"):
+        problems.task_names("task:zz*")
+
+
+def test_training_that_is_told_structures_is_planned_where_a_loss_holds_them():
+    found = grid(Plan(suites=("learning",), problems=(NAME,), estimators=("crf", "ste"), instances=1))
+    assert [cell.estimators for cell in found.cells] == [("ste",)]
+    assert [row.reason for row in found.skips] == ["crf needs true structures, and the loss cross_entropy holds none"]

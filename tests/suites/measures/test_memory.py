@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from structgrad.estimators import ESTIMATORS, Reinforce, make_estimator
+from structgrad.oracles import Constituency, Subset, kernels
+from structgrad.suites.measures import memory
+from structgrad.suites.measures.memory import Memory, peak_memory, training_memory
+from structgrad.suites.problems.losses import make_loss
+from tests.estimator_cases import a_case_for, numbers
+from tests.helpers import structures
+from tests.suites.planted import CONTEXT, Hungry, problem
+
+KILOBYTES = 1000
+
+
+def test_one_allocation_counts_its_bytes() -> None:
+    assert peak_memory(lambda: torch.empty(250 * KILOBYTES, dtype=torch.float32)) == 1000 * KILOBYTES
+
+
+def test_released_memory_does_not_add_up() -> None:
+    def one_after_the_other() -> None:
+        for _ in range(5):
+            torch.empty(1000 * KILOBYTES, dtype=torch.uint8)
+
+    assert peak_memory(one_after_the_other) == 1000 * KILOBYTES
+
+
+def test_memory_held_at_once_adds_up() -> None:
+    assert peak_memory(lambda: [torch.empty(1000 * KILOBYTES, dtype=torch.uint8) for _ in range(5)]) == 5000 * KILOBYTES
+
+
+def test_memory_of_before_does_not_count() -> None:
+    held = torch.empty(1000 * KILOBYTES, dtype=torch.uint8)
+    assert peak_memory(lambda: held.zero_()) == 0
+
+
+@contextmanager
+def eager_collector() -> Iterator[None]:
+    """Garbage is collected at every turn."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def test_what_hangs_in_a_cycle_is_held_until_the_call_ends() -> None:
+    """And not until the interpreter likes to collect it."""
+
+    def call() -> None:
+        cycle: list[object] = [torch.empty(1000 * KILOBYTES, dtype=torch.uint8)]
+        cycle.append(cycle)
+        del cycle
+        with eager_collector():
+            [[] for _ in range(1000)]
+            torch.empty(600 * KILOBYTES, dtype=torch.uint8)
+
+    assert peak_memory(call) == 1600 * KILOBYTES
+
+
+def test_what_kernels_take_counts() -> None:
+    """Their workspace while they run, and results of any size."""
+
+    def kernel(rows: np.ndarray) -> None:
+        rows += np.ones(100 * KILOBYTES).sum()
+
+    rows, large = torch.zeros(8, dtype=torch.float64), (kernels.HUGE // 8 + 1,)
+    workspace = peak_memory(lambda: kernels.launch(kernel, (rows,), (), 1))
+    assert 800 * KILOBYTES <= workspace <= 802 * KILOBYTES
+    assert peak_memory(lambda: kernels.zeros(large, torch.float64)) == 8 * large[0]
+    assert rows.tolist() == [100 * KILOBYTES] * 8
+
+
+def test_the_workspace_of_a_compiled_kernel_counts() -> None:
+    scores = torch.zeros(1, 100, 100, dtype=torch.float64)
+    Constituency().log_partition(scores)
+    assert peak_memory(lambda: Constituency().log_partition(scores)) >= 8 * 100**2
+
+
+def test_the_backward_pass_counts() -> None:
+    scores = torch.zeros(250 * KILOBYTES, requires_grad=True)
+    forward = peak_memory(lambda: scores.exp().sum())
+    both = peak_memory(lambda: torch.autograd.grad(scores.exp().sum(), scores))
+    assert forward >= 1000 * KILOBYTES
+    assert both >= forward + 900 * KILOBYTES
+
+
+def test_a_build_without_the_profiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        def __init__(self, **_: object) -> None:
+            self.profiler = SimpleNamespace(kineto_results=None)
+
+        def __enter__(self) -> Silent:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(memory, "profile", Silent)
+    with pytest.raises(RuntimeError, match=r"`peak_memory` got no record from torch's profiler; expected a build of torch"):
+        peak_memory(lambda: None)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_counts_its_own_allocator() -> None:
+    peak = peak_memory(lambda: torch.empty(1024 * KILOBYTES, dtype=torch.uint8, device="cuda"), device="cuda")
+    assert peak == 1024 * KILOBYTES
+
+
+def test_a_planted_cost_is_found_per_row_and_growing() -> None:
+    """Pairs of 200 parts in float64, and what a step holds besides."""
+    scores = torch.zeros(32, 200, dtype=torch.float64)
+    found = training_memory(Hungry(), Subset(2), lambda z: z.sum(-1), scores)
+    pairs = 8 * 200**2
+    assert pairs <= found["memory_per_row"] <= 1.02 * pairs
+    assert 32 * pairs <= found["forward_memory"] <= found["peak_memory"] <= 32 * 1.02 * pairs
+
+
+def test_the_suite_repeats_to_the_byte() -> None:
+    first, second = (list(Memory().findings(problem(), {"reinforce": Reinforce(), "hungry": Hungry()}, CONTEXT)) for _ in range(2))
+    assert first == second
+    assert [finding.metric for finding in first] == ["forward_memory", "peak_memory", "memory_per_row"] * 2
+    assert all(finding.value is not None and finding.value > 0 for finding in first)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_takes_the_same_whenever_garbage_is_collected(name: str) -> None:
+    case, estimator = a_case_for(name), make_estimator(name)
+    loss = make_loss("mlp" if estimator.evaluations().loss_gradients else "black_box", structures(case)[0].double(), case.oracle, seed=0)
+    scores = numbers(16, *case.event)
+    first = training_memory(estimator, case.oracle, loss, scores)
+    with eager_collector():
+        second = training_memory(estimator, case.oracle, loss, scores)
+    assert first == second
+    assert first["memory_per_row"] >= 0
+    assert 0 < first["forward_memory"] <= first["peak_memory"]
+
+
+PROGRAM = """
+import json
+from structgrad.estimators import ESTIMATORS, make_estimator
+from structgrad.suites.measures.memory import Memory
+from structgrad.suites.problems.named import load
+from structgrad.suites.measures.suite import Context
+found = []
+for name in ("shift_reduce_regimes", "categorical_regimes", "constituency_regimes", "subset_regimes"):
+    problem = load(name, "h=0.95", instances=1, data=None)
+    made = {each: make_estimator(each) for each in ESTIMATORS}
+    event = tuple(problem.instances[0].scores.shape)
+    fitting = {each: it for each, it in made.items() if it.incompatibility(problem.oracle, event) is None}
+    found += [(name, each.estimator, each.metric, each.value) for each in Memory().findings(problem, fitting, Context())]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.sweep
+def test_every_process_finds_the_same() -> None:
+    """The small form is above: the same process at another time."""
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
+    first, second = (
+        json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2]).stdout)
+        for _ in range(2)
+    )
+    assert len(first) > 3 * 4 * 40
+    assert [each[:3] for each in first] == [each[:3] for each in second]
+    for one, other in zip(first, second, strict=True):
+        assert one[3] >= 0, one
+        assert other[3] == pytest.approx(one[3], rel=0.02), one

@@ -1,0 +1,109 @@
+"""Support and non-zeros of the forward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from structgrad.estimators import make_estimator
+from structgrad.oracles import Alignment, Categorical, IndependentCategoricals, Subset
+from structgrad.suites.measures.draws import Draws
+from structgrad.suites.measures.sparsity import Sparsity, forward, forward_sparsity, share_interval
+from structgrad.suites.truth import exact_truth
+from tests.suites.planted import CONTEXT, Failing, Sparse, problem
+
+SCORES = torch.tensor([1.0, 0.8, -1.0, 0.1], dtype=torch.float64)
+
+
+def loss(z):
+    return z.square().sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "support", "nonzeros"),
+    [
+        ("reinforce", 4, 1),
+        ("ste", 1, 1),
+        ("spigot", 1, 1),
+        ("simple", 4, 1),
+        ("imle", 4, 1),
+        ("structured_attention", 4, 4),
+        ("sparsemap", 2, 2),
+        ("sparsemap_marginalisation", 2, 1),
+        ("exact", 4, 1),
+        ("sparsemax_marginalisation", 2, 1),
+        ("top_k_sparsemax", 2, 1),
+        ("spigot_ce", 1, 1),
+        ("entmax", 3, 3),
+    ],
+)
+def test_categorical(name, support, nonzeros):
+    truth = exact_truth(loss, Categorical(), SCORES)
+    assert forward_sparsity(make_estimator(name), Categorical(), SCORES, truth=truth) == {"support": support, "forward_nonzeros": nonzeros}
+
+
+def test_forbidden_structures_do_not_count():
+    scores = torch.tensor([1.0, -torch.inf, 0.0, 0.5], dtype=torch.float64)
+    truth = exact_truth(loss, Subset(2), scores)
+    found = forward_sparsity(make_estimator("reinforce"), Subset(2), scores, truth=truth)
+    assert found == {"support": 3, "forward_nonzeros": 2}
+
+
+def draws(oracle, scores):
+    return Draws(oracle, loss, scores, CONTEXT, ("test",))
+
+
+def test_paths_of_several_lengths_have_the_expected_number_of_parts():
+    """Paths through a grid have 3 to 5 parts: exact for samples, the mean of draws for noise."""
+    scores = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    truth = exact_truth(lambda z: z.sum((-1, -2)), Alignment(), scores)
+    exact = forward(make_estimator("reinforce"), draws(Alignment(), scores), truth, replicates=1)
+    drawn = forward(make_estimator("ste_sample"), draws(Alignment(), scores), truth, replicates=1024)
+    assert (exact.nonzeros.value, exact.kind) == (pytest.approx(float(truth.value), abs=1e-8), "")
+    assert drawn.kind == "t"
+    assert drawn.nonzeros.low < exact.nonzeros.value < drawn.nonzeros.high
+
+
+def test_a_product_law_holds_the_product_of_its_categories():
+    scores = torch.tensor([[3.0, 0.0, 0.0], [0.1, 0.0, -3.0]], dtype=torch.float64)
+    truth = exact_truth(lambda z: z.sum((-1, -2)), IndependentCategoricals(), scores)
+    assert forward_sparsity(make_estimator("entmax[alpha=2.0]"), IndependentCategoricals(), scores, truth=truth) == {
+        "support": 2,
+        "forward_nonzeros": 3,
+    }
+
+
+def test_planted_zeros_are_found():
+    table = {f.metric: f for f in Sparsity().findings(problem(), {"planted": Sparse(kept=2, vanishing=0.25)}, CONTEXT)}
+    assert table["zero_gradient_rate"].low < 0.25 < table["zero_gradient_rate"].high
+    assert table["gradient_nonzeros"].low < 1.5 < table["gradient_nonzeros"].high
+    assert table["gradient_nonzeros"].value == pytest.approx(2 * (1 - table["zero_gradient_rate"].value))
+    assert (table["support"].value, table["support"].tier) == (15, "exact")
+
+
+def test_a_deterministic_estimator_is_exact():
+    table = {f.metric: f for f in Sparsity().findings(problem(), {"ste": make_estimator("ste")}, CONTEXT)}
+    assert {f.tier for f in table.values()} == {"exact"}
+    assert {f.low for f in table.values()} == {None}
+
+
+def test_counts_do_not_depend_on_the_batch_size():
+    small, large = (
+        list(Sparsity().findings(problem(), {"imle": make_estimator("imle")}, dataclasses.replace(CONTEXT, batch_size=size)))
+        for size in (1, 4096)
+    )
+    assert small == large
+
+
+def test_one_that_raises_does_not_lose_the_others():
+    found = list(Sparsity().findings(problem(), {"broken": Failing(), "ste": make_estimator("ste")}, CONTEXT))
+    assert [f.reason for f in found if f.status == "error"] == ["RuntimeError: planted"]
+    assert len([f for f in found if f.estimator == "ste"]) == 4
+
+
+def test_interval_of_a_share_covers():
+    hits = torch.distributions.Binomial(60, torch.tensor(0.1)).sample((2000,))
+    covered = [share_interval(int(hit), 60) for hit in hits]
+    assert 0.93 <= sum(interval.low <= 0.1 <= interval.high for interval in covered) / 2000 <= 0.99

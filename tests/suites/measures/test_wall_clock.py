@@ -1,0 +1,216 @@
+"""Timing: what is measured, and in which order. No test judges a time."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from structgrad.estimators import ImplicitMLE, Reinforce, SparseMAP, StraightThrough, StructuredAttention
+from structgrad.oracles import Subset
+from structgrad.suites.measures.cost import oracle_share, wall_clock
+from structgrad.suites.measures.cost.interleaving import FEWEST_ROUNDS, PATIENCE, WARM_UP, interleave
+from structgrad.suites.measures.cost.oracle_share import Stopwatch, oracle_seconds, timed_oracle
+from structgrad.suites.measures.cost.wall_clock import BATCH, WallClock, measure_times, median_interval, time_once, timing_batch
+from tests.suites.planted import CONTEXT, Failing, Sleeping, problem, take_no_time_to_sleep
+
+
+def loss(z):
+    return z.square().sum(-1)
+
+
+def scores():
+    return timing_batch(torch.zeros(6, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
+
+
+def test_rows_are_distinct_and_not_shared():
+    batch = scores()
+    assert batch.shape == (BATCH, 6)
+    assert len(batch.unique(dim=0)) == BATCH
+    assert batch.stride(0) == 6
+
+
+def test_times_are_positive_and_complete():
+    times = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=7)
+    assert list(times) == ["reinforce", "ste"]
+    for entry in times.values():
+        assert 0 < entry.forward.low <= entry.forward.value <= entry.forward.high
+        assert entry.backward.value > 0
+    assert times["reinforce"].ratio.value == 1
+
+
+def test_without_the_reference_there_is_no_ratio():
+    times = measure_times({"ste": StraightThrough()}, Subset(2), loss, scores(), rounds=5)
+    assert times["ste"].ratio.value is None
+
+
+def contender(order, name, *seconds):
+    def call():
+        order.append(name)
+        return seconds
+
+    return call
+
+
+def test_contenders_take_turns_in_random_order():
+    order = []
+    interleave({name: contender(order, name, 1.0) for name in "ab"}, rounds=10, budget=1.0)
+    rounds = [order[i : i + 2] for i in range(0, len(order), 2)]
+    assert len(rounds) == WARM_UP + 10
+    assert all(set(pair) == {"a", "b"} for pair in rounds)
+    assert len({tuple(pair) for pair in rounds}) == 2
+
+
+def test_warm_up_rounds_are_not_counted():
+    calls = iter([100.0] * WARM_UP + [1.0] * 8)
+    found = interleave({"a": lambda: (next(calls), 0.5)}, rounds=8, budget=1.0).seconds["a"]
+    assert found.tolist() == [[1.0, 0.5]] * 8
+
+
+def test_a_short_call_is_repeated_and_counts_as_the_mean():
+    order = []
+    found = interleave({"a": contender(order, "a", 3e-4, 1e-4), "b": contender(order, "b", 1e-3)}, rounds=7, budget=1.0)
+    assert order.count("a") == WARM_UP + 7 * 3
+    assert order.count("b") == WARM_UP + 7
+    np.testing.assert_allclose(found.seconds["a"], [[3e-4, 1e-4]] * 7)
+
+
+def test_over_its_budget_a_contender_makes_the_fewest_rounds():
+    order = []
+    spent = {"a": 1.5, "b": 1.0 + PATIENCE, "c": 0.0}
+    calls = {name: contender(order, name, 1.0) for name in "abc"}
+    found = interleave(calls, rounds=20, budget=1.0, spent=spent)
+    assert [order.count(name) for name in "abc"] == [WARM_UP + FEWEST_ROUNDS, 1, WARM_UP + 20]
+    assert [len(found.seconds[name]) for name in "abc"] == [FEWEST_ROUNDS, 1, 20]
+
+
+def test_one_that_raises_does_not_lose_the_others():
+    def broken():
+        raise RuntimeError("planted\nand more")
+
+    found = interleave({"a": contender([], "a", 1.0), "b": broken}, rounds=7, budget=1.0)
+    assert list(found.seconds) == ["a"]
+    assert found.failures == {"b": "RuntimeError: planted"}
+
+
+def test_few_values_have_no_interval():
+    assert median_interval([3.0, 1.0, 2.0]) == wall_clock.Interval(2.0)
+    assert median_interval(np.arange(6.0)).low == 0.0
+
+
+def test_the_share_of_a_planted_oracle():
+    """20 ms in the forward and 40 ms in the backward of the oracle, 30 ms elsewhere."""
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, scores):
+            time.sleep(0.02)
+            return scores * 2
+
+        @staticmethod
+        def backward(ctx, *grads):
+            time.sleep(0.04)
+            return grads[0] * 2
+
+    class SlowSubset(Subset):
+        def natural_parameters(self, rows):
+            return Slow.apply(rows)
+
+    class Loud(Sleeping):
+        def surrogate(self, loss, oracle, scores, *, generator):
+            time.sleep(0.03)
+            return oracle.log_partition(scores)
+
+    watch = Stopwatch(torch.device("cpu"))
+    oracle = timed_oracle(SlowSubset(2), watch)
+    time_once(Loud(), oracle, loss, scores())
+    forward, backward, inside = min((oracle_seconds(Loud(), oracle, loss, scores(), watch) for _ in range(3)), key=sum)
+    assert 0.06 <= inside <= forward + backward - 0.03
+    assert inside <= 0.085
+    assert watch.started is None
+
+
+def test_a_timed_oracle_computes_the_same():
+    watch = Stopwatch(torch.device("cpu"))
+    for estimator in (Reinforce(), ImplicitMLE(), SparseMAP(), StructuredAttention()):
+        plain, timed = (
+            estimator.gradient(loss, oracle, scores(), generator=torch.Generator().manual_seed(1))
+            for oracle in (Subset(2), timed_oracle(Subset(2), watch))
+        )
+        assert torch.equal(plain, timed)
+    assert isinstance(timed_oracle(Subset(2), watch), Subset)
+    assert timed_oracle(Subset(2), watch).k == 2
+
+
+def test_the_stopwatch_counts_calls_within_calls_once(monkeypatch):
+    times = iter(range(100))
+    monkeypatch.setattr(oracle_share, "clock", lambda device: float(next(times)))
+    watch = Stopwatch(torch.device("cpu"))
+    with watch:
+        with watch:
+            pass
+        next(times)
+    watch.stop()
+    assert watch.seconds == 2.0
+
+
+def test_a_layer_is_timed_as_a_layer():
+    """The surrogate of a layer runs its backward inside: timed as in training, forward and backward are apart."""
+    calls = []
+
+    class Counted(Subset):
+        def _best(self, rows):
+            calls.append("argmax")
+            return super()._best(rows)
+
+    forward, backward = time_once(ImplicitMLE(), Counted(2), loss, scores())
+    assert calls == ["argmax", "argmax"]
+    assert min(forward, backward) > 0
+
+
+def test_interval_of_the_median_covers():
+    random = np.random.default_rng(0)
+    hits = sum(
+        interval.low <= np.log(2) <= interval.high for interval in (median_interval(random.exponential(size=30)) for _ in range(400))
+    )
+    assert 0.93 * 400 <= hits < 400
+
+
+def test_the_clock_waits_for_the_device(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    cuda = torch.device("cuda")
+    assert wall_clock.clock(torch.device("cpu")) < wall_clock.clock(cuda) < wall_clock.clock()
+    assert waited == [cuda, None]
+
+
+def found(estimators):
+    return {(f.estimator, f.metric): f for f in WallClock().findings(problem(), estimators, CONTEXT)}
+
+
+def test_the_suite_finds_a_planted_cost(monkeypatch):
+    take_no_time_to_sleep(monkeypatch)
+    table = found({"slow": Sleeping(0.004), "reinforce": Reinforce(), "broken": Failing()})
+    slow = table["slow", "forward_time"]
+    assert 0.004 <= slow.low <= slow.value <= slow.high
+    assert slow.interval == "order-statistic"
+    assert table["slow", "oracle_share"].value < 0.01 < table["reinforce", "oracle_share"].value < 0.99
+    assert table["slow", "time_ratio"].value > 1
+    assert table["slow", "seconds_per_estimate"].value >= 0.004 / table["slow", "seconds_per_estimate"].size
+    assert table["reinforce", "threads"].value == 1
+    assert [(f.status, f.reason, f.value) for f in table.values() if f.estimator == "broken"] == [("error", "RuntimeError: planted", None)]
+
+
+def test_the_reference_takes_part_unasked():
+    table = found({"ste": StraightThrough()})
+    assert {name for name, _ in table} == {"ste"}
+    assert table["ste", "time_ratio"].value > 0
+
+
+def test_threads_are_pinned_and_given_back():
+    before = torch.get_num_threads()
+    with wall_clock.single_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before

@@ -1,0 +1,207 @@
+"""Gradients where SGD feels them: items along a run as problems, a batch's gradient in parameters, and what a step costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from structgrad.estimators import ExactMarginalisation, LeaveOneOut, make_estimator
+from structgrad.oracles import Subset
+from structgrad.suites.measures.cost.step_time import StepTime
+from structgrad.suites.measures.draws import Draws
+from structgrad.suites.measures.parameter_bias import METRIC, ParameterBias
+from structgrad.suites.measures.suite import EFFORTS, Context
+from structgrad.suites.problems import load
+from structgrad.suites.problems.learning import doubled
+from structgrad.suites.running import derived
+from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running.planning.plan import Machine, Plan
+from structgrad.suites.running.runner import run
+from structgrad.suites.tasks import make_task, references
+from structgrad.suites.tasks.clusters import Clusters
+from structgrad.suites.tasks.training import order
+from tests.suites.measures.test_learning import NAME
+
+LEARNT = NAME.replace("task:", "learnt:")
+TASK = make_task(NAME.removeprefix("task:"))
+QUICK = Context(effort=EFFORTS["quick"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def test_stages_are_those_of_the_exact_run():
+    stages = {stage: load(LEARNT, stage, instances=3, data=None) for stage in ("init", "early", "final")}
+    assert [item.name for item in stages["init"].instances] == ["item-16", "item-50", "item-83"]
+    for stage, model in (("init", TASK.model(0)), ("final", references.learnt_model(TASK, ExactMarginalisation(), 0, "final"))):
+        batch = doubled(TASK.batch("test", torch.tensor([50])))
+        item = stages[stage].instances[1]
+        scores = TASK.scores(model.double(), batch)[0]
+        torch.testing.assert_close(item.scores, scores.detach(), rtol=1e-12, atol=1e-12)
+        structures = torch.eye(3, dtype=torch.float64)
+        torch.testing.assert_close(item.loss(structures), TASK.loss(model, batch)(structures.unsqueeze(1))[:, 0].detach())
+    assert not torch.equal(stages["early"].instances[0].scores, stages["final"].instances[0].scores)
+
+
+def test_the_path_of_an_estimator_is_its_own():
+    exact, own = (load(name, "final", instances=1, data=None) for name in (LEARNT, f"{LEARNT}@ste"))
+    assert not torch.equal(exact.instances[0].scores, own.instances[0].scores)
+    starts = [load(name, "init", instances=1, data=None).instances[0].scores for name in (LEARNT, f"{LEARNT}@ste")]
+    assert torch.equal(*starts)
+
+
+def test_too_many_structures_are_sampled(monkeypatch):
+    assert references.reference_estimator(TASK) == ExactMarginalisation()
+    monkeypatch.setattr(references, "LONGEST_LIST", 2)
+    assert references.reference_estimator(TASK) == LeaveOneOut(num_samples=16)
+
+
+def test_other_suites_run_unchanged(tmp_path: Path):
+    plan = Plan(
+        suites=("bias", "unbiasedness", "sparsity", "wall_clock"),
+        problems=(LEARNT, f"{LEARNT}@ste"),
+        stages=("early",),
+        estimators=("rloo", "ste"),
+        instances=2,
+        effort=replace(EFFORTS["quick"], replicates=128, most_replicates=128, seconds=1.0),
+    )
+    rows = run(plan, tmp_path, machine=Machine(jobs=0))
+    assert {row.status for row in rows} == {"ok"}, [row.reason for row in rows if row.status != "ok"]
+    assert {row.suite for row in rows} >= {"bias", "unbiasedness", "sparsity", "wall_clock"}
+    assert {row.verdict for row in rows if row.suite == "unbiasedness"} == {"unbiased-exact"}
+    assert {row.problem for row in rows} == {LEARNT, f"{LEARNT}@ste"}
+
+
+def test_a_split_has_so_many_items():
+    with pytest.raises(ValueError, match=r"got instances=101; expected 1 to 100, the number of items in its test split"):
+        load(LEARNT, "init", instances=101, data=None)
+
+
+@pytest.fixture(scope="module")
+def felt(_own_cache: object) -> dict:
+    names = ("exact", "rloo[num_samples=4]", "ste")
+    problem = load(LEARNT, "early", instances=2, data=None)
+    found = ParameterBias().findings(problem, {name: make_estimator(name) for name in names}, QUICK)
+    return {(f.estimator, f.instance, f.metric): f for f in found}
+
+
+def test_the_exact_gradient_is_that_of_autograd_through_the_encoder(monkeypatch, felt):
+    """Against the expectation written out, differentiated by the parameters at once."""
+    model = references.learnt_model(TASK, ExactMarginalisation(), 1, "early").double()
+    batch = doubled(TASK.batch("train", order(TASK, 1, TASK.size("train"))()))
+    values = TASK.loss(model, batch)(torch.eye(3, dtype=torch.float64).unsqueeze(1).expand(3, 128, 3))
+    expected = (TASK.scores(model, batch).softmax(-1) * values.T).sum(-1).mean()
+    true = torch.cat([part.flatten() for part in torch.autograd.grad(expected, list(model.encoder.parameters()))])
+    theta = TASK.scores(model, batch)
+    point = theta.detach().argmax(-1)
+    z = torch.nn.functional.one_hot(point, 3).double().requires_grad_()
+    (gamma,) = torch.autograd.grad(TASK.loss(model, batch)(z).mean(), z)
+    ste = torch.cat([part.flatten() for part in torch.autograd.grad(theta, list(model.encoder.parameters()), gamma)])
+    assert felt["ste", "seed=1", "parameter_bias"].value == pytest.approx(float((ste - true).norm() / true.norm()), rel=1e-6)
+    assert felt["ste", "seed=1", "parameter_cosine"].value == pytest.approx(float(ste @ true / ste.norm() / true.norm()), rel=1e-6)
+    assert felt["exact", "seed=1", "parameter_bias"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_a_batch_has_every_metric_of_every_seed(felt):
+    assert {key[1:] for key in felt} == {(f"seed={seed}", metric) for seed in (0, 1) for metric in METRIC.values()}
+    sampled = felt["rloo[num_samples=4]", "seed=0", "parameter_bias"]
+    assert (sampled.low, sampled.tier, sampled.replicates, sampled.reference) == (0.0, "mc", 64, "expected")
+    assert felt["exact", "seed=0", "parameter_gain"].tier == "exact"
+    variance = felt["rloo[num_samples=4]", "seed=0", "parameter_variance"]
+    assert variance.low < variance.value < variance.high
+
+
+def test_a_sampled_reference_is_taken_off_the_bias(monkeypatch, felt):
+    problem = load(LEARNT, "early", instances=1, data=None)
+    references.learnt_model(TASK, LeaveOneOut(num_samples=16), 0, "early")
+    monkeypatch.setattr(references, "LONGEST_LIST", 2)
+    found = list(ParameterBias().findings(problem, {"exact": make_estimator("exact")}, QUICK))
+    bias = next(f for f in found if f.metric == "parameter_bias")
+    assert (bias.tier, bias.low) == ("mc", 0.0)
+    assert bias.high > 0
+
+
+def test_what_is_measured_along_a_run_needs_one():
+    plan = Plan(suites=("parameter_bias",), problems=("subset_regimes",), estimators=("ste",))
+    with pytest.raises(ValueError, match="the suite parameter_bias measures tasks along a run, and the plan has none; name one, such as"):
+        grid(plan)
+
+
+def test_a_step_is_timed_side_by_side():
+    problem = load(NAME, "training", instances=1, data=None)
+    contenders = {name: make_estimator(name) for name in ("ste", "rloo")}
+    short = Context(effort=replace(EFFORTS["quick"], seconds=60.0, rounds=7))
+    found = list(StepTime().findings(problem, contenders, short))
+    assert [(f.estimator, f.metric, f.instance) for f in found] == [("ste", "step_time", ""), ("rloo", "step_time", "")]
+    assert all(0 < f.low <= f.value <= f.high for f in found)
+
+
+def test_an_estimator_that_raises_is_told_beside_the_others(monkeypatch):
+    problem = load(NAME, "training", instances=1, data=None)
+    broken = make_estimator("imle")
+    monkeypatch.setattr(type(broken), "structure", lambda *args, **options: 1 / 0)
+    short = Context(effort=replace(EFFORTS["quick"], seconds=60.0, rounds=7))
+    found = {f.estimator: f for f in StepTime().findings(problem, {"imle": broken, "ste": make_estimator("ste")}, short)}
+    assert (found["imle"].status, found["imle"].reason) == ("error", "ZeroDivisionError: division by zero")
+    assert found["ste"].value > 0
+
+
+def test_seconds_to_a_target_are_steps_times_their_cost(tmp_path: Path):
+    plan = Plan(suites=("learning",), problems=(NAME,), estimators=("rloo", "ste"), instances=1, effort=EFFORTS["quick"])
+    rows = run(plan, tmp_path, machine=Machine(jobs=0))
+    steps = next(row for row in rows if row.metric == "steps_to_target" and row.estimator == "ste")
+    reached = replace(steps, value=20.0, low=10.0, high=20.0, sampling="converged", reason="")
+    cost = replace(steps, suite="step_time", metric="step_time", instance="", value=0.25, low=0.2, high=0.3)
+    censored = replace(reached, instance="seed=1", value=None, low=12.0, high=None, sampling="budget", reason="not reached")
+    found = list(derived.target_rows([cost, reached, censored]))
+    assert [(row.metric, row.value, row.low, row.high, row.unit) for row in found] == [
+        ("seconds_to_target", 5.0, 2.5, 5.0, "s"),
+        ("seconds_to_target", None, 3.0, None, "s"),
+    ]
+    assert (found[1].sampling, found[1].reason) == ("budget", "not reached")
+    assert not list(derived.target_rows([reached]))
+
+
+def test_what_is_kept_is_computed_on_one_thread(monkeypatch):
+    seen, before = [], torch.get_num_threads()
+    monkeypatch.setattr(references, "_path", lambda task, estimator, seed: seen.append(torch.get_num_threads()) or {"init": {}})
+    torch.set_num_threads(2)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        references.learnt_model(TASK, ExactMarginalisation(), 99, "init")
+    assert (seen, torch.get_num_threads()) == ([1], 2)
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("clusters[train=0]", "`clusters` got train=0; expected an integer >= 1"),
+        ("listops_generated[shortest=9]", "`listops_generated` got shortest=9, longest=8; expected shortest <= longest"),
+        ("fsdd[chosen=13]", "`fsdd` got chosen=13 of segments=12; expected no more than there are"),
+    ],
+)
+def test_sizes_that_leave_nothing_to_train_with_are_refused(name, message):
+    with pytest.raises(ValueError, match="expected") as refused:
+        load(f"task:{name}", "training", instances=1, data=None)
+    assert str(refused.value).startswith(message)
+
+
+def test_a_task_without_items_is_refused(monkeypatch):
+    monkeypatch.setattr(Clusters, "size", lambda self, split: 0 if split == "test" else 10)
+    with pytest.raises(ValueError, match=r"^the problem task:clusters cannot be had: test would have no items; choose other sizes$"):
+        load("task:clusters", "training", instances=1, data=None)
+
+
+def test_estimates_leave_padding_out_of_every_copy_of_a_batch():
+    scores, lengths = torch.zeros(2, 3), torch.tensor([3, 2])
+    draws = Draws(Subset(1), lambda z: z.sum(-1), scores, QUICK, ("padding",), lengths)
+    for rows in (scores, scores.expand(5, 2, 3)):
+        inside = draws.of_rows(rows).parts_within(torch.ones_like(rows, dtype=torch.bool), rows)
+        assert torch.equal(inside[..., -1], (lengths == 3).expand(rows.shape[:-1]))

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.oracles import Alignment, Categorical, LinearChain, Subset
+from structgrad.suites.base import ProblemLoss
+from structgrad.suites.problems import Offset
+from structgrad.suites.problems.losses import (
+    F1,
+    LOSSES,
+    MLP,
+    BlackBox,
+    Downstream,
+    ExactMatch,
+    Hamming,
+    Linear,
+    LinearSquaredDistance,
+    LowRankQuadratic,
+    MultilinearF1,
+    SquaredDistance,
+    StructureLoss,
+    make_loss,
+)
+from structgrad.suites.truth.closed_form import CountForm, LinearForm, PointForm, QuadraticForm
+
+EVENT = (3, 2, 2)
+PARTS = LinearChain().read_mask(EVENT)
+GOLD = LinearChain.structure(torch.tensor([1, 0, 1]), 2, torch.float64)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
+
+
+def cross_entropy(logits: list[float], label: int) -> float:
+    return math.log(sum(math.exp(logit) for logit in logits)) - logits[label]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A loss and the same number written with explicit loops over Python floats."""
+
+    loss: StructureLoss
+    explicit: Callable[[Any], Any]
+    event: tuple[int, ...] = EVENT
+
+    def __str__(self) -> str:
+        return self.loss.name
+
+
+WEIGHTS, TARGET = drawn(*EVENT, seed=1), drawn(*EVENT, seed=2)
+MATRIX, BIAS, SECOND = drawn(4, *EVENT, seed=3), drawn(4, seed=4), drawn(3, 4, seed=5)
+CLASSIFIER, CLASS_BIAS, FRAMES = drawn(3, 2, seed=6), drawn(3, seed=7), drawn(5, 2, seed=8)
+CELLS = list(np.ndindex(*EVENT))
+READ = [cell for cell in CELLS if bool(PARTS[cell])]
+
+
+def explicit_quadratic(z: Any) -> Any:
+    return sum(sum(float(MATRIX[(r, *c)]) * (z[c] - float(GOLD[c])) for c in CELLS) ** 2 for r in range(4))
+
+
+def explicit_mlp(z: Any) -> Any:
+    hidden = [math.tanh(sum(float(MATRIX[(h, *c)]) * z[c] for c in CELLS) + float(BIAS[h])) for h in range(4)]
+    return cross_entropy([sum(float(SECOND[c, h]) * hidden[h] for h in range(4)) for c in range(3)], 2)
+
+
+def explicit_downstream(z: Any) -> Any:
+    mean = [sum(z[i] * float(FRAMES[i, f]) for i in range(5)) / 2 for f in range(2)]
+    return cross_entropy([sum(float(CLASSIFIER[c, f]) * mean[f] for f in range(2)) + float(CLASS_BIAS[c]) for c in range(3)], 1)
+
+
+def explicit_f1(z: Any) -> Any:
+    common = sum(z[c] * float(GOLD[c]) for c in CELLS)
+    return 1 - 2 * common / (sum(z[c] for c in READ) + sum(float(GOLD[c]) for c in CELLS))
+
+
+def explicit_expected_f1(z: Any) -> Any:
+    """Over all ways to take and leave the parts, each with its own probability."""
+    total = 0.0
+    for taken in itertools.product((0, 1), repeat=len(READ)):
+        probability = math.prod(float(z[c]) if one else 1 - float(z[c]) for c, one in zip(READ, taken, strict=True))
+        common = sum(one for c, one in zip(READ, taken, strict=True) if GOLD[c] == 1)
+        total += probability * 2 * common / (sum(taken) + sum(float(GOLD[c]) for c in CELLS))
+    return 1 - total
+
+
+NETWORK = MLP(MATRIX, BIAS, SECOND, 2)
+CASES = (
+    Case(Linear(WEIGHTS), lambda z: sum(float(WEIGHTS[c]) * z[c] for c in CELLS)),
+    Case(SquaredDistance(TARGET, PARTS), lambda z: sum((z[c] - float(TARGET[c])) ** 2 for c in READ)),
+    Case(LinearSquaredDistance(TARGET, PARTS), lambda z: sum(z[c] * (1 - 2 * float(TARGET[c])) + float(TARGET[c]) ** 2 for c in READ)),
+    Case(LowRankQuadratic(MATRIX, GOLD), explicit_quadratic),
+    Case(Hamming(GOLD), lambda z: sum(1 - z[c] for c in CELLS if GOLD[c] == 1)),
+    Case(ExactMatch(GOLD, PARTS), lambda z: 1 - math.prod(1 - abs(z[c] - float(GOLD[c])) for c in READ)),
+    Case(F1(GOLD, PARTS), explicit_f1),
+    Case(MultilinearF1(GOLD, PARTS), explicit_expected_f1),
+    Case(NETWORK, explicit_mlp),
+    Case(Downstream(CLASSIFIER, CLASS_BIAS, FRAMES, 2, 1), explicit_downstream, (5,)),
+    Case(BlackBox(NETWORK), explicit_mlp),
+)
+each = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "rows by parts": torch.Tensor.contiguous,
+    "parts by rows": lambda z: z.movedim(0, -1).contiguous().movedim(-1, 0),
+    "every other row": lambda z: torch.stack([z, z], 1)[:, 0],
+}
+
+
+def points(event: tuple[int, ...], *leading: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(9).uniform(0.1, 1, (*leading, *event)))
+
+
+def test_every_registered_loss_has_a_case() -> None:
+    assert [case.loss.name for case in CASES] == list(LOSSES)
+    assert all(type(case.loss) is LOSSES[case.loss.name] for case in CASES)
+
+
+@each
+def test_a_loss_is_a_problem_loss(case: Case) -> None:
+    loss: ProblemLoss = case.loss
+    assert loss.event_ndim == len(case.event)  # type: ignore[attr-defined]
+    assert (loss.differentiable, loss.inside_hull) == ((False, False) if loss.name == "black_box" else (True, True))
+
+
+@each
+def test_values_equal_an_explicit_loop(case: Case) -> None:
+    z = points(case.event, 6)
+    torch.testing.assert_close(case.loss(z), torch.tensor([case.explicit(row.numpy()) for row in z], dtype=torch.float64))
+
+
+@each
+@pytest.mark.parametrize("leading", [(), (4,), (2, 3), (2, 1, 3)])
+def test_batched_equals_loop(case: Case, leading: tuple[int, ...]) -> None:
+    z = points(case.event, *leading)
+    values = case.loss(z)
+    assert values.shape == leading
+    rows = torch.stack([case.loss(row) for row in z.reshape(-1, *case.event)])
+    torch.testing.assert_close(values, rows.reshape(leading))
+
+
+@each
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_row_comes_out_the_same_to_the_last_bit_whatever_it_shares_a_call_with(case: Case, dtype: torch.dtype, layout: str) -> None:
+    """Values and gradients: a product of matrices rounds a row by how many there are, on one processor or another."""
+    z = points(case.event, 1030).to(dtype)
+    z[2::3] = z[2::3].round()
+    values, gradients = with_gradients(case.loss, z)
+    for rows in (1, 2, 3, 5, 7, 16, 63, 64, 65, 127, 513, 1024):
+        for part in (slice(rows), slice(len(z) - rows, len(z))):
+            found, slopes = with_gradients(case.loss, LAYOUTS[layout](z[part]))
+            assert torch.equal(found, values[part])
+            assert torch.equal(slopes, gradients[part])
+
+
+def with_gradients(loss: StructureLoss, z: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = z.detach().requires_grad_()
+    values = loss(leaf)
+    return values.detach(), torch.autograd.grad(values.sum(), leaf)[0] if loss.differentiable else values.detach()
+
+
+@each
+def test_expanded_rows_are_accepted(case: Case) -> None:
+    z = points(case.event, 3)
+    torch.testing.assert_close(case.loss(z.expand(4, *z.shape)), case.loss(z).expand(4, 3))
+
+
+@each
+def test_the_dtype_is_that_of_the_structure(case: Case) -> None:
+    z = points(case.event, 5)
+    single = case.loss(z.float())
+    assert single.dtype == torch.float32
+    assert case.loss(z).dtype == torch.float64
+    torch.testing.assert_close(single.double(), case.loss(z), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.loss.differentiable], ids=str)
+def test_gradients_equal_finite_differences(case: Case) -> None:
+    z = points(case.event, 2).requires_grad_()
+    (gradient,) = torch.autograd.grad(case.loss(z).sum(), z)
+    step = 1e-5
+    for cell in np.ndindex(*z.shape):
+        ahead, behind = z.detach().clone(), z.detach().clone()
+        ahead[cell] += step
+        behind[cell] -= step
+        difference = (case.loss(ahead) - case.loss(behind)).sum() / (2 * step)
+        assert float(gradient[cell]) == pytest.approx(float(difference), rel=1e-6, abs=1e-8)
+
+
+def test_a_black_box_has_no_gradient() -> None:
+    loss = BlackBox(NETWORK)
+    z = points(EVENT, 3).requires_grad_()
+    values = loss(z)
+    assert not values.requires_grad
+    torch.testing.assert_close(values, NETWORK(z).detach())
+    assert (loss.differentiable, loss.inside_hull, loss.vertex_degree) == (False, False, None)
+
+
+def vertices(oracle: Subset | LinearChain | Categorical, event: tuple[int, ...]) -> Tensor:
+    return oracle.enumerate(event, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.loss.vertex_degree == 1], ids=str)
+def test_degree_one_is_affine_on_the_structures(case: Case) -> None:
+    structures = vertices(LinearChain(), EVENT).flatten(1)
+    values = case.loss(structures.unflatten(1, EVENT))
+    design = torch.cat([structures, torch.ones(len(structures), 1, dtype=torch.float64)], 1)
+    assert fit_error(design, values) < 1e-10
+
+
+def test_degree_two_is_quadratic_on_the_structures_and_not_affine() -> None:
+    structures = vertices(Subset(3), (7,))
+    loss = LowRankQuadratic(drawn(4, 7), structures[5])
+    pairs = (structures.unsqueeze(-1) * structures.unsqueeze(-2)).flatten(1)
+    assert loss.vertex_degree == 2
+    assert fit_error(pairs, loss(structures)) < 1e-10
+    assert fit_error(structures, loss(structures)) > 0.1
+
+
+def test_a_network_is_not_quadratic_on_the_structures() -> None:
+    structures = vertices(Subset(3), (9,))
+    network = make_loss("mlp", structures[0], Subset(3), seed=0)
+    pairs = (structures.unsqueeze(-1) * structures.unsqueeze(-2)).flatten(1)
+    assert network.vertex_degree is None
+    assert fit_error(pairs, network(structures)) > 0.01
+
+
+def fit_error(design: Tensor, values: Tensor) -> float:
+    fitted = design @ torch.linalg.pinv(design) @ values
+    return float((fitted - values).abs().max())
+
+
+def test_linear_losses_are_linear_between_structures_too() -> None:
+    first, second = points(EVENT, 2)
+    for loss in (Linear(WEIGHTS), Hamming(GOLD)):
+        torch.testing.assert_close(loss(0.3 * first + 0.7 * second), 0.3 * loss(first) + 0.7 * loss(second))
+
+
+def test_golden_numbers() -> None:
+    gold, other = torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, 1.0, 0.0])
+    assert float(Hamming(gold)(other)) == 1.0
+    assert float(F1(gold)(other)) == 0.5
+    assert float(F1(gold)(gold)) == 0.0
+    assert float(SquaredDistance(gold)(other)) == 2.0
+    assert float(Linear(torch.tensor([1.0, 2.0, 4.0, 8.0]))(other)) == 6.0
+    assert float(LowRankQuadratic(torch.tensor([[1.0, 2.0, 4.0, 8.0], [1.0, 0.0, 0.0, 0.0]]), gold)(other)) == 10.0
+    even = Downstream(torch.zeros(10, 2), torch.zeros(10), torch.ones(4, 2), 2, 3)
+    assert float(even(other.double())) == pytest.approx(math.log(10))
+
+
+@each
+def test_a_form_is_the_loss_on_structures(case: Case) -> None:
+    z = vertices(LinearChain(), EVENT) if case.event == EVENT else vertices(Subset(2), case.event)
+    form, rows = case.loss.form, z.flatten(1)
+    if isinstance(form, LinearForm):
+        said = rows @ form.weights.flatten() + form.constant
+    elif isinstance(form, QuadraticForm):
+        said = (rows @ form.matrix.flatten(1).mT - form.target).square().sum(-1)
+    elif isinstance(form, CountForm):
+        said = form.function(*((rows @ count.flatten()).long() for count in form.counts))
+    elif isinstance(form, PointForm):
+        said = torch.where((rows == form.structure.flatten()).all(-1), form.here, form.elsewhere).double()
+    else:
+        assert case.loss.name in ("mlp", "downstream", "black_box")
+        return
+    torch.testing.assert_close(case.loss(z), said)
+
+
+MADE = [name for name in LOSSES if name != "downstream"]
+made = pytest.mark.parametrize("name", MADE)
+
+
+@made
+def test_made_losses_have_their_type_and_are_seeded(name: str) -> None:
+    z = vertices(LinearChain(), EVENT)
+    loss = make_loss(name, GOLD, LinearChain(), seed=3)
+    assert type(loss) is LOSSES[name]
+    assert torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=3)(z))
+    assert torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=np.random.SeedSequence(3))(z))
+    if name not in ("hamming", "exact_match", "f1", "f1_multilinear"):
+        assert not torch.equal(loss(z), make_loss(name, GOLD, LinearChain(), seed=4)(z))
+
+
+@made
+def test_ignored_entries_carry_no_weight(name: str) -> None:
+    loss = make_loss(name, GOLD, LinearChain(), seed=0)
+    z = points(EVENT, 3)
+    ignored = torch.where(PARTS, z, z + 5)
+    torch.testing.assert_close(loss(ignored), loss(z))
+    if loss.differentiable:
+        (gradient,) = torch.autograd.grad(loss(leaf := z.requires_grad_()).sum(), leaf)
+        assert bool((gradient[:, ~PARTS] == 0).all())
+        assert bool((gradient[:, PARTS] != 0).any())
+
+
+@pytest.mark.parametrize("name", ["quadratic", "hamming", "exact_match", "f1", "f1_multilinear"])
+def test_gold_has_loss_zero_and_no_structure_less(name: str) -> None:
+    loss = make_loss(name, GOLD, LinearChain(), seed=0)
+    values = loss(vertices(LinearChain(), EVENT))
+    golds = loss(GOLD.expand(64, *EVENT))
+    assert bool((golds == 0).all()) or (name == "f1_multilinear" and float(golds.abs().max()) < 1e-15)
+    assert int((values < 1e-12).sum()) == 1
+    assert float(values.min()) > -1e-12
+
+
+def test_the_label_of_a_network_is_its_class_of_gold() -> None:
+    for seed in range(20):
+        network = make_loss("mlp", GOLD, LinearChain(), seed=seed)
+        assert isinstance(network, MLP)
+        assert (network.first.shape, network.second.shape) == ((16, *EVENT), (5, 16))
+        assert float(network(GOLD)) < math.log(5)
+
+
+def test_the_random_quadratic_is_scaled_by_the_parts_of_a_structure() -> None:
+    gold = torch.zeros(400, dtype=torch.float64)
+    gold[:100] = 1
+    loss = make_loss("quadratic", gold, Subset(100), seed=0)
+    assert isinstance(loss, LowRankQuadratic)
+    assert loss.matrix.shape == (8, 400)
+    assert float(loss.matrix.std()) == pytest.approx(0.1, rel=0.05)
+
+
+def test_a_black_box_hides_the_network_of_the_same_seed() -> None:
+    z = vertices(LinearChain(), EVENT)
+    hidden = make_loss("black_box", GOLD, LinearChain(), seed=7)
+    assert torch.equal(hidden(z), make_loss("mlp", GOLD, LinearChain(), seed=7)(z))
+
+
+@each
+def test_a_hundred_thousand_structures_take_well_under_a_second(case: Case) -> None:
+    z = points(case.event).float().expand(100_000, *case.event).contiguous()
+    start = time.perf_counter()
+    case.loss(z)
+    assert time.perf_counter() - start < 1
+
+
+def test_a_misspelt_loss_gets_a_suggestion() -> None:
+    with pytest.raises(ValueError, match="got the unknown loss 'quadratik'; did you mean quadratic"):
+        make_loss("quadratik", GOLD, LinearChain(), seed=0)
+
+
+def test_downstream_cannot_be_made_from_gold() -> None:
+    with pytest.raises(
+        ValueError, match=r"`make_loss` got 'downstream', which needs frames and a classifier; expected one of linear, .*black_box"
+    ):
+        make_loss("downstream", torch.tensor([1.0, 0.0]), Subset(1), seed=0)
+
+
+@pytest.mark.parametrize(("gold", "got"), [(torch.ones(2, 3), r"shape \(2, 3\) with 6"), (torch.zeros(4), r"shape \(4,\) with 0")])
+def test_gold_of_another_shape_or_without_parts_is_refused(gold: Tensor, got: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"`make_loss` got a gold structure of {got} part\(s\); expected 1 event dimension\(s\) and at least one"
+    ):
+        make_loss("linear", gold, Categorical(), seed=0)
+
+
+TWINS = [case for case in CASES if case.loss.name in ("squared_distance", "squared_distance_linear", "hamming", "f1", "f1_multilinear")]
+
+
+@pytest.mark.parametrize("case", TWINS, ids=str)
+def test_a_twin_is_the_same_on_structures_and_another_between_them(case: Case) -> None:
+    twin, structures = case.loss.twin(), vertices(LinearChain(), EVENT)
+    torch.testing.assert_close(twin(structures), case.loss(structures), rtol=1e-12, atol=1e-12)
+    middle = structures.mean(0)
+    assert abs(float(twin(middle) - case.loss(middle))) > 1e-3
+    assert twin.extension != case.loss.extension
+    assert torch.equal(twin.twin()(middle), case.loss(middle)) or case.loss.name == "hamming"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in TWINS], ids=str)
+def test_a_loss_with_one_extension_says_so(case: Case) -> None:
+    with pytest.raises(
+        ValueError, match=rf"`twin` got the loss {case.loss.name}, which has one extension only; expected one of squared_dis"
+    ):
+        case.loss.twin()
+
+
+def test_names_of_extensions_say_how_a_loss_goes_on() -> None:
+    """Linear along every segment; quadratic with a constant second difference; multilinear in one part at a time."""
+    first, second = points(EVENT, 2)
+    for case in (case for case in CASES if len(case.event) == 3):
+        along = [float(case.loss(first + t * (second - first))) for t in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        bend = np.diff(along, n=2)
+        linear, quadratic = bool(np.abs(bend).max() < 1e-12), bool(np.ptp(bend) < 1e-12)
+        assert linear == (case.loss.extension == "linear"), case
+        assert (quadratic and not linear) == (case.loss.extension == "quadratic"), case
+    one = []
+    for t in (0.0, 0.5, 1.0):
+        first[1, 0, 1] = t
+        one.append(float(MultilinearF1(GOLD, PARTS)(first)))
+    assert one[1] == pytest.approx((one[0] + one[2]) / 2, abs=1e-12)
+
+
+def test_multilinear_f1_is_f1_where_structures_differ_in_size() -> None:
+    """A structure may take up to three times as many parts as gold, less one."""
+    structures = Alignment().enumerate((4, 4), dtype=torch.float64)
+    for gold in (structures[structures.flatten(1).sum(-1).argmin()], structures[7]):
+        torch.testing.assert_close(MultilinearF1(gold)(structures), F1(gold)(structures), rtol=1e-12, atol=1e-13)
+
+
+def test_a_shifted_loss_keeps_all_but_its_values() -> None:
+    for case in CASES:
+        shifted, z = Offset(Offset(case.loss, 10.0), -0.5), points(case.event, 3).requires_grad_()
+        loss: ProblemLoss = shifted
+        torch.testing.assert_close(loss(z), case.loss(z) + 9.5)
+        assert (loss.name, loss.offset) == (f"{case.loss.name}+10-0.5", 9.5)
+        kept = ("differentiable", "inside_hull", "vertex_degree", "extension")
+        assert [getattr(loss, name) for name in kept] == [getattr(case.loss, name) for name in kept]
+        if case.loss.differentiable:
+            assert torch.equal(*(torch.autograd.grad(one(z).sum(), z)[0] for one in (loss, case.loss)))

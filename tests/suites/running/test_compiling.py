@@ -1,0 +1,203 @@
+"""What is not compiled yet is known before a run, and what is being compiled while it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import io
+import os
+import pickle
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from structgrad.oracles import ORACLES, subset
+from structgrad.oracles.derivations import cpu
+from structgrad.oracles.kernels import compilation, notices, switch
+from structgrad.suites.running.planning import compiling
+from structgrad.suites.running.planning.plan import Machine, Plan
+from structgrad.suites.running.progress import Snapshot
+from structgrad.suites.running.runner import run
+from tests.suites.broken_estimators import NOTICED
+from tests.suites.running_cases import FEW, SMALL, broken
+
+SOURCE = Path(str(subset.__file__)).parent / "cpu.py"
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache without anything."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_an_empty_cache_lacks_the_functions_of_a_structure_and_of_what_it_calls(empty: Path) -> None:
+    several = {name: compiling.uncompiled([name]) for name in ("subset", "spanning_tree", "linear_chain")}
+    assert all(number > SOURCE.read_text().count("\n@") for number in several.values())
+    assert max(several.values()) < compiling.uncompiled(several) < sum(several.values())
+    assert compiling.uncompiled([]) < min(several.values())
+    assert {"vector_elimination", "marginals", "tree_unranking"} <= {path.stem for path in compiling._needed(("spanning_tree",))}
+
+
+@pytest.mark.usefixtures("empty")
+def test_structures_that_state_derivations_need_one_executor() -> None:
+    names = {ORACLES[name].kernel for name in ("semi_markov", "ctc", "edit_alignment")}
+    assert names == {"derivations"}
+    assert {"cpu", "vectors", "wide_range", "exponential"} <= {path.stem for path in compiling._needed(("derivations",))}
+    assert compiling.uncompiled(["derivations"]) - compiling.uncompiled([]) >= len(compiling._functions(Path(str(cpu.__file__))))
+
+
+@pytest.mark.usefixtures("empty")
+def test_nothing_is_missing_where_kernels_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch, "CHOSEN", "off")
+    assert compiling.uncompiled(["subset"]) == 0
+
+
+def test_what_the_cache_holds_is_not_counted_unless_its_source_is_newer(empty: Path) -> None:
+    before = compiling.uncompiled(["subset"])
+    name = compiling._functions(SOURCE)[0]
+    index = empty / "subset_1234" / f"cpu.{name}-10.py311.nbi"
+    index.parent.mkdir()
+    index.touch()
+    assert compiling.uncompiled(["subset"]) == before - 1
+    os.utime(index, (1.0, 1.0))
+    assert compiling.uncompiled(["subset"]) == before
+
+
+def test_every_compiled_function_is_known() -> None:
+    """The names that the text of a module shows are those that its import makes."""
+    for name in ("subset.cpu", "spanning_tree.cpu", "spanning_tree.cpu.vector_elimination", "derivations.cpu"):
+        module: Any = importlib.import_module(f"structgrad.oracles.{name}")
+        own = {key for key, value in vars(module).items() if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__}
+        assert own == set(compiling._functions(Path(str(module.__file__))))
+
+
+TINY = """
+from structgrad.oracles.kernels.compilation import compiled
+
+@compiled
+def double(x):
+    return 2 * x
+"""
+
+
+def imported(path: Path, name: str) -> Any:
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_compiling_is_told_of_and_loading_is_not(tmp_path: Path) -> None:
+    path, heard = tmp_path / "tiny.py", list[bool]()
+    path.write_text(TINY)
+    with notices.listening(heard.append):
+        assert imported(path, "tiny").double(3) == 6
+        assert heard == [True, False]
+        assert imported(path, "tiny").double(4) == 8
+        assert heard == [True, False]
+    imported(path, "tiny").double(2.5)
+    assert heard == [True, False]
+
+
+def test_waiting_for_another_process_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if compilation.fcntl is None:
+        pytest.skip("no locks here")
+    path, heard, asked = tmp_path / "tiny.py", list[bool](), list[int]()
+    path.write_text(TINY)
+
+    def busy_once(file: int, how: int, byte: int) -> bool:
+        asked.append(how)
+        return not how & compilation.fcntl.LOCK_NB
+
+    monkeypatch.setattr(compilation, "_lock", busy_once)
+    module = imported(path, "tiny_waiting")
+    with notices.listening(heard.append), compilation._turn(tmp_path, "tiny"):
+        assert heard == [True, False]
+    assert [bool(how & compilation.fcntl.LOCK_NB) for how in asked] == [True, False, False]
+    assert module.double(1) == 2
+
+
+def test_what_compiles_others_is_told_of_once() -> None:
+    heard: list[bool] = []
+    with notices.listening(heard.append):
+        notices.begin()
+        notices.begin()
+        notices.end()
+        assert heard == [True]
+        notices.end()
+    assert heard == [True, False]
+
+
+def test_a_worker_that_compiles_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noticed = tmp_path / "noticed"
+    monkeypatch.setenv(NOTICED, str(noticed))
+    seen: list[bool] = []
+
+    def progress(snapshot: Snapshot) -> None:
+        seen.extend(busy.compiling for busy in snapshot.busy)
+        if any(seen):
+            noticed.touch()
+
+    plan = Plan(("sparsity",), ("categorical_regimes",), ("init",), broken("Compiling"), instances=1, effort=FEW)
+    rows = run(plan, tmp_path / "out", machine=Machine(jobs=1), progress=progress)
+    assert {row.status for row in rows} == {"ok"}
+    assert any(seen)
+
+
+LAID_OUT = dataclasses.replace(SMALL, problems=("categorical_regimes", "subset_regimes", "chain_regimes"))
+
+
+def test_others_are_hired_once_kernels_are_compiled_and_end_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        ended: ClassVar[list[str]] = []
+
+        def kill(self) -> None:
+            self.ended.append("killed")
+
+        def wait(self) -> None:
+            self.ended.append("gone")
+
+    hired: list[tuple[int, int]] = []
+    monkeypatch.setattr(compiling, "_hired", lambda plan, place, others: hired.append((place, others)) or Other())
+    with compiling.shared(LAID_OUT, 3):
+        assert hired == []
+        for _ in range(2):
+            notices.begin()
+            notices.end()
+        assert hired == [(0, 2), (1, 2)]
+    assert Other.ended == 2 * ["killed", "gone"]
+    notices.begin()
+    notices.end()
+    assert len(hired) == 2
+    with compiling.shared(LAID_OUT, 0):
+        notices.begin()
+        notices.end()
+    assert len(hired) == 2
+
+
+def test_they_begin_with_the_last_problem_and_leave_errors_to_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def fail(plan: Plan, name: str, stage: str) -> None:
+        loaded.append(name)
+        raise OSError(name)
+
+    monkeypatch.setattr(compiling, "fingerprint", fail)
+    for place, expected in enumerate((["chain_regimes", "categorical_regimes"], ["subset_regimes"])):
+        loaded.clear()
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pickle.dumps((LAID_OUT, place, 2)))))
+        compiling._help()
+        assert loaded == expected
+
+
+@pytest.mark.sweep
+def test_what_they_compile_is_in_the_cache(empty: Path) -> None:
+    before = compiling.uncompiled(["subset"])
+    other = compiling._hired(dataclasses.replace(LAID_OUT, problems=("subset_regimes",)), 0, 1)
+    assert other.wait(timeout=100) == 0
+    assert compiling.uncompiled(["subset"]) < before - 5

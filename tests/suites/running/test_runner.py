@@ -1,0 +1,227 @@
+"""Cells and the runner: what is measured, kept, resumed and refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from structgrad.oracles import Subset, make_oracle
+from structgrad.suites.base import SCHEMA_VERSION, Row
+from structgrad.suites.measures import SUITES
+from structgrad.suites.problems.score_files import ScoreFile
+from structgrad.suites.running import runner, store
+from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running.planning.plan import Machine
+from structgrad.suites.running.rows import oracle_name
+from structgrad.suites.running.runner import collect, run
+from tests.suites.running_cases import HERE, SMALL, comparable, instances
+
+
+def test_rows_cover_the_grid(tmp_path):
+    rows = run(SMALL, tmp_path, machine=HERE)
+    assert {(row.estimator, row.instance) for row in rows} == {(name, item) for name in SMALL.estimators for item in instances(rows)}
+    assert len(instances(rows)) == 2
+    assert all(row.status == "ok" for row in rows)
+    verdicts = {(row.estimator, row.verdict) for row in rows if row.metric == "relative_bias"}
+    assert verdicts >= {("reinforce", "unbiased-exact"), ("ste", "biased")}
+
+
+def test_rows_say_everything_about_their_instance_and_how_they_came_about(tmp_path):
+    row = next(row for row in run(SMALL, tmp_path, machine=HERE) if row.estimator == "arsm" and row.metric == "gain")
+    assert (row.suite, row.suite_version, row.oracle, row.oracle_version, row.estimator_version) == ("bias", 3, "categorical", 1, 1)
+    assert (row.loss, row.vertex_degree, row.offset, row.reference, row.tier, row.replicates) == ("mlp", None, 0.0, "expected", "mc", 256)
+    assert row.log_count == math.log(10)
+    assert row.normalised_entropy == pytest.approx(0.99, abs=1e-6)
+    assert row.entropy == pytest.approx(0.99 * math.log(10), abs=1e-6)
+    assert row.truth_norm > 0
+    assert (row.truth_method, row.seed, row.dtype, row.device, row.schema_version) == ("enumeration", 0, "float64", "cpu", SCHEMA_VERSION)
+    assert row.seconds > 0
+
+
+def test_the_truth_is_named_only_where_something_was_compared_with_it(tmp_path):
+    rows = run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste",)), tmp_path, machine=HERE)
+    assert {(row.truth_norm, row.truth_method) for row in rows} == {(None, "")}
+    assert all(row.entropy is not None for row in rows)
+
+
+def test_suites_that_measure_side_by_side_share_a_cell(tmp_path):
+    rows = run(dataclasses.replace(SMALL, suites=("wall_clock", "memory")), tmp_path, machine=HERE)
+    times = [row for row in rows if row.suite == "wall_clock"]
+    assert len({row.cell for row in times}) == 1
+    assert len({row.cell for row in rows if row.suite == "memory"}) == 3
+    assert {row.metric for row in times} >= {"forward_time", "backward_time", "time_ratio"}
+    assert {row.estimator for row in times} == set(SMALL.estimators)
+    assert {row.unit for row in times if row.metric.endswith("_time")} == {"s"}
+    assert all(row.value > 0 for row in times)
+
+
+def test_twice_is_identical(tmp_path):
+    assert comparable(run(SMALL, tmp_path / "a", machine=HERE)) == comparable(run(SMALL, tmp_path / "b", machine=HERE))
+
+
+def test_the_order_of_cells_changes_no_number(tmp_path):
+    plan = dataclasses.replace(SMALL, suites=("bias", "sparsity"))
+    backwards = dataclasses.replace(plan, estimators=plan.estimators[::-1], suites=plan.suites[::-1])
+    here, there = run(plan, tmp_path / "a", machine=HERE), run(backwards, tmp_path / "b", machine=HERE)
+    assert sorted(comparable(here), key=repr) == sorted(comparable(there), key=repr)
+
+
+def test_batch_size_changes_no_number_and_no_identity(tmp_path):
+    rows = run(SMALL, tmp_path / "a", machine=HERE)
+    other = run(dataclasses.replace(SMALL, batch_size=128), tmp_path / "b", machine=HERE)
+    assert [row.cell for row in rows] == [row.cell for row in other]
+    for one, two in zip(rows, other, strict=True):
+        assert one.value is two.value or one.value == pytest.approx(two.value, rel=1e-12, abs=1e-14)
+
+
+def test_finished_cells_are_not_measured_again(tmp_path, monkeypatch):
+    first = run(SMALL, tmp_path, machine=HERE)
+    monkeypatch.setattr(runner, "execute", lambda *rest: pytest.fail("measured again"))
+    seen = []
+    assert run(SMALL, tmp_path, machine=HERE, progress=seen.append) == first
+    assert [(snapshot.finished, snapshot.total, snapshot.label) for snapshot in seen] == [(3, 3, "resumed")]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    real, done = runner.execute, []
+
+    def interrupted_after_two(plan, cell, scratch):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(cell.identity)
+        return real(plan, cell, scratch)
+
+    monkeypatch.setattr(runner, "execute", interrupted_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        run(SMALL, tmp_path, machine=HERE)
+    assert {row.cell for row in collect(tmp_path) if row.cell} == set(done)
+    left = []
+    monkeypatch.setattr(runner, "execute", lambda plan, cell, scratch: (left.append(cell.identity), real(plan, cell, scratch))[1])
+    resumed = run(SMALL, tmp_path, machine=HERE)
+    assert len(left) == 1
+    assert left[0] not in done
+    monkeypatch.undo()
+    assert comparable(resumed) == comparable(run(SMALL, tmp_path / "whole", machine=HERE))
+
+
+def test_collect_gives_the_rows_of_the_run_at_any_time(tmp_path):
+    rows = run(dataclasses.replace(SMALL, estimators=("reinforce", "ste"), loss="black_box"), tmp_path, machine=HERE)
+    assert collect(tmp_path) == rows
+    with pytest.raises(FileNotFoundError, match=r"found no plan .*nowhere.plan\.jsonl; expected the folder of a run, finished or not"):
+        collect(tmp_path / "nowhere")
+
+
+def test_pairs_that_do_not_fit_are_rows_with_their_reason(tmp_path):
+    rows = run(dataclasses.replace(SMALL, estimators=("reinforce", "ste"), loss="black_box"), tmp_path, machine=HERE)
+    skips = [row for row in rows if row.status == "skipped"]
+    assert [(row.estimator, row.suite, row.cell) for row in skips] == [("ste", "", "")]
+    assert skips[0].reason == "ste needs gradients of the loss, and the loss black_box gives values only"
+
+
+def test_a_suite_gets_a_scratch_folder_that_is_gone_when_its_cell_is_done(tmp_path, monkeypatch):
+    seen = []
+
+    class Watched(SUITES["sparsity"]):
+        def findings(self, problem, estimators, context):
+            seen.append((context.scratch, context.scratch.is_dir()))
+            yield from super().findings(problem, estimators, context)
+
+    monkeypatch.setitem(SUITES, "sparsity", Watched)
+    run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste", "rloo")), tmp_path, machine=HERE)
+    assert [there for _, there in seen] == [True, True]
+    assert len({folder for folder, _ in seen}) == 2
+    assert not any((tmp_path / "scratch").iterdir())
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    store.write_atomically(tmp_path / "cell.json", "old")
+    monkeypatch.setattr(os, "replace", lambda *rest: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        store.write_atomically(tmp_path / "cell.json", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["cell.json"]
+    assert (tmp_path / "cell.json").read_text() == "old"
+
+
+def test_a_cell_file_says_what_it_is_in_strict_json(tmp_path):
+    run(SMALL, tmp_path, machine=HERE)
+    path = next((tmp_path / "cells").glob("*/*.json"))
+    content = json.loads(path.read_text(), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+    assert content["cell"]["suite"] == "bias"
+    assert path.parent.name == content["cell"]["identity"][:2]
+    assert content["shared"]["schema_version"] == SCHEMA_VERSION
+
+
+def test_rows_come_back_from_a_cell_file_as_they_were(tmp_path):
+    cell = grid(SMALL).cells[0]
+    row = Row(cell.identity, "bias", "p", "s", "", "o", "l", "e", "f", value=1.5, low=-math.inf, high=math.inf, p_value=0.0, seed=3)
+    other = dataclasses.replace(row, value=None, low=None, high=None, status="nonfinite", reason="the value is nan", vertex_degree=2)
+    for rows in ([], [row], [row, other]):
+        store.write_cell(tmp_path, cell, store.encode(cell, rows, 0.5))
+        assert store.stored(tmp_path, cell)["rows"] == rows
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"estimators": ("reinforse",)}, r"unknown estimator 'reinforse'; did you mean reinforce"),
+        ({"estimators": ("zzz*",)}, r"unknown estimator 'zzz\*'; expected one of exact"),
+        ({"problems": ("chain_regime",)}, r"unknown problem 'chain_regime'; did you mean chain_regimes"),
+        ({"suites": ("bais",)}, r"unknown suite 'bais'; did you mean bias"),
+        ({"stages": ("finale",)}, r"unknown stage 'finale'; did you mean final"),
+        ({"loss": "quadratik"}, r"unknown loss 'quadratik'; did you mean quadratic"),
+        ({"dtype": "float16x"}, r"unknown dtype 'float16x'; did you mean"),
+        ({"tier": "exactly"}, r"unknown tier 'exactly'; did you mean exact"),
+        ({"device": "warp"}, r"device='warp'; expected cpu, cuda"),
+        ({"instances": 0}, r"instances=0, batch_size=4096; expected at least 1"),
+        ({"effort": dataclasses.replace(SMALL.effort, replicates=3)}, r"replicates=3, most_replicates=256; expected at least 64"),
+        ({"effort": dataclasses.replace(SMALL.effort, most_replicates=128)}, r"replicates=256, most_replicates=128; expected at least 64"),
+        ({"effort": dataclasses.replace(SMALL.effort, seconds=0.0)}, r"seconds=0; expected a positive number"),
+    ],
+)
+def test_refuses_what_cannot_be_measured(change, message):
+    with pytest.raises(ValueError, match=message):
+        grid(dataclasses.replace(SMALL, **change))
+
+
+@pytest.mark.parametrize(
+    ("machine", "message"),
+    [
+        (Machine(jobs=-1), r"jobs=-1, timeout=None; expected jobs >= 0"),
+        (Machine(timeout=0.0), r"timeout=0.0; expected jobs >= 0 and a positive number of seconds"),
+        (Machine(memory=-1.0), r"memory=-1; expected a positive number of GiB"),
+        (Machine(engine="rai"), r"unknown engine 'rai'; did you mean ray\?"),
+        (Machine(address="auto"), r"address 'auto' for the engine local, which has none; choose --engine ray"),
+    ],
+)
+def test_refuses_a_machine_that_cannot_be(tmp_path, machine, message):
+    with pytest.raises(ValueError, match=message):
+        run(SMALL, tmp_path, machine=machine)
+
+
+def test_refuses_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"cannot write results to .*file.* choose another folder with --out"):
+        run(SMALL, tmp_path / "file" / "below", machine=HERE)
+
+
+def test_a_user_s_own_score_file(tmp_path):
+    scores = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0)).numpy()
+    np.savez(tmp_path / "mine.npz", unary=scores, transition=np.zeros((3, 3)))
+    file = ScoreFile(str(tmp_path / "mine.npz"), scores="unary", transition="transition")
+    own = dataclasses.replace(SMALL, problems=(), file=file)
+    rows = run(own, tmp_path / "out", machine=HERE)
+    assert {(row.problem, row.stage, row.oracle) for row in rows} == {("mine", "file", "linear_chain")}
+    assert instances([row for row in rows if row.status == "ok"]) == {"0", "1", "2"}
+    before = {cell.identity for cell in grid(own).cells}
+    assert before.isdisjoint(cell.identity for cell in grid(dataclasses.replace(own, file=dataclasses.replace(file, instances=2))).cells)
+
+
+def test_oracle_names_read_back():
+    assert oracle_name(Subset(3)) == "subset[k=3]"
+    assert make_oracle(oracle_name(Subset(3))) == Subset(3)

@@ -1,0 +1,204 @@
+"""What goes wrong in a cell costs that cell alone, and is a row with its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from structgrad.suites.base import Row
+from structgrad.suites.measures import SUITES
+from structgrad.suites.measures.suite import Finding, Suite
+from structgrad.suites.running.cells import Failure, ran_out_of_memory
+from structgrad.suites.running.engines.local import _death
+from structgrad.suites.running.planning.grid import Cell, grid
+from structgrad.suites.running.planning.plan import Machine
+from structgrad.suites.running.runner import run
+from structgrad.suites.running.store import finished, log_path, scratch_path, stored
+from tests.suites.broken_estimators import Failing
+from tests.suites.running_cases import HERE, SMALL, broken, comparable
+
+EXCEPTIONS = {
+    "Failing": ("error", "RuntimeError", "RuntimeError: a mistake", "raise RuntimeError"),
+    "Hungry": ("oom", "RuntimeError", "can't allocate memory", "torch.empty"),
+}
+DEATHS = {
+    "Aborting": ("crash", "SIGABRT", "the worker died of SIGABRT", "in surrogate"),
+    "Killed": ("oom", "SIGKILL", "the worker was killed by SIGKILL, as the kernel does when memory runs out", ""),
+    "Greedy": ("oom", "RuntimeError", "can't allocate memory", "torch.zeros"),
+    "Hanging": ("timeout", "", "took longer than 10 s; raise --timeout", "about to hang"),
+}
+RIGHT = ("gst", "arsm", "ste")
+"""Estimators with which nothing goes wrong, of sampled and of exact numbers."""
+
+
+def check(row: Row, expected: tuple[str, str, str, str]) -> None:
+    status, kind, reason, traceback = expected
+    assert (row.status, row.error_type) == (status, kind)
+    assert reason in row.reason
+    assert traceback in row.traceback
+    assert (row.suite, row.problem, row.value) == ("bias", "categorical_regimes", None)
+    assert row.seconds > 0
+
+
+@pytest.mark.parametrize("name", EXCEPTIONS)
+def test_an_exception_is_a_row_with_its_reason(tmp_path, name):
+    (row,) = run(dataclasses.replace(SMALL, estimators=broken(name)), tmp_path, machine=HERE)
+    check(row, EXCEPTIONS[name])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> list[Row]:
+    """The rows of a run in this process, in the course of which nobody dies."""
+    plan = dataclasses.replace(SMALL, estimators=(*broken("Killed"), *RIGHT[::-1]), instances=1)
+    return comparable(run(plan, tmp_path_factory.mktemp("undisturbed"), machine=HERE))
+
+
+@pytest.fixture(scope="module")
+def disturbed(undisturbed, tmp_path_factory) -> tuple[list[Row], tuple[Cell, ...], Path]:
+    """The rows of a run by workers with all kinds of death, its cells, and where it lies."""
+    folder = tmp_path_factory.mktemp("disturbed")
+    plan = dataclasses.replace(SMALL, estimators=(*RIGHT, *broken(*DEATHS)), instances=1)
+    return run(plan, folder, machine=Machine(jobs=2, timeout=10.0, memory=2.0)), grid(plan).cells, folder
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_worker_that_dies_costs_its_cell_which_says_why(disturbed, name):
+    (row,) = [row for row in disturbed[0] if row.estimator.endswith(f":{name}")]
+    check(row, DEATHS[name])
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "reason"),
+    [(7, "crash", "the worker died with exit code 7"), (-signal.SIGSEGV, "crash", "the worker died of SIGSEGV")],
+)
+def test_a_death_is_told_from_the_exit_code(code, status, reason):
+    found = _death(code, "last words")
+    assert (found.status, found.reason, found.traceback) == (status, reason, "last words")
+
+
+def test_workers_their_deaths_and_the_order_of_cells_change_no_number(disturbed, undisturbed):
+    rows, same = ([row for row in found if row.estimator in RIGHT] for found in (disturbed[0], undisturbed))
+    assert {row.status for row in rows} == {"ok"}
+    assert sorted(comparable(rows), key=repr) == sorted(same, key=repr)
+
+
+def test_failed_cells_are_measured_again_and_others_are_not(disturbed):
+    _, cells, folder = disturbed
+    assert [finished(stored(folder, cell)) for cell in cells] == [True] * len(RIGHT) + [False] * len(DEATHS)
+
+
+def test_a_killed_worker_costs_its_cell_until_the_run_is_resumed(disturbed, undisturbed, tmp_path):
+    shutil.copytree(disturbed[2], tmp_path, dirs_exist_ok=True)
+    plan = dataclasses.replace(SMALL, estimators=(*broken("Killed"), *RIGHT[::-1]), instances=1)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").glob("*/*.json")}
+    assert comparable(run(plan, tmp_path, machine=HERE)) == undisturbed
+    assert [path.stat().st_mtime_ns == stamp for path, stamp in before.items()].count(False) == 1
+
+
+def test_a_cell_that_prints_leaves_a_log_and_others_leave_none(disturbed):
+    _, cells, folder = disturbed
+    logs = {cell.estimators[0].rpartition(":")[2] for cell in cells if log_path(folder, cell).exists()}
+    assert {"Aborting", "Hanging"} <= logs
+    assert "ste" not in logs
+
+
+def test_scratch_folders_are_gone_when_their_cells_are_done(disturbed):
+    _, cells, folder = disturbed
+    assert not any(scratch_path(folder, cell).exists() for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
+        (RuntimeError("shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error, memory):
+    assert ran_out_of_memory(error) is memory
+    assert (Failure.of(error).status == "oom") is memory
+
+
+def test_a_number_that_is_not_finite_has_a_status_of_its_own(tmp_path, monkeypatch):
+    class Odd(Suite):
+        name = "sparsity"
+        summary = "odd numbers"
+
+        def findings(self, problem, estimators, context):
+            for name in estimators:
+                yield Finding(name, "support", math.nan, 0.0, 1.0)
+                yield Finding(name, "rho", math.inf)
+                yield Finding(name, "gain", 1.0, math.nan, math.inf)
+                yield Finding(name, "cosine", None)
+
+    monkeypatch.setitem(SUITES, "sparsity", Odd)
+    plan = dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste",))
+    rows = run(plan, tmp_path, machine=HERE)
+    assert [(row.status, row.reason, row.value, row.low, row.high) for row in rows] == [
+        ("nonfinite", "the value is nan", None, None, None),
+        ("nonfinite", "the value is inf", None, None, None),
+        ("ok", "", 1.0, None, math.inf),
+        ("ok", "", None, None, None),
+    ]
+    assert finished(stored(tmp_path, grid(plan).cells[0]))
+
+
+class Together(Suite):
+    """Measures side by side, and knows nothing of failures."""
+
+    name = "sparsity"
+    summary = "side by side"
+    together = True
+
+    def findings(self, problem, estimators, context):
+        for name, estimator in estimators.items():
+            if isinstance(estimator, Failing):
+                raise RuntimeError("a mistake")
+            yield Finding(name, "support", float(len(estimators)))
+
+
+def test_side_by_side_a_broken_estimator_costs_its_own_rows_alone(tmp_path, monkeypatch):
+    monkeypatch.setitem(SUITES, "sparsity", Together)
+    plan = dataclasses.replace(SMALL, suites=("sparsity",), estimators=(*broken("Failing"), "ste", "reinforce"))
+    rows = run(plan, tmp_path, machine=HERE)
+    assert [(row.estimator, row.status, row.value) for row in rows] == [
+        ("ste", "ok", 2.0),
+        ("reinforce", "ok", 2.0),
+        (plan.estimators[0], "error", None),
+    ]
+
+
+def test_a_failure_that_no_estimator_has_alone_is_that_of_all(tmp_path, monkeypatch):
+    class Crowded(Together):
+        def findings(self, problem, estimators, context):
+            if len(estimators) > 1:
+                raise RuntimeError("too many")
+            yield Finding(next(iter(estimators)), "support", 1.0)
+
+    monkeypatch.setitem(SUITES, "sparsity", Crowded)
+    rows = run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste", "reinforce")), tmp_path, machine=HERE)
+    assert [(row.estimator, row.status, row.reason) for row in rows] == [
+        (name, "error", "RuntimeError: too many") for name in ("ste", "reinforce")
+    ]
+
+
+def test_what_was_found_before_a_failure_is_kept(tmp_path, monkeypatch):
+    class Failing(Suite):
+        name = "sparsity"
+        summary = "fails in the middle"
+
+        def findings(self, problem, estimators, context):
+            yield Finding("ste", "support", 1.0)
+            raise RuntimeError("a mistake")
+
+    monkeypatch.setitem(SUITES, "sparsity", Failing)
+    rows = run(dataclasses.replace(SMALL, suites=("sparsity",), estimators=("ste",)), tmp_path, machine=HERE)
+    assert [(row.status, row.value) for row in rows] == [("ok", 1.0), ("error", None)]

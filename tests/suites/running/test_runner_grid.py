@@ -1,0 +1,179 @@
+"""Plans, presets and their cells."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from structgrad.estimators import Reinforce
+from structgrad.oracles import Categorical
+from structgrad.suites import problems
+from structgrad.suites.measures import SUITES
+from structgrad.suites.measures.suite import EFFORTS
+from structgrad.suites.problems.named import BUILT_IN_PROBLEMS
+from structgrad.suites.running import scores
+from structgrad.suites.running.planning.grid import estimator_names, grid
+from structgrad.suites.running.planning.plan import Plan, Portion
+from structgrad.suites.running.planning.presets import BEYOND, CORE, PRESETS, plan_of
+from structgrad.suites.running.progress import CostModel, time_limit
+from tests.suites.running_cases import SMALL
+
+
+def forget() -> None:
+    """Build problems anew."""
+    scores._load.cache_clear()
+    scores._sample.cache_clear()
+
+
+def identities(plan: Plan) -> set[str]:
+    return {cell.identity for cell in grid(plan).cells}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"effort": dataclasses.replace(SMALL.effort, replicates=128)},
+        {"effort": dataclasses.replace(SMALL.effort, alpha=0.5)},
+        {"instances": 3},
+        {"loss": "linear"},
+        {"dtype": "float32"},
+        {"tier": "mc"},
+        {"stages": ("final",)},
+        {"problems": ("subset_regimes",)},
+        {"suites": ("sparsity",)},
+        {"estimators": ("reinforce[num_samples=2]", "imle[lambda=3]")},
+    ],
+)
+def test_what_moves_numbers_moves_the_identity(change):
+    assert identities(SMALL).isdisjoint(identities(dataclasses.replace(SMALL, **change)))
+
+
+@pytest.mark.parametrize(("kind", "cells"), [(SUITES["bias"], 3), (Categorical, 3), (Reinforce, 1)])
+def test_a_declared_version_moves_the_identity_of_what_it_concerns(monkeypatch, kind, cells):
+    before = identities(SMALL)
+    monkeypatch.setattr(kind, "version", kind.version + 1)
+    assert len(before - identities(SMALL)) == cells
+
+
+def test_other_scores_under_the_same_name_move_the_identity(monkeypatch):
+    before, real = identities(SMALL), problems.load
+
+    def moved(name, stage, **options):
+        found = real(name, stage, **options)
+        items = [dataclasses.replace(item, scores=item.scores * (1 + 1e-15)) for item in found.instances]
+        return dataclasses.replace(found, instances=tuple(items))
+
+    forget()
+    monkeypatch.setattr(problems, "load", moved)
+    assert before.isdisjoint(identities(SMALL))
+    forget()
+
+
+@pytest.mark.parametrize("change", [{"batch_size": 128}, {"estimators": ("arsm", "reinforce", "ste")}])
+def test_what_moves_no_number_moves_no_identity(change):
+    assert identities(SMALL) == identities(dataclasses.replace(SMALL, **change))
+
+
+def test_the_version_of_the_package_moves_no_identity(monkeypatch):
+    before = identities(SMALL)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "999")
+    assert identities(SMALL) == before
+
+
+def test_a_shape_that_is_out_of_reach_is_a_skip():
+    found = grid(dataclasses.replace(SMALL, estimators=("arm", "arsm")))
+    assert [cell.estimators for cell in found.cells] == [("arsm",)]
+    assert [row.reason for row in found.skips] == ["arm needs bits, which are categories of two parts, and these have 10"]
+
+
+def test_patterns_and_options():
+    assert estimator_names(("spigot*", "imle[lambda=2.5]")) == ("spigot", "spigot_steps", "spigot_ce", "spigot_eg", "imle[lambda=2.5]")
+
+
+def test_a_suite_takes_its_portion_of_the_grid():
+    plan = dataclasses.replace(
+        SMALL,
+        suites=("bias", "sparsity"),
+        estimators=("ste",),
+        stages=("init", "early", "final"),
+        instances=5,
+        portions=(("sparsity", Portion(instances=2, stages=2)),),
+    )
+    assert [(cell.suite, cell.stage, cell.instances) for cell in grid(plan).cells] == [
+        ("bias", "init", 5),
+        ("sparsity", "init", 2),
+        ("bias", "early", 5),
+        ("bias", "final", 5),
+        ("sparsity", "final", 2),
+    ]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_covers_every_structure(preset):
+    plan = plan_of(preset)
+    found = grid(plan)
+    assert {cell.problem for cell in found.cells} >= set(BUILT_IN_PROBLEMS) - (set() if preset == "thorough" else set(BEYOND))
+    assert len({cell.problem for cell in found.cells}) >= 9
+    assert plan.effort == EFFORTS[preset]
+    assert {cell.suite for cell in found.cells} >= {"bias", "wall_clock"}
+
+
+def test_options_override_a_preset():
+    plan = plan_of("standard", instances=2, stages=("final",), estimators=("ste",), suites=(), loss=None)
+    assert (plan.instances, plan.stages, plan.estimators, plan.portions) == (2, ("final",), ("ste",), ())
+    kept = plan_of("standard", estimators=("ste",))
+    assert kept.portion("descent") == Portion(instances=2, stages=1)
+    assert plan_of("standard", instances=9).portion("descent") == Portion(stages=1)
+    assert plan_of("standard").estimators == CORE
+    assert len(CORE) >= 10
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match=r"unknown preset 'standart'; did you mean standard"):
+        plan_of("standart")
+
+
+def test_a_stage_may_be_any_entropy_and_a_glob_looks_at_what_is_at_hand():
+    plan = dataclasses.replace(SMALL, problems=("sub*",), stages=("h=0.33", "h=0.9*", "early"), estimators=("ste",))
+    assert scores.stages_by_problem(plan) == {"subset_regimes": ["h=0.33", "h=0.95", "early"]}
+    with pytest.raises(ValueError, match=r"unknown stage 'h=1.5'; did you mean"):
+        grid(dataclasses.replace(SMALL, stages=("h=1.5",)))
+    with pytest.raises(ValueError, match="without a folder of score files"):
+        grid(dataclasses.replace(SMALL, problems=("tagging_coarse5",)))
+
+
+def test_an_offset_moves_identities_and_is_a_column():
+    plan = dataclasses.replace(SMALL, offset=10.0)
+    assert identities(SMALL).isdisjoint(identities(plan))
+    assert {item.loss.offset for item in scores.sample(plan, "categorical_regimes", "init").instances} == {10.0}
+
+
+def test_planning_the_standard_grid_takes_seconds_and_enumerates_nothing(monkeypatch):
+    monkeypatch.setattr("structgrad.suites.measures.suite.known_truth", lambda *rest, **named: pytest.fail("enumerated"))
+    grid(SMALL)
+    forget()
+    start = time.process_time()
+    assert len(grid(plan_of("standard")).cells) > 100
+    assert time.process_time() - start < 10
+
+
+def test_a_cell_may_take_far_longer_than_its_budget():
+    cell = grid(SMALL).cells[0]
+    assert time_limit(SMALL, cell) > 2 * SMALL.effort.seconds * cell.instances
+
+
+def test_costs_are_learnt_from_the_nearest_cells():
+    plan = dataclasses.replace(SMALL, suites=("bias",), problems=("categorical_regimes", "chain_regimes"), instances=2)
+    cells = {(cell.problem, cell.estimators[0]): cell for cell in grid(plan).cells}
+    model = CostModel(plan)
+    guess = model.seconds(cells["chain_regimes", "ste"])
+    assert guess > 0
+    model.add(cells["categorical_regimes", "arsm"], 8.0)
+    model.add(cells["chain_regimes", "reinforce"], 2.0)
+    assert model.seconds(cells["categorical_regimes", "arsm"]) == 8.0
+    assert model.seconds(cells["categorical_regimes", "ste"]) == 8.0
+    assert model.seconds(cells["chain_regimes", "ste"]) == 2.0
+    assert model.left([cells["chain_regimes", "ste"], cells["categorical_regimes", "arsm"]], 2) == 8.0  # one cell is not shared

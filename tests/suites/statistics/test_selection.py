@@ -1,0 +1,86 @@
+"""Who is best, and who may be: error rates by simulation; what a budget buys: against averages that are drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from structgrad.suites.statistics.budgets import Worth
+from structgrad.suites.statistics.selection import best
+
+
+def miss_rate(instances: int, *, gap: float, seed: int = 0, runs: int = 300) -> tuple[float, float]:
+    """How often the truly best of five is neither chosen nor named as tied, and how many are tied."""
+    random, missed, tied = np.random.default_rng(seed), 0, 0
+    means = np.array([gap, 0.0, 0.0, 0.0, 0.0])
+    for _ in range(runs):
+        common = 3 * random.standard_normal(instances)
+        scores = means[:, None] + common + random.standard_normal((5, instances))
+        found = best(scores, np.ones_like(scores))
+        missed += 0 not in (found.winner, *found.tied)
+        tied += len(found.tied)
+    return missed / runs, tied / runs
+
+
+@pytest.mark.parametrize("instances", [1, 2, 4, 30])
+def test_the_truly_best_is_rarely_missed(instances: int) -> None:
+    missed, _ = miss_rate(instances, gap=0.05)
+    assert missed <= 0.05
+
+
+def test_pairing_by_instance_tells_estimators_apart_that_differ_less_than_instances_do() -> None:
+    missed, tied = miss_rate(30, gap=1.5)
+    assert missed == 0
+    assert tied < 0.05
+
+
+def test_the_interval_of_the_winner_is_over_instances() -> None:
+    scores = np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
+    found = best(scores, np.zeros_like(scores))
+    assert found.score.value == 2
+    assert (found.score.low, found.score.high) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5), abs=1e-3)
+
+
+def test_one_instance_has_the_errors_of_its_own_measurement() -> None:
+    scores = np.array([[1.0], [0.9], [0.2]])
+    found = best(scores, np.array([[0.1], [0.1], [0.1]]))
+    assert found.tied == (1,)
+    assert best(scores, np.zeros((3, 1))).tied == ()
+
+
+def test_equals_are_tied() -> None:
+    assert best(np.ones((3, 4)), np.zeros((3, 4))).tied == (1, 2)
+
+
+def test_nobody_cannot_be_best() -> None:
+    with pytest.raises(ValueError, match=r"`best` got scores of shape \(0, 4\); expected \[contenders, instances\]"):
+        best(np.zeros((0, 4)), np.zeros((0, 4)))
+
+
+def test_rho_and_error_of_a_budget_are_those_of_averages() -> None:
+    random, gradient, mean = np.random.default_rng(0), np.array([1.0, 2.0]), np.array([1.5, 1.0])
+    draws = mean + random.standard_normal((40_000, 4, 2)) * np.array([1.0, 2.0])
+    averaged, square = draws.mean(1), gradient @ gradient
+    values = ((mean - gradient) @ (mean - gradient) / square, 5.0 / square, mean @ gradient / square, 0.0, 0.0, 0.0)
+    worth = Worth(*(np.array([value]) for value in values))
+    rho = (averaged @ gradient).mean() / np.sqrt(square * (averaged**2).sum(-1).mean())
+    error = ((averaged - gradient) ** 2).sum(-1).mean() / square
+    assert worth.rho(np.array([4.0]))[0][0] == pytest.approx(rho, rel=0.01)
+    assert worth.squared_error(np.array([4.0]))[0][0] == pytest.approx(error, rel=0.01)
+
+
+def test_an_estimate_that_is_always_zero_is_worth_nothing() -> None:
+    nothing = Worth(*(np.array([value]) for value in (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)))
+    assert nothing.rho(np.array([1.0])) == (np.array([0.0]), np.array([0.0]))
+
+
+def test_standard_errors_follow_the_errors_of_the_moments() -> None:
+    random = np.random.default_rng(1)
+    middle, errors = np.array([0.2, 3.0, 0.9]), np.array([0.01, 0.1, 0.02])
+    drawn = middle + errors * random.standard_normal((20_000, 3))
+    scattered = Worth(*drawn.T, *np.zeros((3, 20_000)))
+    point = Worth(*(np.array([value]) for value in (*middle, *errors)))
+    for score in ("rho", "squared_error"):
+        values, _ = getattr(scattered, score)(np.array([2.0]))
+        (error,) = getattr(point, score)(np.array([2.0]))[1]
+        assert error == pytest.approx(values.std(), rel=0.03)

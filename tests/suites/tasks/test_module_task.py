@@ -1,0 +1,145 @@
+"""Tasks of two modules and a data set, and tasks with another encoder."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from structgrad.estimators import make_estimator
+from structgrad.oracles import Subset
+from structgrad.reports.verbs.run.options import with_encoder as named
+from structgrad.suites.tasks import ModuleTask, make_task, with_encoder
+from structgrad.suites.tasks.check import check_task
+from structgrad.suites.tasks.training import train
+
+X = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+GOLD = torch.zeros(500, 4).scatter(1, torch.where(X[:, :1] > 0, torch.tensor([1, 2]), torch.tensor([0, 3])), 1.0)
+Y = ((X * GOLD).sum(1) > 0).long()
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x, z):
+        assert x.shape == z.shape
+        return self.out(x * z)
+
+
+def encoder():
+    return nn.Linear(4, 4)
+
+
+def own(*data, **options):
+    return ModuleTask(encoder, Decoder, Subset(2), TensorDataset(*data), **{"steps": 60, "rates": (0.05,), **options})
+
+
+@pytest.mark.parametrize("data", [(X, Y), (X, Y, GOLD), (X, Y.float().unsqueeze(-1).expand(-1, 2).contiguous())])
+def test_a_task_of_two_modules_keeps_the_contract(data):
+    assert check_task(own(*data), trained=False) == []
+
+
+def test_true_structures_are_worth_something():
+    task = own(X, Y, GOLD, steps=200)
+    ceiling, floor = task.ceiling(0), task.floor(0)
+    assert ceiling["accuracy"] > 0.95
+    assert ceiling["structure_accuracy"] == 1.0
+    assert floor["accuracy"] < 0.85
+
+
+def test_without_true_structures_the_ceiling_is_the_exact_gradient():
+    task = own(X, Y)
+    assert "structure_accuracy" not in task.ceiling(0)
+    model = train(task, make_estimator("exact"), rate=0.05, seed=0)
+    assert task.ceiling(0)["accuracy"] == task.evaluate(model)["accuracy"]
+
+
+def test_splits_share_no_item():
+    task = own(torch.arange(500.0).unsqueeze(1).expand(-1, 4).contiguous(), Y)
+    seen = [task.batch(split, torch.arange(task.size(split))).inputs[0][:, 0].tolist() for split in ("train", "validation", "test")]
+    assert [len(items) for items in seen] == [300, 100, 100]
+    assert len({item for items in seen for item in items}) == 500
+    again = own(torch.arange(500.0).unsqueeze(1).expand(-1, 4).contiguous(), Y)
+    assert again.batch("train", torch.arange(300)).inputs[0][:, 0].tolist() == seen[0]
+
+
+def test_several_inputs_reach_both_modules():
+    class Two(nn.Module):
+        def forward(self, x, w, z):
+            return torch.stack([(x * z).sum(-1), (w * z).sum(-1)], -1)
+
+    class Sum(nn.Module):
+        def forward(self, x, w):
+            return x + w
+
+    data = [((x, 2 * x), y) for x, y in zip(X, Y, strict=True)]
+    task = ModuleTask(Sum, Two, Subset(2), data)
+    batch = task.batch("test", torch.arange(3))
+    assert torch.equal(task.scores(task.model(0), batch), 3 * batch.inputs[0])
+    assert task.loss(task.model(0), batch)(GOLD[:3].expand(5, 3, 4)).shape == (5, 3)
+
+
+def test_it_is_called_the_same_in_every_process():
+    code = "from tests.suites.tasks.test_module_task import *; print(repr(own(X, Y, loss_per_item=nn.CrossEntropyLoss(reduction='none'))))"
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert there == repr(own(X, Y, loss_per_item=nn.CrossEntropyLoss(reduction="none")))
+    assert repr(own(X, Y, batch_size=3)) != repr(own(X, Y))
+    assert repr(dataclasses.replace(own(X, Y), decoder=encoder)) != repr(own(X, Y))
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ((X,), {}, r"`ModuleTask` got items of \[1\] entries; expected \(input, label\) or \(input, label, structure\)"),
+        (
+            (X, Y),
+            {"loss_per_item": nn.CrossEntropyLoss()},
+            r"the loss_per_item of a `ModuleTask` gave \(\) for 3 items; expected one number",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said(data, options, message):
+    task = own(*data, **options)
+    with pytest.raises(ValueError, match=message):
+        task.loss(task.model(0), task.batch("test", torch.arange(3)))(GOLD[:3])
+
+
+ENCODER = """
+from torch import nn
+
+class Without(nn.Linear):
+    def __init__(self, task):
+        super().__init__(task.features, task.clusters, bias=False)
+"""
+
+
+def test_another_encoder_by_name(tmp_path):
+    (tmp_path / "mine.py").write_text(ENCODER)
+    (name,) = named(("clusters[train=300,heldout=200]",), f"{tmp_path}/mine.py:Without")
+    task = make_task(name)
+    assert (task.train, [key for key, _ in task.model(0).encoder.named_parameters()]) == (300, ["weight"])
+    assert check_task(task, trained=False) == []
+    assert type(make_task(name)) is type(task)
+    assert repr(task) != repr(make_task("clusters[train=300,heldout=200]"))
+    plain = make_task("clusters[train=300,heldout=200]").model(0).decoder.state_dict()
+    assert all(torch.equal(value, plain[key]) for key, value in task.model(0).decoder.state_dict().items())
+
+
+def test_the_default_task_can_have_another_encoder():
+    assert named((), "./mine.py:Mine") == ("clusters[encoder=./mine.py:Mine]",)
+    assert named(("clusters",), None) == ("clusters",)
+
+
+def test_a_task_that_is_no_dataclass_keeps_its_encoder():
+    class Plain:
+        pass
+
+    with pytest.raises(ValueError, match="`with_encoder` got a Plain; expected a task that is a dataclass"):
+        with_encoder(Plain(), encoder)

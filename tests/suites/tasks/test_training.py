@@ -1,0 +1,249 @@
+"""Runs of training: paired, stopped and gone on with, side by side as alone."""
+
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+import torch
+
+from structgrad.estimators import StraightThrough, make_estimator
+from structgrad.oracles import Subset
+from structgrad.oracles.capabilities.ragged import Inside
+from structgrad.suites.tasks import make_task, training
+from structgrad.suites.tasks.clusters import Clusters
+from structgrad.suites.tasks.training import Job, Training, order, stackable, train_all
+
+SMALL = Clusters(clusters=3, features=4, train=200, heldout=100, steps=20)
+
+KILLED = """
+import os, signal
+from dataclasses import dataclass
+from pathlib import Path
+from structgrad.estimators import make_estimator
+from structgrad.suites.tasks import training
+from structgrad.suites.tasks.clusters import Clusters
+from structgrad.suites.tasks.training import Job, train_all
+
+batch, calls = Clusters.batch, []
+
+def deadly(self, split, items):
+    calls.extend([split] if split == "train" else [])
+    if len(calls) == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch(self, split, items)
+
+Clusters.batch, training.SECONDS = deadly, 0.0
+small = Clusters(clusters=3, features=4, train=200, heldout=100, steps=20)
+train_all(small, make_estimator({name!r}), [Job(0, 0.05), Job(1, 0.05)], scratch=Path({folder!r}))
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
+    jobs = [Job(0, 0.05), Job(1, 0.05)]
+    whole = train_all(SMALL, make_estimator("rloo"), jobs)
+    program = KILLED.format(name="rloo", folder=str(tmp_path))
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    training_of = Training(SMALL, make_estimator("rloo"), jobs)
+    training_of.run(until=0, scratch=tmp_path)
+    assert training_of.step == 12
+    resumed = train_all(SMALL, make_estimator("rloo"), jobs, scratch=tmp_path)
+    assert [found.curve for found in resumed] == [found.curve for found in whole]
+    assert [found.metrics for found in resumed] == [found.metrics for found in whole]
+    for one, other in zip(resumed, whole, strict=True):
+        assert all(map(torch.equal, one.model.parameters(), other.model.parameters()))
+
+
+def test_the_checkpoint_of_other_jobs_is_left_alone(tmp_path):
+    train_all(SMALL, make_estimator("ste"), [Job(0, 0.05)], scratch=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    for other in ((SMALL, "ste", Job(0, 0.02)), (replace(SMALL, batch_size=100), "ste", Job(0, 0.05)), (SMALL, "rloo", Job(0, 0.05))):
+        started = Training(other[0], make_estimator(other[1]), [other[2]])
+        started.run(until=0, scratch=tmp_path)
+        assert started.step == 0
+
+
+@pytest.mark.parametrize("name", ["structured_attention", "ste", "exact"])
+def test_seeds_side_by_side_learn_what_they_learn_alone(name):
+    jobs = [Job(0, 0.02), Job(1, 0.02), Job(1, 0.05)]
+    together = train_all(SMALL, make_estimator(name), jobs)
+    for job, found in zip(jobs, together, strict=True):
+        [alone] = train_all(SMALL, make_estimator(name), [job])
+        assert found.job == job
+        for one, other in zip(found.model.parameters(), alone.model.parameters(), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+@dataclass(frozen=True)
+class Clipped(Clusters):
+    """Clusters that clip between the lengths of the two first gradients."""
+
+    clip: float = 0.225
+
+
+def test_clipping_is_of_each_seed_alone():
+    """Side by side, the long gradient of one seed shortens no other."""
+    task = Clipped(clusters=3, features=4, train=200, heldout=100, steps=20)
+    jobs = [Job(0, 0.02), Job(1, 0.02)]
+    side = Training(task, make_estimator("structured_attention"), jobs)
+    side.run(until=1)
+    [(_, leaves)] = side.side.stacks
+    norms = torch.stack([leaf.grad.flatten(1).norm(dim=1) for leaf in leaves.values()]).norm(dim=0)
+    expected = []
+    for job in jobs:
+        alone = Training(task, make_estimator("structured_attention"), [job])
+        alone.run(until=1)
+        expected.append(torch.stack([parameter.grad.norm() for parameter in alone.side.trained]).norm())
+    torch.testing.assert_close(norms, torch.stack(expected))
+    assert norms.max() == pytest.approx(task.clip, rel=1e-4)
+    assert norms.min() < 0.99 * task.clip
+
+
+def test_weights_and_order_of_data_are_those_of_the_seed():
+    one, other = (Training(SMALL, make_estimator(name), [Job(3, 0.05)]) for name in ("ste", "rloo"))
+    assert all(map(torch.equal, one.side.models[0].parameters(), other.side.models[0].parameters()))
+    assert all(torch.equal(one.orders[0](), other.orders[0]()) for _ in range(5))
+    assert not torch.equal(order(SMALL, 3, 200)(), order(SMALL, 4, 200)())
+
+
+def test_a_run_that_diverges_ends_and_leaves_others_alone():
+    found = train_all(SMALL, make_estimator("structured_attention"), [Job(0, 0.05), Job(1, 1e30)])
+    [alone] = train_all(SMALL, make_estimator("structured_attention"), [Job(1, 1e30)])
+    [sane] = train_all(SMALL, make_estimator("structured_attention"), [Job(0, 0.05)])
+    assert (found[0].diverged, found[1].diverged, alone.diverged) == (None, 1, 1)
+    assert len(found[1].curve) == len(alone.curve) == 21
+    assert len({accuracy for step, accuracy in alone.curve if step > 1}) == 1
+    assert found[0].curve[-1][1] == pytest.approx(sane.curve[-1][1], abs=0.05)
+
+
+FIRST = SMALL.model(0).encoder.weight[0, 0].detach()
+
+
+@dataclass(frozen=True)
+class Overflowing(Clusters):
+    """Clusters whose loss has no finite gradient in the first seed."""
+
+    def loss(self, model, batch):
+        plain = super().loss(model, batch)
+        first = model.encoder.weight.detach()[0, 0] == FIRST
+        return replace(plain, call=lambda z: plain(z) * torch.where(first, torch.inf, 1.0))
+
+
+def test_a_gradient_that_is_not_finite_ends_its_run_alone():
+    task = Overflowing(clusters=3, features=4, train=200, heldout=100, steps=20)
+    lost, sane = train_all(task, make_estimator("structured_attention"), [Job(0, 0.05), Job(1, 0.05)])
+    assert (lost.diverged, sane.diverged) == (0, None)
+    [alone] = train_all(task, make_estimator("structured_attention"), [Job(1, 0.05)])
+    torch.testing.assert_close(sane.model.encoder.weight, alone.model.encoder.weight, atol=1e-4, rtol=1e-3)
+
+
+def test_estimators_with_state_share_none_across_seeds():
+    assert stackable(SMALL, make_estimator("rloo"))
+    for name in ("reinforce_running_mean", "reinforce_normalised", "aimle"):
+        assert not stackable(SMALL, make_estimator(name))
+
+
+def test_curves_have_twenty_points_after_the_start():
+    [found] = train_all(replace(SMALL, steps=50), make_estimator("ste"), [Job(0, 0.05)])
+    assert [step for step, _ in found.curve] == [round(2.5 * i) for i in range(training.POINTS + 1)]
+    assert found.curve[-1][1] == found.metrics["accuracy"]
+
+
+@dataclass(frozen=True)
+class Folded(Clusters):
+    """Clusters whose items are numbered from the other end for every second seed."""
+
+    fold: int = 0
+
+    def at(self, seed):
+        return replace(self, fold=seed)
+
+    def batch(self, split, items):
+        return super().batch(split, self.size(split) - 1 - items if self.fold % 2 else items)
+
+
+def test_every_seed_has_the_data_that_it_sees():
+    task = Folded(clusters=3, features=4, train=200, heldout=100, steps=5)
+    jobs = [Job(0, 0.05), Job(1, 0.05)]
+    together = train_all(task, make_estimator("structured_attention"), jobs)
+    for job, found in zip(jobs, together, strict=True):
+        [alone] = train_all(task, make_estimator("structured_attention"), [job])
+        for one, other in zip(found.model.parameters(), alone.model.parameters(), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+@dataclass(frozen=True)
+class Told(Clusters):
+    """Clusters whose loss holds the true ones."""
+
+    def loss(self, model, batch):
+        return replace(super().loss(model, batch), gold=batch.gold)
+
+
+def test_true_structures_are_those_of_the_batch_of_every_seed():
+    task = Told(clusters=3, features=4, train=200, heldout=100, steps=20)
+    side = Training(task, make_estimator("ste"), [Job(0, 0.05), Job(1, 0.05)]).side
+    for _ in range(2):
+        items = [torch.randperm(200)[:128] for _ in range(2)]
+        side.show(items)
+        gold = side.loss().gold
+        assert all(torch.equal(gold[i], task.batch("train", items[i]).gold) for i in range(2))
+
+
+@dataclass(frozen=True)
+class Ragged(Clusters):
+    """Clusters that see themselves as items of two lengths: the last cluster is not there for half of them."""
+
+    oracle: ClassVar[Subset] = Subset(1)
+
+    def batch(self, split, items):
+        return super().batch(split, items)._replace(lengths=self.clusters - items % 2)
+
+    def scores(self, model, batch):
+        return self.oracle.pad(super().scores(model, batch), batch.lengths)
+
+    def loss(self, model, batch):
+        return replace(super().loss(model, batch), gold=None)
+
+
+@dataclass(frozen=True)
+class Watching(StraightThrough):
+    """Tells what the loss has as gradient in the padding, and whether the oracle knows of it."""
+
+    def surrogate(self, loss, oracle, scores, *, generator):
+        point = oracle.argmax(scores).requires_grad_()
+        (slope,) = torch.autograd.grad(loss(point).sum(), point)
+        WATCHED.append((slope[..., -1] != 0, oracle.parts_within(torch.ones_like(scores, dtype=torch.bool), scores)[..., -1]))
+        return super().surrogate(loss, oracle, scores, generator=generator)
+
+
+WATCHED = []
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_padding_is_left_out_of_training(seeds):
+    task = Ragged(clusters=3, features=4, train=200, heldout=100, steps=3)
+    WATCHED.clear()
+    run = Training(task, Watching(), [Job(seed, 0.05) for seed in range(seeds)])
+    assert isinstance(run.side, training._Together) == (seeds > 1)
+    run.run(until=1)
+    [(felt, inside)] = WATCHED
+    lengths = run.side.lengths()
+    assert felt.shape == lengths.shape
+    assert torch.equal(felt, lengths == 3)
+    assert torch.equal(inside, lengths == 3)
+
+
+def test_what_ignores_padding_sees_shared_structures_as_they_are():
+    task = make_task("listops_frozen[generated=True,train=50,heldout=20,pretraining=0]")
+    model, batch = task.model(0), task.batch("train", torch.arange(4))
+    structures = torch.ones(3, 1, 8, 8).expand(3, 4, 8, 8)
+    seen = []
+    loss = replace(task.loss(model, batch), call=lambda z: seen.append(z) or z.sum((-1, -2)))
+    inside = Inside(loss, task.oracle, batch.lengths, (8, 8))
+    assert (inside(structures) == 64).all()
+    assert seen[-1] is structures
+    assert (inside(structures.clone().requires_grad_()) == (batch.lengths**2)).all()

@@ -1,0 +1,143 @@
+"""A loss that cannot be measured is refused, in one sentence, by whatever measures with it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from structgrad.estimators import make_estimator
+from structgrad.oracles import Subset
+from structgrad.suites.base import Instance, Problem
+from structgrad.suites.measures import SUITES
+from structgrad.suites.measures.bias import measure
+from structgrad.suites.measures.suite import EFFORTS, Context
+from structgrad.suites.problems.losses import Linear
+from structgrad.suites.truth import exact_truth, sharded_truth
+from structgrad.suites.truth.closed_form import analytic_truth, known_truth
+from structgrad.suites.truth.loss_checks import examine_loss
+
+ORACLE, SCORES = Subset(2), torch.tensor([0.3, -0.2, 0.5, 0.0], dtype=torch.float64)
+COSTS = torch.tensor([1.0, -0.5, 2.0, 0.3], dtype=torch.float64)
+
+
+def linear(z: Tensor) -> Tensor:
+    return z @ COSTS
+
+
+def write(z: Tensor) -> Tensor:
+    z.mul_(2)
+    return linear(z)
+
+
+def counting() -> Callable[[Tensor], Tensor]:
+    calls: Iterator[int] = itertools.count()
+    return lambda z: linear(z) + next(calls)
+
+
+def by_place(z: Tensor) -> Tensor:
+    return linear(z) + torch.arange(z.shape[0], dtype=z.dtype)
+
+
+def normalised() -> Callable[[Tensor], Tensor]:
+    layer = nn.BatchNorm1d(4, affine=False, track_running_stats=False).double()
+    return lambda z: linear(layer(z)) if len(z) > 1 else linear(z)
+
+
+def rare(z: Tensor) -> Tensor:
+    """NaN at one structure, which has the lowest score of all: no look at a few sees it."""
+    return torch.where(z[..., 1] * z[..., 3] > 0, math.nan, linear(z))
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "nan": (lambda: lambda z: linear(z) * math.nan, r"the loss gave nan; expected finite numbers below 1e\+77, for every structure"),
+    "inf": (lambda: lambda z: linear(z) + math.inf, "the loss gave inf; expected finite numbers"),
+    "huge": (lambda: lambda z: linear(z) * 1e200, r"the loss gave -?\d.*e\+200; expected finite numbers below 1e\+77"),
+    "random": (
+        lambda: lambda z: linear(z) + torch.randn(z.shape[:-1]),
+        "another value in a second call; expected .*must not be random",
+    ),
+    "counting": (counting, "another value in a second call"),
+    "writes": (lambda: write, "the loss writes into its argument; expected it to leave the structures as they are"),
+    "place": (lambda: by_place, "another value beside other structures; expected a value that depends on the structure alone"),
+    "batch norm": (normalised, "another value beside other structures; .*no batch normalisation"),
+    "reduces": (lambda: lambda z: linear(z).mean(), r"the loss gave shape \(\) for structures \(8, 4\); expected .*, \(8,\)"),
+    "keeps parts": (lambda: lambda z: z, r"the loss gave shape \(8, 4\) for structures"),
+    "float": (lambda: lambda z: 1.0, "the loss gave a float; expected a function"),
+    "numpy": (lambda: lambda z: linear(z).numpy(), "the loss gave a ndarray; expected a function"),
+    "none": (lambda: lambda z: None, "the loss gave a NoneType; expected a function"),
+    "complex": (lambda: lambda z: linear(z) * 1j, "the loss gave a tensor of dtype torch.complex128"),
+    "single": (lambda: lambda z: z @ COSTS.float(), "the loss raised RuntimeError: .*; expected a function .* of float64 structures"),
+    "raises": (lambda: lambda z: 1 / 0, "the loss raised ZeroDivisionError: division by zero; expected a function"),
+}
+each_wrong = pytest.mark.parametrize("name", list(WRONG))
+
+
+@each_wrong
+def test_a_loss_that_cannot_be_measured(name: str) -> None:
+    make, message = WRONG[name]
+    calls: dict[str, Callable[[Any], object]] = {
+        "examine_loss": lambda loss: examine_loss(loss, ORACLE, SCORES),
+        "exact_truth": lambda loss: exact_truth(loss, ORACLE, SCORES),
+        "known_truth": lambda loss: known_truth(loss, ORACLE, SCORES),
+        "sharded_truth": lambda loss: sharded_truth(loss, ORACLE, SCORES, jobs=0, key="x"),
+        "measure": lambda loss: measure(make_estimator("rloo"), ORACLE, loss, SCORES),
+        "measure with a truth": lambda loss: measure(
+            make_estimator("rloo"), ORACLE, loss, SCORES, truth=exact_truth(linear, ORACLE, SCORES)
+        ),
+    }
+    for call in calls.values():
+        with pytest.raises(ValueError, match=f"^{message}" if message.startswith("the loss") else message):
+            call(make())
+
+
+class Random(Linear):
+    def __call__(self, structure: Tensor) -> Tensor:
+        return super().__call__(structure) + torch.rand(structure.shape[:-1])
+
+
+@pytest.mark.parametrize("suite", ["bias", "unbiasedness", "sparsity", "descent"])
+@pytest.mark.parametrize("loss", [Linear(COSTS * 1e200), Random(COSTS)], ids=["huge", "random"])
+def test_suites_refuse_it_too(suite: str, loss: Any) -> None:
+    problem = Problem("own", "file", ORACLE, (Instance("one", SCORES, loss),), "")
+    found = SUITES[suite]().findings(problem, {"rloo": make_estimator("rloo")}, Context(effort=EFFORTS["quick"]))
+    with pytest.raises(ValueError, match=r"the loss gave .*; expected (finite numbers|the same value in every call)"):
+        list(found)
+
+
+def test_a_form_that_is_never_evaluated_elsewhere() -> None:
+    """The truth of a linear loss comes from its weights."""
+    with pytest.raises(ValueError, match=r"the loss gave .*; expected finite numbers"):
+        analytic_truth(Linear(COSTS * 1e200), ORACLE, SCORES)
+
+
+def test_a_rare_structure_is_found_by_enumeration() -> None:
+    scores = torch.tensor([60.0, -60.0, 60.0, -60.0], dtype=torch.float64)
+    examine_loss(rare, ORACLE, scores / 60 * 1e6)
+    with pytest.raises(ValueError, match="the loss gave nan; expected finite numbers"):
+        exact_truth(rare, ORACLE, scores)
+
+
+def test_a_gradient_that_is_no_number() -> None:
+    """A norm at distance 0: the values are right, so that what needs values alone can be measured."""
+    target = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+
+    def root(z: Tensor) -> Tensor:
+        return (z - target).square().sum(-1).sqrt()
+
+    with pytest.raises(ValueError, match="the gradient of the loss is nan at a structure; expected finite numbers"):
+        measure(make_estimator("ste"), ORACLE, root, SCORES)
+    assert measure(make_estimator("rloo"), ORACLE, root, SCORES).verdict == "unbiased-exact"
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e12])
+def test_right_losses_pass(offset: float) -> None:
+    """Also integers, values alone, and values that are large."""
+    for loss in (linear, lambda z: (z != 0).sum(-1), lambda z: z[..., 0] > 0, lambda z: linear(z).detach() + offset):
+        examine_loss(loss, ORACLE, SCORES, differentiated=True)
+    examine_loss(linear, ORACLE, torch.tensor([0.0, -math.inf, 1.0, 2.0]))

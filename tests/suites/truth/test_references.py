@@ -1,0 +1,243 @@
+"""References: each against another way to the same gradient, and the stated error against what repetitions show."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.estimators import (
+    ESTIMATORS,
+    Gumbel,
+    ImplicitMLE,
+    Normal,
+    PerturbAndMAP,
+    SmoothNoise,
+    StructuredAttention,
+    SumOfGamma,
+    make_estimator,
+)
+from structgrad.oracles import Categorical, IndependentCategoricals, Oracle, Subset
+from structgrad.suites.truth import exact_truth, perturbation
+from structgrad.suites.truth.descent import descent_profile
+from structgrad.suites.truth.perturbation import perturbed_gradient
+from structgrad.suites.truth.references import Reference, own_reference, reference_gradient, reference_of
+from tests.helpers import seeded
+from tests.suites.cases import ORACLES, quadratic, scores_of
+
+LOSSES = torch.tensor([1.0, -0.5, 2.0, 0.3], dtype=torch.float64)
+SCORES = torch.tensor([0.4, -0.3, 0.1, 0.8], dtype=torch.float64)
+
+
+def table(z: Tensor) -> Tensor:
+    return z @ LOSSES
+
+
+def sampled(oracle: Any, loss: Any, scores: Tensor, law: SmoothNoise, *, replicates: int = 65_536, key: str = "") -> Reference:
+    gradient, value, noise, drawn = perturbed_gradient(oracle, loss, scores, law, key=(key,), replicates=replicates)
+    return Reference(gradient, value, noise, drawn, "score-function")
+
+
+def assert_near(found: Reference, gradient: Tensor, value: float) -> None:
+    """Within the error that it states, which is small enough to tell a factor of 1.1."""
+    assert float((found.gradient - gradient).square().sum()) < 6 * found.noise
+    assert math.sqrt(found.noise) < 0.02 * float(gradient.norm())
+    assert found.value == pytest.approx(value, abs=0.03)
+
+
+def by_normal_quadrature(scores: Tensor, scale: float) -> tuple[Tensor, float]:
+    """``P(argmax = j) = ∫ φ(x) Π_k Φ(x + (θ_j − θ_k)/s) dx``, differentiated."""
+    leaf = scores.clone().requires_grad_()
+    x = torch.linspace(-9, 9, 2001, dtype=torch.float64)
+    weights = torch.exp(-x.square() / 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])
+    gaps = (leaf.unsqueeze(1) - leaf) / scale
+    below = torch.special.ndtr(x[:, None, None] + gaps).masked_fill(torch.eye(len(scores), dtype=torch.bool), 1)
+    value = (weights @ below.prod(-1)) @ LOSSES
+    return torch.autograd.grad(value, leaf)[0], float(value.detach())
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+def test_gumbel_noise_on_a_category_is_the_expected_loss_at_the_scaled_scores(scale: float) -> None:
+    exact = reference_gradient("perturbed", Categorical(), table, SCORES, noise=Gumbel(scale))
+    assert (exact.method, exact.noise, exact.replicates) == ("gumbel-max", 0.0, None)
+    leaf = SCORES.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad((leaf / scale).softmax(-1) @ LOSSES, leaf)
+    torch.testing.assert_close(exact.gradient, gradient, rtol=1e-12, atol=1e-14)
+    assert_near(sampled(Categorical(), table, SCORES, Gumbel(scale)), gradient, exact.value)
+
+
+@pytest.mark.parametrize("scale", [0.7, 2.0])
+def test_normal_noise_on_a_category_by_quadrature(scale: float) -> None:
+    found = reference_gradient("perturbed", Categorical(), table, SCORES, noise=Normal(scale), key=("a",))
+    assert (found.method, found.replicates) == ("score-function", 65_536)
+    assert_near(found, *by_normal_quadrature(SCORES, scale))
+
+
+def test_gumbel_noise_on_structures_is_not_the_expected_loss() -> None:
+    """The truth is at hand, and must not be taken for it."""
+    loss, scores = quadratic("subset"), scores_of("subset")
+    truth = exact_truth(loss, Subset(2), scores)
+    found = reference_gradient("perturbed", Subset(2), loss, scores, truth=truth)
+    assert found.method == "score-function"
+    assert found.noise > 0
+    assert not torch.equal(found.gradient, truth.gradient)
+
+
+@pytest.mark.parametrize("name", ["subset", "linear_chain"])
+@pytest.mark.parametrize("law", [Gumbel(), Normal(0.8)], ids=str)
+def test_the_stated_error_is_that_of_repetitions(name: str, law: SmoothNoise) -> None:
+    oracle, loss, scores = ORACLES[name][0], quadratic(name), scores_of(name)
+    found = [sampled(oracle, loss, scores, law, replicates=2048, key=str(i)) for i in range(60)]
+    gradients = torch.stack([reference.gradient for reference in found]).flatten(1)
+    stated = sum(reference.noise for reference in found) / len(found)
+    assert float(gradients.var(0).sum()) / stated == pytest.approx(1, abs=0.35)
+
+
+def test_references_have_keys_and_do_not_depend_on_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [reference_gradient("perturbed", Subset(2), quadratic("subset"), scores_of("subset"), replicates=2048, key=(k,)) for k in "ab"]
+    monkeypatch.setattr(perturbation, "LAUNCH", 3)
+    again = reference_gradient("perturbed", Subset(2), quadratic("subset"), scores_of("subset"), replicates=2000, key=("a",))
+    torch.testing.assert_close(again.gradient, found[0].gradient, rtol=1e-13, atol=1e-14)
+    assert again.replicates == 2048
+    assert not torch.allclose(found[0].gradient, found[1].gradient)
+
+
+def test_forbidden_parts_have_no_gradient() -> None:
+    scores = torch.tensor([0.1, -math.inf, 0.5, 0.0, 0.2, -0.4], dtype=torch.float64)
+    found = sampled(Subset(2), quadratic("subset"), scores, Normal(), replicates=2048)
+    assert float(found.gradient[1]) == 0
+    assert bool((found.gradient[[0, 2, 3, 4, 5]] != 0).all())
+    assert math.isfinite(found.noise)
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_the_relaxed_gradient_is_a_covariance(name: str) -> None:
+    """``∇ L(μ(θ)) = Cov(z) ∇L(μ)``: the expected gradient of a linear loss."""
+    oracle, loss, scores = ORACLES[name][0], quadratic(name), scores_of(name)
+    marginals = oracle.marginals(scores).requires_grad_()
+    value = loss(marginals)
+    (slope,) = torch.autograd.grad(value, marginals)
+    expected = exact_truth(lambda z: (z * slope).flatten(z.ndim - scores.ndim).sum(-1), oracle, scores).gradient
+    found = reference_gradient("relaxed", oracle, loss, scores.float())
+    torch.testing.assert_close(found.gradient, expected, rtol=1e-5, atol=1e-5)
+    found = reference_gradient("relaxed", oracle, loss, scores)
+    torch.testing.assert_close(found.gradient, expected, rtol=1e-11, atol=1e-12)
+    assert (found.value, found.noise, found.method) == (pytest.approx(float(value.detach())), 0.0, "derivative")
+    other = reference_gradient("relaxed", oracle, loss, scores, point=oracle.marginals)
+    torch.testing.assert_close(other.gradient, expected, rtol=1e-7, atol=1e-8)
+    assert other.noise < 1e-10 * float(expected.square().sum())
+
+
+@pytest.mark.parametrize("name", ["structured_attention", "sparsemap", "entmax"])
+def test_deterministic_relaxations_are_held_against_their_own_point(name: str) -> None:
+    estimator = make_estimator(name)
+    reference = reference_of(estimator, Categorical(), quadratic("categorical"), scores_of("categorical", 0.5))
+    assert reference is not None
+    estimate = estimator.gradient(quadratic("categorical"), Categorical(), scores_of("categorical", 0.5), generator=seeded())
+    torch.testing.assert_close(estimate, reference.gradient, rtol=1e-6, atol=1e-7)
+    assert reference.method == "differences"
+
+
+def test_the_own_noise_is_taken() -> None:
+    options = {"replicates": 4096, "key": ("a",)}
+    found = reference_of(PerturbAndMAP(noise=Normal(0.7)), Categorical(), table, SCORES, **options)
+    assert found is not None
+    torch.testing.assert_close(
+        found.gradient, reference_gradient("perturbed", Categorical(), table, SCORES, noise=Normal(0.7), **options).gradient
+    )
+    assert reference_of(ImplicitMLE(noise=SumOfGamma(2)), Subset(2), quadratic("subset"), scores_of("subset")) is None
+
+
+def test_who_has_a_reference() -> None:
+    kinds = {name: own_reference(make_estimator(name)) for name in ESTIMATORS}
+    assert {kinds[name] for name in ("reinforce", "simple", "rebar")} == {"expected"}
+    assert {kinds[name] for name in ("imle", "perturb_and_map", "st_gumbel")} == {"perturbed"}
+    assert {kinds[name] for name in ("ste", "spigot", "blackbox")} == {"argmax"}
+    assert {kinds[name] for name in ("structured_attention", "sparsemap", "differentiable_dp")} == {"relaxed"}
+    assert {kinds[name] for name in ("sparsemap_marginalisation", "gumbel_softmax", "perturbed_optimizer")} == {None}
+    for name in ("ste", "gumbel_softmax"):
+        assert reference_of(make_estimator(name), Categorical(), table, SCORES) is None
+    found = reference_of(StructuredAttention(), Categorical(), table, SCORES)
+    assert found is not None
+
+
+def test_the_expected_reference_is_the_truth() -> None:
+    truth = exact_truth(table, Categorical(), SCORES)
+    for known in (None, truth):
+        found = reference_gradient("expected", Categorical(), table, SCORES, truth=known)
+        assert torch.equal(found.gradient, truth.gradient)
+        assert (found.value, found.noise, found.replicates) == (truth.value, 0.0, None)
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_a_descent_profile_takes_one_argmax_per_step(name: str) -> None:
+    oracle, loss, scores = ORACLES[name][0], quadratic(name), scores_of(name)
+    direction, steps = scores_of(name, seed=5), [0.0, 0.1, 0.5, 2.0, 50.0]
+    found = descent_profile(oracle, loss, scores, direction, steps)
+    torch.testing.assert_close(found, torch.stack([loss(oracle.argmax(scores - step * direction)) for step in steps]))
+    assert len(found.unique()) > 1
+    single = descent_profile(oracle, loss, scores.float(), direction, torch.tensor(steps).tolist())
+    torch.testing.assert_close(single, found, rtol=1e-5, atol=1e-5)
+
+
+class OnlyBest(Oracle):
+    """Knows the best class, and nothing else."""
+
+    name: ClassVar[str] = "only_best"
+    event_ndim: ClassVar[int] = 1
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        return cls._sizes(sizes, "length")
+
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[0]
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None: ...
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return Categorical()._argmax(rows)
+
+
+def test_an_argmax_is_enough_for_a_perturbed_reference() -> None:
+    assert_near(reference_gradient("perturbed", OnlyBest(), table, SCORES, noise=Normal(2.0)), *by_normal_quadrature(SCORES, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: reference_gradient("argmax", Categorical(), table, SCORES), "0 almost everywhere, use `descent_profile`"),
+        (
+            lambda: reference_gradient("expected", Categorical(), table, SCORES.expand(2, 4)),
+            r"scores of shape \(2, 4\); expected one instance",
+        ),
+        (
+            lambda: reference_gradient("perturbed", Subset(2), table, SCORES, noise=SumOfGamma(2)),
+            r"got the noise SumOfGamma\(k=2.*; expected Gumbel or Normal noise",
+        ),
+        (lambda: reference_gradient("perturbed", Subset(2), table, SCORES, replicates=800), "got replicates=800; expected at least 1024"),
+        (lambda: reference_gradient("relaxed", Categorical(), lambda z: z.argmax(-1).double(), SCORES), "a loss without a gradient"),
+        (
+            lambda: reference_gradient("relaxed", OnlyBest(), table, SCORES),
+            "got the oracle only_best without marginals; expected another, or",
+        ),
+        (lambda: reference_gradient("expected", OnlyBest(), table, SCORES), "got the oracle only_best, which cannot be enumerated; pass"),
+        (lambda: descent_profile(Categorical(), table, SCORES, SCORES[:2], [0.1]), r"a direction of shape \(2,\); expected one instance"),
+        (lambda: descent_profile(Categorical(), table, SCORES, SCORES / 0, [0.1]), "a finite direction of its shape"),
+    ],
+)
+def test_messages(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_independent_categories_have_a_closed_form_too() -> None:
+    scores = torch.stack([SCORES, -SCORES])
+    loss = lambda z: (z * scores.square()).flatten(-2).sum(-1).square()  # noqa: E731
+    exact = reference_gradient("perturbed", IndependentCategoricals(), loss, scores)
+    assert exact.method == "gumbel-max"
+    found = sampled(IndependentCategoricals(), loss, scores, Gumbel())
+    assert float((found.gradient - exact.gradient).square().sum()) < 6 * found.noise

@@ -1,0 +1,124 @@
+"""The rules of the house that no other tool holds: where files lie, and what they and their classes are called."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from structgrad.oracles import ORACLES
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("oracles", "estimators", "suites", "reports")
+
+STRUCTURES = ("linear_chain", "alignment", "constituency", "projective_tree", "subset", "shift_reduce", "assignment", "spanning_tree")
+"""Those with a folder: an oracle and kernels."""
+
+MOST_FILES = 15
+
+KERNELS_IMPORTED = {
+    "oracles/active_set/atoms.py": {"oracles/active_set/cpu_factor.py"},
+    "oracles/active_set/device_atoms.py": {"oracles/active_set/gpu.py", "oracles/active_set/gpu_moves.py"},
+}
+"""Who imports kernels that should come by the dispatch alone. To be shortened, never to be made longer."""
+
+OPERATIONS = {"_argmax", "_log_partition", "_sample", "_value", "_kbest", "_rank", "_unrank"}
+
+STATED_TWICE = {"constituency", "shift_reduce"}
+"""Oracles that state their derivations and operations beside them. To be shortened, never to be made longer."""
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    return {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text())
+        for room in ROOMS
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if "__pycache__" not in path.parts
+    }
+
+
+def imported(file: str) -> set[str]:
+    """The files of the rooms that a file imports, relatively as they all do."""
+    known, found = sources(), set()
+    for node in ast.walk(known[file]):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = Path(file).parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for place in (base, *(base / alias.name for alias in node.names)):
+                found |= {name for name in (f"{place}.py", f"{place}/__init__.py") if name in known}
+    return found
+
+
+def kind_of_kernel(file: str) -> str:
+    """``cpu`` or ``gpu`` for the kernels of a structure, else nothing."""
+    parts = Path(file).with_suffix("").parts
+    name = parts[2] if parts[0] == "oracles" and len(parts) > 2 and parts[1] not in ("kernels", "derivations") else ""
+    return name[:3] if name in ("cpu", "gpu") or name.startswith(("cpu_", "gpu_")) else ""
+
+
+def test_the_files_of_a_structure_lie_in_its_folder() -> None:
+    """R1. That folders do not import each other is a contract of import-linter."""
+    for structure in STRUCTURES:
+        assert (ROOT / "oracles" / structure / "oracle.py").is_file(), structure
+    strays = [file for file in sources() if kind_of_kernel(file) and Path(file).parts[1] not in (*STRUCTURES, "active_set", "simplex")]
+    assert not strays
+
+
+def test_kernels_come_by_the_dispatch_alone() -> None:
+    """R1."""
+    found = defaultdict(set)
+    for file in sources():
+        if not kind_of_kernel(file):
+            found[file] |= {name for name in imported(file) if kind_of_kernel(name)}
+    assert {file: names for file, names in found.items() if names} == KERNELS_IMPORTED
+
+
+def test_kernels_of_the_gpu_import_none_of_the_cpu() -> None:
+    """R1."""
+    wrong = {
+        (file, name) for file in sources() if kind_of_kernel(file) == "gpu" for name in imported(file) if kind_of_kernel(name) == "cpu"
+    }
+    assert not wrong
+
+
+def test_an_oracle_states_its_derivations_or_its_operations() -> None:
+    """R2: nothing is stated twice."""
+    generic = ("structgrad.oracles.capabilities", "structgrad.oracles.derivations")
+    twice = {}
+    for name, kind in ORACLES.items():
+        stated = {attribute for one in kind.__mro__ if not one.__module__.startswith(generic) for attribute in vars(one)}
+        operations = stated & OPERATIONS
+        assert operations or "derivations" in stated, f"{name} states neither"
+        if operations and "derivations" in stated:
+            twice[name] = operations
+    assert set(twice) == STATED_TWICE, twice
+
+
+@pytest.mark.parametrize("file", sources())
+def test_the_first_line_of_a_module_is_a_term(file: str) -> None:
+    """R7."""
+    first = (ast.get_docstring(sources()[file]) or "").partition("\n")[0]
+    assert first, f"{file} says nothing"
+    assert not first.startswith(("What ", "How ")), first
+    assert len(f'"""{first}') <= 140, first
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """R7."""
+    found = defaultdict(list)
+    for file, tree in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(file)
+    # asv finds benchmarks by the names of their classes.
+    twice = {name: files for name, files in found.items() if len([file for file in files if "/benchmarks/" not in file]) > 1}
+    assert not twice
+
+
+def test_a_folder_holds_few_files() -> None:
+    """R8."""
+    counts = Counter(str(Path(file).parent) for file in sources())
+    assert {folder: number for folder, number in counts.items() if number > MOST_FILES} == {}
