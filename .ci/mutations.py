@@ -1,6 +1,6 @@
 """Would the tests notice? Small faults in all rooms, drawn by a rule before the default set of tests was cut down, and who finds them.
 
-Usage: ``python .ci/mutations.py draw | run | table``; `docs/mutations.md` says what to make of it.
+Usage: ``python .ci/mutations.py draw | run | table``; `docs/results/mutations.md` says what to make of it.
 """
 
 from __future__ import annotations

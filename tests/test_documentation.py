@@ -84,7 +84,7 @@ def test_the_families_of_the_readme_are_the_registry() -> None:
 
 def test_the_catalogue_is_the_registry() -> None:
     """Name, first sentence of the docstring, needs, objective and whether it is unbiased."""
-    page = (ROOT / "docs/estimators.md").read_text().split("\n## Under other names\n", 1)[0]
+    page = (ROOT / "docs/reference/estimators.md").read_text().split("\n## Under other names\n", 1)[0]
     rows = [cells(line) for line in page.splitlines() if line.startswith("| `")]
     assert [row[0] for row in rows] == list(ESTIMATORS)
     for name, what, needs, objective, unbiased in rows:

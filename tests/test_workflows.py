@@ -132,7 +132,7 @@ def test_no_time_stops_a_merge_on_a_shared_machine() -> None:
 
 
 def test_the_page_shows_the_workflow_that_users_get() -> None:
-    (quoted,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/ci.md").read_text(), re.MULTILINE | re.DOTALL)
+    (quoted,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/how-to/ci.md").read_text(), re.MULTILINE | re.DOTALL)
     assert quoted == TEMPLATE.read_text()
 
 

@@ -41,13 +41,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(PARTS), metavar="NAME", help=f"one of {', '.join(PARTS)}; may be repeated")
     parser.add_argument("--repetitions", type=int, help="of every cell; each part has its own number when left out")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--output", type=Path, help="the page; docs/simulations.md where everything is simulated, else none")
+    parser.add_argument("--output", type=Path, help="the page; docs/results/simulations.md where everything is simulated, else none")
     options = parser.parse_args(arguments)
     for name in ("repetitions", "jobs"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name} got {getattr(options, name)}; expected at least 1")
     if options.output is None and options.only is None and options.repetitions is None:
-        options.output = Path("docs/simulations.md")
+        options.output = Path("docs/results/simulations.md")
     if options.output is not None and not options.output.parent.is_dir():
         parser.error(f"--output got {options.output}, whose folder does not exist; run from the root of the repository, or choose another")
     return options

@@ -36,7 +36,7 @@ CASES: dict[str, tuple[int, ...]] = {
 
 WAIT: dict[str, frozenset[str]] = {case: frozenset({"kbest"}) for case in ("constituency", "projective_tree")}
 WAIT["semi_markov"] = frozenset(name for name in OPERATIONS if method_of(name) == "project")
-"""By case, the operations that cannot be captured: what `docs/gpu.md` names."""
+"""By case, the operations that cannot be captured: what `docs/how-to/gpu.md` names."""
 
 Replay = Callable[[], None]
 Capture = Callable[[Callable[[], list[Tensor]]], tuple[list[Tensor], Replay]]

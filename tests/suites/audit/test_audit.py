@@ -194,7 +194,7 @@ def test_bad_input_gets_one_sentence(what: Any, options: dict[str, Any], message
 
 
 def test_the_page_says_what_every_cost_counts() -> None:
-    page = (Path(__file__).parents[3] / "docs/add-an-estimator.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/add-an-estimator.md").read_text()
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     fields = [field.name for field in dataclasses.fields(Evaluations)]
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row[1])) == sorted(fields)
