@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -37,7 +37,9 @@ CAUSES_SHOWN = 4
 
 def as_text(found: Audit) -> Group:
     """One screen."""
-    return Group(*_headline(found), Text(), _laws(found), Text(), _comparisons(found), Text(), Text(_small_print(found), style="dim"))
+    return Group(
+        *_headline(found), Text(), laws_table(found.checks), Text(), _comparisons(found), Text(), Text(_small_print(found), style="dim")
+    )
 
 
 def _headline(found: Audit) -> Iterator[Text]:
@@ -57,7 +59,7 @@ def _declared(declared: dict[str, Any]) -> str:
     return f"{bias}, of the {declared['objective']} loss{scale}" + (f"; one estimate takes {cost}" if cost else "")
 
 
-def _laws(found: Audit) -> Table:
+def laws_table(checks: Sequence[Check]) -> Table:
     """One line per law: the worst that came out, where, and what."""
     from ...suites.audit.result import worst
 
@@ -66,12 +68,12 @@ def _laws(found: Audit) -> Table:
     table.add_column("", no_wrap=True)
     table.add_column("where", no_wrap=True)
     table.add_column("what", no_wrap=True, overflow="ellipsis")
-    laws = {law: [check for check in found.checks if check.law == law] for law in dict.fromkeys(check.law for check in found.checks)}
-    for law, checks in sorted(laws.items(), key=lambda item: list(MARKS).index(worst(item[1]))):
-        status = worst(checks)
-        shown = [check for check in checks if check.status == status]
+    laws = {law: [check for check in checks if check.law == law] for law in dict.fromkeys(check.law for check in checks)}
+    for law, each in sorted(laws.items(), key=lambda item: list(MARKS).index(worst(item[1]))):
+        status = worst(each)
+        shown = [check for check in each if check.status == status]
         word, style = MARKS[status]
-        table.add_row(law, Text(word, style=style), _where(shown, checks), Text(_what(shown)))
+        table.add_row(law, Text(word, style=style), _where(shown, each), Text(_what(shown)))
     return table
 
 
@@ -136,13 +138,14 @@ def as_record(found: Audit, *, strict: bool = False) -> dict[str, Any]:
     """For a program: strict JSON values, what is infinite as text."""
     record: dict[str, Any] = {"verdict": found.verdict, "exit_code": found.exit_code(strict=strict)}
     record |= {"causes": list(found.causes), "remedies": list(found.remedies)}
-    plain: dict[str, Any] = _plain(record | dataclasses.asdict(found))
+    plain: dict[str, Any] = plain_values(record | dataclasses.asdict(found))
     return plain
 
 
-def _plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
+    """What JSON can hold: lists for tuples, text for what is infinite."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_values(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

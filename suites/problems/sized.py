@@ -68,6 +68,12 @@ def sized_regime(name: str) -> Regime:
     return dataclasses.replace(like, summary=f"random scores of {name}", oracle=oracle, draw=draw)
 
 
+def sized_oracle(name: str) -> tuple[Oracle, tuple[int, ...]]:
+    """The oracle of such a name, and the event shape of its sizes."""
+    _, oracle, sizes = _parts(name)
+    return oracle, type(oracle).event_shape(**sizes)
+
+
 def _of_kind(oracle: MarginalOracle) -> Regime:
     found = (regime for regime in REGIMES.values() if type(regime.oracle) is type(oracle))
     return next(found, Regime("", oracle, normal(), (0.95, 0.7, 0.1)))

@@ -32,7 +32,7 @@ def test_rows_are_distinct_and_not_shared():
 
 
 def test_times_are_positive_and_complete():
-    times = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=7)
+    times = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=7, budget=60)
     assert list(times) == ["reinforce", "ste"]
     for entry in times.values():
         assert 0 < entry.forward.low <= entry.forward.value <= entry.forward.high

@@ -1,0 +1,178 @@
+"""The audit of an oracle: its rules and its operations against all structures of small events."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ....oracles import make_oracle
+from ....oracles.capabilities.base import MarginalOracle, Oracle, SamplingOracle
+from ....oracles.derivations import StatedOracle
+from ...problems.sized import is_sized, size_names, sized_oracle
+from ..result import Check
+from . import laws
+from .listing import MOST, Listing, check_rules, listed
+
+LARGEST_PART = 6
+"""Of the sizes that are tried where none are given."""
+
+PARTS = 150
+"""Entries of an event, at most, where no sizes are given."""
+
+
+@dataclass(frozen=True)
+class OracleAudit:
+    """What came out.
+
+    Attributes:
+        subject: the name as it was given. ``events``: shapes that were looked at, with how their structures were found.
+        checks: one per law, event and kind of scores. ``lacking``: capabilities that it does not have.
+        alpha: the chance that an oracle without a fault is called wrong.
+    """
+
+    subject: str
+    events: tuple[str, ...]
+    checks: tuple[Check, ...]
+    lacking: tuple[str, ...]
+    alpha: float
+
+    @property
+    def verdict(self) -> str:
+        """``wrong``, ``crashed``, ``undecided`` where something could not be asked in time, or ``right``."""
+        statuses = {check.status for check in self.checks}
+        found = {"violated": "wrong", "crashed": "crashed", "undecided": "undecided"}
+        return next((verdict for status, verdict in found.items() if status in statuses), "right")
+
+    def exit_code(self, *, strict: bool = False) -> int:
+        """0 no violation, 1 a violation, 3 it raised, 4 undecided where that is not enough."""
+        return {"wrong": 1, "crashed": 3, "undecided": 4 if strict else 0}.get(self.verdict, 0)
+
+
+def audit_oracle(name: str, *, alpha: float = 1e-3, seed: int = 0, quick: bool = False, seconds: float = 60.0) -> OracleAudit:
+    """Hold an oracle to all of its structures.
+
+    Args:
+        name: of the registry or ``./file.py:Class``, with options, and with sizes where these are to be looked at: ``subset[n=5,k=2]``.
+        alpha: the chance that an oracle without a fault is called wrong; exact laws have none.
+        seed: of scores and samples.
+        quick: one event, and no more than scores of scale 1 and forbidden parts.
+        seconds: after which no new law is asked; the first scores, for which kernels are compiled, do not count.
+
+    Raises:
+        ValueError: a name that is unknown, or an oracle of which no small event is found.
+
+    Example:
+        >>> audit_oracle("subset[n=4,k=2]").verdict
+        'right'
+    """
+    oracle, events = _subject(name)
+    events = events[-1:] if quick else events
+    checks: list[Check] = []
+    for event in events:
+        checks += _rules(oracle, event) if not checks or checks[-1].status != "crashed" else []
+    listings = [_listing for event in events if isinstance(_listing := _tried(oracle, event), Listing)]
+    until = math.inf
+    for listing in listings:
+        for scene in laws.scenes(listing, seed, quick=quick):
+            checks += _asked(scene, seed, until)
+            until = min(until, time.monotonic() + seconds)
+    told = tuple(f"{'x'.join(map(str, listing.event))}: {len(listing.structures)} structures, by {listing.source}" for listing in listings)
+    return OracleAudit(name, told, tuple(_judged(checks, alpha)), tuple(laws.lacking(oracle)), alpha)
+
+
+def _subject(name: str) -> tuple[Any, list[tuple[int, ...]]]:
+    """The oracle, and the events that it is looked at."""
+    if is_sized(name):
+        try:
+            oracle, event = sized_oracle(name)
+        except ValueError:
+            oracle = make_oracle(name)
+        else:
+            return oracle, [event]
+    else:
+        oracle = make_oracle(name)
+    return oracle, _small_events(oracle)
+
+
+def _small_events(oracle: Oracle) -> list[tuple[int, ...]]:
+    """The smallest event, and the one with most structures up to `MOST`."""
+    names = size_names(type(oracle))
+    found: dict[tuple[int, ...], int] = {}
+    for sizes in itertools.product(*(range(1, LARGEST_PART + 1 if place == 0 else 4) for place in range(len(names)))):
+        try:
+            event = type(oracle).event_shape(**dict(zip(names, sizes, strict=True)))
+            if math.prod(event) <= PARTS:
+                found[event] = oracle.count(event)
+        except ValueError:  # a shape that it refuses
+            continue
+    small = {event: count for event, count in found.items() if 1 <= count <= MOST}
+    if not small:
+        example = ",".join(f"{name}=..." for name in names) or "n=..."
+        raise ValueError(f"got `{oracle.name}`, of which no small event was found; give sizes, such as {oracle.name}[{example}]")
+    events = [
+        min(small, key=lambda event: (small[event], math.prod(event))),
+        max(small, key=lambda event: (small[event], -math.prod(event))),
+    ]
+    return list(dict.fromkeys(events))
+
+
+def _tried(oracle: Oracle, event: tuple[int, ...]) -> Listing | Exception:
+    try:
+        return listed(oracle, event)
+    except Exception as error:
+        return error
+
+
+def _rules(oracle: Oracle, event: tuple[int, ...]) -> list[Check]:
+    found = _tried(oracle, event)
+    where = f"{oracle.name} {'x'.join(map(str, event))}"
+    if isinstance(found, Exception):
+        return [Check("derivations", where, "crashed", _told(found))]
+    try:
+        return list(check_rules(found, oracle.derivations(event) if isinstance(oracle, StatedOracle) else None))
+    except Exception as error:
+        return [Check("derivations", where, "crashed", _told(error))]
+
+
+def _asked(scene: laws.Scene, seed: int, until: float) -> Iterator[Check]:
+    oracle = scene.listing.oracle
+    names: list[tuple[str, Any]] = [*laws.asked(oracle).items()]
+    names += [("samples", None)] if isinstance(oracle, SamplingOracle) else []
+    for name, law in names:
+        if time.monotonic() > until:
+            yield Check(name, str(scene), "undecided", "no time was left; give it more with --time")
+            continue
+        if isinstance(oracle, MarginalOracle) and not oracle.sums_in_reach(scene.listing.event) and name not in ("argmax", "batches"):
+            continue
+        yield _outcome(name, law, scene, seed)
+
+
+def _outcome(name: str, law: Any, scene: laws.Scene, seed: int) -> Check:
+    try:
+        if law is None:
+            return laws.sample_check(scene, seed)
+        law(scene)
+    except laws.DisagreementError as error:
+        return Check(name, str(scene), "violated", str(error))
+    except Exception as error:
+        if name == "lengths" and "lengths" in str(error) and isinstance(error, ValueError):
+            return Check(name, str(scene), "skipped", str(error))
+        return Check(name, str(scene), "crashed", _told(error))
+    return Check(name, str(scene), "holds")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'without a word'}"
+
+
+def _judged(checks: list[Check], alpha: float) -> Iterator[Check]:
+    """With tests that fail at their share of the error rate as violations."""
+    tests = sum(check.p_value is not None for check in checks)
+    for check in checks:
+        failed = check.p_value is not None and check.p_value < alpha / tests
+        yield dataclasses.replace(check, status="violated") if failed else check
