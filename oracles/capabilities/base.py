@@ -20,6 +20,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, final
 
 import torch
@@ -328,6 +329,10 @@ class Oracle(Configured, abc.ABC):
         kernel.run((rows.contiguous(),), (structures,), self._reference_argmax)
         return structures
 
+    def _holds_empty(self, event_shape: tuple[int, ...]) -> bool:
+        """Whether having no part is a structure, which is then feasible whatever is forbidden."""
+        return False
+
     def _reference_argmax(self, rows: Tensor) -> tuple[Tensor]:
         return (self._argmax(self._cleaned(rows)),)
 
@@ -353,6 +358,9 @@ class MarginalOracle(Oracle):
     @abc.abstractmethod
     def _log_partition(self, rows: Tensor) -> Tensor:
         """[b, *event] -> [b], differentiable to any order; -inf for an infeasible row, with gradient 0."""
+
+    def _holds_empty(self, event_shape: tuple[int, ...]) -> bool:
+        return self.sums_in_reach(event_shape) and _holds_empty(self, event_shape)
 
     def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
         """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
@@ -584,7 +592,7 @@ class ProjectionOracle(Oracle):
         ``inside`` [b, *event] is False in the padding of shorter items (None where there is none): padding is forbidden in the rows, and is
         0 in every atom, which is a structure of the item alone. ``argmax(direction, items)`` is `_argmax` for some rows, so cut.
         """
-        return solver.solve(argmax, rows)
+        return solver.solve(argmax, rows, empty=self._holds_empty(self._event(rows)))
 
     @final
     @uncompiled
@@ -904,6 +912,14 @@ class RelaxedOracle(MarginalOracle):
             differentiable = any(weights.requires_grad for weights, _ in choices)
             (expected,) = torch.autograd.grad(total, origin, create_graph=differentiable, materialize_grads=True)
         return expected
+
+
+@lru_cache(maxsize=256)
+def _holds_empty(oracle: MarginalOracle, event_shape: tuple[int, ...]) -> bool:
+    """Whether something is left where every part is forbidden."""
+    with torch.no_grad():
+        rows = oracle._cleaned(torch.full((1, *event_shape), -math.inf, dtype=torch.float64))
+        return bool(oracle._log_partition(rows) > -math.inf)
 
 
 def _gumbel_softmax(values: Tensor, gumbel: Tensor, dim: int, temperature: float, *, hard: bool) -> tuple[Tensor, Tensor]:
