@@ -11,7 +11,7 @@ from .outcome import sentences
 
 NEXT = "structgrad run --config structgrad.toml"
 NEXT_TASK = "structgrad learn ./my_task.py:task --quick"
-NEXT_ORACLE = "structgrad run bias -p './my_structure.py:Spread[n=8,k=2]'"
+NEXT_ORACLE = "structgrad audit --oracle ./my_structure.py:Spread"
 
 
 def init(  # noqa: PLR0913 - one parameter per option

@@ -111,3 +111,37 @@ def test_bad_input_is_one_line(words: tuple[str, ...], message: str) -> None:
     assert found.exit_code == 2
     assert message in found.stderr
     assert found.stderr.count("\n") == 1
+
+
+def test_an_oracle_is_audited_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["init", "--oracle", "."]).exit_code == 0
+    found = audit("--oracle", "./my_structure.py:Spread[n=5,k=2]", "--quick")
+    assert found.exit_code == 0
+    assert found.stdout.splitlines()[:2] == [
+        "RIGHT  ./my_structure.py:Spread[n=5,k=2]: no law is violated",
+        "looked at 5: 12 structures, by its own list of structures",
+    ]
+    source = Path("my_structure.py").read_text()
+    Path("wrong.py").write_text(source.replace("torch.tensor([DEAD]), out[:-1]", "torch.tensor([DEAD]), taken[:-1]"))
+    wrong = audit("-o", "./wrong.py:Spread", "-o", "subset[n=4,k=2]", "--quick", "--json")
+    assert wrong.exit_code == 1
+    one, other = json.loads(wrong.stdout)
+    assert (one["verdict"], other["verdict"]) == ("wrong", "right")
+    assert [check["law"] for check in one["checks"] if check["status"] == "violated"] == ["derivations", "count"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "got neither an ESTIMATOR nor --oracle NAME"),
+        (["-o", "subset[k=2]", "--biased"], "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR"),
+        (["-o", "subset[n=1,k=2]"], "got n=1 parts for k=2"),
+        (["-o", "nothing"], "got the unknown oracle 'nothing'"),
+    ],
+)
+def test_an_oracle_alone_with_what_it_cannot_have(words: list[str], said: str) -> None:
+    found = audit(*words)
+    assert found.exit_code == 2
+    assert said in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1

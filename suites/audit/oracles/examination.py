@@ -6,15 +6,17 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from ....oracles import make_oracle
 from ....oracles.capabilities.base import MarginalOracle, Oracle, SamplingOracle
 from ....oracles.derivations import StatedOracle
 from ...problems.sized import is_sized, size_names, sized_oracle
-from ..result import Check
+from ..result import Check, sentence
 from . import laws
 from .listing import MOST, Listing, check_rules, listed
 
@@ -30,7 +32,8 @@ class OracleAudit:
     """What came out.
 
     Attributes:
-        subject: the name as it was given. ``events``: shapes that were looked at, with how their structures were found.
+        subject: the name as it was given, or that of the oracle.
+        events: shapes that were looked at, with how their structures were found.
         checks: one per law, event and kind of scores. ``lacking``: capabilities that it does not have.
         alpha: the chance that an oracle without a fault is called wrong.
     """
@@ -48,55 +51,86 @@ class OracleAudit:
         found = {"violated": "wrong", "crashed": "crashed", "undecided": "undecided"}
         return next((verdict for status, verdict in found.items() if status in statuses), "right")
 
+    def raise_if_wrong(self) -> None:
+        """AssertionError with every violation and every exception: one line for a test of one's own."""
+        bad = [sentence(check) for check in self.checks if check.status in ("violated", "crashed")]
+        if bad:
+            raise AssertionError(f"{self.subject} is {self.verdict}:\n" + "\n".join(bad))
+
     def exit_code(self, *, strict: bool = False) -> int:
         """0 no violation, 1 a violation, 3 it raised, 4 undecided where that is not enough."""
         return {"wrong": 1, "crashed": 3, "undecided": 4 if strict else 0}.get(self.verdict, 0)
 
 
-def audit_oracle(name: str, *, alpha: float = 1e-3, seed: int = 0, quick: bool = False, seconds: float = 60.0) -> OracleAudit:
+def audit_oracle(  # noqa: PLR0913
+    subject: Oracle | str,
+    *,
+    events: Sequence[tuple[int, ...]] = (),
+    alpha: float = 1e-3,
+    seed: int = 0,
+    quick: bool = False,
+    seconds: float = 60.0,
+) -> OracleAudit:
     """Hold an oracle to all of its structures.
 
     Args:
-        name: of the registry or ``./file.py:Class``, with options, and with sizes where these are to be looked at: ``subset[n=5,k=2]``.
+        subject: an oracle, or its name: of the registry or ``./file.py:Class``, with options, and with sizes where these are to be looked
+            at: ``subset[n=5,k=2]``.
+        events: shapes to look at; where none are given, the smallest and the one with the most structures up to `MOST`, of small sizes.
         alpha: the chance that an oracle without a fault is called wrong; exact laws have none.
         seed: of scores and samples.
         quick: one event, and no more than scores of scale 1 and forbidden parts.
         seconds: after which no new law is asked; the first scores, for which kernels are compiled, do not count.
 
     Raises:
-        ValueError: a name that is unknown, or an oracle of which no small event is found.
+        ValueError: a name that is unknown, an event that the oracle refuses, or an oracle of which no small event is found.
 
     Example:
         >>> audit_oracle("subset[n=4,k=2]").verdict
         'right'
     """
-    oracle, events = _subject(name)
+    oracle, found = _subject(subject) if isinstance(subject, str) else (subject, [])
+    events = list(events) or found or _small_events(oracle)
     events = events[-1:] if quick else events
-    checks: list[Check] = []
     for event in events:
-        checks += _rules(oracle, event) if not checks or checks[-1].status != "crashed" else []
-    listings = [_listing for event in events if isinstance(_listing := _tried(oracle, event), Listing)]
+        _accepted(oracle, event)
+    checks: list[Check] = []
+    listings: list[Listing] = []
     until = math.inf
-    for listing in listings:
+    for event in events:
+        listing, found_of_rules = _rules(oracle, event)
+        checks += found_of_rules
+        listings += [listing] if listing else []
+        # Whatever is computed by wrong rules is wrong: it would hide what is.
+        if listing is None or any(check.status != "holds" for check in found_of_rules):
+            break
         for scene in laws.scenes(listing, seed, quick=quick):
             checks += _asked(scene, seed, until)
             until = min(until, time.monotonic() + seconds)
     told = tuple(f"{'x'.join(map(str, listing.event))}: {len(listing.structures)} structures, by {listing.source}" for listing in listings)
+    name = subject if isinstance(subject, str) else oracle.name
     return OracleAudit(name, told, tuple(_judged(checks, alpha)), tuple(laws.lacking(oracle)), alpha)
 
 
 def _subject(name: str) -> tuple[Any, list[tuple[int, ...]]]:
-    """The oracle, and the events that it is looked at."""
+    """The oracle, and the event that its name has sizes of, if any."""
     if is_sized(name):
         try:
             oracle, event = sized_oracle(name)
-        except ValueError:
-            oracle = make_oracle(name)
-        else:
-            return oracle, [event]
-    else:
-        oracle = make_oracle(name)
-    return oracle, _small_events(oracle)
+        except ValueError:  # options alone
+            return make_oracle(name), []
+        return oracle, [event]
+    return make_oracle(name), []
+
+
+def _accepted(oracle: Oracle, event: tuple[int, ...]) -> None:
+    """ValueError where an oracle refuses an event; whatever else it raises is found by the laws."""
+    try:
+        oracle.argmax(torch.zeros(event, dtype=torch.float64))
+    except ValueError:
+        raise
+    except Exception:
+        pass
 
 
 def _small_events(oracle: Oracle) -> list[tuple[int, ...]]:
@@ -121,22 +155,14 @@ def _small_events(oracle: Oracle) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(events))
 
 
-def _tried(oracle: Oracle, event: tuple[int, ...]) -> Listing | Exception:
+def _rules(oracle: Oracle, event: tuple[int, ...]) -> tuple[Listing | None, list[Check]]:
+    """All structures, where they can be listed, and whether the rules are theirs."""
+    listing = None
     try:
-        return listed(oracle, event)
-    except Exception as error:
-        return error
-
-
-def _rules(oracle: Oracle, event: tuple[int, ...]) -> list[Check]:
-    found = _tried(oracle, event)
-    where = f"{oracle.name} {'x'.join(map(str, event))}"
-    if isinstance(found, Exception):
-        return [Check("derivations", where, "crashed", _told(found))]
-    try:
-        return list(check_rules(found, oracle.derivations(event) if isinstance(oracle, StatedOracle) else None))
-    except Exception as error:
-        return [Check("derivations", where, "crashed", _told(error))]
+        listing = listed(oracle, event)
+        return listing, list(check_rules(listing, oracle.derivations(event) if isinstance(oracle, StatedOracle) else None))
+    except Exception as error:  # an author's code may raise anything
+        return listing, [Check("derivations", f"{oracle.name} {'x'.join(map(str, event))}", "crashed", _told(error))]
 
 
 def _asked(scene: laws.Scene, seed: int, until: float) -> Iterator[Check]:

@@ -21,6 +21,7 @@ from ....oracles.capabilities.base import (
     RelaxedOracle,
     SamplingOracle,
 )
+from ...problems.padding import item_event
 from ..result import Check
 from .listing import Listing
 
@@ -114,10 +115,14 @@ def _same(what: str, found: Tensor, expected: Tensor, tolerance: float) -> None:
 def _structures_of(what: str, scene: Scene, found: Tensor) -> Tensor:
     """Which structure each of [..., *event] is; DisagreementError where one is none."""
     flat, known = found.double().reshape(-1, scene.listing.structures.shape[1]), scene.listing.structures
-    places = torch.cdist(flat, known, p=1, compute_mode="donot_use_mm_for_euclid_dist")
-    distance, index = places.min(1)
-    if bool((distance > 0).any()):
-        raise DisagreementError(f"{what} is no structure: {flat[int(distance.argmax())].nonzero().flatten().tolist()} are not parts of one")
+    # Whole numbers, so that sums are exact; which of two structures with the same sum is meant, the comparison below would tell.
+    code = torch.randint(2**40, (known.shape[1],), generator=torch.Generator().manual_seed(0)).double()
+    sums, order = (known @ code).sort()
+    index = order[torch.searchsorted(sums, flat @ code).clamp(max=len(sums) - 1)]
+    foreign = (flat != known[index]).any(1)
+    if bool(foreign.any()):
+        parts = flat[int(foreign.long().argmax())].nonzero().flatten().tolist()
+        raise DisagreementError(f"{what} is no structure: {parts} are not parts of one")
     return index.reshape(found.shape[: found.ndim - len(scene.listing.event)])
 
 
@@ -156,13 +161,19 @@ def batches(scene: Scene) -> None:
 
 
 def lengths(scene: Scene) -> None:
-    """Whole lengths change nothing; what is beyond shorter ones is not read, and 0 in results."""
+    """Whole lengths change nothing; a shorter item is one of a smaller event, and what is beyond it is not read, and 0 in results."""
     oracle = scene.listing.oracle
     limits = torch.tensor(oracle.length_limits(scene.listing.event))
     whole = limits.expand(len(scene.scores), -1) if len(limits) > 1 else limits.expand(len(scene.scores))
     _same("`argmax` of whole lengths", oracle.argmax(scene.scores, lengths=whole), oracle.argmax(scene.scores), 0.0)
     shorter = (whole - 1).clamp(min=1)
     inside = oracle.length_mask(scene.listing.event, shorter).expand_as(scene.scores)
+    if bool((limits > 1).any()) and bool(inside.all()):
+        raise DisagreementError(
+            f"an item of length {shorter[0].tolist()} has all parts; expected some beyond it, of length {limits.tolist()}"
+        )
+    item = item_event(oracle, scene.listing.event, shorter[0].numpy())
+    within = (slice(None), *(slice(size) for size in item))
     spoilt = torch.where(inside, scene.scores, math.nan)
     calls: dict[str, Callable[..., Tensor]] = {"argmax": oracle.argmax}
     if isinstance(oracle, MarginalOracle):
@@ -172,6 +183,12 @@ def lengths(scene: Scene) -> None:
     for name, call in calls.items():
         found = call(scene.scores, lengths=shorter)
         _same(f"`{name}` with NaN beyond the length", call(spoilt, lengths=shorter), found, 0.0)
+        alone, cut = call(scene.scores[within].contiguous()), found[within] if found.ndim > 1 else found
+        if name == "argmax":  # of structures that tie, either; where all are forbidden, any
+            allowed = scene.scores[within].clamp(min=-1e100)
+            alone, cut = ((best * allowed).flatten(1).sum(1) for best in (alone, cut))
+            alone, cut = alone[alone > -1e90], cut[alone > -1e90]
+        _same(f"`{name}` of a shorter item", cut, alone, 1e-9 * scene.size())
         if found.ndim > 1:
             _same(f"`{name}` beyond the length", found.masked_fill(inside, 0), torch.zeros_like(found), 0.0)
 

@@ -153,7 +153,7 @@ def test_a_check_that_fails_itself_is_broken(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_structure_is_written_that_runs_as_written(project: Path) -> None:
     shown = call("init", "--oracle").stdout.splitlines()
-    assert shown == ["written: my_structure.py", "next: structgrad run bias -p './my_structure.py:Spread[n=8,k=2]'"]
+    assert shown == ["written: my_structure.py", "next: structgrad audit --oracle ./my_structure.py:Spread"]
     oracle = make_oracle("./my_structure.py:Spread[k=2]")
     listed = {tuple(z.tolist()) for z in oracle.structures((6,))}
     assert {tuple(z.tolist()) for z in oracle.enumerate((6,))} == listed
