@@ -33,7 +33,9 @@ MAP_CALLS = 32
 """How many MAP calls one projection is worth where only its order of magnitude counts."""
 
 
-def solve(argmax: Callable[[Tensor, Tensor], Tensor], rows: Tensor, max_steps: int | None = None, *, empty: bool = False) -> Projection:
+def solve(
+    argmax: Callable[[Tensor, Tensor], Tensor], rows: Tensor, max_steps: int | None = None, *, empty: Callable[[], bool] = lambda: False
+) -> Projection:
     """Project rows [b, *event] on the convex hull of the structures that ``argmax`` can return.
 
     Args:
@@ -41,7 +43,7 @@ def solve(argmax: Callable[[Tensor, Tensor], Tensor], rows: Tensor, max_steps: i
         rows: float64 scores, -inf where a part is forbidden.
         max_steps: cap on argmax calls; the default, ``20·(d + 1)`` for d parts, was never reached in tests at score scales 0.05 to 50.
             Where it stops the solver, the gap in the result says how far from optimal the answer is.
-        empty: whether having no part is a structure; else an argmax without one says that there is none.
+        empty: whether having no part is a structure, asked once such an argmax is met; else it says that the row has none.
 
     Cost: per step one argmax, products of all m atoms with one vector, and one Cholesky factorisation (m³/3); typically 2 to 3 steps per
     atom of the answer.
@@ -192,7 +194,7 @@ class _ActiveSet:
     scores cost no precision) are kept, and grow with each new atom. ``newest`` is the slot of an atom that has had no weight yet, or -1.
     """
 
-    def __init__(self, theta: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], empty: bool) -> None:
+    def __init__(self, theta: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], empty: Callable[[], bool]) -> None:
         self.argmax = argmax
         self.index = torch.arange(len(theta), device=theta.device)
         self.forbidden = theta == -math.inf
@@ -200,8 +202,9 @@ class _ActiveSet:
         first = argmax(theta, self.index)
         # An item without a structure gets an argmax that uses a forbidden part, or no part at all.
         infeasible = (first * self.forbidden).any(-1)
-        if not empty:
-            infeasible |= first.sum(-1) == 0
+        nothing = first.sum(-1) == 0
+        if bool(nothing.any()) and not empty():
+            infeasible |= nothing
         self.atoms = first.unsqueeze(1)
         self.gram = self.atoms @ self.atoms.mT
         self.first = first

@@ -20,7 +20,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, ClassVar, Literal, final
 
 import torch
@@ -360,7 +359,11 @@ class MarginalOracle(Oracle):
         """[b, *event] -> [b], differentiable to any order; -inf for an infeasible row, with gradient 0."""
 
     def _holds_empty(self, event_shape: tuple[int, ...]) -> bool:
-        return self.sums_in_reach(event_shape) and _holds_empty(self, event_shape)
+        if not self.sums_in_reach(event_shape):
+            return False
+        with torch.no_grad():
+            rows = self._cleaned(torch.full((1, *event_shape), -math.inf, dtype=torch.float64))
+            return bool(self._log_partition(rows) > -math.inf)
 
     def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
         """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
@@ -592,7 +595,7 @@ class ProjectionOracle(Oracle):
         ``inside`` [b, *event] is False in the padding of shorter items (None where there is none): padding is forbidden in the rows, and is
         0 in every atom, which is a structure of the item alone. ``argmax(direction, items)`` is `_argmax` for some rows, so cut.
         """
-        return solver.solve(argmax, rows, empty=self._holds_empty(self._event(rows)))
+        return solver.solve(argmax, rows, empty=lambda: self._holds_empty(self._event(rows)))
 
     @final
     @uncompiled
@@ -912,14 +915,6 @@ class RelaxedOracle(MarginalOracle):
             differentiable = any(weights.requires_grad for weights, _ in choices)
             (expected,) = torch.autograd.grad(total, origin, create_graph=differentiable, materialize_grads=True)
         return expected
-
-
-@lru_cache(maxsize=256)
-def _holds_empty(oracle: MarginalOracle, event_shape: tuple[int, ...]) -> bool:
-    """Whether something is left where every part is forbidden."""
-    with torch.no_grad():
-        rows = oracle._cleaned(torch.full((1, *event_shape), -math.inf, dtype=torch.float64))
-        return bool(oracle._log_partition(rows) > -math.inf)
 
 
 def _gumbel_softmax(values: Tensor, gumbel: Tensor, dim: int, temperature: float, *, hard: bool) -> tuple[Tensor, Tensor]:
