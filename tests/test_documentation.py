@@ -76,10 +76,11 @@ def test_the_table_of_oracles_is_the_registry() -> None:
     assert [row[0] for row in table("README.md", "## Oracles")] == list(ORACLES)
 
 
-def test_the_families_of_the_readme_are_the_registry() -> None:
-    section = (ROOT / "README.md").read_text().split("\n## Estimators\n", 1)[1].split("\n## ", 1)[0]
-    named = [name for line in section.splitlines() if line.startswith("| ") for name in re.findall(r"`(\w+)`", line)]
-    assert named == list(ESTIMATORS)
+def test_the_estimators_of_the_readme_are_of_the_registry() -> None:
+    section = (ROOT / "README.md").read_text().split("\n## Estimators\n", 1)[1].split("\n## ", 1)[0].split("\n\nLosses", 1)[0]
+    named = set(re.findall(r"`(\w+)`", section))
+    assert named <= set(ESTIMATORS)
+    assert f"There are {len(ESTIMATORS)}:" in section
 
 
 def test_the_catalogue_is_the_registry() -> None:
