@@ -194,7 +194,7 @@ class _ActiveSet:
     scores cost no precision) are kept, and grow with each new atom. ``newest`` is the slot of an atom that has had no weight yet, or -1.
     """
 
-    def __init__(self, theta: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], empty: Callable[[], bool]) -> None:
+    def __init__(self, theta: Tensor, argmax: Callable[[Tensor, Tensor], Tensor], empty: Callable[[], bool] = lambda: False) -> None:
         self.argmax = argmax
         self.index = torch.arange(len(theta), device=theta.device)
         self.forbidden = theta == -math.inf

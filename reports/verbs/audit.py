@@ -52,7 +52,7 @@ def audit(  # noqa: PLR0913 - one parameter per option
     ] = [],  # noqa: B006 - typer copies it
     alpha: Annotated[float, typer.Option(help="The chance that an estimator without a fault is called wrong.", metavar="NUMBER")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Everything random comes from it.", metavar="N")] = 0,
-    time: Annotated[float, typer.Option(help="Seconds after which no new test begins.", metavar="SECONDS")] = 60.0,
+    time: Annotated[float, typer.Option(help="Seconds after which no new test begins.", metavar="SECONDS", min=0)] = 60.0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Two structures, and fewer replicates; of an oracle, one event and few scores.")
     ] = False,
