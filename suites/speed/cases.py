@@ -59,12 +59,19 @@ class Case:
         return tuple(self.oracle.kernel_options())
 
     def scores(self, batch: int) -> Tensor:
-        """Standard normal float32 scores [batch, *event], always the same; of chains, unary scores and one matrix of transitions."""
+        """Standard normal float32 scores [batch, *event], always the same: of chains, unary ones and one matrix of transitions.
+
+        Of connectionist temporal classification, those of log-probabilities of symbols, and a text in which none comes twice.
+        """
         stream = torch.Generator().manual_seed(0)
         if isinstance(self.oracle, LinearChain):
             length, tags = self.event[:2]
             unary, transition = torch.randn(batch, length, tags, generator=stream), torch.randn(tags, tags, generator=stream)
             return LinearChain.from_potentials(unary, transition)
+        if isinstance(self.oracle, CTC):
+            frames, labels = self.event[0], self.event[1] // 2
+            log_probs = torch.randn(batch, frames, labels + 1, generator=stream).log_softmax(-1)
+            return CTC.from_log_probs(log_probs, torch.arange(1, labels + 1).expand(batch, -1))
         return torch.randn(batch, *self.event, generator=stream)
 
 

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from .cases import Case
 
+FORBIDDEN = -1e5
+"""For libraries that add to it."""
+
 Call = Callable[[], Any]
 Adapter = Callable[[Case, str, Tensor], Call | None]
 
@@ -47,7 +50,7 @@ class Peer:
 
 
 def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
-    """Chains as edges between neighbours, trees with the root's scores on the diagonal."""
+    """Chains as edges between neighbours, segments by where they begin, trees with the root's scores on the diagonal."""
     library = importlib.import_module("torch_struct")
 
     def distribution(theta: Tensor) -> Any:
@@ -58,6 +61,10 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
                 return library.LinearChainCRF(edges)
             case "constituency":
                 return library.TreeCRF(theta.triu().unsqueeze(-1))
+            case "labelled_constituency":
+                return library.TreeCRF(theta)
+            case "semi_markov":
+                return library.SemiMarkovCRF(_segments_by_start(theta))
             case "projective_tree" | "spanning_tree":
                 # It writes into its input, which must not be a leaf.
                 theta = theta if theta.requires_grad else theta.detach().requires_grad_()
@@ -66,7 +73,8 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
                 return kind(inner, multiroot=False)
         return None
 
-    if case.structure not in {"linear_chain", "constituency", "projective_tree", "spanning_tree"}:
+    served = {"linear_chain", "constituency", "labelled_constituency", "semi_markov", "projective_tree", "spanning_tree"}
+    if case.structure not in served:
         return None
     if case.structure == "spanning_tree" and operation not in {"log_partition", "marginals", "marginals_backward"}:
         return None
@@ -78,6 +86,19 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
         "sample": lambda: distribution(scores).sample((1,)),
         "sample64": lambda: distribution(scores).sample((64,)),
     }.get(operation)
+
+
+def _segments_by_start(theta: Tensor) -> Tensor:
+    """[b, n, w, t, t] by last token, length − 1, label before, label -> [b, n, w + 1, t, t] by first token, length, label, label before.
+
+    The first segment has any label before it there, of which one must do.
+    """
+    batch, size, width, tags, _ = theta.shape
+    moved = theta.new_full((batch, size, width + 1, tags, tags), FORBIDDEN)
+    for longer in range(min(width, size)):
+        moved[:, : size - longer, longer + 1] = theta[:, longer:, longer].mT
+    moved[:, 0, :, :, 1:] = FORBIDDEN
+    return moved
 
 
 def supar(case: Case, operation: str, scores: Tensor) -> Call | None:
@@ -285,7 +306,12 @@ def _arcs(theta: Tensor) -> Tensor:
 
 
 def plain_torch(case: Case, operation: str, scores: Tensor) -> Call | None:
-    """What torch has itself."""
+    """What torch has itself; posteriors of symbols where ours are of states and moves."""
+
+    def log_probs(theta: Tensor) -> Tensor:
+        """[n, b, v]: blank, then the labels, of a text in which none comes twice."""
+        return torch.cat([theta[:, :, :1, 0], theta[:, :, 1::2, 0]], -1).transpose(0, 1)
+
     calls: dict[tuple[str, str], Call] = {
         ("categories", "argmax"): lambda: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]),
         ("categories", "log_partition"): lambda: scores.logsumexp(-1).sum(-1),
@@ -298,8 +324,24 @@ def plain_torch(case: Case, operation: str, scores: Tensor) -> Call | None:
         ("categorical", "sample"): lambda: torch.multinomial(scores.softmax(-1), 1),
         ("categorical", "sample64"): lambda: torch.multinomial(scores.softmax(-1), 64, replacement=True),
         ("subset", "argmax"): lambda: scores.topk(case.oracle.k).indices,
+        ("ctc", "log_partition"): lambda: -_ctc_loss(log_probs(scores)),
+        ("ctc", "marginals"): lambda: _ctc_posteriors(log_probs(scores)),
     }
     return calls.get((case.structure, operation))
+
+
+def _ctc_loss(log_probs: Tensor) -> Tensor:
+    frames, batch, symbols = log_probs.shape
+    targets = torch.arange(1, symbols).expand(batch, -1)
+    limits = torch.full((batch,), frames), torch.full((batch,), symbols - 1)
+    return torch.nn.functional.ctc_loss(log_probs, targets, *limits, reduction="none")
+
+
+def _ctc_posteriors(log_probs: Tensor) -> Tensor:
+    """[b, n, v]: the gradient is that of normalised scores, from which the posterior is subtracted."""
+    leaf = log_probs.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(_ctc_loss(leaf).sum(), leaf)
+    return (log_probs.exp() - gradient).transpose(0, 1)
 
 
 def _projections(project: Callable[[Tensor], Tensor] | None, operation: str, scores: Tensor) -> Call | None:

@@ -11,12 +11,15 @@ import pandas as pd
 import pytest
 import torch
 
-from structgrad.oracles import ORACLES
+from structgrad.oracles import ORACLES, SemiMarkov
 from structgrad.suites.speed import comparison
 from structgrad.suites.speed.cases import CASES, OPERATIONS, Case, operations
 from structgrad.suites.speed.comparison import SpeedComparison, compare_one, geometric_mean, interleaved
 from structgrad.suites.speed.floor import MachineLimits, floor, measure_machine
 from structgrad.suites.speed.peers import PEERS, Peer
+
+UNCONSTRAINED = pytest.mark.filterwarnings("ignore:.*does not define `arg_constraints`:UserWarning")
+"""Distributions of torch-struct."""
 
 MACHINE = MachineLimits(bytes_per_second=1e9, multiply_adds_per_second=1e9)
 SMALL = CASES["subset 20/5"]
@@ -100,6 +103,9 @@ def test_peers_that_are_always_there(peer: Peer) -> None:
         result = call()
         if operation in {"log_partition", "marginals", "marginals_backward"}:
             expected = OPERATIONS[operation](case.oracle, case.scores(2), torch.Generator())
+            if (case.structure, operation) == ("ctc", "marginals"):  # of states and moves: even ones are blanks
+                states = expected.sum(-1)
+                expected = torch.cat([states[..., ::2].sum(-1, keepdim=True), states[..., 1::2]], -1)
             torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-6)
         if peer.name == "scipy":
             ours = case.oracle.argmax(case.scores(2)).argmax(-1).numpy()
@@ -107,8 +113,8 @@ def test_peers_that_are_always_there(peer: Peer) -> None:
 
 
 BESIDE = {
-    "torch": {"categorical", "categories", "subset"},
-    "torch-struct": {"linear_chain", "constituency", "projective_tree", "spanning_tree"},
+    "torch": {"categorical", "categories", "subset", "ctc"},
+    "torch-struct": {"linear_chain", "constituency", "labelled_constituency", "semi_markov", "projective_tree", "spanning_tree"},
     "supar": {"linear_chain", "constituency", "projective_tree", "spanning_tree"},
     "synjax": {"linear_chain", "constituency", "projective_tree", "spanning_tree", "alignment"},
     "scipy": {"assignment"},
@@ -123,8 +129,8 @@ BESIDE = {
 }
 """Which oracles each peer is timed beside."""
 
-ALONE = {"shift_reduce", "semi_markov", "labelled_constituency", "ctc", "edit_alignment", "second_order_chain"}
-"""Oracles without a peer: no library offers shift-reduce derivations, and none is called yet for those that state derivations alone."""
+ALONE = {"shift_reduce", "edit_alignment", "second_order_chain"}
+"""Oracles without a peer: no library offers shift-reduce derivations, alignments with affine gaps, or chains of order 2."""
 
 
 def test_every_other_oracle_has_a_peer() -> None:
@@ -140,16 +146,45 @@ def test_a_peer_serves_the_oracles_that_it_is_named_for(peer: Peer) -> None:
     assert served == BESIDE[peer.name]
 
 
-@pytest.mark.parametrize("name", ["tslearn", "pysdtw"])
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("tslearn", CASES["alignment 32x32"]),
+        ("pysdtw", CASES["alignment 32x32"]),
+        ("torch-struct", CASES["constituency 10"]),
+        ("torch-struct", CASES["labelled_constituency 10x8"]),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+@UNCONSTRAINED
 @pytest.mark.parametrize("operation", ["log_partition", "marginals"])
-def test_soft_alignments_of_peers_are_ours(name: str, operation: str) -> None:
-    peer, case = next(peer for peer in PEERS if peer.name == name), CASES["alignment 32x32"]
+def test_results_of_peers_are_ours(name: str, case: Case, operation: str) -> None:
+    peer = next(peer for peer in PEERS if peer.name == name)
     if not peer.installed:
         pytest.skip(f"{name} is not installed")
     call, scores = peer.prepare(case, operation, case.scores(2)), case.scores(2)
     assert call is not None
-    theirs = torch.as_tensor(call()).to(scores.dtype)
-    torch.testing.assert_close(theirs, OPERATIONS[operation](case.oracle, scores, torch.Generator()), rtol=1e-4, atol=1e-5)
+    theirs, ours = torch.as_tensor(call()).to(scores.dtype), OPERATIONS[operation](case.oracle, scores, torch.Generator())
+    torch.testing.assert_close(theirs.reshape(ours.shape), ours, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "case", [Case("semi_markov 6x3x2", SemiMarkov(), (6, 3, 2, 2)), Case("semi_markov 2x3x2", SemiMarkov(), (2, 3, 2, 2))]
+)
+@UNCONSTRAINED
+def test_segments_of_torch_struct_are_ours(case: Case) -> None:
+    peer = next(peer for peer in PEERS if peer.name == "torch-struct")
+    if not peer.installed:
+        pytest.skip("torch-struct is not installed")
+    scores = case.scores(3)
+    partition, marginals = (peer.prepare(case, operation, scores) for operation in ("log_partition", "marginals"))
+    assert partition is not None
+    assert marginals is not None
+    torch.testing.assert_close(partition(), case.oracle.log_partition(scores), rtol=1e-5, atol=1e-5)
+    ours = case.oracle.marginals(scores)
+    theirs = marginals()
+    for longer in range(min(case.event[1], case.event[0])):
+        torch.testing.assert_close(theirs[:, : case.event[0] - longer, longer + 1].mT, ours[:, longer:, longer], rtol=1e-4, atol=1e-5)
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
