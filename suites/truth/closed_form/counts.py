@@ -48,9 +48,11 @@ class CountPass:
                 added = (weights.unsqueeze(1) @ first).squeeze(1)
                 self._ahead(self.laws[level.heads], step, first.shape[-1]).add_(added[:, : self.size - step])
             return
-        joint = _antidiagonal_sums((choice.unsqueeze(-1) * first).mT @ self._of(level.second))
-        for step, kept in self._by_step(steps, torch.ones_like(choice[:, :1])):
-            self._ahead(self.laws[level.heads], step, joint.shape[-1]).add_((kept * joint)[:, : self.size - step])
+        second = self._of(level.second)
+        for step, weights in self._by_step(steps, choice):
+            some = weights.any(1)
+            joint = _antidiagonal_sums((weights[some].unsqueeze(-1) * first[some]).mT @ second[some])
+            self._ahead(self.laws[level.heads], step, joint.shape[-1])[some] += joint[:, : self.size - step]
 
     def _of(self, nodes: Tensor) -> Tensor:
         """The laws of nodes [h, e], as far as any of them reaches."""
@@ -88,18 +90,20 @@ class CountPass:
         return edges
 
     def _back_two(self, level: Level, choice: Tensor, functional: Tensor) -> Tensor:
+        """The same of edges to two nodes."""
         assert level.second is not None
         first, second = self._of(level.first), self._of(level.second)
-        length = first.shape[-1] + second.shape[-1] - 1
-        here = first.new_zeros(len(first), length)
-        for step, kept in self._by_step(self.weights[level.parts], torch.ones_like(choice[:, :1])):
-            here = here + kept * self._padded(self._ahead(functional[level.heads], step, length), length)
-        # [h, count of the first, count of the second]
-        joint = here.unfold(1, second.shape[-1], 1)
-        of_first, of_second = (choice.unsqueeze(-1) * (second @ joint.mT), choice.unsqueeze(-1) * (first @ joint))
-        self._push(functional, level.first, of_first)
-        self._push(functional, level.second, of_second)
-        return (of_first * first).sum(-1)
+        length, edges = first.shape[-1] + second.shape[-1] - 1, torch.zeros_like(choice)
+        for step, weights in self._by_step(self.weights[level.parts], choice):
+            some = weights.any(1)
+            here = self._padded(self._ahead(functional[level.heads][some], step, length), length)
+            # [h, count of the first, count of the second]
+            joint = here.unfold(1, second.shape[-1], 1)
+            of_first, of_second = (weights[some].unsqueeze(-1) * rest for rest in (second[some] @ joint.mT, first[some] @ joint))
+            self._push(functional, level.first[some], of_first)
+            self._push(functional, level.second[some], of_second)
+            edges[some] += (of_first * first[some]).sum(-1)
+        return edges
 
     @staticmethod
     def _push(functional: Tensor, nodes: Tensor, values: Tensor) -> None:
