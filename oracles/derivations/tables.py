@@ -78,7 +78,8 @@ def tables_of(derivations: Derivations, device: torch.device) -> Tables:
     joins = torch.zeros(derivations.nodes, dtype=torch.bool)
     for level in derivations.levels:
         joins[level.heads] = level.second is not None
-    ways = torch.from_numpy(counts[first.numpy()] * counts[second.numpy()] > 0)
+    possible = torch.from_numpy((counts > 0).astype(bool))
+    ways = possible[first] & possible[second]
     given = (ways.sum(1) == 1) & (ways & (first == UNIT) & (second == UNIT)).any(1)
     return Tables(
         derivations,
@@ -109,9 +110,9 @@ def _sums(derivations: Derivations, device: torch.device) -> tuple[tuple[Tensor,
 
 
 def _grouped(keys: np.ndarray, values: np.ndarray, groups: int, missing: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Values in the order of their keys, and where each group of them begins."""
+    """Values in the order of their keys, with what stands for none at the end, and where each group of them begins."""
     order = np.argsort(keys, kind="stable")
-    return values[order], np.searchsorted(keys[order], np.arange(groups + 1)), missing
+    return np.append(values[order], missing), np.searchsorted(keys[order], np.arange(groups + 1)), missing
 
 
 def _padded(grouped: tuple[np.ndarray, np.ndarray, int], start: int, stop: int, device: torch.device) -> Tensor:
@@ -119,7 +120,7 @@ def _padded(grouped: tuple[np.ndarray, np.ndarray, int], start: int, stop: int, 
     values, begins, missing = grouped
     first, sizes = begins[start:stop, None], np.diff(begins[start : stop + 1])[:, None]
     place = np.arange(max(int(sizes.max()), 1))
-    table = np.where(place < sizes, np.append(values, missing)[np.minimum(first + place, len(values))], missing)
+    table = np.where(place < sizes, values[np.minimum(first + place, len(values) - 1)], missing)
     return torch.from_numpy(table).to(device)
 
 
