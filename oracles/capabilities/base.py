@@ -824,11 +824,11 @@ class RelaxedOracle(MarginalOracle):
     @final
     @operation()
     def relax(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
-        """The gradient of the smoothed recursion: ``[*batch, *event]`` in [0, 1], differentiable; 0 for an infeasible item.
+        """The gradient of the smoothed recursion in its natural parameters: ``[*batch, *event]`` in [0, 1], differentiable.
 
         It is the expected structure of a walk whose every step is drawn from a regularised maximum of the recursion: with ``"entropy"``
         that is the Gibbs law, so the result is `marginals`; with ``"l2"`` (``Ω(p) = ½‖p‖²``) every step is a
-        sparsemax, and the result sparse.
+        sparsemax, and the result sparse. 0 for an infeasible item.
 
         References:
             Mensch & Blondel 2018, "Differentiable dynamic programming for structured prediction and attention", sections 3 and 4.
@@ -838,7 +838,7 @@ class RelaxedOracle(MarginalOracle):
         valid, inside = self._prepared("relax", scores, lengths)
         differentiable = torch.is_grad_enabled() and valid.requires_grad
         with torch.inference_mode(False), torch.enable_grad():
-            theta = valid if differentiable else valid.detach().clone().requires_grad_()
+            theta = self.natural_parameters(valid if differentiable else valid.detach().clone().requires_grad_())
             value = self._sparse_value(theta)
             (expected,) = torch.autograd.grad(value.sum(), theta, create_graph=differentiable)
         return self._cut(expected.to(scores.dtype), inside)
@@ -846,7 +846,7 @@ class RelaxedOracle(MarginalOracle):
     @final
     @operation()
     def relaxed_value(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
-        """The smoothed recursion itself, a convex function of the scores whose gradient is `relax`: ``[*batch]``.
+        """The smoothed recursion itself, a convex function of the natural parameters whose gradient is `relax`: ``[*batch]``.
 
         With ``"entropy"`` it is `log_partition`. With ``"l2"`` a maximum takes ½ off where there is no choice, in padding too: a constant.
         ``-inf``, with gradient 0, for an infeasible item.
@@ -854,7 +854,7 @@ class RelaxedOracle(MarginalOracle):
         if self._is_entropy("relaxed_value", omega):
             return self.log_partition(scores, lengths=lengths)
         valid = self._prepared("relaxed_value", scores, lengths)[0]
-        return self._sparse_value(valid).reshape(scores.shape[: scores.ndim - self.event_ndim]).to(scores.dtype)
+        return self._sparse_value(self.natural_parameters(valid)).reshape(scores.shape[: scores.ndim - self.event_ndim]).to(scores.dtype)
 
     def _sparse_value(self, scores: Tensor) -> Tensor:
         """[b], every maximum of the recursion a sparsemax."""
@@ -889,7 +889,7 @@ class RelaxedOracle(MarginalOracle):
             raise ValueError(f"`relaxed_sample` got temperature={temperature}; expected a positive number")
         valid, inside = self._prepared("relaxed_sample", scores, lengths)
         batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
-        rows = self._cleaned(at_least_single(valid)).reshape(-1, *self._event(valid))
+        rows = self._cleaned(self.natural_parameters(at_least_single(valid))).reshape(-1, *self._event(valid))
         choices: list[tuple[Tensor, Tensor]] = []
 
         def choose(values: Tensor, dim: int) -> Tensor:

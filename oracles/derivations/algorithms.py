@@ -74,6 +74,20 @@ def value(tables: Tables, rows: Tensor, maximum: Maximum = log_sum_exp) -> Tenso
     return inside(tables, rows, maximum)[:, tables.root]
 
 
+def decisions(tables: Tables, rows: Tensor) -> Tensor:
+    """Log-probabilities [b, d] of the edge that takes each part, given its node; -inf where that is infeasible. Differentiable.
+
+    For derivations in which every part is taken by one edge.
+    """
+    padded, values, edges = torch.nn.functional.pad(rows, (0, 1)), _leaves(tables, rows), []
+    for level in tables.levels:
+        joined = _joined(level, values, padded)
+        values[:, level.heads] = total = log_sum_exp(joined, 2)
+        possible = joined > -math.inf
+        edges.append(torch.where(possible, joined - torch.where(possible.any(2), total, 0).unsqueeze(2), -math.inf).flatten(1))
+    return torch.nn.functional.pad(torch.cat(edges, 1), (0, 1), value=-math.inf).index_select(1, tables.taking[:, 0])
+
+
 def _chances(tables: Tables, rows: Tensor) -> tuple[list[Tensor], Tensor]:
     """Per level [b, h, e] the probability of each edge below its node, all 0 where nothing is feasible; and the log-partition [b]."""
     padded, values, chances = torch.nn.functional.pad(rows, (0, 1)), _leaves(tables, rows), []
@@ -188,6 +202,8 @@ def sample(tables: Tables, rows: Tensor, uniforms: Tensor) -> Tensor:
     """
     values, padded = inside(tables, rows), torch.nn.functional.pad(rows, (0, 1))
     items = torch.arange(len(rows), device=rows.device).unsqueeze(-1)
+    # One more, for structures that are made in one way.
+    uniforms = torch.nn.functional.pad(uniforms, (0, 1))
     used = torch.zeros((*uniforms.shape[:-1], 1), dtype=torch.int64, device=rows.device)
 
     def drawn(step: int, node: Tensor, label: Tensor, edges: Edges) -> tuple[Tensor, Tensor, Tensor]:

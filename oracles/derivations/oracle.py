@@ -21,7 +21,9 @@ from .tables import Tables, tables_of
 
 
 class StatedOracle(Oracle):
-    """An oracle that states how its structures are derived: on the CPU the one compiled executor serves what `executor.OPERATIONS` names.
+    """An oracle that states how its structures are derived.
+
+    On the CPU the one compiled executor serves what `executor.OPERATIONS` names, where the structure has no kernel of its own for that.
 
     Derivations fix the order of ties and the use of uniforms, in torch and on other devices too: ties go to the edge that comes first, and
     a sample takes one uniform for each node of its derivation, in preorder, but for one that is made of nothing in one way.
@@ -32,8 +34,9 @@ class StatedOracle(Oracle):
         """The hypergraph whose parts are the entries of an event, in row-major order."""
 
     def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
-        if operation not in executor.OPERATIONS or not kernels.enabled(rows) or kernels.gpu.takes(rows):
-            return super()._kernel(operation, rows)
+        own = super()._kernel(operation, rows)
+        if own is not None or operation not in executor.OPERATIONS or not kernels.enabled(rows) or kernels.gpu.takes(rows):
+            return own
         packed = _packed(self, tuple(rows.shape[1:]))
         return None if packed is None else executor.kernel(packed, operation)
 

@@ -66,7 +66,7 @@ def _binary_trees(length):
 
 
 RIGHT, LEFT, RIGHT_ARC, LEFT_ARC = 0, 1, 2, 3
-"""Tables of items, as in `structgrad.oracles.projective_tree.eisner`."""
+"""Tables of what a position heads on one side, and of what an arc spans, as in `ProjectiveTree.derivations`."""
 
 
 @compiled

@@ -17,10 +17,9 @@ from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import exponentials
 from .cpu_best import Best, best_parts, best_workspace, fill_best, load_scores, read_best
-from .cpu_charts import LEFT_ARC, RIGHT, RIGHT_ARC, inside, inside_tangents, outside, outside_tangents
-from .cpu_samples import draw, load_tables, sampling_workspace
+from .cpu_charts import LEFT_ARC, RIGHT, RIGHT_ARC, inside, outside
 
-__all__ = ["argmax", "best_parts", "covariance_product", "log_partition", "marginals", "operations", "project", "sample"]
+__all__ = ["argmax", "best_parts", "log_partition", "marginals", "operations", "project"]
 
 Array = np.ndarray[Any, Any]
 
@@ -231,27 +230,18 @@ def _settle(group, lanes, waiting, failed, certified):
 
 def log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """The log-partition [b] of rows."""
-    _evaluate(rows, rows[:0], *_no_samples(rows), log_partition, certified, single_root)
+    _evaluate(rows, rows[:0], log_partition, certified, single_root)
 
 
 def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """Marginals [b, n + 1, n + 1] of rows, and their log-partition [b]."""
-    _evaluate(rows, marginals, *_no_samples(rows), log_partition, certified, single_root)
-
-
-def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, single_root: bool) -> None:
-    """Structures [b, s, n + 1, n + 1] from uniforms [b, s, 2n]; nothing for an infeasible row."""
-    _evaluate(rows, rows[:0], uniforms, structures, np.empty(len(rows)), certified, single_root)
-
-
-def _no_samples(rows: Array) -> tuple[Array, Array]:
-    return np.empty((len(rows), 0, 0)), np.empty((len(rows), 0, 0, 0), rows.dtype)
+    _evaluate(rows, marginals, log_partition, certified, single_root)
 
 
 @compiled
-def _evaluate(rows, marginals, uniforms, structures, log_partition, certified, single_root):
-    """Log-partition and samples of rows, and marginals where there is room for them: one function, which is compiled once."""
-    group, waiting, space = group_of(rows), np.arange(len(rows)), sampling_workspace(rows.shape[1])
+def _evaluate(rows, marginals, log_partition, certified, single_root):
+    """Log-partition, and marginals where there is room for them: one function, which is compiled once."""
+    group, waiting = group_of(rows), np.arange(len(rows))
     for attempt in range(2):
         failed = np.int64(0)
         for first in range(0, len(waiting), len(group.items)):
@@ -261,13 +251,8 @@ def _evaluate(rows, marginals, uniforms, structures, log_partition, certified, s
             for lane in range(lanes):
                 b = group.items[lane]
                 log_partition[b] = group.totals[lane]
-                if group.state[lane] == CERTIFIED:
-                    if len(marginals) > 0:
-                        _write(group, lane, lanes, marginals[b])
-                    if uniforms.shape[1] > 0:
-                        load_tables(group.tables, lane, lanes, space)
-                    for s in range(uniforms.shape[1]):
-                        draw(space, uniforms[b, s], structures[b, s])
+                if group.state[lane] == CERTIFIED and len(marginals) > 0:
+                    _write(group, lane, lanes, marginals[b])
             failed = _settle(group, lanes, waiting, failed, certified)
         waiting = waiting[:failed]
 
@@ -282,60 +267,6 @@ def _write(group, lane, lanes, marginals):
             marginals[i, i + w] = tables[RIGHT_ARC, w, at] * outer[RIGHT_ARC, w, at]
             if i > 0:
                 marginals[i + w, i] = tables[LEFT_ARC, w, at] * outer[LEFT_ARC, w, at]
-
-
-@compiled
-def covariance_product(rows, direction, product, certified, single_root):
-    """The derivative of the marginals along directions [b, n + 1, n + 1]: ``product`` of the same shape."""
-    group, waiting = group_of(rows), np.arange(len(rows))
-    directions, tangents, d_outer = np.empty(group.weights.shape), np.empty(group.tables.shape), np.empty(group.outer.shape)
-    scales = np.empty(len(group.items))
-    for attempt in range(2):
-        failed = np.int64(0)
-        for first in range(0, len(waiting), len(group.items)):
-            lanes = _next_group(group, waiting, first)
-            if fill(rows, group, lanes, attempt, single_root):
-                _load_directions(direction, group, directions, scales, lanes)
-                outside(group.weights, group.tables, group.outer, lanes, single_root)
-                inside_tangents(group.weights, directions, group.tables, tangents, lanes, single_root)
-                outside_tangents(group.weights, directions, group.tables, tangents, group.outer, d_outer, lanes, single_root)
-            for lane in range(lanes):
-                if group.state[lane] == CERTIFIED:
-                    _write_product(group, tangents, d_outer, lane, lanes, scales[lane], product[group.items[lane]])
-            failed = _settle(group, lanes, waiting, failed, certified)
-        waiting = waiting[:failed]
-
-
-@inner
-def _load_directions(direction, group, directions, scales, lanes):
-    """Directions of the items, scaled to at most 1, and 0 where an arc has no weight; ``scales`` [lanes] gets their sizes."""
-    size, weights = group.weights.shape[1], group.weights
-    for lane in range(lanes):
-        load_scores(direction[group.items[lane]].reshape(size * size), directions, lane, lanes)
-        scale = 1e-300
-        for w in range(1, size):
-            for at in range(lane, (size - w) * lanes, lanes):
-                for side in range(2):
-                    value = abs(directions[side, w, at])
-                    scale = value if value > scale and weights[side, w, at] > 0.0 else scale
-        for w in range(1, size):
-            for at in range(lane, (size - w) * lanes, lanes):
-                for side in range(2):
-                    directions[side, w, at] = directions[side, w, at] / scale if weights[side, w, at] > 0.0 else 0.0
-        scales[lane] = scale
-
-
-@uncounted
-def _write_product(group, tangents, d_outer, lane, lanes, scale, product):
-    """The derivatives of the marginals of one item."""
-    size, tables, outer = product.shape[0], group.tables, group.outer
-    for w in range(1, size):
-        for i in range(size - w):
-            at = i * lanes + lane
-            for kind in (RIGHT_ARC, LEFT_ARC) if i > 0 else (RIGHT_ARC, RIGHT_ARC):
-                value = tangents[kind, w, at] * outer[kind, w, at] + tables[kind, w, at] * d_outer[kind, w, at]
-                head, modifier = (i, i + w) if kind == RIGHT_ARC else (i + w, i)
-                product[head, modifier] = scale * value
 
 
 @compiled

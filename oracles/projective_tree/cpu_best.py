@@ -1,16 +1,15 @@
 """The best projective trees: Eisner's recursion over maxima, and the walk that reads a tree off.
 
 Layout: what may begin at a position and what may end with it lie in two tables ``[n + 1, 3 (n + 1) · lanes]``, by width and by
-``(3 · position + kind) · lanes + lane``, such that the three recursions of `structgrad.oracles.projective_tree.eisner` become one:
+``(3 · position + kind) · lanes + lane``, such that the three recursions of `ProjectiveTree.derivations` become one:
 ``out[w, x] = max_k first[k, x] + second[w − k, x + 3k · lanes]``. The kinds are
 
 * 0, what an arc spans: right complete items, and left complete ones of width − 1 that begin one position further on;
 * 1, right complete items: right arcs, and right complete items;
 * 2, left complete items: left complete items, and left arcs.
 
-No pointers are kept. The walk looks for the first of the best choices, in the order of `structgrad.oracles.projective_tree.eisner_walks`,
-so that ties go
-to the lowest index: O(n) per decision, where pointers cost as much as the recursion.
+No pointers are kept. The walk looks for the first of the best choices, so that ties go to the lowest index: O(n) per decision, where
+pointers cost as much as the recursion.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..kernels.compilation import inner, uncounted
-from .cpu_charts import put_rest
 
 
 class Best(NamedTuple):
@@ -148,3 +146,21 @@ def _first_best(space, first, last, kind, lane, lanes):
         if value > best:
             place, best = w, value
     return first + place
+
+
+@uncounted
+def put_rest(waiting, top, leftward, first, last, child, seam):
+    """Where a walk from the whole down has chosen a child and a seam: put what is left on the stack [2n, 3]; returns its new top.
+
+    That is what lies beyond the arc, above the seam and below it, in this order, so that the lowest comes next.
+    """
+    low, high = (child, last) if leftward else (first, child)
+    for kind in range(3):
+        side, start, stop = 0, low, seam
+        if kind == 0:
+            side, start, stop = (1, first, child) if leftward else (0, child, last)
+        elif kind == 1:
+            side, start, stop = 1, seam + 1, high
+        waiting[top, 0], waiting[top, 1], waiting[top, 2] = side, start, stop
+        top += stop > start
+    return top

@@ -2,10 +2,10 @@
 
 Layout: a table ``[n + 1, (n + 1) · lanes]`` holds at row w, place ``i · lanes + lane`` the item of width w that begins at position i. The
 work at one width and split is then one long loop without dependences, over all positions and all items together, which the compiler turns
-into vector instructions; a lane computes the same whatever lies beside it. See `structgrad.oracles.projective_tree.eisner` for the
-recursion.
+into vector instructions; a lane computes the same whatever lies beside it.
 
-The tables are right and left complete items, right and left arcs, and what an arc spans before its weight comes in (the sum over seams).
+The items are those of `ProjectiveTree.derivations`: what a position heads up to the right and to the left (complete items), what an arc
+spans before its weight comes in (the sum over seams), and that with its weight, as a right and as a left arc.
 """
 
 from __future__ import annotations
@@ -135,87 +135,3 @@ def _clear(outer, lanes):
         for w in range(size):
             for x in range((size - w) * lanes):
                 outer[kind, w, x] = 0.0
-
-
-@fused
-def inside_tangents(weights, directions, tables, tangents, lanes, single_root):
-    """How the tables change along directions [2, n + 1, ...] of the scores: ``tangents`` [4, n + 1, ...]."""
-    size = weights.shape[1]
-    right, left, right_arc, left_arc = tables[0], tables[1], tables[2], tables[3]
-    d_right, d_left, d_right_arc, d_left_arc = tangents[0], tangents[1], tangents[2], tangents[3]
-    for x in range(size * lanes):
-        d_right[0, x], d_left[0, x] = 0.0, 0.0
-    for w in range(1, size):
-        count = (size - w) * lanes
-        there, here, onward, back = d_right_arc[w, :count], d_left_arc[w, :count], d_right[w, :count], d_left[w, :count]
-        lower, upper = d_right[w - 1, :count], d_left[w - 1, lanes : lanes + count]
-        for x in range(count):
-            there[x] = upper[x] + lower[x]
-        add_products(there, d_right, left, w - 2, w - 1, -lanes)
-        add_products(there, right, d_left, w - 2, w - 1, -lanes)
-        rightward, leftward = weights[0, w, :count], weights[1, w, :count]
-        over, under = directions[0, w, :count], directions[1, w, :count]
-        arc, other = right_arc[w, :count], left_arc[w, :count]
-        for x in range(count):
-            seam = there[x]
-            there[x] = seam * rightward[x] + arc[x] * over[x]
-            here[x] = seam * leftward[x] + other[x] * under[x]
-            onward[x], back[x] = there[x], here[x]
-        add_products(onward, d_right_arc, right, w - 1, w, lanes)
-        add_products(onward, right_arc, d_right, w - 1, w, lanes)
-        add_products(back, d_left, left_arc, w - 1, w, lanes)
-        add_products(back, left, d_left_arc, w - 1, w, lanes)
-        for lane in range(lanes if single_root and w < size - 1 else 0):
-            onward[lane] = 0.0
-
-
-@fused
-def outside_tangents(weights, directions, tables, tangents, outer, d_outer, lanes, single_root):
-    """How ``outer`` changes along the directions: ``d_outer`` [5, n + 1, ...]."""
-    size = weights.shape[1]
-    right, left, right_arc, left_arc = tables[0], tables[1], tables[2], tables[3]
-    d_right, d_left, d_right_arc, d_left_arc = tangents[0], tangents[1], tangents[2], tangents[3]
-    o_right, o_left, o_right_arc, o_left_arc = d_outer[0], d_outer[1], d_outer[2], d_outer[3]
-    _clear(d_outer, lanes)
-    for lane in range(lanes):
-        o_right[size - 1, lane] = -d_right[size - 1, lane] * outer[0, size - 1, lane] * outer[0, size - 1, lane]
-    for w in range(size - 1, 0, -1):
-        count = (size - w) * lanes
-        onward, back, seam = o_right[w, :count], o_left[w, :count], d_outer[4, w, :count]
-        for lane in range(lanes if single_root and w < size - 1 else 0):
-            onward[lane] = 0.0
-        there, here = o_right_arc[w, :count], o_left_arc[w, :count]
-        spread(onward, right_arc, right, o_right_arc, o_right, w - 1, w, lanes)
-        spread(outer[0, w, :count], d_right_arc, d_right, o_right_arc, o_right, w - 1, w, lanes)
-        spread(back, left, left_arc, o_left, o_left_arc, w - 1, w, lanes)
-        spread(outer[1, w, :count], d_left, d_left_arc, o_left, o_left_arc, w - 1, w, lanes)
-        rightward, leftward = weights[0, w, :count], weights[1, w, :count]
-        over, under = directions[0, w, :count], directions[1, w, :count]
-        outer_there, outer_here = outer[2, w, :count], outer[3, w, :count]
-        lower, upper = o_right[w - 1, :count], o_left[w - 1, lanes : lanes + count]
-        for x in range(count):
-            there[x] += onward[x]
-            here[x] += back[x]
-            seam[x] = (there[x] + outer_there[x] * over[x]) * rightward[x] + (here[x] + outer_here[x] * under[x]) * leftward[x]
-            lower[x] += seam[x]
-            upper[x] += seam[x]
-        spread(seam, right, left, o_right, o_left, w - 2, w - 1, -lanes)
-        spread(outer[4, w, :count], d_right, d_left, o_right, o_left, w - 2, w - 1, -lanes)
-
-
-@uncounted
-def put_rest(waiting, top, leftward, first, last, child, seam):
-    """Where a walk from the whole down has chosen a child and a seam: put what is left on the stack [2n, 3]; returns its new top.
-
-    That is what lies beyond the arc, above the seam and below it, in this order, so that the lowest comes next.
-    """
-    low, high = (child, last) if leftward else (first, child)
-    for kind in range(3):
-        side, start, stop = 0, low, seam
-        if kind == 0:
-            side, start, stop = (1, first, child) if leftward else (0, child, last)
-        elif kind == 1:
-            side, start, stop = 1, seam + 1, high
-        waiting[top, 0], waiting[top, 1], waiting[top, 2] = side, start, stop
-        top += stop > start
-    return top

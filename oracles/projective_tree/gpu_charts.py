@@ -1,6 +1,6 @@
 """Charts of projective trees in one program: Eisner's recursion inside and outside, by width.
 
-The items are those of `structgrad.oracles.projective_tree.eisner`. A chart is a stack of squares ``[n + 1, n + 1]`` in global memory, which
+The items are those of `ProjectiveTree.derivations`, and arcs. A chart is a stack of squares ``[n + 1, n + 1]`` in global memory, which
 the program of a problem writes and reads again, with a barrier between two widths; it stays in the caches. A square holds a complete item
 of i..j at ``[i, j]`` and once more at ``[j, i]``, an arc where its score lies, and in another square transposed: so every sum over splits
 runs along two rows, and neighbouring threads read neighbouring numbers. No split of a width depends on the width itself but for the arc of

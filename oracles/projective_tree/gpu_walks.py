@@ -1,4 +1,4 @@
-"""Walks through filled charts of projective trees, from the whole down: see `structgrad.oracles.projective_tree.eisner_walks`.
+"""Walks through filled charts of projective trees, from the whole down: the derivations of `ProjectiveTree`.
 
 The stack of what waits lies in registers, one place per thread, and so do the heads; a step reads the four rows among which it decides, and
 finds its place among them by one reduction or scan. What bounds it is the latency of 2n such decisions, one after the other.

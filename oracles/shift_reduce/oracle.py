@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ..capabilities import EnumerableOracle, KBestOracle, PolicyOracle, ProjectionOracle
-from ..capabilities.base import MAX_RANK, at_least_single
-from ..derivations import DEAD, UNIT, Builder, Derivations, StatedOracle
-from ..device_tables import made_once
+from ..capabilities import PolicyOracle
+from ..capabilities.base import at_least_single
+from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
 from ..kernels.switch import SERVING, serving_as
-from ..numerics import log_sum_exp, share_rows
+from ..numerics import share_rows
 from ..transforms import operation
 
 SHIFT, REDUCE = 0, 1
@@ -24,7 +22,7 @@ SHIFT, REDUCE = 0, 1
 
 
 @dataclass(frozen=True)
-class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class ShiftReduce(DerivedOracle, PolicyOracle):
     """Shift-reduce derivations: event ``[n + 1, n + 1, 2]``, ``scores[..., i, d, a]`` scores action a after i shifts with stack depth d.
 
     A derivation of n leaves is 2n − 1 actions from state (0, 0) to (n, 1). Action 0, SHIFT, needs i < n and leads to (i + 1, d + 1); action
@@ -68,7 +66,6 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
     event_ndim: ClassVar[int] = 3
     references: ClassVar[tuple[str, ...]] = ("kuhlmann2011dynamic", "dyer2016recurrent", "andor2016globally")
     kernel: ClassVar[str] = "shift_reduce"
-    _ignores_entries: ClassVar[bool] = True
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -103,8 +100,11 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
                     [0, 0, 1, 0, 1]])
         """
         size = structure.shape[-2]
-        reduces = _by_steps(structure.reshape(-1, size, size, 2), 0)[:, :, REDUCE].sum(-1)
-        return reduces.long().reshape(*structure.shape[:-3], 2 * size - 3)
+        step, shifts = torch.arange(2 * size - 3, device=structure.device).unsqueeze(-1), torch.arange(size, device=structure.device)
+        depth = 2 * shifts - step
+        real = (depth >= 2) & (depth <= shifts)
+        reduces = structure[..., REDUCE].flatten(-2)[..., torch.where(real, shifts * size + depth, 0)]
+        return torch.where(real, reduces, 0).sum(-1).long()
 
     @operation()
     def step_log_probs(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
@@ -126,10 +126,7 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
             steps = self.natural_parameters(valid)
         else:
             rows = at_least_single(self._cleaned(valid)).reshape(-1, *self._event(scores))
-            joint = torch.stack(_joints(_by_steps(rows, -math.inf), log_sum_exp), 1)
-            possible = joint > -math.inf
-            total = torch.where(possible, log_sum_exp(joint, 2).unsqueeze(2), 0)
-            steps = _by_states(torch.where(possible, joint - total, -math.inf)).reshape(scores.shape)
+            steps = self._action_log_probs(rows).reshape(scores.shape)
         return torch.where(mask if inside is None else mask & inside, steps, -math.inf).to(scores.dtype)
 
     def steps(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
@@ -144,7 +141,8 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
 
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         place = torch.arange(event_shape[0], device=device)
-        return _on_derivation(place.reshape(-1, 1, 1), place.reshape(-1, 1), torch.arange(2, device=device), event_shape[0] - 1)
+        shifts, depth, shifting = place.reshape(-1, 1, 1), place.reshape(-1, 1), torch.arange(2, device=device) == SHIFT
+        return (depth <= shifts) & (depth >= (shifts > 0).long()) & torch.where(shifting, shifts < event_shape[0] - 1, depth >= 2)
 
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         """A node per state: what completes a derivation from there; a level per number of actions before, from the last."""
@@ -174,12 +172,10 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
         shifting = torch.arange(2, device=lengths.device) == SHIFT
         return (place.reshape(-1, 1, 1) + shifting <= length) & (place.reshape(-1, 1) <= length)
 
-    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """From (l, 1) on by SHIFT, REDUCE, SHIFT, REDUCE, ...: each further leaf is joined at once."""
-        place, action = torch.arange(scores.shape[-2], device=scores.device), torch.arange(2, device=scores.device)
-        free = place.reshape(-1, 1) == action + 1  # SHIFT at depth 1, REDUCE at depth 2
-        completion = torch.zeros_like(scores).masked_fill(~free, -math.inf)
-        return torch.where(self._inside(self._event(scores), lengths), scores, completion)
+        place, action = torch.arange(event_shape[0], device=lengths.device), torch.arange(2, device=lengths.device)
+        return place.reshape(-1, 1) == action + 1  # SHIFT at depth 1, REDUCE at depth 2
 
     def natural_parameters(self, scores: Tensor) -> Tensor:
         """For ``"local"`` the log-probabilities of the policy, which are natural parameters of log-partition 0."""
@@ -204,76 +200,18 @@ class ShiftReduce(StatedOracle, PolicyOracle, ProjectionOracle, EnumerableOracle
     def _reference_policy(self, rows: Tensor) -> tuple[Tensor]:
         mask = self.read_mask(tuple(rows.shape[1:]), rows.device)
         allowed = mask & (rows > -math.inf)
-        feasible = torch.where(_by_steps(allowed, False), 0.0, -math.inf)
-        allowed = _by_states(torch.stack(_joints(feasible, torch.amax), 1)) == 0
+        allowed = self._action_log_probs(torch.where(allowed, 0.0, -math.inf)) > -math.inf
         # The log-probability is that of the difference to the other action: exactly 0 where there is none.
         own = torch.where(allowed, rows, -math.inf)
         policy = torch.where(allowed, logsigmoid(own - own.flip(-1)), -math.inf)
         return (torch.where(mask, policy, 0),)
 
-    def _argmax(self, rows: Tensor) -> Tensor:
-        joint = torch.stack(_joints(_by_steps(rows, -math.inf), torch.amax), 1)
-        reduces = joint[:, :, REDUCE] > joint[:, :, SHIFT]
-        items = torch.arange(len(rows), device=rows.device)
-        return _structure(_walk(reduces.shape[-1] - 1, torch.zeros_like(items), lambda step, shifts: reduces[items, step, shifts]))
-
-    def _log_partition(self, rows: Tensor) -> Tensor:
-        return log_sum_exp(_joints(_by_steps(rows, -math.inf), log_sum_exp)[0], 1)[:, 0]
+    def _action_log_probs(self, rows: Tensor) -> Tensor:
+        """Log-probabilities of actions given their states, of rows [b, *event]; -inf where no derivation follows. Differentiable."""
+        return algorithms.decisions(self._tables_for(rows), rows.flatten(1)).reshape(rows.shape)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 2 * event_shape[0] - 3
-
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        joint = torch.stack(_joints(_by_steps(rows.double(), -math.inf), log_sum_exp), 1)
-        # NaN at a state that nothing follows; a feasible row never comes there.
-        chance = (joint[:, :, SHIFT] - joint[:, :, REDUCE]).sigmoid()
-        items = torch.arange(len(rows), device=rows.device)
-        start = torch.zeros(uniforms.shape[:-1], dtype=torch.int64, device=rows.device)
-        actions = _walk(rows.shape[1] - 1, start, lambda step, shifts: uniforms[..., step] >= chance[items, step, shifts])
-        feasible = joint[:, 0, SHIFT, 0] > -math.inf
-        return _structure(actions) & feasible.reshape(-1, 1, 1, 1)
-
-    def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        """Backward with the k best completions per state: [b, n + 1, k], and for each its action and its place at the next state."""
-        steps = _by_steps(rows, -math.inf)
-        best = torch.cat([_ends(steps).unsqueeze(-1), steps.new_full((*steps.shape[::3], k - 1), -math.inf)], -1)
-        pointers = []
-        for step in reversed(steps.unbind(1)):
-            joint = torch.cat([step[:, SHIFT, :, None] + _shifted(best, 1), step[:, REDUCE, :, None] + best], -1)
-            order = joint.sort(dim=-1, descending=True, stable=True)
-            best = order.values[..., :k]
-            pointers.append(order.indices[..., :k])
-        items, place = torch.arange(len(rows), device=rows.device), torch.arange(k, device=rows.device).unsqueeze(-1)
-
-        def decide(step: int, shifts: Tensor) -> Tensor:
-            nonlocal place
-            choice = pointers[-1 - step][items, shifts, place]
-            place = choice % k
-            return choice >= k
-
-        start = torch.zeros((k, len(rows)), dtype=torch.int64, device=rows.device)
-        return _structure(_walk(steps.shape[-1] - 1, start, decide))
-
-    def _rank(self, structures: Tensor) -> Tensor:
-        actions, leaves = self.actions(structures), structures.shape[1] - 1
-        shifts = (actions == SHIFT).cumsum(-1) - (actions == SHIFT).long()
-        depth = 2 * shifts - torch.arange(actions.shape[-1], device=actions.device)
-        passed = _after_shift(leaves, actions.device)[shifts.clamp(max=leaves), depth.clamp(0, leaves)]
-        return (actions * passed).sum(-1)
-
-    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        """Lexicographic: of the derivations that agree so far, those that shift come first."""
-        after_shift = _after_shift(event_shape[0] - 1, ranks.device)
-
-        def decide(step: int, shifts: Tensor) -> Tensor:
-            nonlocal ranks
-            depth = 2 * shifts - step
-            passed = torch.where(depth >= 2, after_shift[shifts, depth.clamp(min=0)], MAX_RANK)
-            reduces = ranks >= passed
-            ranks = torch.where(reduces, ranks - passed, ranks)
-            return reduces
-
-        return _structure(_walk(event_shape[0] - 1, torch.zeros_like(ranks), decide))
 
 
 class _Policy(torch.autograd.Function):
@@ -300,67 +238,6 @@ class _Policy(torch.autograd.Function):
         return chance.flip(-1) * rates - chance * rates.flip(-1), None
 
 
-def _on_derivation(shifts: Tensor, depth: Tensor, action: Tensor, leaves: int) -> Tensor:
-    """Where an action at a state lies on some derivation."""
-    return (depth <= shifts) & (depth >= (shifts > 0).long()) & torch.where(action == SHIFT, shifts < leaves, depth >= 2)
-
-
-def _by_steps(rows: Tensor, other: float) -> Tensor:
-    """[b, n + 1, n + 1, 2] to [b, 2n − 1, 2, n + 1]: by the number of actions before, by action and by shifts; ``other`` where none is."""
-    size = rows.shape[1]
-    step = torch.arange(2 * size - 3, device=rows.device).reshape(-1, 1, 1)
-    action, shifts = torch.arange(2, device=rows.device).reshape(-1, 1), torch.arange(size, device=rows.device)
-    depth = 2 * shifts - step
-    real = _on_derivation(shifts, depth, action, size - 1)
-    place = torch.where(real, (shifts * size + depth) * 2 + action, 0)
-    return torch.where(real, rows.flatten(1).index_select(1, place.flatten()).unflatten(1, place.shape), other)
-
-
-def _by_states(steps: Tensor) -> Tensor:
-    """The inverse of `_by_steps`; what is on no derivation holds any value."""
-    size = steps.shape[-1]
-    place = torch.arange(size, device=steps.device)
-    shifts, depth, action = place.reshape(-1, 1, 1), place.reshape(-1, 1), torch.arange(2, device=steps.device)
-    source = ((2 * shifts - depth).clamp(0, 2 * size - 4) * 2 + action) * size + shifts
-    return steps.flatten(1).index_select(1, source.flatten()).reshape(-1, *source.shape)
-
-
-def _ends(steps: Tensor) -> Tensor:
-    """[b, n + 1]: 0 at the state that ends a derivation, with n shifts, and -inf at the others."""
-    last = torch.arange(steps.shape[-1], device=steps.device) == steps.shape[-1] - 1
-    return torch.where(last, 0.0, -math.inf).to(steps.dtype).expand(steps.shape[0], -1)
-
-
-def _shifted(after: Tensor, dim: int) -> Tensor:
-    """What holds after one more shift."""
-    return torch.cat([after.narrow(dim, 1, after.shape[dim] - 1), torch.full_like(after.narrow(dim, 0, 1), -math.inf)], dim)
-
-
-def _joints(steps: Tensor, combine: Callable[[Tensor, int], Tensor]) -> list[Tensor]:
-    """2n − 1 tensors [b, 2, n + 1]: the combined weight of all completions from each state that begin with each action."""
-    after, joints = _ends(steps), []
-    for step in reversed(steps.unbind(1)):
-        joints.append(step + torch.stack([_shifted(after, 1), after], 1))
-        after = combine(joints[-1], 1)
-    return joints[::-1]
-
-
-def _walk(leaves: int, shifts: Tensor, decide: Callable[[int, Tensor], Tensor]) -> Tensor:
-    """Actions [*batch, 2n − 1] from the empty stack; ``decide(step, shifts)`` says where to reduce, and is obeyed where that is a choice.
-
-    Args:
-        leaves: n.
-        shifts: 0, int64 of the batch shape.
-        decide: gives booleans that broadcast to the batch shape.
-    """
-    actions = []
-    for step in range(2 * leaves - 1):
-        reduces = ((shifts == leaves) | decide(step, shifts)) & (2 * shifts - step >= 2)
-        actions.append(reduces)
-        shifts = shifts + (~reduces).long()
-    return torch.stack(actions, -1).long()
-
-
 def _structure(actions: Tensor) -> Tensor:
     """Boolean [*batch, n + 1, n + 1, 2] of derivations [*batch, 2n − 1]."""
     size = (actions.shape[-1] + 3) // 2
@@ -375,15 +252,3 @@ def _are_derivations(actions: Tensor) -> Tensor:
     taken = torch.arange(1, actions.shape[-1] + 1, device=actions.device)
     depth = 2 * (actions == SHIFT).cumsum(-1) - taken
     return ((actions == SHIFT) | (actions == REDUCE)).all(-1) & (depth >= 1).all(-1) & (depth[..., -1] == 1)
-
-
-@made_once
-def _after_shift(leaves: int, device: torch.device) -> Tensor:
-    """[n + 1, n + 1]: how many derivations go on from state (i, d) with SHIFT; what is beyond int64 no valid rank reaches."""
-    table = [[_completions(leaves - i - 1, depth + 1) for depth in range(leaves + 1)] for i in range(leaves + 1)]
-    return torch.tensor(table, dtype=torch.int64, device=device)
-
-
-def _completions(shifts: int, depth: int) -> int:
-    """The ballot number: ways to reduce a stack of this depth to one tree, with so many shifts to come."""
-    return 0 if shifts < 0 else min(depth * math.comb(depth + 2 * shifts, shifts) // (depth + 2 * shifts), MAX_RANK)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,7 @@ def differentiable_dp(s: Setting) -> Tensor:
     """The derivative of the walk along γ, by a complex step: the Hessian is symmetric."""
     if s.estimator.omega == "entropy":
         return s.pushed(s.scores, s.gamma(s.marginals()))
-    walk, row = WALKS[type(s.case.oracle)], s.scores.numpy()
+    walk, row = partial(WALKS[type(s.case.oracle)], s.case.oracle), s.scores.numpy()
     gamma = torch.where(s.free, s.gamma(torch.from_numpy(walk(row))), 0)
     return torch.from_numpy(walk(row + 1e-30j * gamma.numpy()).imag / 1e-30)
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from structgrad.oracles import CTC, Alignment, EditAlignment, LabelledConstituency, LinearChain, SecondOrderChain, SemiMarkov
+from structgrad.oracles import (
+    CTC,
+    Alignment,
+    Constituency,
+    EditAlignment,
+    LabelledConstituency,
+    LinearChain,
+    ProjectiveTree,
+    SecondOrderChain,
+    SemiMarkov,
+    ShiftReduce,
+)
 
 
 def sparsemax(values: np.ndarray) -> tuple[complex, np.ndarray]:
@@ -79,7 +90,11 @@ def walk_of_derivations(oracle: Any, row: np.ndarray) -> np.ndarray:
     return expected[:-1].reshape(row.shape)
 
 
-WALKS = {LinearChain: walk_of_chain, Alignment: walk_of_alignment} | {
-    type(oracle): functools.partial(walk_of_derivations, oracle)
-    for oracle in (SemiMarkov(), LabelledConstituency(), CTC(), EditAlignment(), SecondOrderChain())
+STATED = (CTC, Constituency, EditAlignment, LabelledConstituency, ProjectiveTree, SecondOrderChain, SemiMarkov, ShiftReduce)
+
+WALKS: dict[type[Any], Callable[[Any, np.ndarray], np.ndarray]] = {
+    LinearChain: lambda oracle, row: walk_of_chain(row),
+    Alignment: lambda oracle, row: walk_of_alignment(row),
+    **dict.fromkeys(STATED, walk_of_derivations),
 }
+"""From an oracle and natural parameters [*event]."""

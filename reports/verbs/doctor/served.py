@@ -71,8 +71,8 @@ def _on(device: int) -> Iterator[Served]:
             if issubclass(oracle, needed.get(operation, MarginalOracle)):
                 stated = issubclass(oracle, StatedOracle) and device < 0 and operation in executor.OPERATIONS
                 derived = issubclass(oracle, DerivedOracle) and device >= 0 and operation in on_device.OPERATIONS
-                module = "derivations" if stated else on_device.structure(structure) if derived else oracle.kernel or structure
-                by = ("torch", why) if why else _by(device, *_kernel(device, module, operation), known)
+                module = on_device.structure(structure) if stated or derived else ""
+                by = ("torch", why) if why else _by(device, *_kernel(device, oracle.kernel or structure, operation), module, known)
                 yield Served("cpu" if device < 0 else f"cuda:{device}", structure, operation, *by)
 
 
@@ -87,16 +87,15 @@ def _kernel(device: int, structure: str, operation: str) -> tuple[str, str]:
     return structure, operation
 
 
-def _by(device: int, module: str, function: str, known: dict[str, str]) -> tuple[str, str]:
-    """What serves, and why."""
-    from ....oracles.derivations import executor
-    from ....oracles.kernels import gpu, modules
+def _by(device: int, module: str, function: str, executor: str, known: dict[str, str]) -> tuple[str, str]:
+    """What serves, and why: a kernel of the structure, or the executor of its derivations, which is named where it has the operation."""
+    from ....oracles.kernels import modules
 
-    own = modules.module_of(module, "cpu" if device < 0 else "gpu")
-    name = executor.__name__ if (device, module) == (-1, "derivations") else own
-    executed = module.startswith(gpu.first_use.DERIVED)
-    if not executed and (name is None or not hasattr(importlib.import_module(name), function)):
-        return "torch", NO_KERNEL
+    name = modules.module_of(module, "cpu" if device < 0 else "gpu")
+    if name is None or not hasattr(importlib.import_module(name), function):
+        if not executor:
+            return "torch", NO_KERNEL
+        module = executor
     if device < 0:
         return "kernel", ""
     found = {kernel: wrong for kernel, wrong in known.items() if kernel.startswith(f"{module}.{function} ")}

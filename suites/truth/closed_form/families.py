@@ -10,7 +10,7 @@ from typing import Any
 from ....oracles import Alignment, Assignment, Categorical, Constituency, IndependentCategoricals, LinearChain, ProjectiveTree, Subset
 from ....oracles.capabilities import Oracle
 from ....oracles.derivations import Derivations, StatedOracle
-from . import sequences, spans
+from . import sequences
 
 LARGEST_ASSIGNMENT = 18
 """The largest n whose 2ⁿ sets of columns are gone through."""
@@ -25,7 +25,6 @@ FAMILIES: dict[type[Oracle], Callable[[Any, tuple[int, ...]], Derivations]] = {
     LinearChain: lambda oracle, event: sequences.chain(event),
     Alignment: lambda oracle, event: sequences.alignment(event),
     Assignment: lambda oracle, event: sequences.assignment(event),
-    ProjectiveTree: lambda oracle, event: spans.projective(event, single_root=oracle.single_root),
 }
 
 
@@ -38,12 +37,12 @@ def derivations_of(oracle: Oracle, event: tuple[int, ...]) -> Derivations | None
         >>> derivations_of(Constituency(), (4, 4)).nodes, derivations_of(SpanningTree(), (4, 4))
         (12, None)
     """
-    if isinstance(oracle, StatedOracle):
-        return oracle.derivations(event) if math.prod(event) <= LARGEST_PASS else None
-    build = FAMILIES.get(type(oracle))
-    if build is None or (isinstance(oracle, Assignment) and event[0] > LARGEST_ASSIGNMENT) or _choices(oracle, event) > LARGEST_PASS:
+    if _choices(oracle, event) > LARGEST_PASS or (isinstance(oracle, Assignment) and event[0] > LARGEST_ASSIGNMENT):
         return None
-    return build(oracle, event)
+    if isinstance(oracle, StatedOracle):
+        return oracle.derivations(event)
+    build = FAMILIES.get(type(oracle))
+    return None if build is None else build(oracle, event)
 
 
 def _choices(oracle: Oracle, event: tuple[int, ...]) -> int:

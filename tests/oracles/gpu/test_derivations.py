@@ -80,7 +80,9 @@ each_case = pytest.mark.parametrize(
 
 
 def test_every_structure_that_states_derivations_alone_is_a_case() -> None:
-    assert {name for name, oracle in ORACLES.items() if issubclass(oracle, DerivedOracle)} <= CASES.keys()
+    """Others have kernels of their own, with tests of theirs."""
+    stated = {name for name, oracle in ORACLES.items() if issubclass(oracle, DerivedOracle) and oracle.kernel == DerivedOracle.kernel}
+    assert stated <= CASES.keys()
 
 
 def rows_of(case: str, dtype: torch.dtype, on: torch.device) -> Tensor:
