@@ -8,19 +8,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Alignment, LinearChain, RelaxedOracle, SeedBlocks
+from structgrad.oracles import Alignment, Constituency, LinearChain, ProjectiveTree, RelaxedOracle, SeedBlocks, ShiftReduce
 from tests.helpers import (
     ORACLE_CASES,
     REGIMES,
     OracleCase,
+    binary_trees,
     chi_square_p_value,
     cut_to_item,
+    derivations,
     enumerate_truth,
     item_event,
     make_scores,
     monotone_paths,
+    projective_trees,
     read_parts,
     seeded,
+    shift_reduce_policy,
     structure_indices,
     structures,
     tag_sequences,
@@ -35,6 +39,11 @@ LENGTHS = (
     (OracleCase(LinearChain(), (4, 2, 2), tag_sequences), (3,)),
     (OracleCase(Alignment(), (3, 4), monotone_paths), (2, 2)),
     (OracleCase(Alignment(), (3, 4), monotone_paths), (3, 2)),
+    (OracleCase(Constituency(), (5, 5), binary_trees), (4,)),
+    (OracleCase(ProjectiveTree(), (5, 5), projective_trees), (3,)),
+    (OracleCase(ProjectiveTree(single_root=False), (4, 4), projective_trees), (2,)),
+    (OracleCase(ShiftReduce(), (6, 6, 2), derivations), (4,)),
+    (OracleCase(ShiftReduce("local"), (6, 6, 2), derivations, shift_reduce_policy), (4,)),
 )
 
 
@@ -171,7 +180,7 @@ def test_an_item_with_a_length_is_the_item_alone(case: OracleCase, lengths: tupl
     drawn = case.oracle.relaxed_sample(junk, hard=True, generator=seeded(), lengths=size)
     assert drawn.shape == junk.shape
     assert not drawn[:, ~inside].any()
-    item = OracleCase(case.oracle, item_event(case, size), case.listed)
+    item = OracleCase(case.oracle, item_event(case, size), case.listed, case.potentials)
     assert law_holds(item, cut_to_item(case, drawn, size), cut_to_item(case, row, size))
 
 

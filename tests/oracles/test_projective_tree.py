@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from structgrad.oracles import ProjectiveTree, kernels, make_oracle
 from structgrad.oracles.active_set import solver
+from structgrad.oracles.derivations import executor
 from structgrad.oracles.projective_tree import cpu as compiled
 
 REAL_SCORES = Path(__file__).parents[3] / "shared" / "data" / "scores" / "dependency_en_ewt.npz"
@@ -312,6 +314,69 @@ def test_samples_of_a_longer_sentence_follow_the_marginals(single_root: bool) ->
     assert bool((error <= 5 * (marginals * (1 - marginals) / 40_000).sqrt() + 1e-4).all())
 
 
+def drawn_by_the_documented_stream(scores: Tensor, uniforms: list[float], single_root: bool) -> list[int]:
+    """Heads, by plain recursion: of every item the farthest child, then the seam under its arc; then what is lower, upper and beyond."""
+    size = len(scores)
+
+    @cache
+    def sides(first: int, last: int, leftward: bool) -> list[tuple[int, float]]:
+        """Farthest children, and the weight of all items with them."""
+        places = range(first, last) if leftward else range(first + 1, last + 1)
+        head = last if leftward else first
+        bare = single_root and not leftward and first == 0
+        ways = []
+        for child in places:
+            low, high = (child, last) if leftward else (first, child)
+            under = 0.0 if bare and last < size - 1 else sum(weight for _, weight in seams(low, high))
+            beyond = whole(first, child, True) if leftward else whole(child, last, False)
+            ways.append((child, math.exp(scores[head, child]) * under * beyond))
+        return ways
+
+    @cache
+    def seams(low: int, high: int) -> list[tuple[int, float]]:
+        return [(seam, whole(low, seam, False) * whole(seam + 1, high, True)) for seam in range(low, high)]
+
+    def whole(first: int, last: int, leftward: bool) -> float:
+        return 1.0 if first == last else sum(weight for _, weight in sides(first, last, leftward))
+
+    def pick(ways: list[tuple[int, float]]) -> int:
+        threshold, reached = uniforms.pop(0) * sum(weight for _, weight in ways), 0.0
+        for place, weight in ways:
+            reached += weight
+            if reached > threshold:
+                return place
+        raise AssertionError
+
+    heads = [0] * size
+
+    def walk(first: int, last: int, leftward: bool) -> None:
+        if first == last:
+            return
+        child = pick(sides(first, last, leftward))
+        low, high = (child, last) if leftward else (first, child)
+        heads[child] = last if leftward else first
+        seam = pick(seams(low, high))
+        walk(low, seam, False)
+        walk(seam + 1, high, True)
+        walk(*((first, child) if leftward else (child, last)), leftward)
+
+    walk(0, size - 1, False)
+    assert not uniforms, "two for each word"
+    return heads[1:]
+
+
+@roots
+@pytest.mark.parametrize("words", [1, 2, 6])
+def test_a_sample_takes_two_uniforms_for_each_word(single_root: bool, words: int) -> None:
+    oracle, scores = ProjectiveTree(single_root), random_scores(words, 1.0, rows=1)[0]
+    uniforms = torch.rand(1, 40, 2 * words, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = [drawn_by_the_documented_stream(scores, row.tolist(), single_root) for row in uniforms[0]]
+    assert oracle._noise_size((words + 1, words + 1)) == 2 * words
+    assert ProjectiveTree.heads(oracle._draw(scores.unsqueeze(0), uniforms))[0].tolist() == expected
+    with kernels.disabled():
+        assert ProjectiveTree.heads(oracle._draw(scores.unsqueeze(0), uniforms))[0].tolist() == expected
+
+
 @roots
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
 def test_the_compiled_projection_equals_its_reference(single_root: bool, scale: float) -> None:
@@ -324,6 +389,17 @@ def test_the_compiled_projection_equals_its_reference(single_root: bool, scale: 
     assert found.mean is not None
     torch.testing.assert_close(found.mean, (weights[..., None, None] * atoms).sum(1), rtol=0, atol=1e-10)
     assert bool((found.gap < 1e-10 * max(1.0, scale)).all())
+
+
+def test_kernels_of_its_own_come_before_the_executor() -> None:
+    rows, modules = torch.zeros(2, 4, 4), {}
+    for operation in (*executor.OPERATIONS, "project"):
+        kernel = ProjectiveTree()._kernel(operation, rows)
+        assert isinstance(kernel, kernels.Kernel)
+        modules[operation] = (getattr(kernel.function, "py_func", kernel.function)).__module__
+    own = {operation for operation, module in modules.items() if module == compiled.__name__}
+    assert own == {"argmax", "log_partition", "marginals", "project"}
+    assert {modules[operation] for operation in modules.keys() - own} == {executor.__name__}
 
 
 def test_a_long_sentence_of_peaked_scores_stays_finite() -> None:
