@@ -20,7 +20,8 @@ from .capabilities import (
 )
 from .categorical import Categorical
 from .constituency import Constituency
-from .derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
+from .derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
+from .derived import DERIVED
 from .derived.ctc import CTC
 from .derived.edit_alignment import EditAlignment
 from .derived.labelled_constituency import LabelledConstituency
@@ -48,11 +49,7 @@ ORACLES: dict[str, type[Oracle]] = {
     "spanning_tree": SpanningTree,
     "assignment": Assignment,
     "shift_reduce": ShiftReduce,
-    "semi_markov": SemiMarkov,
-    "labelled_constituency": LabelledConstituency,
-    "ctc": CTC,
-    "edit_alignment": EditAlignment,
-    "second_order_chain": SecondOrderChain,
+    **DERIVED,
 }
 
 AVAILABLE_ORACLES = plugins.Catalogue(ORACLES, "oracle", Oracle)
@@ -62,6 +59,7 @@ __all__ = [
     "AVAILABLE_ORACLES",
     "CTC",
     "DEAD",
+    "DERIVED",
     "ORACLES",
     "UNIT",
     "Alignment",
@@ -74,6 +72,7 @@ __all__ = [
     "DerivedOracle",
     "EditAlignment",
     "EnumerableOracle",
+    "Examples",
     "FactorisedOracle",
     "IndependentCategoricals",
     "KBestOracle",

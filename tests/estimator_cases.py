@@ -12,38 +12,29 @@ from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, Estimator, Loss, Noise, PathwiseEstimator, make_estimator
 from structgrad.oracles import (
-    CTC,
     Alignment,
     Assignment,
     Categorical,
     Constituency,
-    EditAlignment,
     IndependentCategoricals,
-    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
-    SecondOrderChain,
-    SemiMarkov,
     ShiftReduce,
     SpanningTree,
     Subset,
 )
 from structgrad.suites.truth.replay import ReplayOracle
+from tests.derived_cases import DERIVED_CASES
 from tests.helpers import (
     OracleCase,
     binary_trees,
-    blank_paths,
     derivations,
     enumerate_truth,
-    gapped_alignments,
-    labelled_trees,
     monotone_paths,
     one_hots,
     permutations,
     products,
     projective_trees,
-    second_order_sequences,
-    segmentations,
     shift_reduce_policy,
     spanning_trees,
     structures,
@@ -217,11 +208,7 @@ ALL_CASES = (
     OracleCase(ProjectiveTree(), (4, 4), projective_trees),
     OracleCase(Assignment(), (3, 3), permutations),
     OracleCase(ShiftReduce(), (5, 5, 2), derivations),
-    OracleCase(SemiMarkov(), (3, 2, 2, 2), segmentations),
-    OracleCase(LabelledConstituency(), (3, 3, 2), labelled_trees),
-    OracleCase(CTC(), (4, 5, 3), blank_paths),
-    OracleCase(EditAlignment(), (3, 3, 5), gapped_alignments),
-    OracleCase(SecondOrderChain(), (3, 2, 2, 2), second_order_sequences),
+    *(OracleCase(row.oracle, row.paired, row.listed) for row in DERIVED_CASES),
 )
 """At least one row per oracle, for laws about pairs."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -17,24 +16,19 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from structgrad.oracles import (
-    CTC,
     Alignment,
     Assignment,
     Categorical,
     Constituency,
-    DerivedOracle,
-    EditAlignment,
     IndependentCategoricals,
-    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
-    SecondOrderChain,
-    SemiMarkov,
     ShiftReduce,
     SpanningTree,
     Subset,
     kernels,
 )
+from tests.derived_cases import DERIVED_CASES
 
 
 @dataclass(frozen=True)
@@ -193,80 +187,6 @@ def spanning_trees(oracle: SpanningTree, event: tuple[int, ...]) -> Iterator[np.
             yield structure
 
 
-def segmentations(oracle: SemiMarkov, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the last label, then of size and label before from the last segment on."""
-    length, width, tags = event[:3]
-    found = []
-    for cuts in itertools.product((False, True), repeat=length - 1):
-        ends = [*(i for i, cut in enumerate(cuts) if cut), length - 1]
-        sizes = np.diff([-1, *ends]).tolist()
-        for labels in itertools.product(range(tags), repeat=len(ends) if max(sizes) <= width else 0):
-            found += [(ends, sizes, labels)] if labels else []
-    for ends, sizes, labels in sorted(found, key=lambda each: (each[2][-1], *zip(each[1][::-1], (*each[2][-2::-1], 0), strict=True))):
-        structure = np.zeros(event)
-        structure[ends, np.array(sizes) - 1, (0, *labels[:-1]), labels] = 1
-        yield structure
-
-
-def labelled_trees(oracle: LabelledConstituency, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the label of the widest span, then of its cut, of its left part and of its right part."""
-
-    def spans(first: int, last: int) -> Iterator[tuple[tuple[int, int, int], ...]]:
-        for label in range(event[2]):
-            if first == last:
-                yield ((first, last, label),)
-            for middle in range(first, last):
-                for left, right in itertools.product(list(spans(first, middle)), list(spans(middle + 1, last))):
-                    yield ((first, last, label), *left, *right)
-
-    for chosen in spans(0, event[0] - 1):
-        structure = np.zeros(event)
-        structure[tuple(zip(*chosen, strict=True))] = 1
-        yield structure
-
-
-def second_order_sequences(oracle: SecondOrderChain, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the last tag, then of the one before."""
-    for backward in itertools.product(range(event[1]), repeat=event[0]):
-        tags = backward[::-1]
-        structure = np.zeros(event)
-        structure[range(event[0]), (0, 0, *tags)[: event[0]], (0, *tags)[: event[0]], tags] = 1
-        yield structure
-
-
-def blank_paths(oracle: CTC, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the last state, then of the moves from the last on."""
-    found = []
-    for states in itertools.product(range(event[1]), repeat=event[0]):
-        moves = [0, *np.diff(states).tolist()]
-        skips = all(state % 2 == 1 for state, move in zip(states, moves, strict=True) if move == 2)
-        if states[0] < 2 and states[-1] >= event[1] - 2 and set(moves) <= {0, 1, 2} and skips:
-            found.append((states, moves))
-    for states, moves in sorted(found, key=lambda each: (each[0][-1], each[1][::-1])):
-        structure = np.zeros(event)
-        structure[range(event[0]), states, moves] = 1
-        yield structure
-
-
-def gapped_alignments(oracle: EditAlignment, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the actions from the last on, a match before a deletion before an insertion."""
-
-    def backward(i: int, j: int) -> Iterator[tuple[tuple[int, int, int], ...]]:
-        if (i, j) == (0, 0):
-            yield ()
-        for kind, before in enumerate(((i - 1, j - 1), (i - 1, j), (i, j - 1))):
-            if min(before) >= 0:
-                for earlier in backward(*before):
-                    yield (*earlier, (i, j, kind))
-
-    for path in sorted(backward(event[0] - 1, event[1] - 1), key=lambda path: [kind for _, _, kind in reversed(path)]):
-        structure = np.zeros(event)
-        for (i, j, kind), earlier in zip(path, (None, *path), strict=False):
-            goes_on = kind > 0 and earlier is not None and earlier[2] == kind
-            structure[i, j, (0, 1, 3)[kind] + goes_on] = 1
-        yield structure
-
-
 ORACLE_CASES = (
     OracleCase(Categorical(), (1,), one_hots),
     OracleCase(Categorical(), (2,), one_hots),
@@ -318,47 +238,31 @@ ORACLE_CASES = (
     OracleCase(SpanningTree(), (5, 5), spanning_trees),
     OracleCase(SpanningTree(single_root=False), (3, 3), spanning_trees),
     OracleCase(SpanningTree(single_root=False), (5, 5), spanning_trees),
-    OracleCase(SemiMarkov(), (1, 1, 1, 1), segmentations),
-    OracleCase(SemiMarkov(), (2, 3, 2, 2), segmentations),
-    OracleCase(SemiMarkov(), (4, 2, 2, 2), segmentations),
-    OracleCase(LabelledConstituency(), (1, 1, 2), labelled_trees),
-    OracleCase(LabelledConstituency(), (4, 4, 1), labelled_trees),
-    OracleCase(LabelledConstituency(), (3, 3, 2), labelled_trees),
-    OracleCase(CTC(), (1, 3, 3), blank_paths),
-    OracleCase(CTC(), (3, 3, 3), blank_paths),
-    OracleCase(CTC(), (5, 5, 3), blank_paths),
-    OracleCase(EditAlignment(), (2, 2, 5), gapped_alignments),
-    OracleCase(EditAlignment(), (2, 4, 5), gapped_alignments),
-    OracleCase(EditAlignment(), (4, 4, 5), gapped_alignments),
-    OracleCase(SecondOrderChain(), (1, 2, 2, 2), second_order_sequences),
-    OracleCase(SecondOrderChain(), (2, 2, 2, 2), second_order_sequences),
-    OracleCase(SecondOrderChain(), (5, 2, 2, 2), second_order_sequences),
+    *(OracleCase(row.oracle, event, row.listed) for row in DERIVED_CASES for event in row.events),
 )
-"""Every law about oracles holds for every row of this table."""
+"""Every law about oracles holds for every row of this table; those of `derived_cases` too."""
 
-GENERIC_CASES = tuple(
-    dataclasses.replace(case, group="derived" if isinstance(case.oracle, DerivedOracle) else "")
-    for case in ORACLE_CASES
-    if str(case)
-    in {
-        "ShiftReduce(normalization='global')-4x4x2",
-        "ShiftReduce(normalization='local')-5x5x2",
-        "Assignment()-4x4",
-        "Alignment()-3x4",
-        "Categorical()-6",
-        "IndependentCategoricals()-2x3",
-        "ProjectiveTree(single_root=True)-5x5",
-        "ProjectiveTree(single_root=False)-4x4",
-        "Subset(k=2)-5",
-        "LinearChain()-3x3x3",
-        "SpanningTree(single_root=True)-4x4",
-        "Constituency()-4x4",
-        "SemiMarkov()-4x2x2x2",
-        "LabelledConstituency()-3x3x2",
-        "CTC()-3x3x3",
-        "EditAlignment()-4x4x5",
-        "SecondOrderChain()-5x2x2x2",
-    }
+GENERIC_CASES = (
+    *(
+        case
+        for case in ORACLE_CASES
+        if str(case)
+        in {
+            "ShiftReduce(normalization='global')-4x4x2",
+            "ShiftReduce(normalization='local')-5x5x2",
+            "Assignment()-4x4",
+            "Alignment()-3x4",
+            "Categorical()-6",
+            "IndependentCategoricals()-2x3",
+            "ProjectiveTree(single_root=True)-5x5",
+            "ProjectiveTree(single_root=False)-4x4",
+            "Subset(k=2)-5",
+            "LinearChain()-3x3x3",
+            "SpanningTree(single_root=True)-4x4",
+            "Constituency()-4x4",
+        }
+    ),
+    *(OracleCase(row.oracle, row.events[-1], row.listed, group="derived") for row in DERIVED_CASES),
 )
 """One row per oracle, for laws that cost more. Those that state their derivations run the same algorithms, and take turns."""
 

@@ -16,7 +16,7 @@ import pytest
 
 import structgrad
 from structgrad.estimators import ESTIMATORS
-from structgrad.oracles import ORACLES, Oracle
+from structgrad.oracles import DERIVED, ORACLES, Oracle
 
 ROOT = Path(__file__).parents[1]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -73,7 +73,10 @@ def table(page: str, heading: str) -> list[list[str]]:
 
 
 def test_the_table_of_oracles_is_the_registry() -> None:
-    assert [row[0] for row in table("README.md", "## Oracles")] == list(ORACLES)
+    """Those that are a file of derivations may be missing there: `structgrad list oracles` names them all."""
+    shown = {row[0] for row in table("README.md", "## Oracles")}
+    assert shown <= set(ORACLES)
+    assert set(ORACLES) - shown <= set(DERIVED)
 
 
 def test_the_estimators_of_the_readme_are_of_the_registry() -> None:

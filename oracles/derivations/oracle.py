@@ -15,6 +15,7 @@ from ..capabilities import EnumerableOracle, KBestOracle, Oracle, ProjectionOrac
 from ..capabilities.base import Maximum
 from . import algorithms, executor
 from .device import kernel as device_kernel
+from .examples import Examples
 from .hypergraph import Derivations
 from .packing import Packed, pack
 from .tables import Tables, tables_of
@@ -47,7 +48,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
     A subclass is a frozen dataclass of options with ``name``, and states
 
     * ``axes``, the names of the sizes along the event: ``("length", "tags", "tags")`` is an event ``[n, t, t]``, and refuses others. Where
-      sizes are no plain axes, it has ``event_ndim``, `event_shape` and `_check_event` instead;
+      sizes are no plain axes, it has ``event_ndim``, ``size_names``, `event_shape` and `_check_event` instead;
     * `derivations`, the hypergraph of an event shape. Every structure has exactly one derivation, takes each of its parts once, and comes
       through no node twice; `structgrad.oracles.derivations.walked` lists them all, to check that on small events.
 
@@ -61,6 +62,9 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
     exactly one way to complete every structure of the item to one of the whole event. Where no mask says that, override `_complete`, whose
     event may grow; and `length_limits`, where lengths do not count the first axis. Parts that are in some structure of an item, but in
     none of the whole event, are said by `_parts_inside`.
+
+    **Examples.** ``examples`` says at which sizes suites list, draw and time a structure that ships with the package; defaults follow from
+    the axes.
 
     References:
         Goodman 1999, "Semiring parsing"; Klein & Manning 2001, "Parsing and hypergraphs".
@@ -90,6 +94,8 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
     kernel: ClassVar[str | None] = "derivations"
     references: ClassVar[tuple[str, ...]] = ()
     axes: ClassVar[tuple[str, ...]] = ()
+    size_names: ClassVar[tuple[str, ...]] = ()
+    examples: ClassVar[Examples] = Examples()
     _ignores_entries: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -98,14 +104,21 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
             if not isinstance(cls.axes, tuple) or not all(isinstance(axis, str) and axis.isidentifier() for axis in cls.axes):
                 raise ValueError(f'`{cls.__name__}` got axes {cls.axes!r}; expected a tuple of names, such as ("length",)')
             cls.event_ndim = len(cls.axes)
+            cls.size_names = tuple(dict.fromkeys(cls.axes))
+        if cls.size_names:
+            cls.examples = cls.examples.filled(cls.size_names)
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        names = tuple(dict.fromkeys(cls.axes))
-        if not names:
+        if not cls.axes:
             raise ValueError(f'`{cls.__name__}` has no axes; expected axes = ("length",) or the like, or an `event_shape` of its own')
-        size = dict(zip(names, cls._sizes(sizes, *names), strict=True))
+        size = dict(zip(cls.size_names, cls._sizes(sizes, *cls.size_names), strict=True))
         return tuple(size[axis] for axis in cls.axes)
+
+    @classmethod
+    def event_of(cls, size: tuple[int, ...]) -> tuple[int, ...]:
+        """The event shape of a size such as `examples` holds, in the order of ``size_names``."""
+        return cls.event_shape(**dict(zip(cls.size_names, size, strict=True)))
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         size = dict(zip(self.axes, event_shape, strict=False))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
+from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class CTC(DerivedOracle):
 
     name: ClassVar[str] = "ctc"
     event_ndim: ClassVar[int] = 3
+    size_names: ClassVar[tuple[str, ...]] = ("frames", "labels")
     references: ClassVar[tuple[str, ...]] = ("graves2006connectionist",)
+    examples: ClassVar[Examples] = Examples(small=((7, 2), (8, 2), (9, 3)), usual=(64, 16), like="alignment", counted="frames and labels")
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        frames, labels = cls._sizes(sizes, "frames", "labels")
+        frames, labels = cls._sizes(sizes, *cls.size_names)
         return (frames, 2 * labels + 1, 3)
 
     @classmethod

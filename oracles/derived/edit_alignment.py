@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
+from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,15 @@ class EditAlignment(DerivedOracle):
 
     name: ClassVar[str] = "edit_alignment"
     event_ndim: ClassVar[int] = 3
+    size_names: ClassVar[tuple[str, ...]] = ("rows", "columns")
     references: ClassVar[tuple[str, ...]] = ("gotoh1982improved", "durbin1998biological")
+    examples: ClassVar[Examples] = Examples(
+        small=((4, 4), (4, 5), (5, 5), (6, 6)), usual=(32, 32), like="alignment", counted="symbols of both strings"
+    )
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        rows, columns = cls._sizes(sizes, "rows", "columns")
+        rows, columns = cls._sizes(sizes, *cls.size_names)
         return (rows + 1, columns + 1, 5)
 
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
+from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class LabelledConstituency(DerivedOracle):
     name: ClassVar[str] = "labelled_constituency"
     axes: ClassVar[tuple[str, ...]] = ("length", "length", "tags")
     references: ClassVar[tuple[str, ...]] = ("stern2017minimal",)
+    examples: ClassVar[Examples] = Examples(small=((3, 2), (4, 2), (5, 2)), usual=(10, 8), like="constituency", counted="tokens")
 
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         """Two nodes per span: cut anywhere, and with any label."""

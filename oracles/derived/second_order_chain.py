@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..derivations import UNIT, Builder, Derivations, DerivedOracle
+from ..derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class SecondOrderChain(DerivedOracle):
     name: ClassVar[str] = "second_order_chain"
     axes: ClassVar[tuple[str, ...]] = ("length", "tags", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("thede1999second",)
+    examples: ClassVar[Examples] = Examples(small=((4, 3), (5, 3), (6, 3)), usual=(32, 8), like="linear_chain", counted="positions")
 
     @classmethod
     def tags(cls, structure: Tensor) -> Tensor:

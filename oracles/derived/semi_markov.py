@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..derivations import UNIT, Builder, Derivations, DerivedOracle
+from ..derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class SemiMarkov(DerivedOracle):
     name: ClassVar[str] = "semi_markov"
     axes: ClassVar[tuple[str, ...]] = ("length", "width", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("sarawagi2004semi",)
+    examples: ClassVar[Examples] = Examples(
+        small=((5, 3, 2), (6, 3, 2), (7, 3, 2)), usual=(32, 4, 8), like="linear_chain", counted="tokens"
+    )
 
     @classmethod
     def segments(cls, structure: Tensor) -> list[tuple[int, int, int]]:

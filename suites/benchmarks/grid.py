@@ -1,32 +1,36 @@
 """Grid of the benchmarks: a small part by default, all of it with ``STRUCTGRAD_ASV=full``.
 
 asv hands a benchmark of an old commit the place of its parameters in the list, not the parameters. A list that followed the registries
-would be another one there, and a number would go by another's name; so lists are written out. Between commits, and between the default and
-the full grid, asv joins results by the parameters themselves.
+would be another one there, and a number would go by another's name; so lists are written out, or read from the files beside this one.
+Between commits, and between the default and the full grid, asv joins results by the parameters themselves.
 """
 
 from __future__ import annotations
 
+import ast
 import os
+from pathlib import Path
 
 DEFAULT, FULL = "", "full"
 MODE = os.environ.get("STRUCTGRAD_ASV", DEFAULT)
 
-ESTIMATORS = """
-exact reinforce reinforce_constant reinforce_running_mean reinforce_greedy reinforce_sampled reinforce_optimal reinforce_learned
-reinforce_conditional_mean reinforce_normalised reinforce_ppo rloo vargrad sum_and_sample unordered_set importance_weighted_set
-arm disarm arsm rebar relax
-step_reinforce step_greedy step_sampled step_conditional_mean step_optimal step_learned step_leave_one_out step_ppo
-ste ste_marginals ste_sample simple step_ste identity identity_perturbed
-gst reinmax reinmax_rao gumbel_softmax st_gumbel gumbel_rao step_st_gumbel relaxed_top_k relaxed_top_k_st gumbel_crf gumbel_crf_st
-perturb_and_map perturb_and_parse stochastic_softmax stochastic_sparsemap perturbed_optimizer perturbed_multiplicative
-spigot spigot_steps spigot_ce spigot_eg blackbox imle aimle
-structured_attention differentiable_dp entmax fusedmax oscarmax csparsemax csoftmax
-sparsemap sparsemap_marginalisation sparsemax_marginalisation top_k_sparsemax
-""".split()  # noqa: SIM905 - a page long otherwise
-"""All of them, new ones last: an estimator that comes must be added here."""
+_ROOMS = Path(__file__).parents[2]
+"""Beside this file: asv reads both of today, whatever the commit is that it measures."""
 
-CASES: dict[str, tuple[str, tuple[int, ...]]] = {
+
+def registered(file: Path = _ROOMS / "estimators" / "__init__.py") -> tuple[str, ...]:
+    """The estimators of the registry that is written out in a file."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ESTIMATORS" and isinstance(node.value, ast.Dict):
+            return tuple(ast.literal_eval(key) for key in node.value.keys if key is not None)
+    raise ValueError(f"{file} writes out no dictionary ESTIMATORS")
+
+
+ESTIMATORS = registered()
+
+Cases = dict[str, tuple[str, tuple[int, ...]]]
+
+_SMALL: Cases = {
     "subset 10/5": ("subset[k=5]", (10,)),
     "categories 10x2": ("categories", (10, 2)),
     "linear_chain 5x3": ("linear_chain", (5, 3, 3)),
@@ -38,11 +42,8 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     "spanning_tree 5": ("spanning_tree", (6, 6)),
     "assignment 5": ("assignment", (5, 5)),
     "shift_reduce 5": ("shift_reduce", (6, 6, 2)),
-    "semi_markov 5": ("semi_markov", (5, 3, 2, 2)),
-    "labelled_constituency 4": ("labelled_constituency", (4, 4, 2)),
-    "ctc 7/2": ("ctc", (7, 5, 3)),
-    "edit_alignment 4x4": ("edit_alignment", (5, 5, 5)),
-    "second_order_chain 5x3": ("second_order_chain", (5, 3, 3, 3)),
+}
+_MIDDLE: Cases = {
     "categorical 1000": ("categorical", (1000,)),
     "categories 32x16": ("categories", (32, 16)),
     "subset 20/5": ("subset[k=5]", (20,)),
@@ -53,11 +54,8 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     "spanning_tree 10": ("spanning_tree", (11, 11)),
     "assignment 8": ("assignment", (8, 8)),
     "shift_reduce 20": ("shift_reduce", (21, 21, 2)),
-    "semi_markov 32": ("semi_markov", (32, 4, 8, 8)),
-    "labelled_constituency 10": ("labelled_constituency", (10, 10, 8)),
-    "ctc 64/16": ("ctc", (64, 33, 3)),
-    "edit_alignment 32x32": ("edit_alignment", (33, 33, 5)),
-    "second_order_chain 32x8": ("second_order_chain", (32, 8, 8, 8)),
+}
+_LARGE: Cases = {
     "policy 20": ("shift_reduce[normalization=local]", (21, 21, 2)),
     "subset 1000/10": ("subset[k=10]", (1000,)),
     "linear_chain 128x32": ("linear_chain", (128, 32, 32)),
@@ -67,13 +65,35 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     "spanning_tree 40": ("spanning_tree", (41, 41)),
     "assignment 64": ("assignment", (64, 64)),
 }
-"""An oracle with options, and the shape of one score tensor; small, middle and large."""
+
+
+def declared(folder: Path = _ROOMS / "oracles" / "derived") -> tuple[Cases, Cases]:
+    """Small and middle cases of the oracles that state their derivations: what their files say here, not those of the commit.
+
+    The numbers are sizes, of which a commit makes the shape. A file without ``Examples(small=..., usual=...)`` has no case.
+    """
+    small, middle = Cases(), Cases()
+    for path in sorted(folder.glob("[!_]*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Examples":
+                said = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+                for cases, size in ((small, said["small"][0]), (middle, said["usual"])) if {"small", "usual"} <= said.keys() else ():
+                    cases[f"{path.stem} {'x'.join(map(str, size))}"] = (path.stem, size)
+    return small, middle
+
+
+_DECLARED_SMALL, _DECLARED_MIDDLE = declared()
+SIZED = _DECLARED_SMALL.keys() | _DECLARED_MIDDLE.keys()
+"""Cases of a size, not of a shape."""
+
+CASES = _SMALL | _DECLARED_SMALL | _MIDDLE | _DECLARED_MIDDLE | _LARGE
+"""An oracle with options, and the shape of one score tensor, or its size where the case is `SIZED`; small, middle and large."""
 
 HOMES = tuple(CASES)[:4]
 """Where estimators are measured by default: each on the first that it serves."""
 
-SMALL, MIDDLE, LARGE = tuple(CASES)[:16], tuple(CASES)[16:32], tuple(CASES)[32:]
-ONE_OF_EACH = MIDDLE[:15]
+SMALL, MIDDLE, LARGE = (*_SMALL, *_DECLARED_SMALL), (*_MIDDLE, *_DECLARED_MIDDLE), tuple(_LARGE)
+ONE_OF_EACH = MIDDLE
 """Where the operations of oracles are timed by default."""
 
 TASKS = "clusters l2x_switch listops_frozen listops listops_parser matching fsdd ner parsing pipeline vae listops_generated".split()  # noqa: SIM905

@@ -12,7 +12,7 @@ from .tasks import clock, operation_task, tracked
 class _OracleBase:
     version: ClassVar[str] = "3"
     params: ClassVar[tuple[list[str | int], ...]] = (
-        grid.chosen(grid.ONE_OF_EACH, (*grid.SMALL, *grid.MIDDLE[len(grid.ONE_OF_EACH) :], *grid.LARGE)),
+        grid.chosen(grid.ONE_OF_EACH, (*grid.SMALL, *grid.LARGE)),
         list(OPERATIONS),
         grid.chosen(grid.BATCH, grid.OTHER_BATCHES),
         grid.chosen(grid.DEVICE, grid.OTHER_DEVICES),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import commit
-from .grid import CASES, HOMES, MODE
+from .grid import CASES, HOMES, MODE, SIZED
 from .operations import OPERATIONS, Inputs, left_out
 
 FLOOR = 1e-12
@@ -80,8 +80,7 @@ def prepare_device(device: str) -> None:
 def operation_task(case: str, operation: str, batch: int, device: str) -> PreparedCall:
     """An operation of an oracle, called once before, because the first call may compile."""
     prepare_device(device)
-    text, event = CASES[case]
-    oracle = commit.make_oracle(text)
+    oracle, event = structure(case)
     reason = left_out(operation, oracle, event, batch)
     if reason is not None:
         raise NotImplementedError(reason)
@@ -133,14 +132,28 @@ def learnt_task(name: str) -> Any:
     return made
 
 
+def structure(case: str) -> tuple[Any, tuple[int, ...]]:
+    """The oracle of a case, and the shape of its scores.
+
+    Raises:
+        NotImplementedError: an oracle that this commit does not have, or whose sizes it does not declare.
+    """
+    text, numbers = CASES[case]
+    oracle = commit.make_oracle(text)
+    if case not in SIZED:
+        return oracle, numbers
+    if not hasattr(oracle, "event_of"):
+        raise NotImplementedError(f"the {text} of this commit makes no shape of sizes")
+    return oracle, oracle.event_of(numbers)
+
+
 def pair(name: str, case: str, mode: str = MODE) -> tuple[Any, Any, tuple[int, ...]]:
     """An estimator, an oracle that it serves, and the shape of its scores.
 
     Raises:
         NotImplementedError: a pair that does not fit, or that the default leaves out: there an estimator is measured on its first home.
     """
-    text, event = CASES[case]
-    oracle = commit.make_oracle(text)
+    oracle, event = structure(case)
     estimator = commit.make_estimator(name, oracle, event)
     if not mode and case != home(name):
         raise NotImplementedError(f"by default {name} is measured on {home(name)}")
@@ -150,9 +163,8 @@ def pair(name: str, case: str, mode: str = MODE) -> tuple[Any, Any, tuple[int, .
 def home(name: str) -> str:
     """The first of the `HOMES` that an estimator serves."""
     for case in HOMES:
-        text, event = CASES[case]
         try:
-            commit.make_estimator(name, commit.make_oracle(text), event)
+            commit.make_estimator(name, *structure(case))
         except NotImplementedError:
             continue
         return case

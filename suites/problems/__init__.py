@@ -11,7 +11,7 @@ from .named import BUILT_IN_PROBLEMS, PROBLEMS, REAL_PROBLEMS, available, from_f
 from .offset import Offset
 from .regimes import ENTROPY_STAGES
 from .score_files import Convention, ScoreFile
-from .sized import is_sized, sized_name
+from .sized import is_sized, refuse_unsized, sized_name
 
 __all__ = [
     "BUILT_IN_PROBLEMS",
@@ -37,6 +37,7 @@ __all__ = [
     "kinds_of",
     "load",
     "make_loss",
+    "refuse_unsized",
     "sized_name",
     "stages_of",
     "task_names",

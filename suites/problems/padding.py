@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...oracles.capabilities import Oracle
+from ...oracles.derivations import DerivedOracle, Examples
 
 COUNTED = {
     "linear_chain": "positions",
@@ -20,13 +21,8 @@ COUNTED = {
     "alignment": "rows and columns",
     "assignment": "rows",
     "categories": "categories",
-    "semi_markov": "tokens",
-    "labelled_constituency": "tokens",
-    "ctc": "frames and labels",
-    "edit_alignment": "symbols of both strings",
-    "second_order_chain": "positions",
 }
-"""What the lengths of items are numbers of; elsewhere of the parts along the first axis."""
+"""What the lengths of items are numbers of, where the oracle does not say so itself."""
 
 NAMES = ("length", "lengths", "len", "lens", "size", "sizes", "n", "num_words", "seq_len", "seq_lens", "sequence_lengths", "mask", "masks")
 """What people call an array that says how much of an item is padding."""
@@ -44,7 +40,8 @@ def warn_once(text: str) -> None:
 
 def counted_by(oracle: Oracle) -> str:
     """What a length of an item of this oracle counts."""
-    return COUNTED.get(oracle.name, "parts along the first axis")
+    examples = oracle.examples if isinstance(oracle, DerivedOracle) else Examples()
+    return COUNTED.get(oracle.name, examples.counted)
 
 
 def item_event(oracle: Oracle, event: tuple[int, ...], length: np.ndarray) -> tuple[int, ...]:

@@ -11,23 +11,20 @@ import torch
 from torch import Tensor
 
 from ...oracles import (
-    CTC,
+    DERIVED,
     Alignment,
     Assignment,
     Categorical,
     Constituency,
-    EditAlignment,
     IndependentCategoricals,
-    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
-    SecondOrderChain,
-    SemiMarkov,
     ShiftReduce,
     SpanningTree,
     Subset,
 )
 from ...oracles.capabilities import MarginalOracle
+from ...oracles.derivations import DerivedOracle
 from ..base import ProblemLoss
 from .entropy import entropy_scales
 from .items import STAGES, Items
@@ -40,6 +37,9 @@ ENTROPY_STAGES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 AGREEMENT = 0.5
 """Share of the final direction in the early one. A model that has begun to learn already prefers what it will end up with; this share
 gives gold about the log-probability that it has in the real sets."""
+
+USUAL_ENTROPIES = (0.95, 0.7, 0.1)
+"""Of a structure that is like none of those with real scores."""
 
 Draw = Callable[[np.random.Generator, int], Tensor]
 """A random direction [*event] for an item of some index."""
@@ -246,38 +246,29 @@ REGIMES: dict[str, Regime] = {
         _DERIVATIONS,
         origin=_uniform_policy,
     ),
-    "semi_markov_regimes": Regime(
-        "random scores of segmentations of 5 to 7 tokens with 2 labels, as peaked as those of tagging_coarse5",
-        SemiMarkov(),
-        normal((5, 3, 2, 2), (6, 3, 2, 2), (7, 3, 2, 2)),
-        _TAGGING,
-    ),
-    "labelled_constituency_regimes": Regime(
-        "random scores of binary trees of 3 to 5 leaves with 2 labels, as peaked as those of binary_trees_listops",
-        LabelledConstituency(),
-        normal((3, 3, 2), (4, 4, 2), (5, 5, 2)),
-        _BINARY_TREES,
-    ),
-    "ctc_regimes": Regime(
-        "random scores of 2 and 3 labels in 7 to 9 frames, as peaked as those of dtw_speech",
-        CTC(),
-        normal((7, 5, 3), (8, 5, 3), (9, 7, 3)),
-        _ALIGNMENT,
-    ),
-    "edit_alignment_regimes": Regime(
-        "random scores of edits of strings of 4 to 6 symbols, as peaked as those of dtw_speech",
-        EditAlignment(),
-        normal((5, 5, 5), (5, 6, 5), (6, 6, 5), (7, 7, 5)),
-        _ALIGNMENT,
-    ),
-    "second_order_chain_regimes": Regime(
-        "random scores of second-order chains of 4 to 6 with 3 tags, as peaked as those of tagging_coarse5",
-        SecondOrderChain(),
-        normal((4, 3, 3, 3), (5, 3, 3, 3), (6, 3, 3, 3)),
-        _TAGGING,
-    ),
 }
 """By name."""
+
+
+def peaked_like(structure: str) -> Regime | None:
+    """The regime whose entropies those of another structure are, by the name of the structure that it is for."""
+    return next((regime for regime in REGIMES.values() if regime.oracle.name == structure), None)
+
+
+def _of_derivations(oracle: DerivedOracle) -> Regime:
+    """What an oracle says of itself, and the entropies of the structure that it names."""
+    examples = oracle.examples
+    like = peaked_like(examples.like)
+    first, last = (f"{oracle.name}[{_sizes(oracle, size)}]" for size in (examples.small[0], examples.small[-1]))
+    summary = f"random scores of {first} to {last}" + (f", as peaked as those of {like.oracle.name}" if like else "")
+    return Regime(summary, oracle, normal(*map(oracle.event_of, examples.small)), like.entropies if like else USUAL_ENTROPIES)
+
+
+def _sizes(oracle: DerivedOracle, size: tuple[int, ...]) -> str:
+    return ",".join(f"{name}={number}" for name, number in zip(oracle.size_names, size, strict=True))
+
+
+REGIMES |= {f"{name}_regimes": _of_derivations(kind()) for name, kind in DERIVED.items()}
 
 
 def regime_items(name: str, seed: int, regime: Regime | None = None) -> RegimeItems:

@@ -9,9 +9,10 @@ from typing import Any
 
 from ...oracles import AVAILABLE_ORACLES, LinearChain, make_oracle
 from ...oracles.capabilities import MarginalOracle, Oracle
+from ...oracles.derivations import DerivedOracle
 from ...oracles.options import Count, RefusedError, kind_of, refusal
 from ...oracles.registry import imported, parse, unknown
-from .regimes import REGIMES, Regime, chain_direction, normal
+from .regimes import REGIMES, USUAL_ENTROPIES, Regime, chain_direction, normal, peaked_like
 
 SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
 """The letters of event shapes, and what oracles call these sizes; both are understood."""
@@ -47,6 +48,20 @@ def sized_name(name: str) -> str:
     return _written(text, pairs)
 
 
+def sized_structure(name: str) -> tuple[Oracle, tuple[int, ...]]:
+    """The oracle of such a name, and the event shape of its size.
+
+    Raises:
+        ValueError: as `sized_name`.
+
+    Example:
+        >>> sized_structure("subset[n=10,k=5]")
+        (Subset(k=5), (10,))
+    """
+    _, oracle, sizes = _parts(name)
+    return oracle, type(oracle).event_shape(**sizes)
+
+
 def _written(text: str, options: Mapping[str, Any]) -> str:
     """``name[option=value,...]``, as `parse` reads it."""
     return f"{text}[{','.join(f'{key}={value}' for key, value in options.items())}]" if options else text
@@ -76,7 +91,8 @@ def sized_oracle(name: str) -> tuple[Oracle, tuple[int, ...]]:
 
 def _of_kind(oracle: MarginalOracle) -> Regime:
     found = (regime for regime in REGIMES.values() if type(regime.oracle) is type(oracle))
-    return next(found, Regime("", oracle, normal(), (0.95, 0.7, 0.1)))
+    like = peaked_like(oracle.examples.like) if isinstance(oracle, DerivedOracle) else None
+    return next(found, Regime("", oracle, normal(), like.entropies if like else USUAL_ENTROPIES))
 
 
 def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
@@ -91,7 +107,7 @@ def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
     sizes = {key: value for key, value in options.items() if key in sized}
     rest = {key: value for key, value in options.items() if key not in sized}
     oracle = make_oracle(_written(text, rest))
-    return text, oracle, _own_names(name, oracle, {key: _size(name, key, size) for key, size in sizes.items()})
+    return text, oracle, _own_names(name, text, oracle, {key: _size(name, key, size) for key, size in sizes.items()})
 
 
 def _size(name: str, key: str, text: str) -> int:
@@ -102,15 +118,53 @@ def _size(name: str, key: str, text: str) -> int:
     return size
 
 
-def _own_names(name: str, oracle: Oracle, sizes: dict[str, Any]) -> dict[str, int]:
+def _own_names(name: str, text: str, oracle: Oracle, sizes: dict[str, Any]) -> dict[str, int]:
     """Sizes by the names that the oracle asks for, in its order."""
     wanted = size_names(type(oracle))
     letters = {word: letter for letter, words in SIZES.items() for word in words}
     found: dict[str, Any] = {word: sizes.get(word, sizes.get(letters.get(word, ""))) for word in wanted}
     if None in found.values() or len(sizes) != len(wanted):
-        example = ",".join(f"{letters.get(word, word)}=..." for word in wanted)
-        raise ValueError(f"got the problem {name!r}; expected the sizes of {oracle.name}, such as {oracle.name}[{example}]")
+        raise ValueError(f"got the problem {name!r}; expected the sizes of {oracle.name}, such as {_example(text, wanted)}")
     return found
+
+
+def _example(text: str, wanted: tuple[str, ...]) -> str:
+    """A name with its sizes left to fill in."""
+    letters = {word: letter for letter, words in SIZES.items() for word in words}
+    return f"{text}[{','.join(f'{letters.get(word, word)}=...' for word in wanted)}]"
+
+
+def oracle_of_arrays(text: str) -> Oracle:
+    """The oracle of a name without sizes, which are those of the arrays that it scores.
+
+    Raises:
+        ValueError: an unknown structure or option, or a size.
+    """
+    name, options = parse(text)
+    kind = imported(name, "oracle") if ":" in name else AVAILABLE_ORACLES.get(name)
+    if isinstance(kind, type) and issubclass(kind, Oracle):
+        sizes = {*SIZES, *size_names(kind)} - inspect.signature(kind).parameters.keys()
+        for option in options:
+            if option in sizes:
+                raise ValueError(f"got the oracle {text!r} with the size {option}; expected none, for the scores have it")
+    return make_oracle(text)
+
+
+def refuse_unsized(name: str) -> None:
+    """Say what is missing where a name is that of a structure, without its size; nothing for any other name.
+
+    Raises:
+        ValueError: a structure by name or file, or a file that cannot be imported.
+    """
+    text = name.partition("[")[0]
+    if ":" not in text and text not in AVAILABLE_ORACLES:
+        return
+    kind = imported(text, "problem") if ":" in text else AVAILABLE_ORACLES[text]
+    if not (isinstance(kind, type) and issubclass(kind, Oracle)):
+        raise ValueError(f"got the problem {name!r}, which is no structure; expected a subclass of Oracle, with its size")
+    problem = next((problem for problem, regime in REGIMES.items() if type(regime.oracle) is kind), None)
+    built_in = "" if problem is None else f", or the problem {problem}"
+    raise ValueError(f"got the structure {name!r} without its size; expected {_example(text, size_names(kind))}{built_in}")
 
 
 def size_names(kind: type[Oracle]) -> tuple[str, ...]:

@@ -10,18 +10,15 @@ import torch
 from torch import Tensor
 
 from ...oracles import (
-    CTC,
+    DERIVED,
     Alignment,
     Assignment,
     Categorical,
     Constituency,
-    EditAlignment,
+    DerivedOracle,
     IndependentCategoricals,
-    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
-    SecondOrderChain,
-    SemiMarkov,
     ShiftReduce,
     SpanningTree,
     Subset,
@@ -79,6 +76,13 @@ _DENSE = frozenset({"project", "project_backward"})
 _SUMS = frozenset({"log_partition", "marginals", "marginals_backward", "sample", "sample64"})
 
 
+def _of_derivations(oracle: DerivedOracle) -> Case:
+    """At the size that people use, as the oracle says."""
+    size = oracle.examples.usual
+    event = oracle.event_of(size)
+    return Case(f"{oracle.name} {'x'.join(map(str, size))}", oracle, event, multiply_adds=oracle.derivations(event).edges)
+
+
 def _cases() -> list[Case]:
     cases = [Case(f"linear_chain {n}x{t}", LinearChain(), (n, t, t), multiply_adds=n * t * t) for n, t in ((32, 16), (128, 32))]
     cases += [Case(f"constituency {n}", Constituency(), (n, n), multiply_adds=n**3 / 6) for n in (10, 20, 40)]
@@ -89,12 +93,7 @@ def _cases() -> list[Case]:
     cases += [Case("subset 20/5", Subset(5), (20,), multiply_adds=100), Case("subset 1000/10", Subset(10), (1000,), multiply_adds=10_000)]
     cases += [Case("categorical 1000", Categorical(), (1000,)), Case("categories 32x16", IndependentCategoricals(), (32, 16))]
     cases += [Case("shift_reduce 20", ShiftReduce(), (21, 21, 2), multiply_adds=400)]
-    cases += [Case("semi_markov 32x4x8", SemiMarkov(), (32, 4, 8, 8), multiply_adds=32 * 4 * 8 * 8)]
-    cases += [Case("labelled_constituency 10x8", LabelledConstituency(), (10, 10, 8), multiply_adds=10**3 / 6 + 55 * 8)]
-    cases += [Case("ctc 64x16", CTC(), (64, 33, 3), multiply_adds=64 * 33 * 3)]
-    cases += [Case("edit_alignment 32x32", EditAlignment(), (33, 33, 5), multiply_adds=33 * 33 * 8)]
-    cases += [Case("second_order_chain 32x8", SecondOrderChain(), (32, 8, 8, 8), multiply_adds=32 * 8**3)]
-    return cases
+    return cases + [_of_derivations(kind()) for kind in DERIVED.values()]
 
 
 CASES: dict[str, Case] = {case.name: case for case in _cases()}

@@ -20,7 +20,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from ...oracles import kernels
+from ...oracles import DERIVED, kernels
 from ...oracles.derivations import device as executor
 from ...oracles.kernels.switch import CHOSEN
 from ...oracles.random_streams import SeedBlocks
@@ -53,9 +53,7 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-8}
 SMALL: dict[str, tuple[int, ...]] = {
     "linear_chain": (5, 4, 4), "constituency": (6, 6), "projective_tree": (6, 6), "spanning_tree": (6, 6), "alignment": (5, 4),
     "assignment": (5, 5), "subset": (14,), "shift_reduce": (6, 6, 2), "categorical": (9,), "categories": (4, 3),
-    "semi_markov": (5, 3, 2, 2), "labelled_constituency": (5, 5, 2), "ctc": (6, 5, 3), "edit_alignment": (5, 5, 5),
-    "second_order_chain": (5, 3, 3, 3),
-}  # fmt: skip
+} | {name: kind.event_of(kind.examples.small[-1]) for name, kind in DERIVED.items()}  # fmt: skip
 """An event that plain torch is quick with, by structure."""
 
 Call = Callable[[], Any]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from structgrad.oracles import DERIVED
 from tests.helpers import GENERIC_CASES, OracleCase
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, method_of, operations_of, with_lengths
 from tests.waiting import PRETENDED, Unset, WaitsError, watched
@@ -26,11 +27,7 @@ WAIT: dict[str, frozenset[str]] = {
     "spanning_tree": PROJECTIONS | {"kbest"} | TREES,
     "assignment": PROJECTIONS,
     "shift_reduce": PROJECTIONS,
-    "semi_markov": PROJECTIONS,
-    "labelled_constituency": PROJECTIONS,
-    "ctc": PROJECTIONS,
-    "edit_alignment": PROJECTIONS,
-    "second_order_chain": PROJECTIONS,
+    **dict.fromkeys(DERIVED, PROJECTIONS),
 }
 """The active set asks after every step whether it is done, and contraction after every round."""
 

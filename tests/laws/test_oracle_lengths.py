@@ -10,38 +10,30 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import (
-    CTC,
     Alignment,
     Assignment,
     Categorical,
     Constituency,
-    EditAlignment,
+    DerivedOracle,
     IndependentCategoricals,
-    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
-    SecondOrderChain,
-    SemiMarkov,
     ShiftReduce,
     SpanningTree,
     Subset,
 )
+from tests.derived_cases import BY_NAME, DERIVED_CASES
 from tests.helpers import (
     ORACLE_CASES,
     SCALES,
     OracleCase,
     binary_trees,
-    blank_paths,
     derivations,
-    gapped_alignments,
-    labelled_trees,
     monotone_paths,
     one_hots,
     permutations,
     products,
     projective_trees,
-    second_order_sequences,
-    segmentations,
     shift_reduce_policy,
     spanning_trees,
     structures,
@@ -64,11 +56,7 @@ CASES = (
     OracleCase(Assignment(), (4, 4), permutations),
     OracleCase(ShiftReduce(), (5, 5, 2), derivations),
     OracleCase(ShiftReduce("local"), (5, 5, 2), derivations, shift_reduce_policy),
-    OracleCase(SemiMarkov(), (4, 3, 2, 2), segmentations),
-    OracleCase(LabelledConstituency(), (4, 4, 2), labelled_trees),
-    OracleCase(CTC(), (5, 5, 3), blank_paths),
-    OracleCase(EditAlignment(), (5, 4, 5), gapped_alignments),
-    OracleCase(SecondOrderChain(), (5, 2, 2, 2), second_order_sequences),
+    *(OracleCase(row.oracle, row.ragged, row.listed) for row in DERIVED_CASES),
 )
 SIZES = (4, 2, 3, 2, 4, 3)
 cases = pytest.mark.parametrize("case", CASES, ids=str)
@@ -79,30 +67,23 @@ gibbs = pytest.mark.parametrize("case", [case for case in CASES if case.potentia
 
 def lengths_of(case: OracleCase) -> Tensor:
     """One length per row, or two where the oracle takes two."""
+    if case.oracle.name in BY_NAME:
+        return torch.tensor(BY_NAME[case.oracle.name].lengths)
     lengths = torch.tensor(SIZES)
-    match case.oracle:
-        case Alignment():
-            return torch.stack([lengths, lengths.roll(1)], -1)
-        case EditAlignment():
-            return torch.stack([lengths, lengths.roll(1) - 1], -1)
-        case CTC():  # no more labels than frames
-            return torch.stack([lengths, 1 + (lengths.roll(1) > 2).long()], -1)
-    return lengths
+    return torch.stack([lengths, lengths.roll(1)], -1) if isinstance(case.oracle, Alignment) else lengths
 
 
 def item_event(case: OracleCase, length: Any) -> tuple[int, ...]:
     """The event shape of an item alone."""
     match case.oracle:
+        case DerivedOracle():
+            first = BY_NAME[case.oracle.name].item(length)
         case Alignment():
             first = tuple(length)
-        case Constituency() | Assignment() | LabelledConstituency():
+        case Constituency() | Assignment():
             first = (length, length)
         case ProjectiveTree() | SpanningTree() | ShiftReduce():
             first = (length + 1, length + 1)
-        case CTC():
-            first = (length[0], 2 * length[1] + 1)
-        case EditAlignment():
-            first = (length[0] + 1, length[1] + 1)
         case _:
             first = (length,)
     return (*first, *case.event[len(first) :])
@@ -239,7 +220,7 @@ def test_a_length_below_k_is_infeasible() -> None:
     assert not Subset(2).sample(scores, generator=torch.Generator(), lengths=lengths)[0].any()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not isinstance(case.oracle, Alignment | CTC | EditAlignment)], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if lengths_of(case).ndim == 1], ids=str)
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [

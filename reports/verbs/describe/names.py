@@ -12,9 +12,10 @@ _PACKAGE = Path(__file__).parents[3]
 REGISTRIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "estimators": (("estimators/__init__.py", "ESTIMATORS"),),
     "supervised": (("estimators/supervised_training.py", "SUPERVISED"),),
-    "oracles": (("oracles/__init__.py", "ORACLES"),),
+    "oracles": (("oracles/__init__.py", "ORACLES"), ("oracles/derived", "{}")),
     "problems": (
         ("suites/problems/regimes.py", "REGIMES"),
+        ("oracles/derived", "{}_regimes"),
         ("suites/problems/real.py", "REAL"),
         ("suites/tasks/__init__.py", "TASKS", "task:", "learnt:"),
     ),
@@ -26,7 +27,10 @@ REGISTRIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "engines": (("suites/running/engines/__init__.py", "ENGINES"),),
     "presets": (("suites/running/planning/presets.py", "PRESETS"),),
 }
-"""Where the registry of each kind stands: a file of the package, the name of a dictionary in it, and what its keys are called with."""
+"""Where the registry of each kind stands: a file of the package, the name of a dictionary in it, and what its keys are called with.
+
+Or a folder whose files are the entries, and what each of them is called.
+"""
 
 KINDS = (*REGISTRIES, "plugins")
 """What `list` can show."""
@@ -51,9 +55,11 @@ def names(kind: str) -> list[str]:
 
 
 def _keys(file: Path, variable: str) -> list[str]:
-    """The text keys of a dictionary that is written out at the top of a file."""
+    """The text keys of a dictionary that is written out at the top of a file; of a folder, the names of its files."""
     import ast
 
+    if file.is_dir():
+        return [variable.format(path.stem) for path in sorted(file.glob("[!_]*.py"))]
     try:
         body = ast.parse(file.read_text()).body
     except (OSError, SyntaxError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....estimators import ESTIMATORS
+from ....oracles import DERIVED
 from ....oracles.registry import unknown
 from ... import problems
 from ...measures.suite import EFFORTS
@@ -80,15 +81,7 @@ ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """From nearly uniform to nearly certain."""
 
 
-BEYOND = (
-    "categories_regimes",
-    "policy_regimes",
-    "semi_markov_regimes",
-    "labelled_constituency_regimes",
-    "ctc_regimes",
-    "edit_alignment_regimes",
-    "second_order_chain_regimes",
-)
+BEYOND = ("categories_regimes", "policy_regimes", *(f"{name}_regimes" for name in DERIVED))
 """Built-in problems that a first look leaves out: more than one for each of nine structures, and those of derivations alone."""
 
 

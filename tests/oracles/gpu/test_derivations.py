@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import ORACLES, DerivedOracle, kernels, make_oracle
+from structgrad.oracles import DerivedOracle, kernels, make_oracle
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, device, walked
 from structgrad.oracles.kernels import gpu, notices
 from structgrad.oracles.kernels.notices import KernelWarning
+from tests.derived_cases import DERIVED_CASES
 
 WIDE = 70
 
@@ -57,11 +58,7 @@ class Stated(DerivedOracle):
 
 
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "semi_markov": (make_oracle("semi_markov"), (3, 2, 2, 2)),
-    "labelled_constituency": (make_oracle("labelled_constituency"), (4, 4, 2)),
-    "second_order_chain": (make_oracle("second_order_chain"), (3, 2, 2, 2)),
-    "edit_alignment": (make_oracle("edit_alignment"), (3, 4, 5)),
-    "ctc": (make_oracle("ctc"), (4, 3, 3)),
+    **{row.oracle.name: (row.oracle, row.paired) for row in DERIVED_CASES},
     "odd": (Stated(odd), (WIDE + 9,)),
     "alone": (Stated(alone), (1,)),
 }
@@ -77,12 +74,6 @@ each_case = pytest.mark.parametrize(
     ],
     ids=str,
 )
-
-
-def test_every_structure_that_states_derivations_alone_is_a_case() -> None:
-    """Others have kernels of their own, with tests of theirs."""
-    stated = {name for name, oracle in ORACLES.items() if issubclass(oracle, DerivedOracle) and oracle.kernel == DerivedOracle.kernel}
-    assert stated <= CASES.keys()
 
 
 def rows_of(case: str, dtype: torch.dtype, on: torch.device) -> Tensor:

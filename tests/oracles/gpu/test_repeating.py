@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import ORACLES, make_oracle
+from structgrad.oracles import DERIVED, ORACLES, make_oracle
 from structgrad.oracles.random_streams import SeedBlocks
 
 REPEATS = 10
@@ -35,11 +35,7 @@ CASES: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
     "assignment": (1024, (16, 16), (12, 12)),
     "shift_reduce": (1024, (41, 41, 2), (21, 21, 2)),
     "shift_reduce[normalization=local]": (1024, (65, 65, 2), (13, 13, 2)),
-    "semi_markov": (256, (32, 4, 8, 8), (9, 3, 2, 2)),
-    "labelled_constituency": (256, (10, 10, 8), (6, 6, 2)),
-    "ctc": (256, (64, 33, 3), (10, 7, 3)),
-    "edit_alignment": (256, (33, 33, 5), (9, 9, 5)),
-    "second_order_chain": (256, (32, 8, 8, 8), (8, 3, 3, 3)),
+    **{name: (256, kind.event_of(kind.examples.usual), kind.event_of(kind.examples.small[-1])) for name, kind in DERIVED.items()},
 }
 """Batch, event, and event of projections, whose atoms take memory for every part."""
 

@@ -13,9 +13,7 @@ from structgrad.oracles import (
     Assignment,
     Categorical,
     Constituency,
-    EditAlignment,
     IndependentCategoricals,
-    LabelledConstituency,
     LinearChain,
     ProjectiveTree,
     ShiftReduce,
@@ -23,6 +21,7 @@ from structgrad.oracles import (
     Subset,
 )
 from structgrad.suites.truth.closed_form import CountForm, LinearForm, PointForm, QuadraticForm
+from tests.derived_cases import DERIVED_CASES
 
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "categorical": (Categorical(), (9,)),
@@ -36,10 +35,9 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "assignment": (Assignment(), (5, 5)),
     "projective_single": (ProjectiveTree(), (6, 6)),
     "projective": (ProjectiveTree(single_root=False), (6, 6)),
-    "edit_alignment": (EditAlignment(), (5, 4, 5)),
-    "labelled_constituency": (LabelledConstituency(), (4, 4, 2)),
     "spanning_single": (SpanningTree(), (6, 6)),
     "spanning": (SpanningTree(single_root=False), (6, 6)),
+    **{row.oracle.name: (row.oracle, row.ragged) for row in DERIVED_CASES},
 }
 REGIMES = ("0.05", "1", "5", "50", "ties", "masked 1", "masked 50")
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import ORACLES, Categorical, LinearChain, ShiftReduce, Subset
+from structgrad.oracles import DERIVED, ORACLES, Categorical, LinearChain, ShiftReduce, Subset
 from structgrad.suites.base import Problem
 from structgrad.suites.problems import (
     BUILT_IN_PROBLEMS,
@@ -64,13 +64,11 @@ MATCHED = {
     "assignment_regimes": "assignment_alibi_fr_en",
     "shift_reduce_regimes": "shift_reduce_listops",
     "policy_regimes": "shift_reduce_listops",
-    "semi_markov_regimes": "tagging_coarse5",
-    "labelled_constituency_regimes": "binary_trees_listops",
-    "ctc_regimes": "dtw_speech",
-    "edit_alignment_regimes": "dtw_speech",
-    "second_order_chain_regimes": "tagging_coarse5",
 }
 """Whose entropies a built-in problem has."""
+
+_REAL = {"linear_chain": "tagging_coarse5", "alignment": "dtw_speech", "constituency": "binary_trees_listops"}
+MATCHED |= {f"{name}_regimes": _REAL.get(kind.examples.like, "") for name, kind in DERIVED.items()}
 
 _STATISTICS = """
 assignment_alibi_fr_en 200 4.8322 4.804 4.791 0.738 -4.691 -4.416 -0.557
@@ -106,12 +104,8 @@ SIZES: dict[str, list[tuple[int, ...]]] = {
     "assignment_regimes": [(5, 5), (6, 6), (7, 7)],
     "shift_reduce_regimes": [(8, 8, 2), (9, 9, 2), (10, 10, 2)],
     "policy_regimes": [(8, 8, 2), (9, 9, 2), (10, 10, 2)],
-    "semi_markov_regimes": [(5, 3, 2, 2), (6, 3, 2, 2), (7, 3, 2, 2)],
-    "labelled_constituency_regimes": [(3, 3, 2), (4, 4, 2), (5, 5, 2)],
-    "ctc_regimes": [(7, 5, 3), (8, 5, 3), (9, 7, 3)],
-    "edit_alignment_regimes": [(5, 5, 5), (5, 6, 5), (6, 6, 5), (7, 7, 5)],
-    "second_order_chain_regimes": [(4, 3, 3, 3), (5, 3, 3, 3), (6, 3, 3, 3)],
 }
+SIZES |= {f"{name}_regimes": [kind.event_of(size) for size in kind.examples.small] for name, kind in DERIVED.items()}
 
 
 @cache

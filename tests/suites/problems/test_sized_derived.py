@@ -1,11 +1,15 @@
-"""Structures that state their derivations are named by their sizes like all others."""
+"""Structures that state their derivations are problems by what they say of themselves, and are named by their sizes like all others."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from structgrad.oracles import DERIVED
+from structgrad.suites.problems.regimes import REGIMES
 from structgrad.suites.problems.sized import sized_name, sized_regime
+
+ENTROPIES = {"linear_chain": "chain_regimes", "alignment": "alignment_regimes", "constituency": "constituency_regimes"}
 
 
 @pytest.mark.parametrize(
@@ -21,3 +25,12 @@ from structgrad.suites.problems.sized import sized_name, sized_regime
 def test_sizes_are_understood(name: str, event: tuple[int, ...]) -> None:
     assert sized_name(name) == name
     assert tuple(sized_regime(name).draw(np.random.default_rng(0), 0).shape) == event
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_a_structure_says_what_its_problem_is_like(name: str) -> None:
+    examples, regime = DERIVED[name].examples, REGIMES[f"{name}_regimes"]
+    sizes = ",".join(f"{word}={number}" for word, number in zip(DERIVED[name].size_names, examples.small[0], strict=True))
+    assert sized_regime(f"{name}[{sizes}]").entropies == regime.entropies
+    assert regime.entropies == REGIMES[ENTROPIES[examples.like]].entropies if examples.like else (0.95, 0.7, 0.1)
+    assert regime.oracle == DERIVED[name]()

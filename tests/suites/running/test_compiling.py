@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from structgrad.oracles import ORACLES, subset
+from structgrad.oracles import DERIVED, subset
 from structgrad.oracles.derivations import cpu
 from structgrad.oracles.kernels import compilation, notices, switch
 from structgrad.suites.running.planning import compiling
@@ -44,7 +44,7 @@ def test_an_empty_cache_lacks_the_functions_of_a_structure_and_of_what_it_calls(
 
 @pytest.mark.usefixtures("empty")
 def test_structures_that_state_derivations_need_one_executor() -> None:
-    names = {ORACLES[name].kernel for name in ("semi_markov", "ctc", "edit_alignment")}
+    names = {kind.kernel for kind in DERIVED.values()}
     assert names == {"derivations"}
     assert {"cpu", "vectors", "wide_range", "exponential"} <= {path.stem for path in compiling._needed(("derivations",))}
     assert compiling.uncompiled(["derivations"]) - compiling.uncompiled([]) >= len(compiling._functions(Path(str(cpu.__file__))))

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from structgrad.oracles import ORACLES, SemiMarkov
+from structgrad.oracles import DERIVED, ORACLES, SemiMarkov
 from structgrad.suites.speed import comparison
 from structgrad.suites.speed.cases import CASES, OPERATIONS, Case, operations
 from structgrad.suites.speed.comparison import SpeedComparison, compare_one, geometric_mean, interleaved
@@ -129,7 +129,7 @@ BESIDE = {
 }
 """Which oracles each peer is timed beside."""
 
-ALONE = {"shift_reduce", "edit_alignment", "second_order_chain"}
+ALONE = {"shift_reduce", *DERIVED} - {"semi_markov", "labelled_constituency", "ctc"}
 """Oracles without a peer: no library offers shift-reduce derivations, alignments with affine gaps, or chains of order 2."""
 
 

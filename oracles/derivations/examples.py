@@ -1,0 +1,39 @@
+"""Example sizes: at which of them suites list, draw and time a structure that states its derivations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FIRST, OTHER = (6, 7, 8), 2
+"""Sizes where none are declared: the first, and every other one."""
+
+USUAL_FIRST, USUAL_OTHER = 32, 8
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What an oracle of `structgrad.oracles.derived` says of itself to problems, benchmarks and the speed table; literals, all of it.
+
+    A size is a tuple of numbers in the order of `DerivedOracle.size_names`.
+
+    Attributes:
+        small: sizes of 60 to 20 000 structures, from which the built-in problem draws in turn; 6, 7 and 8 by 2 by default.
+        usual: a size that people use, at which operations are timed; 32 by 8 by default.
+        like: the structure whose models the built-in problem is as peaked as, such as ``"linear_chain"``.
+        counted: what lengths of items are numbers of.
+
+    Example:
+        >>> Examples(like="linear_chain", counted="tokens").filled(("length", "tags")).small
+        ((6, 2), (7, 2), (8, 2))
+    """
+
+    small: tuple[tuple[int, ...], ...] = ()
+    usual: tuple[int, ...] = ()
+    like: str = ""
+    counted: str = "parts along the first axis"
+
+    def filled(self, size_names: tuple[str, ...]) -> Examples:
+        """With the defaults in place of what is not declared, for sizes of these names."""
+        others = len(size_names) - 1
+        small = self.small or tuple((first, *[OTHER] * others) for first in FIRST)
+        return Examples(small, self.usual or (USUAL_FIRST, *[USUAL_OTHER] * others), self.like, self.counted)

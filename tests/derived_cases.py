@@ -1,0 +1,144 @@
+"""The one table of tests for oracles that are a file of `oracles/derived/`: a row, from which every other table takes what it needs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from structgrad.oracles import CTC, DerivedOracle, EditAlignment, LabelledConstituency, SecondOrderChain, SemiMarkov
+
+
+@dataclass(frozen=True)
+class DerivedCase:
+    """An oracle that is its derivations, and what laws must know of it.
+
+    Attributes:
+        oracle: with its default options.
+        listed: its structures as 0/1 arrays, by code that shares nothing with the oracle, in the order of `DerivedOracle.enumerate`.
+        events: shapes at which every law about oracles holds; the last stands for the oracle where a law costs more, and has 4 to 50
+            structures.
+        paired: a shape for laws about pairs with estimators, of 4 to 50 structures.
+        ragged: a shape with room for items of ``lengths``.
+        lengths: of six items.
+        item: the first sizes of the event of an item of a length.
+    """
+
+    oracle: DerivedOracle
+    listed: Callable[[Any, tuple[int, ...]], Iterator[np.ndarray]]
+    events: tuple[tuple[int, ...], ...]
+    paired: tuple[int, ...]
+    ragged: tuple[int, ...]
+    lengths: tuple[Any, ...] = (4, 2, 3, 2, 4, 3)
+    item: Callable[[Any], tuple[int, ...]] = lambda length: (length,)
+
+
+def segmentations(oracle: SemiMarkov, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """In the order of the last label, then of size and label before from the last segment on."""
+    length, width, tags = event[:3]
+    found = []
+    for cuts in itertools.product((False, True), repeat=length - 1):
+        ends = [*(i for i, cut in enumerate(cuts) if cut), length - 1]
+        sizes = np.diff([-1, *ends]).tolist()
+        for labels in itertools.product(range(tags), repeat=len(ends) if max(sizes) <= width else 0):
+            found += [(ends, sizes, labels)] if labels else []
+    for ends, sizes, labels in sorted(found, key=lambda each: (each[2][-1], *zip(each[1][::-1], (*each[2][-2::-1], 0), strict=True))):
+        structure = np.zeros(event)
+        structure[ends, np.array(sizes) - 1, (0, *labels[:-1]), labels] = 1
+        yield structure
+
+
+def labelled_trees(oracle: LabelledConstituency, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """In the order of the label of the widest span, then of its cut, of its left part and of its right part."""
+
+    def spans(first: int, last: int) -> Iterator[tuple[tuple[int, int, int], ...]]:
+        for label in range(event[2]):
+            if first == last:
+                yield ((first, last, label),)
+            for middle in range(first, last):
+                for left, right in itertools.product(list(spans(first, middle)), list(spans(middle + 1, last))):
+                    yield ((first, last, label), *left, *right)
+
+    for chosen in spans(0, event[0] - 1):
+        structure = np.zeros(event)
+        structure[tuple(zip(*chosen, strict=True))] = 1
+        yield structure
+
+
+def second_order_sequences(oracle: SecondOrderChain, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """In the order of the last tag, then of the one before."""
+    for backward in itertools.product(range(event[1]), repeat=event[0]):
+        tags = backward[::-1]
+        structure = np.zeros(event)
+        structure[range(event[0]), (0, 0, *tags)[: event[0]], (0, *tags)[: event[0]], tags] = 1
+        yield structure
+
+
+def blank_paths(oracle: CTC, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """In the order of the last state, then of the moves from the last on."""
+    found = []
+    for states in itertools.product(range(event[1]), repeat=event[0]):
+        moves = [0, *np.diff(states).tolist()]
+        skips = all(state % 2 == 1 for state, move in zip(states, moves, strict=True) if move == 2)
+        if states[0] < 2 and states[-1] >= event[1] - 2 and set(moves) <= {0, 1, 2} and skips:
+            found.append((states, moves))
+    for states, moves in sorted(found, key=lambda each: (each[0][-1], each[1][::-1])):
+        structure = np.zeros(event)
+        structure[range(event[0]), states, moves] = 1
+        yield structure
+
+
+def gapped_alignments(oracle: EditAlignment, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """In the order of the actions from the last on, a match before a deletion before an insertion."""
+
+    def backward(i: int, j: int) -> Iterator[tuple[tuple[int, int, int], ...]]:
+        if (i, j) == (0, 0):
+            yield ()
+        for kind, before in enumerate(((i - 1, j - 1), (i - 1, j), (i, j - 1))):
+            if min(before) >= 0:
+                for earlier in backward(*before):
+                    yield (*earlier, (i, j, kind))
+
+    for path in sorted(backward(event[0] - 1, event[1] - 1), key=lambda path: [kind for _, _, kind in reversed(path)]):
+        structure = np.zeros(event)
+        for (i, j, kind), earlier in zip(path, (None, *path), strict=False):
+            goes_on = kind > 0 and earlier is not None and earlier[2] == kind
+            structure[i, j, (0, 1, 3)[kind] + goes_on] = 1
+        yield structure
+
+
+DERIVED_CASES = (
+    DerivedCase(SemiMarkov(), segmentations, ((1, 1, 1, 1), (2, 3, 2, 2), (4, 2, 2, 2)), (3, 2, 2, 2), (4, 3, 2, 2)),
+    DerivedCase(
+        LabelledConstituency(),
+        labelled_trees,
+        ((1, 1, 2), (4, 4, 1), (3, 3, 2)),
+        (3, 3, 2),
+        (4, 4, 2),
+        item=lambda length: (length, length),
+    ),
+    DerivedCase(
+        CTC(),
+        blank_paths,
+        ((1, 3, 3), (5, 5, 3), (3, 3, 3)),
+        (4, 5, 3),
+        (5, 5, 3),
+        lengths=((4, 2), (2, 2), (3, 1), (2, 2), (4, 1), (3, 2)),  # no more labels than frames
+        item=lambda length: (length[0], 2 * length[1] + 1),
+    ),
+    DerivedCase(
+        EditAlignment(),
+        gapped_alignments,
+        ((2, 2, 5), (2, 4, 5), (4, 4, 5)),
+        (3, 3, 5),
+        (5, 4, 5),
+        lengths=((4, 2), (2, 3), (3, 1), (2, 2), (4, 1), (3, 3)),
+        item=lambda length: (length[0] + 1, length[1] + 1),
+    ),
+    DerivedCase(SecondOrderChain(), second_order_sequences, ((1, 2, 2, 2), (2, 2, 2, 2), (5, 2, 2, 2)), (3, 2, 2, 2), (5, 2, 2, 2)),
+)
+
+BY_NAME = {row.oracle.name: row for row in DERIVED_CASES}

@@ -1,0 +1,149 @@
+"""A structure that states its derivations is one file: problems, the speed table and benchmarks find it by its being there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from structgrad.oracles import DERIVED, DerivedOracle
+from structgrad.oracles.derivations import Examples
+from structgrad.reports.verbs.describe.names import _keys
+from structgrad.suites.benchmarks import grid
+from tests.derived_cases import BY_NAME
+
+FILE = '''
+"""Tilings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
+
+
+@dataclass(frozen=True)
+class Tiles(DerivedOracle):
+    """Tilings of a row: event ``[n, w]``."""
+
+    name: ClassVar[str] = "toy_tiles"
+    axes: ClassVar[tuple[str, ...]] = ("length", "width")
+    examples: ClassVar[Examples] = Examples(EXAMPLES)
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        length, width = event_shape
+        parts = torch.arange(length * width).reshape(event_shape)
+        builder, ends = Builder(length * width), [torch.tensor([UNIT])]
+        for i in range(length):
+            before = [ends[i - w] if w <= i else torch.tensor([DEAD]) for w in range(width)]
+            ends.append(builder.add(torch.stack(before, 1), parts[i : i + 1]))
+        return builder.finish(ends[-1])
+'''
+DECLARED = 'small=((4, 2), (5, 2)), usual=(40, 3), like="linear_chain", counted="places"'
+
+SEEN = """
+import importlib.machinery, json, sys
+
+class Beside:
+    '''Another folder whose files are among those of the package.'''
+
+    def find_spec(self, name, path=None, target=None):
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if name == "structgrad.oracles.derived" else None
+        if spec is not None:
+            spec.submodule_search_locations.append(sys.argv[1])
+        return spec
+
+sys.meta_path.insert(0, Beside())
+from structgrad.oracles import ORACLES, make_oracle
+from structgrad.suites.problems import BUILT_IN_PROBLEMS, load
+from structgrad.suites.problems.padding import counted_by
+from structgrad.suites.problems.regimes import REGIMES
+from structgrad.suites.problems.sized import sized_name, sized_regime
+from structgrad.suites.running.planning.presets import BEYOND
+from structgrad.suites.speed.cases import CASES
+from structgrad.suites.speed.device import SMALL
+
+oracle = make_oracle("toy_tiles")
+print(json.dumps({
+    "registry": "toy_tiles" in ORACLES,
+    "problem": [list(each.scores.shape) for each in load("toy_tiles_regimes", "h=0.95", instances=3, data=None).instances],
+    "summary": BUILT_IN_PROBLEMS["toy_tiles_regimes"],
+    "entropies": REGIMES["toy_tiles_regimes"].entropies,
+    "of chains": REGIMES["chain_regimes"].entropies,
+    "beyond": "toy_tiles_regimes" in BEYOND,
+    "counted": counted_by(oracle),
+    "sized": [sized_name("toy_tiles[w=2,n=6]"), sized_regime("toy_tiles[n=6,w=2]").entropies],
+    "speed": {case.name: [list(case.event), case.multiply_adds] for case in CASES.values() if case.structure == "toy_tiles"},
+    "device": SMALL["toy_tiles"],
+}))
+"""
+
+
+def seen(folder: Path, declared: str) -> Any:
+    """What suites make of a file beside those of the package, in a process of its own."""
+    (folder / "toy_tiles.py").write_text(FILE.replace("EXAMPLES", declared))
+    told = subprocess.run([sys.executable, "-c", SEEN, str(folder)], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def test_one_file_is_a_problem_a_speed_case_and_a_benchmark(tmp_path: Path) -> None:
+    found = seen(tmp_path, DECLARED)
+    assert found["registry"]
+    assert found["beyond"]
+    assert found["problem"] == [[4, 2], [5, 2], [4, 2]]
+    assert (
+        found["summary"]
+        == "random scores of toy_tiles[length=4,width=2] to toy_tiles[length=5,width=2], as peaked as those of linear_chain"
+    )
+    assert found["entropies"] == found["of chains"]
+    assert found["counted"] == "places"
+    assert found["sized"] == ["toy_tiles[n=6,w=2]", found["of chains"]]
+    assert found["speed"] == {"toy_tiles 40x3": [[40, 3], 1 + 2 + 38 * 3]}
+    assert found["device"] == [5, 2]
+    assert grid.declared(tmp_path) == ({"toy_tiles 4x2": ("toy_tiles", (4, 2))}, {"toy_tiles 40x3": ("toy_tiles", (40, 3))})
+    assert _keys(tmp_path, "{}_regimes") == ["toy_tiles_regimes"]
+
+
+def test_a_file_that_declares_nothing_has_sizes_by_its_axes(tmp_path: Path) -> None:
+    found = seen(tmp_path, "")
+    assert found["problem"] == [[6, 2], [7, 2], [8, 2]]
+    assert found["summary"] == "random scores of toy_tiles[length=6,width=2] to toy_tiles[length=8,width=2]"
+    assert found["entropies"] == [0.95, 0.7, 0.1]
+    assert found["counted"] == "parts along the first axis"
+    assert found["speed"] == {"toy_tiles 32x8": [[32, 8], sum(min(i + 1, 8) for i in range(32))]}
+    assert grid.declared(tmp_path) == ({}, {})
+
+
+def test_a_file_without_a_class_of_its_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nothing.py").write_text("")
+    told = subprocess.run([sys.executable, "-c", SEEN, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert "oracles/derived/nothing.py has 0 subclasses of DerivedOracle with name = 'nothing'; expected one" in told.stderr
+
+
+def test_every_file_has_a_row_in_the_table_of_tests() -> None:
+    assert BY_NAME.keys() == DERIVED.keys()
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_a_row_and_the_examples_fit_the_oracle(name: str) -> None:
+    row, kind = BY_NAME[name], DERIVED[name]
+    assert type(row.oracle) is kind
+    for event in (*row.events, row.paired, row.ragged, *map(kind.event_of, kind.examples.small)):
+        row.oracle.check_event("test", event)
+    assert row.oracle.count(kind.event_of(kind.examples.usual)) >= 2
+
+
+def test_defaults_fill_what_is_not_declared() -> None:
+    assert Examples(usual=(7, 3)).filled(("length", "tags")) == Examples(((6, 2), (7, 2), (8, 2)), (7, 3))
+    assert Examples().filled(("length",)) == Examples(((6,), (7,), (8,)), (32,))
+    kind = type("Bare", (DerivedOracle,), {"event_ndim": 1})
+    assert kind.examples == Examples()
