@@ -156,7 +156,7 @@ def file_module(path: str) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if not file.is_file() or spec is None or spec.loader is None:
-        raise ValueError(f"{path}: no such Python file")
+        raise ValueError(f"{path}: no such Python file" + ("" if Path(path).expanduser().is_absolute() else f" in {Path.cwd()}"))
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # before it runs: dataclasses look themselves up there

@@ -12,12 +12,18 @@ from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
 from ...oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ShiftReduce, SpanningTree, Subset
+from ...oracles.capabilities import EnumerableOracle
 from ...oracles.registry import unknown
+from ..problems.sized import is_sized, refuse_unsized, sized_structure
 from ..statistics.seeds import generator
 from ..truth import Target, exact_truth
 
 FLAT, USUAL, PEAKED, EXTREME = 0.3, 1.0, 3.0, 50.0
 """Standard deviations of scores. Tests need flat ones, where no structure is rare; exact means are compared at peaked ones too."""
+
+
+MOST_STRUCTURES = 100
+"""Of a structure that is named with its size."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +75,34 @@ def structures_for(estimator: Estimator[Any], names: tuple[str, ...] = (), most:
 
     Args:
         estimator: asked for its `incompatibility`.
-        names: those that are wanted; all when empty.
+        names: those that are wanted, keys of `STRUCTURES` or any structure with its size; all of the former when empty.
         most: how many, of those that are not named.
 
     Raises:
-        ValueError: an unknown name, or none that the estimator serves.
+        ValueError: an unknown name, a structure that is too large, or none that the estimator serves.
     """
-    for name in names:
-        if name not in STRUCTURES:
-            raise ValueError(f"`audit` {unknown(name, STRUCTURES, 'structure')}")
-    chosen = [STRUCTURES[name] for name in names or STRUCTURES]
+    chosen = [_structure(name) for name in names or STRUCTURES]
     reasons = {structure.name: estimator.incompatibility(structure.oracle, structure.event) for structure in chosen}
     served = [structure for structure in chosen if reasons[structure.name] is None]
     if not served:
         raise ValueError(f"`audit` found no structure that {estimator.name} serves: {next(iter(reasons.values()))}")
     return served if names else served[:most]
+
+
+def _structure(name: str) -> Structure:
+    """One of `STRUCTURES`, or a structure with its size, of one's own too."""
+    if name in STRUCTURES:
+        return STRUCTURES[name]
+    if not is_sized(name):
+        refuse_unsized(name)
+        raise ValueError(f"`audit` {unknown(name, STRUCTURES, 'structure')}")
+    oracle, event = sized_structure(name)
+    if not isinstance(oracle, EnumerableOracle) or not 2 <= oracle.count(event) <= MOST_STRUCTURES:
+        found = f"{oracle.count(event)} structures" if isinstance(oracle, EnumerableOracle) else "structures that cannot be listed"
+        raise ValueError(
+            f"`audit` got {name!r}, of {found}; expected 2 to {MOST_STRUCTURES}, which are compared one by one: take other sizes"
+        )
+    return Structure(f"{oracle.name} {'x'.join(map(str, event))}", oracle, event)
 
 
 def random_scores(structure: Structure, scale: float, rows: int, *key: str) -> Tensor:
@@ -126,7 +145,9 @@ class AuditLoss:
         size = math.prod(structure.event)
         self.kind, self.shift, self.ndim, self.weight = kind, shift, structure.ndim, weight
         self.linear = torch.randn(size, generator=stream, dtype=torch.float64)
-        self.matrix = torch.randn(size, size, generator=stream, dtype=torch.float64) / all_structures(structure)[0].sum()
+        # The first structure may be the empty one.
+        parts = all_structures(structure)[0].sum().clamp(min=1)
+        self.matrix = torch.randn(size, size, generator=stream, dtype=torch.float64) / parts
 
     def __call__(self, z: Tensor) -> Tensor:
         """``[..., *batch, *event] -> [..., *batch]``."""

@@ -21,6 +21,10 @@ STAGES = ("init", "early", "final")
 """Stages of training: before the first step, after a few, and at the end."""
 
 
+REDRAWN = 1000
+"""Samples in place of one that has no part."""
+
+
 class Items(abc.ABC):
     """An item set.
 
@@ -47,11 +51,25 @@ class Items(abc.ABC):
         return np.random.default_rng(self.key(*names))
 
     def sampled(self, index: int, scores: Tensor) -> Tensor:
-        """One exact sample, always the same for an item; its best structure where the oracle does not sample, or not at this size."""
+        """One exact sample, always the same for an item; its best structure where the oracle does not sample, or not at this size.
+
+        The structure without parts, which some oracles have, is drawn again: losses are tied to parts.
+
+        Raises:
+            ValueError: hardly any other structure is drawn.
+        """
         if not isinstance(self.oracle, SamplingOracle) or not self.oracle.sums_in_reach(tuple(scores.shape)):
             return self.oracle.argmax(scores)
         state = self.key("gold", self.item_name(index)).generate_state(1, np.uint64)[0]
-        return self.oracle.sample(scores, generator=torch.Generator().manual_seed(int(state) >> 1))
+        generator = torch.Generator().manual_seed(int(state) >> 1)
+        drawn = self.oracle.sample(scores, generator=generator)
+        if bool(drawn.any()):
+            return drawn
+        again = self.oracle.sample(scores, REDRAWN, generator=generator)
+        some = again.flatten(1).any(-1).nonzero()
+        if not len(some):
+            raise ValueError(f"item {self.item_name(index)}: {REDRAWN} samples have no part; expected a gold structure, or other scores")
+        return again[int(some[0])]
 
     def prepare(self, stage: str, indices: Sequence[int]) -> None:  # noqa: B027, most sets have nothing to prepare
         """Compute together what is cheaper for many items at once; no number depends on it."""

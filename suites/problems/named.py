@@ -18,7 +18,7 @@ from .offset import Offset
 from .real import REAL
 from .regimes import ENTROPY_STAGES, REGIMES, regime_items
 from .score_files import Arrays, ScoreFile, ScoreTables, read_arrays
-from .sized import is_sized, sized_name, sized_regime
+from .sized import is_sized, refuse_unsized, sized_name, sized_regime
 from .stage_names import number_of
 
 REAL_PROBLEMS: dict[str, str] = {name: summary for name, (_, summary, _) in REAL.items()}
@@ -54,6 +54,7 @@ def stages_of(name: str) -> tuple[str, ...]:
     if name in REGIMES or is_sized(name):
         return (*STAGES, *ENTROPY_STAGES)
     if name not in REAL:
+        refuse_unsized(name)
         raise ValueError(unknown(name, PROBLEMS, "problem"))
     return REAL[name][2].stages
 

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles import Categorical, LinearChain, make_oracle
+from ...oracles import Categorical, LinearChain
 from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from .padding import counted_by, is_called_lengths, is_called_mask, item_event, padded_items, warn_once
+from .sized import oracle_of_arrays
 
 Arrays = dict[str, np.ndarray]
 
@@ -267,7 +268,7 @@ class ScoreTables:
     """
 
     def __init__(self, file: ScoreFile) -> None:
-        self.file, self.oracle = file, make_oracle(file.oracle)
+        self.file, self.oracle = file, oracle_of_arrays(file.oracle)
         file.convention.check(self.oracle)
         self.arrays = read_arrays(file.path)
         array = self._array(file.scores)

@@ -52,6 +52,7 @@ def _named(pattern: str, at_hand: Iterable[str]) -> list[str]:
         return problems.task_names(pattern)
     if problems.is_sized(pattern):
         return [problems.sized_name(pattern)]
+    problems.refuse_unsized(pattern)
     return matching((pattern,), at_hand if glob.has_magic(pattern) else problems.PROBLEMS, "problem")
 
 

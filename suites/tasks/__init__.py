@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from ...oracles import registry
+from ...oracles import Oracle, registry
 from .module_task import ModuleTask, with_encoder
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
@@ -58,9 +58,21 @@ def make_task(name: str) -> Task:
     head, given = registry.parse(name)
     encoder = given.pop("encoder", None)
     plain = name if encoder is None else f"{head}[{','.join(map('='.join, given.items()))}]"
+    if ":" in head:
+        _refuse_oracle(name, head)
     task = registry.build(plain, _Modules(), "task")
     if not isinstance(task, Task):
         raise ValueError(f"got {name!r}, a {type(task).__name__}; expected a task")
     if not task.rates:
         raise ValueError(f"`{task.name}` got rates=(); expected at least one learning rate")
     return task if encoder is None else with_encoder(task, registry.imported(encoder, "encoder"))
+
+
+def _refuse_oracle(name: str, head: str) -> None:
+    """A structure of one's own is no task yet: it lacks data and an encoder."""
+    found = registry.imported(head, "task")
+    if isinstance(found, type) and issubclass(found, Oracle):
+        raise ValueError(
+            f"got {name!r}, an oracle; expected a task, which has data and an encoder too: `structgrad init --task` writes one, whose "
+            f"`oracle` may be {found.__name__}"
+        )
