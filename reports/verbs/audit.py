@@ -45,7 +45,7 @@ def audit(  # noqa: PLR0913 - one parameter per option
         typer.Option(
             "--oracle",
             "-o",
-            help="A structure to audit on, or one with its size, './mine.py:Mine[n=4]'; without ESTIMATOR, what is audited itself. Repeatable.",
+            help="A structure to audit on, such as './mine.py:Mine[n=4]'; without ESTIMATOR, what is audited itself. Repeatable.",
             metavar="NAME",
             show_default="those that the estimator serves",
         ),

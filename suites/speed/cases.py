@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...oracles import (
+    CTC,
     DERIVED,
     Alignment,
     Assignment,
