@@ -159,11 +159,20 @@ def walk(tables: Tables, labels: Tensor, decide: Decision) -> Tensor:
     Every step takes the next node of a preorder, in as many steps as the longest derivation has nodes.
     """
     shape, device = tuple(labels.shape), labels.device
+    taken = torch.zeros((*shape, tables.parts + 1), dtype=torch.bool, device=device)
+    if all(level.second is None for level in tables.levels):
+        node = torch.full_like(labels, tables.root)
+        for step in range(tables.steps):
+            edges = Edges(*(table[node] for table in tables.edges))
+            place, labels, _ = decide(step, node, labels, edges)
+            node, part = (table.gather(-1, place.unsqueeze(-1)) for table in (edges.first, edges.parts))
+            taken.scatter_(-1, part, True)
+            node = node.squeeze(-1)
+        return taken[..., :-1]
     # Nodes that wait, each with its label, on a stack whose place 0 holds `UNIT`: there a walk stays that is at its end.
     waiting = torch.full((2, *shape, tables.waiting + 2), UNIT, device=device)
     waiting[0, ..., 1], waiting[1, ..., 1] = tables.root, labels
     top = torch.ones(shape, dtype=torch.int64, device=device)
-    taken = torch.zeros((*shape, tables.parts + 1), dtype=torch.bool, device=device)
     for step in range(tables.steps):
         node, label = waiting.gather(-1, top.expand(2, *shape).unsqueeze(-1)).squeeze(-1).unbind(0)
         edges = Edges(*(table[node] for table in tables.edges))

@@ -125,6 +125,14 @@ def argmax(packed, rows, structures):
 
 
 @compiled
+def unrank(packed, ranking, ranks, structures):
+    """The structures of ranks: by the edge of the root, then by its first node, then by its second. Sets their parts in uint8 [c, d]."""
+    waiting, places = np.empty(packed.sizes[2] + 2, np.int64), np.empty(packed.sizes[2] + 2, np.int64)
+    for row in range(len(ranks)):
+        _take_apart(packed, ranking, ranks[row], waiting, places, structures[row])
+
+
+@compiled
 def _workspace(packed, wide: bool, keep: bool, deep: bool, twice: bool):
     nodes, edges, parts = len(packed.begins) - 1, len(packed.first), len(packed.used) + 1
     none, weights = np.zeros(0), np.ones(parts * WIDTH)
@@ -561,3 +569,29 @@ def _follow(packed, chosen, lane, waiting, structure):
             if place > 0:
                 top += 1
                 waiting[top] = place
+
+
+@uncounted
+def _take_apart(packed, ranking, rank, waiting, places, structure):
+    """The derivation of a rank: goes on with first nodes, while second ones wait with their ranks."""
+    none, node, top = len(packed.used) * WIDTH, len(packed.begins) - 2, 0
+    while node > 0:
+        x, end = packed.begins[node], packed.begins[node + 1]
+        while end - x > 1:
+            middle = (x + end) // 2
+            if ranking.starts[middle] <= rank:
+                x = middle
+            else:
+                end = middle
+        for place in (packed.node_parts[node], packed.edge_parts[x]):
+            if place < none:
+                structure[packed.used[place // WIDTH]] = 1
+        node, second, rank = packed.first[x] // WIDTH, packed.second[x] // WIDTH, rank - ranking.starts[x]
+        if second > 0:
+            behind = ranking.counts[second]
+            waiting[top], places[top] = second, rank % behind
+            rank //= behind
+            top += 1
+        if node == 0 and top > 0:
+            top -= 1
+            node, rank = waiting[top], places[top]

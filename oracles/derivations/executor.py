@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from .packing import Array, Numbers, Packed
+from .packing import Array, Numbers, Packed, Ranking
 
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly."""
@@ -29,6 +29,11 @@ _NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) 
 def kernel(packed: Packed, operation: str) -> kernels.Kernel:
     """An operation on rows [b, *event] of these derivations."""
     return kernels.Kernel(globals()[operation], None, (packed,), EDGE * len(packed.first))
+
+
+def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
+    """Structures of ranks [c]."""
+    return kernels.Kernel(unrank, None, (packed, ranking), EDGE * int(packed.sizes[1]) + int(packed.sizes[0]) // 8)
 
 
 def argmax(rows: Array, structures: Array, packed: Packed) -> None:
@@ -73,6 +78,11 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, pa
         _cpu().sample(packed, _numbers(packed, rows), uniforms, wide, _numbers(packed, found, found.shape[1]), certified)
 
     _certified(draw, (rows, uniforms), (structures,), certified)
+
+
+def unrank(ranks: Array, structures: Array, packed: Packed, ranking: Ranking) -> None:
+    """The structures of int64 ranks [c], as uint8 [c, *event], in the order of `algorithms.unrank`."""
+    _cpu().unrank(packed, ranking, ranks, structures.reshape(len(ranks), packed.sizes[0]))
 
 
 @cache

@@ -13,11 +13,12 @@ from torch import Tensor
 from .. import kernels
 from ..capabilities import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
 from ..capabilities.base import Maximum
+from ..kernels.switch import SERVING
 from . import algorithms, executor
 from .device import kernel as device_kernel
 from .examples import Examples
 from .hypergraph import Derivations
-from .packing import Packed, pack
+from .packing import Packed, Ranking, pack, ranking
 from .tables import Tables, tables_of
 
 
@@ -183,7 +184,14 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
         return algorithms.rank(self._tables_for(structures), structures.flatten(1))
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return algorithms.unrank(self._tables(event_shape, ranks.device), ranks).reshape(-1, *event_shape)
+        event_shape = tuple(event_shape)
+        packed = _packed(self, event_shape) if ranks.device.type == "cpu" and SERVING.get() else None
+        if packed is None:
+            return algorithms.unrank(self._tables(event_shape, ranks.device), ranks).reshape(-1, *event_shape)
+        kernel = executor.unranking(packed, _ranking(self, event_shape))
+        structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8)
+        kernel(ranks.contiguous(), structures)
+        return structures
 
 
 def _stated(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Derivations:
@@ -212,3 +220,10 @@ def _tables(oracle: DerivedOracle, event_shape: tuple[int, ...], device: torch.d
 @lru_cache(maxsize=64)
 def _packed(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Packed | None:
     return pack(_stated(oracle, event_shape))
+
+
+@lru_cache(maxsize=64)
+def _ranking(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Ranking:
+    packed = _packed(oracle, event_shape)
+    assert packed is not None, "what is listed has structures"
+    return ranking(packed)

@@ -51,6 +51,32 @@ class Numbers(NamedTuple):
     singles: Array
 
 
+class Ranking(NamedTuple):
+    """Where derivations stand among those of their node, in the order of `algorithms.unrank`. Exact where there are at most 2**62.
+
+    Attributes:
+        starts: int64 [edges], how many derivations of the node come before those of this edge. ``counts``: [nodes], how many there are.
+    """
+
+    starts: Array
+    counts: Array
+
+
+def ranking(packed: Packed) -> Ranking:
+    """Count derivations, bottom up. No node has more than the root; sums over a whole level may wrap, but differences of them do not."""
+    nodes = len(packed.begins) - 1
+    first, second = packed.first // WIDTH, packed.second // WIDTH
+    starts, counts = np.zeros(len(first), np.int64), np.ones(nodes, np.int64)
+    for start, stop, _ in packed.levels:
+        begin, end = packed.begins[start], packed.begins[stop]
+        at, sizes = packed.begins[start:stop] - begin, np.diff(packed.begins[start : stop + 1])
+        ways = counts[first[begin:end]] * counts[second[begin:end]]
+        before = np.cumsum(ways) - ways
+        starts[begin:end] = before - np.repeat(before[at], sizes)
+        counts[start:stop] = np.add.reduceat(ways, at)
+    return Ranking(starts, counts)
+
+
 def pack(derivations: Any) -> Packed | None:
     """Flatten derivations (`Derivations`) and drop dead items, items and parts of no whole structure, and edges to those.
 

@@ -64,8 +64,6 @@ class Tables:
         first, second, _ = (table.numpy() for table in _edges(self.derivations))
         ways = self.counts[first] * self.counts[second]
         starts = np.cumsum(ways, axis=1) - ways
-        # Padding comes after every rank.
-        starts[:, 1:][first[:, 1:] == DEAD] += MOST + 1
         with torch.inference_mode(False):
             cut = (torch.from_numpy(np.minimum(table, MOST + 1).astype(np.int64)) for table in (starts, self.counts))
             return tuple(table.to(self.joins.device) for table in cut)  # type: ignore[return-value]

@@ -1,7 +1,8 @@
-"""Structures of their ranks, in compiled steps: one function per structure, called by the name of its kernels.
+"""Structures of their ranks, in compiled steps: one function per structure without derivations, called by the name of its kernels.
 
 Each takes int64 ranks [c] and uint8 zeros [c, *event], and sets the parts of every structure to 1, in the order that its oracle documents.
-Counts are tabulated anew in each call, which takes far less than the walks; no count that a walk can meet exceeds `MAX_RANK`.
+Counts are tabulated anew in each call, which takes far less than the walks; no count that a walk can meet exceeds 2**62. Structures that
+state their derivations are listed by `structgrad.oracles.derivations`.
 """
 
 from __future__ import annotations
@@ -10,69 +11,12 @@ import math
 
 import numpy as np
 
-from .compilation import compiled, inner
-from .tree_unranking import constituency, projective_tree, spanning_tree
-
-__all__ = [
-    "alignment",
-    "assignment",
-    "constituency",
-    "linear_chain",
-    "operations",
-    "projective_tree",
-    "shift_reduce",
-    "spanning_tree",
-    "subset",
-]
-
-MAX_RANK = 2**62
+from .compilation import compiled, inner, uncounted
 
 
 def operations(event: tuple[int, ...]) -> int:
     """Inner-loop steps of one structure, roughly: its bytes are cleared, and a few steps are taken along every axis."""
     return math.prod(event) // 8 + 4 * sum(event)
-
-
-@compiled
-def linear_chain(ranks: np.ndarray, structures: np.ndarray) -> None:
-    """The digits of the rank are the tags, the first the most significant."""
-    length, tags = structures.shape[1:3]
-    for row in range(len(ranks)):
-        rank, structure = ranks[row], structures[row]
-        tag = rank % tags
-        for i in range(length - 1, 0, -1):
-            rank //= tags
-            previous = rank % tags
-            structure[i, previous, tag] = 1
-            tag = previous
-        structure[0, 0, tag] = 1
-
-
-@compiled
-def subset(ranks: np.ndarray, structures: np.ndarray, k: int) -> None:
-    """Of the subsets that agree so far, those that hold the next part come first."""
-    size = structures.shape[1]
-    ways = _binomials(size, k)
-    for row in range(len(ranks)):
-        rank, remaining, part = ranks[row], k, 0
-        while remaining > 0:
-            holding = ways[size - part - 1, remaining - 1]
-            taken = rank < holding
-            structures[row, part] = taken
-            rank -= 0 if taken else holding
-            remaining -= taken
-            part += 1
-
-
-@inner
-def _binomials(size, k):
-    """[n, k + 1]: the number of j-subsets of m parts; what is beyond int64 no rank reaches."""
-    ways = np.zeros((size, k + 1), np.int64)
-    for m in range(size):
-        ways[m, 0] = 1
-        for j in range(1, min(m, k) + 1):
-            ways[m, j] = min(ways[m - 1, j - 1], MAX_RANK - ways[m - 1, j]) + ways[m - 1, j]
-    return ways
 
 
 @compiled
@@ -95,64 +39,66 @@ def assignment(ranks: np.ndarray, structures: np.ndarray) -> None:
 
 
 @compiled
-def alignment(ranks: np.ndarray, structures: np.ndarray) -> None:
-    """Of the paths that agree so far, those that go right come first, then those that go down."""
-    n, m = structures.shape[1:]
-    ways = _paths(n, m)
+def spanning_tree(ranks: np.ndarray, structures: np.ndarray, single_root: bool) -> None:
+    """By the head of word 1, then of word 2, and so on; the counts are those of `structgrad.oracles.spanning_tree.ranks`.
+
+    A tree goes on from the longest beginning that the tree before has in common.
+    """
+    words = structures.shape[1] - 1
+    powers = _powers(words, single_root)
+    # By the number of words with a head: the forest, and the range of the ranks of the trees that hold it.
+    components, sizes = np.empty((words + 1, words + 1), np.int64), np.ones((words + 1, words + 1), np.int64)
+    ranges, heads = np.zeros((words + 1, 2), np.int64), np.zeros(words + 1, np.int64)
+    for position in range(words + 1):
+        components[0, position] = position
+    sizes[0, 0] = 0 if single_root else 1
+    ranges[0, 1] = np.iinfo(np.int64).max
+    depth = 0
     for row in range(len(ranks)):
-        rank, structure, i, j = ranks[row], structures[row], 0, 0
-        structure[0, 0] = 1
-        while i + j < n + m - 2:
-            right, down = ways[i, j + 1], ways[i + 1, j]
-            if rank < right:
-                j += 1
-            elif rank < right + down:
-                rank -= right
-                i += 1
-            else:
-                rank -= right + down
-                i, j = i + 1, j + 1
-            structure[i, j] = 1
+        rank = ranks[row]
+        while rank < ranges[depth, 0] or rank >= ranges[depth, 1]:
+            depth -= 1
+        while depth < words:
+            _attach(components, sizes, ranges, heads, rank, depth, powers[words - depth - 1], single_root)
+            depth += 1
+        for word in range(1, words + 1):
+            structures[row, heads[word], word] = 1
+
+
+@uncounted
+def _attach(components, sizes, ranges, heads, rank, depth, power, single_root):
+    """Give word depth + 1 the head with which the trees of this rank begin. Of the forests, a component is labelled by its top."""
+    word, words = depth + 1, len(heads) - 1
+    component, size = components[depth], sizes[depth]
+    others, open_root = words - word, single_root and size[0] == 0
+    rooted = power * (size[0] + size[word]) if others > 0 else np.int64(1)
+    joined = power * size[0] if others > 0 else np.int64(0)
+    start, head, ways = ranges[depth, 0], 0, np.int64(0)
+    while True:
+        if component[head] == word:
+            ways = np.int64(0)
+        elif open_root:
+            ways = rooted if head == 0 else power
+        elif single_root and head == 0:
+            ways = np.int64(0)
+        else:
+            ways = rooted if component[head] == 0 else joined
+        if rank - start < ways:
+            break
+        start += ways
+        head += 1
+    ranges[word, 0], ranges[word, 1], heads[word] = start, start + ways, head
+    into = component[head]
+    for position in range(words + 1):
+        components[word, position] = into if component[position] == word else component[position]
+        sizes[word, position] = size[position]
+    sizes[word, into] += size[word]
 
 
 @inner
-def _paths(n, m):
-    """[n + 1, m + 1]: how many paths lead from a cell to the last one; 0 beyond the grid."""
-    ways = np.zeros((n + 1, m + 1), np.int64)
-    ways[n - 1, m - 1] = 1
-    for i in range(n - 1, -1, -1):
-        for j in range(m - 1, -1, -1):
-            ways[i, j] += ways[i, j + 1] + ways[i + 1, j] + ways[i + 1, j + 1]
-    return ways
-
-
-@compiled
-def shift_reduce(ranks: np.ndarray, structures: np.ndarray) -> None:
-    """Of the derivations that agree so far, those that shift come first."""
-    leaves = structures.shape[1] - 1
-    ways = _completions(leaves)
-    for row in range(len(ranks)):
-        rank, structure, shifts, depth = ranks[row], structures[row], 0, 0
-        for _ in range(2 * leaves - 1):
-            passed = ways[shifts + 1, depth + 1] if shifts < leaves else 0
-            if depth >= 2 and rank >= passed:
-                structure[shifts, depth, 1] = 1
-                rank -= passed
-                depth -= 1
-            else:
-                structure[shifts, depth, 0] = 1
-                shifts, depth = shifts + 1, depth + 1
-
-
-@inner
-def _completions(leaves):
-    """[n + 1, n + 2]: how many derivations go on from so many shifts and a stack of this depth (ballot numbers)."""
-    ways = np.zeros((leaves + 1, leaves + 2), np.int64)
-    ways[leaves, 1] = 1
-    for shifts in range(leaves, 0, -1):
-        for depth in range(1, shifts + 1):
-            if shifts < leaves:
-                ways[shifts, depth] += ways[shifts + 1, depth + 1]
-            if depth >= 2:
-                ways[shifts, depth] += ways[shifts, depth - 1]
-    return ways
+def _powers(words, single_root):
+    """[n + 1]: N^(c − 1) by c, and 1 for c = 0; what is beyond int64 no rank reaches."""
+    base, powers = (words if single_root else words + 1), np.ones(words + 1, np.int64)
+    for c in range(2, words + 1):
+        powers[c] = powers[c - 1] * base if powers[c - 1] <= 2**62 // base else 2**62
+    return powers

@@ -162,6 +162,10 @@ def _mostly_unread(builder: Builder) -> Tensor:
     return builder.add(torch.stack([either, torch.tensor([DEAD])], 1))
 
 
+def _dead_before_others(builder: Builder) -> Tensor:
+    return builder.add(torch.tensor([[DEAD, UNIT, DEAD, UNIT, UNIT]]), torch.tensor([[0, 1, 2, 4, 3]]))
+
+
 def _below_others(builder: Builder) -> Tensor:
     leaves = builder.add(torch.tensor([[UNIT], [UNIT]]), torch.tensor([[1], [2]]))
     builder.add(leaves.unsqueeze(1))
@@ -197,6 +201,7 @@ class Odd(DerivedOracle):
         (_nothing_beside_others, [[]]),
         (_one_edge_each, [[1]]),
         (_mostly_unread, [[1], [4]]),
+        (_dead_before_others, [[1], [4], [3]]),
         (_below_others, [[1]]),
     ],
 )

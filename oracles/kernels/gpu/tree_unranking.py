@@ -1,7 +1,7 @@
 """Trees of their ranks, on the GPU; see `structgrad.oracles.kernels.gpu.unranking`.
 
 What a lane has still to derive lies in the columns of a tile, so in registers: the subtree of a span of w cuts takes w places that follow
-each other, in the order in which they are derived, as in `structgrad.oracles.kernels.tree_unranking`.
+each other, in the order in which they are derived.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Structures of their ranks, on the GPU: a lane for each, in the orders of `structgrad.oracles.kernels.unranking`.
+"""Structures of their ranks, on the GPU: a lane for each, in the orders that their oracles document.
 
 Each function takes int64 ranks [c] and uint8 structures [c, *event], clears these, and lets each lane mark its parts. What bounds it is
 memory, every byte written once and few of them twice, and where ranks are split into digits the division of 64-bit numbers, some hundred
-steps each. Counts come from the CPU's tables, copied once for a size and a device; memory does not grow with their number.
+steps each. Counts come from tables of the host, copied once for a size and a device; memory does not grow with their number.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _on(device: int) -> Iterator[Served]:
     for structure, oracle in ORACLES.items():
         for operation in OPERATIONS:
             if issubclass(oracle, needed.get(operation, MarginalOracle)):
-                stated = issubclass(oracle, StatedOracle) and device < 0 and operation in executor.OPERATIONS
+                stated = issubclass(oracle, StatedOracle) and device < 0 and operation in (*executor.OPERATIONS, "enumerate")
                 derived = issubclass(oracle, DerivedOracle) and device >= 0 and operation in on_device.OPERATIONS
                 module = on_device.structure(structure) if stated or derived else ""
                 by = ("torch", why) if why else _by(device, *_kernel(device, oracle.kernel or structure, operation), module, known)

@@ -39,7 +39,7 @@ def test_an_empty_cache_lacks_the_functions_of_a_structure_and_of_what_it_calls(
     assert all(number > SOURCE.read_text().count("\n@") for number in several.values())
     assert max(several.values()) < compiling.uncompiled(several) < sum(several.values())
     assert compiling.uncompiled([]) < min(several.values())
-    assert {"vector_elimination", "marginals", "tree_unranking"} <= {path.stem for path in compiling._needed(("spanning_tree",))}
+    assert {"vector_elimination", "marginals", "unranking"} <= {path.stem for path in compiling._needed(("spanning_tree",))}
 
 
 @pytest.mark.usefixtures("empty")
