@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,10 @@ KERNELS_IMPORTED = {
 """Who imports kernels that should come by the dispatch alone. To be shortened, never to be made longer."""
 
 OPERATIONS = {"_argmax", "_log_partition", "_sample", "_value", "_kbest", "_rank", "_unrank"}
+
+STATED_TWICE = {"subset"}
+"""Oracles that state their derivations and operations beside them. Of subsets there are better algorithms than a recursion part by part:
+products of polynomials, the largest scores. To be shortened, never to be made longer."""
 
 
 @cache
@@ -86,12 +91,14 @@ def test_an_oracle_states_its_derivations_or_its_operations() -> None:
     generic = ("structgrad.oracles.capabilities", "structgrad.oracles.derivations")
     twice = {}
     for name, kind in ORACLES.items():
-        stated = {attribute for one in kind.__mro__ if not one.__module__.startswith(generic) for attribute in vars(one)}
+        own = {attribute: value for one in kind.__mro__ if not one.__module__.startswith(generic) for attribute, value in vars(one).items()}
+        # What hands on to the generic operation, say with uniforms in another order, states nothing.
+        stated = {name for name, value in own.items() if name not in OPERATIONS or f"super().{name}(" not in inspect.getsource(value)}
         operations = stated & OPERATIONS
         assert operations or "derivations" in stated, f"{name} states neither"
         if operations and "derivations" in stated:
             twice[name] = operations
-    assert not twice
+    assert set(twice) == STATED_TWICE, twice
 
 
 @pytest.mark.parametrize("file", sources())

@@ -18,6 +18,7 @@ class RelaxedWalk(PathwiseEstimator[RelaxedOracle]):
 
     temperature: float
 
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[type[Oracle], ...]] = (RelaxedOracle,)
     linear: ClassVar[bool] = True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,16 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle, SamplingOracle
-from ..capabilities.base import Maximum
-from ..numerics import log_sum_exp
-
-DIAGONAL, ABOVE, LEFT = 0, 1, 2
-"""Where a path comes from, in the order that ties go to: the cell of lowest index first."""
+from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 
 
 @dataclass(frozen=True)
-class Alignment(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class Alignment(DerivedOracle):
     """Monotone alignments: event ``[n, m]``, ``scores[..., i, j]`` scores that the path passes cell (i, j).
 
     A path leads from cell (0, 0) to (n − 1, m − 1) by steps to the right (i, j + 1), down (i + 1, j) and diagonal (i + 1, j + 1); its score
@@ -48,13 +42,10 @@ class Alignment(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
     """
 
     name: ClassVar[str] = "alignment"
-    event_ndim: ClassVar[int] = 2
+    axes: ClassVar[tuple[str, ...]] = ("rows", "columns")
     kernel: ClassVar[str | None] = "alignment"
     references: ClassVar[tuple[str, ...]] = ("sakoe1978dynamic", "cuturi2017soft", "mensch2018differentiable")
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        return cls._sizes(sizes, "rows", "columns")
+    _ignores_entries: ClassVar[bool] = False
 
     @classmethod
     def from_costs(cls, costs: Tensor, gamma: float) -> Tensor:
@@ -73,9 +64,8 @@ class Alignment(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
         down, right = event_shape[0] - 1, event_shape[1] - 1
         return sum(math.comb(down, k) * math.comb(right, k) << k for k in range(min(down, right) + 1))
 
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        if len(event_shape) != 2:
-            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, m)")
+    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        return torch.ones(event_shape, dtype=torch.bool, device=device)
 
     def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         return event_shape
@@ -98,156 +88,38 @@ class Alignment(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
         completion = torch.where(free, 0.0, -math.inf).to(scores.dtype)
         return torch.where((i < rows) & (j < columns), pad(scores, (0, 1, 0, 1)), completion)
 
-    def _tables(self, rows: Tensor, maximum: Maximum) -> list[Tensor]:
-        """n + m − 1 tensors [b, n], one per antidiagonal d: the value of all paths to cell (i, d − i); -inf outside the grid."""
-        skewed = _skewed(rows)
-        before, current = torch.full_like(skewed[0], -math.inf), skewed[0]
-        tables = [current]
-        for scores in skewed[1:]:
-            moves = torch.stack([_shifted(before), _shifted(current), current], -1)
-            before, current = current, scores + maximum(moves, -1)
-            tables.append(current)
-        return tables
-
-    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
-        # A maximum over the last cell alone changes nothing, but gives a grid of one cell its derivatives, which are 0 beyond the first.
-        return maximum(self._tables(rows, maximum)[-1][:, -1:], -1)
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        # A forbidden cell costs more than any sum of scores, so that a path leads to every cell of the grid.
-        finite = rows.clamp(min=torch.finfo(rows.dtype).min / (2 * sum(rows.shape[1:])))
-        tables = self._tables(finite, lambda values, dim: values.amax(dim))
-
-        def best(moves: Tensor, step: int) -> Tensor:
-            diagonal, above, left = moves
-            straight = torch.where(above >= left, ABOVE, LEFT)
-            return torch.where((diagonal >= above) & (diagonal >= left), DIAGONAL, straight)
-
-        return _walk_back(tables, best, samples=1)[0]
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """A node per cell, for the paths to it; a level per antidiagonal. Edges come from the cell of lowest index first."""
+        rows, columns = event_shape
+        parts = torch.arange(rows * columns).reshape(event_shape)
+        builder = Builder(parts.numel())
+        # One row and one column before the first; the corner is where paths begin.
+        nodes = torch.full((rows + 1, columns + 1), DEAD)
+        nodes[0, 0] = UNIT
+        for diagonal in range(rows + columns - 1):
+            i = torch.arange(max(0, diagonal - columns + 1), min(rows, diagonal + 1))
+            j = diagonal - i
+            first = torch.stack([nodes[i, j], nodes[i, j + 1], nodes[i + 1, j]], 1)
+            nodes[i + 1, j + 1] = builder.add(first, parts[i, j].unsqueeze(1))
+        return builder.finish(nodes[-1, -1])
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return sum(event_shape) - 1
 
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        tables = self._tables(rows.double(), log_sum_exp)
+    def _argmax(self, rows: Tensor) -> Tensor:
+        # A forbidden cell costs more than any sum of scores: where all paths are forbidden, the best one passes the fewest of them.
+        return super()._argmax(rows.clamp(min=torch.finfo(rows.dtype).min / (2 * sum(rows.shape[1:]))))
 
-        def draw(moves: Tensor, step: int) -> Tensor:
-            top = moves.amax(0)
-            diagonal, above, left = (moves - torch.where(top > -math.inf, top, 0)).exp()
-            threshold = uniforms[..., step] * (diagonal + above + left)
-            # A uniform is below 1, and so the threshold below the total: what has weight 0 is never chosen.
-            straight = torch.where(threshold >= diagonal, ABOVE, DIAGONAL)
-            return torch.where(threshold >= diagonal + above, LEFT, straight)
-
-        feasible = tables[-1][:, -1] > -math.inf
-        return _walk_back(tables, draw, samples=len(uniforms)) * feasible.reshape(-1, 1, 1)
-
-    def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        """The recursion with the k best paths to every cell: [b, n, k], and for each the step and the place that it comes from."""
-        batch, n, m = rows.shape
-        skewed = _skewed(rows)
-        before = rows.new_full((batch, n, k), -math.inf)
-        current = before.clone()
-        current[..., 0] = skewed[0]
-        pointers = [torch.zeros(batch, n, k, dtype=torch.int32, device=rows.device)]
-        for scores in skewed[1:]:
-            moves = torch.cat([_shifted(before, 1), _shifted(current, 1), current], -1)
-            order = moves.sort(dim=-1, descending=True, stable=True)
-            before, current = current, order.values[..., :k] + scores.unsqueeze(-1)
-            pointers.append(order.indices[..., :k].to(torch.int32))
-        # [b, antidiagonal, row and place], to be looked up for all k paths at once.
-        steps = torch.stack(pointers, 1).flatten(1)
-        i, j = (torch.full((batch, k), size - 1, device=rows.device) for size in (n, m))
-        place = torch.arange(k, device=rows.device).expand(batch, k)
-        cells = [i * m + j]
-        for _ in range(n + m - 2):
-            pointer = steps.gather(1, ((i + j) * n + i) * k + place).long()
-            going = i + j > 0
-            move, place = pointer // k, pointer % k
-            i, j = i - (going & (move != LEFT)).long(), j - (going & (move != ABOVE)).long()
-            cells.append(i * m + j)
-        return _marked(torch.stack(cells, -1), (n, m)).movedim(1, 0)
+    # Derivations go through paths from the last cell. Turned round, a path begins there; and where derivations put the diagonal step first,
+    # the order of cells puts it last.
 
     def _rank(self, structures: Tensor) -> Tensor:
-        n, m = structures.shape[1:]
-        used = pad(structures != 0, (0, 1, 0, 1)).flatten(1)
-        ways, width = _ways(n, m, structures.device), m + 1
-        rank = torch.zeros(len(structures), dtype=torch.int64, device=structures.device)
-        cell = torch.zeros_like(rank)
-        for _ in range(n + m - 2):
-            right, down = (used.gather(1, (cell + step).unsqueeze(1)).squeeze(1) for step in (1, width))
-            rank = rank + torch.where(right, 0, ways[cell + 1] + torch.where(down, 0, ways[cell + width]))
-            step = torch.where(right, 1, torch.where(down, width, width + 1))
-            cell = torch.where(cell < n * width - 2, cell + step, cell).clamp(max=n * width - 2)
-        return rank
+        return self.count(tuple(structures.shape[1:])) - 1 - super()._rank(structures.flip(1, 2))
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        n, m = event_shape
-        ways, width = _ways(n, m, ranks.device), m + 1
-        cell = torch.zeros_like(ranks)
-        cells = [cell]
-        for _ in range(n + m - 2):
-            right, down = ways[cell + 1], ways[cell + width]
-            goes_right = ranks < right
-            goes_down = ~goes_right & (ranks < right + down)
-            ranks = ranks - torch.where(goes_right, 0, right + torch.where(goes_down, 0, down))
-            step = torch.where(goes_right, 1, torch.where(goes_down, width, width + 1))
-            cell = torch.where(cell < n * width - 2, cell + step, cell)
-            cells.append(cell)
-        return _marked(torch.stack(cells, -1), (n, width))[..., :m]
+        return super()._unrank(self.count(event_shape) - 1 - ranks, event_shape).flip(1, 2)
 
 
 def _cells(event_shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Row and column numbers of a grid, [n, 1] and [m]."""
     return torch.arange(event_shape[0], device=device).unsqueeze(-1), torch.arange(event_shape[1], device=device)
-
-
-def _skewed(rows: Tensor) -> Tensor:
-    """[b, n, m] -> [n + m − 1, b, n]: antidiagonal d, row i holds cell (i, d − i); -inf where there is none."""
-    batch, n, m = rows.shape
-    # Rows padded to n + m and read in steps of n + m − 1 slip by one column each.
-    flat = pad(rows, (0, n), value=-math.inf).flatten(1)[:, : n * (n + m - 1)]
-    return flat.reshape(batch, n, n + m - 1).permute(2, 0, 1).contiguous()
-
-
-def _shifted(table: Tensor, trailing: int = 0) -> Tensor:
-    """[b, n, ...]: row i holds what row i − 1 held; -inf in the first. ``trailing`` dimensions follow the rows."""
-    return pad(table.narrow(1, 0, table.shape[1] - 1), (*[0] * (2 * trailing), 1, 0), value=-math.inf)
-
-
-def _walk_back(tables: list[Tensor], choose: Callable[[Tensor, int], Tensor], samples: int) -> Tensor:
-    """Paths [s, b, n, m] from the last cell to the first, all at once.
-
-    Args:
-        tables: n + m − 1 tensors [b, n] as `Alignment._tables` gives them.
-        choose: from the values [3, s, b] of the cells that a path may come from, -inf for what is no cell, and the number of the step.
-        samples: how many paths per item.
-    """
-    batch, n = tables[0].shape
-    m, width = len(tables) - n + 1, n + 1
-    # Two antidiagonals and one row of -inf before the first, so that what lies outside the grid can be looked up.
-    values = pad(torch.stack(tables, 1), (1, 0, 2, 0), value=-math.inf).flatten(1).expand(samples, -1, -1)
-    i, j = (torch.full((samples, batch), size - 1, device=values.device) for size in (n, m))
-    cells = [i * m + j]
-    for step in range(n + m - 2):
-        here = (i + j + 2) * width + i + 1
-        came_from = torch.stack([here - 2 * width - 1, here - width - 1, here - width], -1)
-        moves = values.gather(-1, came_from).movedim(-1, 0)
-        move, going = choose(moves, step), moves.amax(0) > -math.inf
-        i, j = i - (going & (move != LEFT)).long(), j - (going & (move != ABOVE)).long()
-        cells.append(i * m + j)
-    return _marked(torch.stack(cells, -1), (n, m)).to(tables[0].dtype)
-
-
-def _marked(cells: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Flat cell numbers [*batch, c], repeated at will, to 0/1 grids [*batch, *shape]."""
-    grid = torch.zeros(*cells.shape[:-1], math.prod(shape), dtype=torch.uint8, device=cells.device)
-    return grid.scatter_(-1, cells, 1).reshape(*cells.shape[:-1], *shape)
-
-
-def _ways(n: int, m: int, device: torch.device) -> Tensor:
-    """Flat int64 [(n + 1)(m + 1)]: how many paths lead from cell (i, j) to the last one; 0 beyond the grid."""
-    counts = [torch.ones(m, dtype=torch.int64, device=device)]
-    for _ in range(n - 1):
-        counts.append((counts[-1] + pad(counts[-1][:-1], (1, 0))).cumsum(-1))
-    return pad(torch.stack(counts).flip(0, 1), (0, 1, 0, 1)).flatten()

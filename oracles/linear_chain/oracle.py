@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle, SamplingOracle
-from ..capabilities.base import Maximum
-from ..categorical import inverse_cdf
-from ..numerics import log_sum_exp, running_sums
+from .. import kernels
+from ..derivations import UNIT, Builder, Derivations, DerivedOracle
 
 
 @dataclass(frozen=True)
-class LinearChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class LinearChain(DerivedOracle):
     """Tag sequences: event ``[n, t, t]``, ``scores[..., i, p, c]`` scores tag p at i − 1 followed by tag c at i.
 
     At i = 0 only row p = 0 is read: ``scores[..., 0, 0, c]`` is the score of starting with tag c; the other rows are ignored.
@@ -36,15 +33,9 @@ class LinearChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOra
     """
 
     name: ClassVar[str] = "linear_chain"
-    event_ndim: ClassVar[int] = 3
+    axes: ClassVar[tuple[str, ...]] = ("length", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
     kernel: ClassVar[str | None] = "linear_chain"
-    _ignores_entries: ClassVar[bool] = True
-
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        length, tags = cls._sizes(sizes, "length", "tags")
-        return (length, tags, tags)
 
     @classmethod
     def from_potentials(
@@ -104,83 +95,44 @@ class LinearChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOra
         if len(event_shape) != 3 or event_shape[1] != event_shape[2]:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, t, t), build it with LinearChain.from_potentials")
 
-    def _argmax(self, rows: Tensor) -> Tensor:
-        length, num_tags = rows.shape[1], rows.shape[2]
-        best = rows[:, 0, 0]
-        pointers = []
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        """A node per token and tag: the tags up to there. A level per token, and one for the last tag."""
+        length, tags, _ = event_shape
+        parts = torch.arange(length * tags * tags).reshape(event_shape)
+        builder = Builder(parts.numel())
+        nodes = builder.add(torch.full((tags, 1), UNIT), parts[0, 0].unsqueeze(1))
         for i in range(1, length):
-            best, pointer = (best.unsqueeze(-1) + rows[:, i]).max(dim=1)
-            pointers.append(pointer)
-        tags = [best.argmax(-1)]
-        for pointer in reversed(pointers):
-            tags.append(pointer.gather(-1, tags[-1].unsqueeze(-1)).squeeze(-1))
-        return self.structure(torch.stack(tags[::-1], -1), num_tags, rows.dtype)
+            nodes = builder.add(nodes.expand(tags, tags), parts[i].mT)
+        return builder.finish(builder.add(nodes.unsqueeze(0)))
 
-    def _prefixes(self, rows: Tensor, maximum: Maximum) -> list[Tensor]:
-        """n tensors [b, t]: the best tag sequence up to i that ends in tag c, by a smoothed maximum (`log_sum_exp`: their log-weight)."""
-        prefixes = [rows[:, 0, 0]]
-        for i in range(1, rows.shape[1]):
-            prefixes.append(maximum(prefixes[-1].unsqueeze(-1) + rows[:, i], 1))
-        return prefixes
+    def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """From the last tag to tag 0, and on with tag 0 to the end."""
+        tag = torch.arange(event_shape[1], device=lengths.device)
+        beyond = torch.arange(event_shape[0], device=lengths.device) > lengths.unsqueeze(-1)
+        return (tag == 0) & ((tag == 0).unsqueeze(-1) | ~beyond.unsqueeze(-1).unsqueeze(-1))
 
-    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
-        return maximum(self._prefixes(rows, maximum)[-1], -1)
+    # Derivations go through tags from the last one. The first one is the most significant digit of a rank, and takes the first uniform.
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        scores = rows.double()
-        prefixes = self._prefixes(scores, log_sum_exp)
-        length, num_tags = rows.shape[1], rows.shape[2]
-        items = torch.arange(rows.shape[0], device=rows.device)
-        tag = inverse_cdf(running_sums(prefixes[-1]), uniforms[..., -1])
-        tags = [tag]
-        for i in range(length - 1, 0, -1):
-            joint = (prefixes[i - 1].unsqueeze(-1) + scores[:, i]).mT
-            table = running_sums(joint)[items, tag]
-            threshold = uniforms[..., i - 1] * table[..., -1]
-            tag = (table <= threshold.unsqueeze(-1)).sum(-1).clamp(max=num_tags - 1)
-            tags.append(tag)
-        feasible = prefixes[-1].amax(-1) > -math.inf
-        structures = self.structure(torch.stack(tags[::-1], -1), num_tags, rows.dtype)
-        return structures * feasible.reshape(-1, 1, 1, 1)
+        return super()._sample(rows, uniforms.flip(-1))
 
-    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """From the last tag to tag 0, and on with tag 0 to the end."""
-        num_tags, device = scores.shape[-1], scores.device
-        tag = torch.arange(num_tags, device=device)
-        beyond = torch.arange(scores.shape[-3], device=device) > lengths.unsqueeze(-1)
-        stays = (tag == 0) & ((tag == 0).unsqueeze(-1) | ~beyond.unsqueeze(-1).unsqueeze(-1))
-        completion = torch.zeros_like(scores).masked_fill(~stays, -math.inf)
-        return torch.where(self._inside(self._event(scores), lengths), scores, completion)
-
-    def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        """Viterbi with the k best prefixes per tag: [b, t, k], and for each the tag and the place that it goes on from."""
-        batch, length, num_tags = rows.shape[:3]
-        best = rows.new_full((batch, num_tags, k), -math.inf)
-        best[..., 0] = rows[:, 0, 0]
-        pointers = []
-        for i in range(1, length):
-            # [b, previous tag and its place, next tag]
-            joint = (best.unsqueeze(-1) + rows[:, i].unsqueeze(2)).flatten(1, 2)
-            order = joint.mT.sort(dim=-1, descending=True, stable=True)
-            best = order.values[..., :k]
-            pointers.append(order.indices[..., :k])
-        last = best.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, :k]
-        tags = [last // k]
-        for pointer in reversed(pointers):
-            last = pointer.flatten(1).gather(-1, last)
-            tags.append(last // k)
-        return self.structure(torch.stack(tags[::-1], -1), num_tags, rows.dtype).movedim(1, 0)
+    def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
+        # The executors take uniforms as derivations do; samples on a device that has no kernel for them come from `_sample`.
+        return kernels.find(self.kernel, operation, rows) if operation == "sample" else super()._kernel(operation, rows)
 
     def _rank(self, structures: Tensor) -> Tensor:
-        length, num_tags = structures.shape[1], structures.shape[2]
-        powers = num_tags ** torch.arange(length - 1, -1, -1, device=structures.device)
-        return (self.tags(structures) * powers).sum(-1)
+        return _with_digits_turned(super()._rank(structures), structures.shape[1], structures.shape[2])
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        length, num_tags = event_shape[0], event_shape[1]
-        powers = num_tags ** torch.arange(length - 1, -1, -1, device=ranks.device)
-        digits = ranks.unsqueeze(-1) // powers % num_tags
-        return self.structure(digits, num_tags, torch.bool)
+        return super()._unrank(_with_digits_turned(ranks, event_shape[0], event_shape[1]), event_shape)
+
+
+def _with_digits_turned(numbers: Tensor, digits: int, base: int) -> Tensor:
+    """Numbers of so many digits, the last digit first."""
+    turned = torch.zeros_like(numbers)
+    for _ in range(digits):
+        turned, numbers = turned * base + numbers % base, numbers // base
+    return turned

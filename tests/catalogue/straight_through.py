@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import Gumbel, Normal
-from structgrad.oracles import Alignment, LinearChain
 from tests.catalogue.setting import Formula, Setting, along_the_face, nearest
 from tests.helpers import enumerate_truth, read_parts
 
@@ -140,8 +139,23 @@ def relaxed_subset(s: Setting, leaf: Tensor) -> Tensor:
 
 
 def relaxed_walk(s: Setting, leaf: Tensor) -> Tensor:
-    """The relaxed forward-filtering backward-sampling of an oracle, from its last choice to its first."""
-    return {LinearChain: walk_of_chain, Alignment: walk_of_alignment}[type(s.case.oracle)](s, leaf)
+    """The relaxed walk from the root of derivations down, with a Gumbel variable for every edge, level by level."""
+    graph = s.case.oracle.derivations(s.case.event)
+    scores = torch.nn.functional.pad(s.case.oracle.natural_parameters(leaf.unsqueeze(0)).flatten(), (0, 1)).unbind()
+    values, steps = [leaf.new_zeros(()), leaf.new_tensor(-math.inf)], []
+    for level in graph.levels:
+        second = torch.zeros_like(level.first) if level.second is None else level.second
+        edges = torch.stack([level.first, second, level.parts.expand_as(level.first)], -1).tolist()
+        for below, gumbel in zip(edges, gumbels(s, *level.first.shape), strict=True):
+            joint = torch.stack([values[first] + values[other] + scores[part] for first, other, part in below])
+            steps.append((len(values), below, choice(s, joint, gumbel)))
+            values.append(log_total(joint))
+    reached, expected = {graph.root: leaf.new_ones(())}, [leaf.new_zeros(())] * len(scores)
+    for node, below, shares in reversed(steps):
+        for (first, other, part), share in zip(below, shares * reached.get(node, 0), strict=True):
+            reached[first], expected[part] = reached.get(first, 0) + share, expected[part] + share
+            reached[other] = reached.get(other, 0) + share
+    return torch.stack(expected[:-1]).reshape(s.case.event)
 
 
 def choice(s: Setting, log_weights: Tensor, gumbel: Tensor) -> Tensor:
@@ -163,40 +177,6 @@ def gumbels(s: Setting, *size: int) -> Tensor:
 
 def log_total(values: Tensor) -> Tensor:
     return values.logsumexp(0) if bool((values > -math.inf).any()) else values.detach().amax(0)
-
-
-def walk_of_chain(s: Setting, leaf: Tensor) -> Tensor:
-    length, tags = s.case.event[:2]
-    messages, steps = [leaf[0, 0]], []
-    for i in range(1, length):
-        joint, noise = messages[-1][:, None] + leaf[i], gumbels(s, tags, tags)
-        steps.append(torch.stack([choice(s, joint[:, tag], noise[:, tag]) for tag in range(tags)], 1))
-        messages.append(torch.stack([log_total(joint[:, tag]) for tag in range(tags)]))
-    here, parts = choice(s, messages[-1], gumbels(s, tags)), []
-    for step in reversed(steps):
-        parts.append(step * here)
-        here = parts[-1].sum(1)
-    first = torch.nn.functional.pad(here[None], (0, 0, 0, tags - 1))
-    return torch.stack([first, *reversed(parts)])
-
-
-def walk_of_alignment(s: Setting, leaf: Tensor) -> Tensor:
-    n, m = s.case.event
-    messages, steps = {(0, 0): leaf[0, 0]}, {}
-    for d in range(1, n + m - 1):
-        noise = gumbels(s, n, 3)
-        for i, j in ((i, d - i) for i in range(n) if 0 <= d - i < m):
-            before = [(i - 1, j - 1), (i - 1, j), (i, j - 1)]
-            reached = torch.stack([messages.get(cell, leaf.new_tensor(-math.inf)) for cell in before])
-            steps[i, j] = list(zip(before, choice(s, reached, noise[i]), strict=True))
-            messages[i, j] = leaf[i, j] + log_total(reached)
-    gumbels(s, 1)
-    weights = {(n - 1, m - 1): leaf.new_ones(())}
-    for cell in sorted(steps, key=sum, reverse=True):
-        for previous, share in steps[cell]:
-            if previous in messages:
-                weights[previous] = weights.get(previous, 0) + share * weights[cell]
-    return torch.stack([torch.stack([weights[i, j] for j in range(m)]) for i in range(n)])
 
 
 def through_the_relaxation(s: Setting, relaxed: Callable[[Setting, Tensor], Tensor], at: Tensor | None = None) -> Tensor:

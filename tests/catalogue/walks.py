@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from structgrad.oracles import DERIVED, Alignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce
+from structgrad.oracles import DERIVED, Alignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset
 
 
 def sparsemax(values: np.ndarray) -> tuple[complex, np.ndarray]:
@@ -79,7 +79,7 @@ def walk_of_derivations(oracle: Any, row: np.ndarray) -> np.ndarray:
     return expected[:-1].reshape(row.shape)
 
 
-STATED = (Constituency, ProjectiveTree, ShiftReduce, *DERIVED.values())
+STATED = (Constituency, ProjectiveTree, ShiftReduce, Subset, *DERIVED.values())
 
 WALKS: dict[type[Any], Callable[[Any, np.ndarray], np.ndarray]] = {
     LinearChain: lambda oracle, row: walk_of_chain(row),

@@ -23,7 +23,7 @@ from structgrad.estimators import (
     sparsemap_loss,
     structured_perceptron,
 )
-from structgrad.oracles import LinearChain, Subset
+from structgrad.oracles import Categorical, LinearChain
 from structgrad.suites.audit.subject import subject_of
 from structgrad.suites.base import pairing
 from structgrad.suites.tasks import TaskLoss
@@ -114,8 +114,8 @@ def test_without_true_structures(name: str):
 
 
 def test_an_oracle_that_cannot_serve():
-    with pytest.raises(ValueError, match=r"^differentiable_dp_loss needs RelaxedOracle, which the oracle subset does not offer"):
-        make_estimator("differentiable_dp_loss").surrogate(drawn()[1], Subset(1), torch.zeros(2, 3), generator=seeded(1))
+    with pytest.raises(ValueError, match=r"^differentiable_dp_loss needs RelaxedOracle, which the oracle categorical does not offer"):
+        make_estimator("differentiable_dp_loss").surrogate(drawn()[1], Categorical(), torch.zeros(2, 3), generator=seeded(1))
 
 
 def test_what_a_function_may_claim_in_an_audit():

@@ -463,7 +463,7 @@ def test_a_temperature_must_be_positive(gamma: float) -> None:
 
 
 def test_messages_of_shapes_and_lengths() -> None:
-    with pytest.raises(ValueError, match=r"`enumerate` got event shape \(2, 3, 4\); expected \(n, m\)"):
+    with pytest.raises(ValueError, match=r"`enumerate` got event shape \(2, 3, 4\); expected \(rows, columns\)"):
         ORACLE.enumerate((2, 3, 4))
     with pytest.raises(
         ValueError, match=r"`argmax` got lengths: torch.int64 of shape \(3,\); expected an integer tensor of shape \(3, 2\)"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from ....oracles import Alignment, Assignment, Categorical, Constituency, IndependentCategoricals, LinearChain, ProjectiveTree, Subset
+from ....oracles import Assignment, Categorical, Constituency, IndependentCategoricals, ProjectiveTree, Subset
 from ....oracles.capabilities import Oracle
 from ....oracles.derivations import Derivations, StatedOracle
 from . import sequences
@@ -21,9 +21,6 @@ LARGEST_PASS = 2**27
 FAMILIES: dict[type[Oracle], Callable[[Any, tuple[int, ...]], Derivations]] = {
     Categorical: lambda oracle, event: sequences.categorical(event),
     IndependentCategoricals: lambda oracle, event: sequences.categories(event),
-    Subset: lambda oracle, event: sequences.subset(event, oracle.k),
-    LinearChain: lambda oracle, event: sequences.chain(event),
-    Alignment: lambda oracle, event: sequences.alignment(event),
     Assignment: lambda oracle, event: sequences.assignment(event),
 }
 

@@ -1,11 +1,11 @@
-"""Derivations with one item at a time: categories, subsets, chains, alignments, permutations."""
+"""Derivations of categories and of permutations, one item at a time."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ....oracles.derivations import DEAD, UNIT, Builder, Derivations
+from ....oracles.derivations import UNIT, Builder, Derivations
 
 
 def categorical(event: tuple[int, ...]) -> Derivations:
@@ -22,46 +22,6 @@ def categories(event: tuple[int, ...]) -> Derivations:
     for parts in torch.arange(length * tags).reshape(length, 1, tags):
         node = builder.add(node.reshape(1, 1).expand(1, tags), parts)
     return builder.finish(node)
-
-
-def subset(event: tuple[int, ...], k: int) -> Derivations:
-    """k of n parts; node j of level i: j of the first i parts are taken."""
-    (size,) = event
-    builder = Builder(size)
-    nodes = torch.full((k + 2,), DEAD)
-    nodes[1] = UNIT  # place j + 1 holds j, so that there is one before the first
-    for part in range(size):
-        first = torch.stack([nodes[1:], nodes[:-1]], 1)
-        added = builder.add(first, torch.tensor([[size, part]]).expand(k + 1, 2))
-        nodes = torch.cat([torch.tensor([DEAD]), added])
-    return builder.finish(nodes[-1])
-
-
-def chain(event: tuple[int, ...]) -> Derivations:
-    """Tag sequences; node c of level i: the tags up to i, the last of which is c."""
-    length, tags, _ = event
-    parts = torch.arange(length * tags * tags).reshape(event)
-    builder = Builder(parts.numel())
-    nodes = builder.add(torch.full((tags, 1), UNIT), parts[0, 0].unsqueeze(1))
-    for i in range(1, length):
-        nodes = builder.add(nodes.expand(tags, tags), parts[i].mT)
-    return builder.finish(builder.add(nodes.unsqueeze(0)))
-
-
-def alignment(event: tuple[int, ...]) -> Derivations:
-    """Monotone paths; a node per cell, a level per antidiagonal."""
-    rows, columns = event
-    parts = torch.arange(rows * columns).reshape(event)
-    builder = Builder(parts.numel())
-    # One row and one column before the first; the corner is where paths begin.
-    nodes = torch.full((rows + 1, columns + 1), DEAD)
-    nodes[0, 0] = UNIT
-    for diagonal in range(rows + columns - 1):
-        i = torch.arange(max(0, diagonal - columns + 1), min(rows, diagonal + 1))
-        j = diagonal - i
-        first = torch.stack([nodes[i, j], nodes[i, j + 1], nodes[i + 1, j]], 1)
-        nodes[i + 1, j + 1] = builder.add(first, parts[i, j].unsqueeze(1))
-    return builder.finish(nodes[-1, -1])
 
 
 def assignment(event: tuple[int, ...]) -> Derivations:
