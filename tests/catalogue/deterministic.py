@@ -1,16 +1,20 @@
-"""Formulas of deterministic estimators."""
+"""Formulas of deterministic estimators, and the objectives of those that are exact for one of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from structgrad.estimators import Loss
 from tests.catalogue.mappings import MAPPINGS, point, pulled, sparse_law
 from tests.catalogue.setting import Formula, Setting, along_the_face, nearest
+from tests.catalogue.values import sparse_expectation
 from tests.catalogue.walks import WALKS
-from tests.helpers import enumerate_truth, structures
+from tests.helpers import OracleCase, enumerate_truth, structures
 
 
 def sparsemap_marginalisation(s: Setting) -> Tensor:
@@ -53,3 +57,19 @@ FORMULAS: dict[str, Formula] = {
     "top_k_sparsemax": over_structures,
     **dict.fromkeys(MAPPINGS, through_the_mapping),
 }
+
+
+def over_atoms(estimator: Any, case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
+    solution = case.oracle.project(scores)
+    return (solution.weights * loss(solution.atoms.movedim(-len(case.event) - 1, 0)).movedim(0, -1)).sum(-1)
+
+
+OBJECTIVES: dict[str, Callable[[Any, OracleCase, Loss, Tensor], Tensor]] = {
+    "structured_attention": lambda estimator, case, loss, scores: loss(case.oracle.marginals(scores)),
+    "differentiable_dp": lambda estimator, case, loss, scores: loss(case.oracle.relax(scores, estimator.omega)),
+    "sparsemap": lambda estimator, case, loss, scores: loss(case.oracle.project(scores).mean),
+    "sparsemap_marginalisation": over_atoms,
+    "sparsemax_marginalisation": lambda estimator, case, loss, scores: sparse_expectation(estimator, case, scores, [], loss),
+    "top_k_sparsemax": lambda estimator, case, loss, scores: sparse_expectation(estimator, case, scores, [], loss),
+}
+"""Values of objectives; the estimators that are not here evaluate the loss at a mapping of each category."""

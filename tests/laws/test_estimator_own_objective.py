@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import Loss, make_estimator
+from structgrad.estimators import make_estimator
+from tests.catalogue.deterministic import OBJECTIVES
 from tests.catalogue.mappings import point
-from tests.catalogue.values import sparse_expectation
 from tests.estimator_cases import EXACT_FOR_ANOTHER_OBJECTIVE, LOSSES, numbers, pairs_of
 from tests.helpers import OracleCase, seeded
 
@@ -24,22 +21,6 @@ def objective(name: str, case: OracleCase, kind: str, scores: Tensor) -> Tensor:
     if estimator.name in OBJECTIVES:
         return OBJECTIVES[estimator.name](estimator, case, loss, scores.reshape(-1, *case.event)).reshape(scores.shape[: -len(case.event)])
     return loss(torch.stack([point(estimator, row) for row in scores]))
-
-
-def over_atoms(estimator: Any, case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
-    solution = case.oracle.project(scores)
-    return (solution.weights * loss(solution.atoms.movedim(-len(case.event) - 1, 0)).movedim(0, -1)).sum(-1)
-
-
-OBJECTIVES: dict[str, Callable[[Any, OracleCase, Loss, Tensor], Tensor]] = {
-    "structured_attention": lambda estimator, case, loss, scores: loss(case.oracle.marginals(scores)),
-    "differentiable_dp": lambda estimator, case, loss, scores: loss(case.oracle.relax(scores, estimator.omega)),
-    "sparsemap": lambda estimator, case, loss, scores: loss(case.oracle.project(scores).mean),
-    "sparsemap_marginalisation": over_atoms,
-    "sparsemax_marginalisation": lambda estimator, case, loss, scores: sparse_expectation(estimator, case, scores, [], loss),
-    "top_k_sparsemax": lambda estimator, case, loss, scores: sparse_expectation(estimator, case, scores, [], loss),
-}
-"""The others evaluate the loss at a mapping of each category."""
 
 
 def finite_differences(name: str, case: OracleCase, kind: str, scores: Tensor) -> Tensor:
