@@ -29,7 +29,8 @@ _AFRESH = ("file", "plugin", "rerun", "fresh", "dry_run")
 
 def request(options: Mapping[str, Any]) -> str | None:
     """A hash of all that a run depends on, from the options of the command; None where more than that may have changed."""
-    own = any(":" in name for name in (*options["estimator"], options["oracle"] or ""))
+    problems = (name.removeprefix("task:").removeprefix("learnt:") for name in options["problem"])
+    own = any(":" in name for name in (*options["estimator"], *problems, options["oracle"] or ""))
     if own or stamps.plugins() or options["device"] != "cpu" or any(options[name] for name in _AFRESH):
         return None
     data = options["data"] or (None if options["builtin"] else default_data())

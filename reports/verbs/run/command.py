@@ -76,7 +76,8 @@ def run(  # noqa: PLR0913 - one parameter per option
         typer.Option(
             "--problem",
             "-p",
-            help=r"A name or a glob, or a structure with its size: 'subset\[n=10,k=5]'. Repeatable.",
+            help=r"A name or a glob, or a structure with its size: 'subset\[n=10,k=5]'; or your own: './my.py:Mine\[n=8]' (measured again "
+            "when its `version` is raised). Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="the preset's",

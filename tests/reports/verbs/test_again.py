@@ -98,10 +98,20 @@ def test_other_code_is_looked_at(folder: Path, planned: list[str], monkeypatch: 
 
 
 def test_a_class_of_ones_own_is_always_looked_at() -> None:
-    options = {"estimator": ["ste"], "oracle": None, "device": "cpu", "data": None, "builtin": True, "out": None}
+    options = {
+        "estimator": ["ste"],
+        "problem": ["chain_regimes", "task:clusters", "subset[n=4,k=2]"],
+        "oracle": None,
+        "device": "cpu",
+        "data": None,
+        "builtin": True,
+        "out": None,
+    }
     options |= dict.fromkeys(("file", "plugin", "rerun", "fresh", "dry_run"))
     assert again.request(options) is not None
     assert again.request({**options, "estimator": ["./mine.py:Mine"]}) is None
+    assert again.request({**options, "problem": ["./mine.py:Mine[n=8]"]}) is None
+    assert again.request({**options, "problem": ["task:./mine.py:task"]}) is None
     assert again.request({**options, "plugin": ["mine.py"]}) is None
     assert again.request({**options, "device": "cuda"}) is None
     assert again.request({**options, "rerun": "failed"}) is None
