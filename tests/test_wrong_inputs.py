@@ -105,7 +105,7 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "a loss that gives an array": (lambda: gradient("rloo", lambda z: loss(z).numpy()), "the loss gave a ndarray; expected a tensor"),
     "a loss that reduces": (lambda: gradient("rloo", lambda z: loss(z).mean()), "expected one value per structure"),
     "a loss without gradient": (lambda: gradient("ste", lambda z: loss(z.detach())), "expected a differentiable loss, or choose"),
-    "a pair that does not fit": (lambda: gradient("gumbel_crf"), "needs .*, which the oracle subset does not offer; choose another pair"),
+    "a pair that does not fit": (lambda: gradient("reinmax"), "needs .*, which the oracle subset does not offer; choose another pair"),
     "nan scores": (lambda: gradient("rloo", scores=SCORES * NAN), "got scores with NaN or \\+inf; expected finite scores, or -inf"),
     "infinite scores": (lambda: gradient("rloo", scores=SCORES + INF), "expected finite scores, or -inf for a forbidden part"),
     "too few parts": (lambda: gradient("rloo", scores=torch.zeros(1)), "expected n >= k, choose a smaller k"),

@@ -177,7 +177,7 @@ class Oracle(Configured, abc.ABC):
     @final
     def reference_argmax(self, rows: Tensor) -> Tensor:
         """The best structure ``[b, *event]`` of natural parameters, always in plain torch, which can be compiled and transformed."""
-        return self._reference_argmax(rows)[0]
+        return self._reference_argmax(rows)[0].to(rows.dtype)
 
     # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 

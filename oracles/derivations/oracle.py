@@ -14,6 +14,7 @@ from .. import kernels
 from ..capabilities import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
 from ..capabilities.base import Maximum
 from ..kernels.switch import SERVING
+from ..transforms import uncompiled
 from . import algorithms, executor
 from .device import kernel as device_kernel
 from .examples import Examples
@@ -149,6 +150,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
 
     # The operations of the base classes, on rows [b, parts].
 
+    @uncompiled
     def _tables(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tables:
         return _tables(self, tuple(event_shape), device or torch.device("cpu"))
 

@@ -136,8 +136,9 @@ def _edges(derivations: Derivations) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _moved(level: Level, device: torch.device) -> Level:
-    second = None if level.second is None else level.second.to(device)
-    return Level(level.start, level.first.to(device), second, level.parts.to(device))
+    # Of their own memory, and not views into what the author made them of.
+    first, parts = level.first.to(device).contiguous(), level.parts.to(device).contiguous()
+    return Level(level.start, first, None if level.second is None else level.second.to(device).contiguous(), parts)
 
 
 def _measured(derivations: Derivations) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -212,8 +212,8 @@ def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
     with pytest.raises(NotImplementedError, match="by default reinforce is measured on subset 10/5"):
         EstimatorBias().setup("reinforce", "categories 10x2", "cpu")
     assert tasks.pair("reinforce", "categories 10x2", grid.FULL)[2] == (10, 2)
-    with pytest.raises(NotImplementedError, match="the oracle subset has no relax"):
-        OracleTime().setup("subset 20/5", "relax", 64, "cpu")
+    with pytest.raises(NotImplementedError, match="the oracle spanning_tree has no relax"):
+        OracleTime().setup("spanning_tree 10", "relax", 64, "cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import ORACLES, Assignment, LinearChain, SpanningTree, kernels
+from structgrad.oracles import ORACLES, Assignment, SpanningTree, Subset, kernels
 from structgrad.suites.speed import device as timing
 from structgrad.suites.speed import device_rows
 from structgrad.suites.speed.cases import OPERATIONS, Case
@@ -177,7 +177,7 @@ def test_the_compiler_of_torch_gets_plain_torch(monkeypatch: pytest.MonkeyPatch)
     torch._dynamo.reset()
     compiler = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **options: compiler(function, backend="eager", **options))
-    case = Case("linear_chain 3x2", LinearChain(), (3, 2, 2))
+    case = Case("subset 4/2", Subset(2), (4,))
     scores = case.scores(2)
     for operation in ("argmax", "marginals"):
         made = compiled(DeviceTask(case, operation, 2), scores)
