@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..oracles.capabilities import EnumerableOracle, MarginalOracle
-from ..oracles.capabilities.base import MAX_RANK
+from ..oracles.capabilities.enumeration import MAX_RANK
 from ..oracles.magnitudes import counted, duration
 from ..oracles.numerics import share_rows
 from .base import Loss, evaluate

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .active_set.solution import Projection
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
-from .capabilities.base import RowArgmax, at_least_single
+from .capabilities.base import at_least_single
+from .capabilities.projection import RowArgmax
 from .categorical import inverse_cdf, softmax
 from .numerics import cut, log_sum_exp, running_sums
 from .simplex import projection

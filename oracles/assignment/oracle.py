@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..active_set.solution import Projection
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
-from ..capabilities.base import FORBIDDEN, RowArgmax
+from ..capabilities.base import FORBIDDEN
+from ..capabilities.projection import RowArgmax
 from ..device_tables import made_once
 from ..numerics import log_sum_exp, running_sums
 from . import birkhoff

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from .base import EnumerableOracle, KBestOracle, MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
+from .base import Oracle
+from .enumeration import EnumerableOracle, KBestOracle
 from .kinds import FactorisedOracle, PolicyOracle, SubsetOracle
+from .marginals import MarginalOracle
+from .projection import ProjectionOracle
+from .relaxation import RelaxedOracle
+from .sampling import SamplingOracle
 
 __all__ = [
     "EnumerableOracle",

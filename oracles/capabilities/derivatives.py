@@ -2,7 +2,7 @@
 
 ``∇A(η) = μ`` and ``∇²A(η) = Cov(z)`` (Wainwright & Jordan 2008, section 3), so that three functions, each the derivative of the one before,
 give every gradient exactly; derivatives beyond the second go through the torch reference. What are called scores here are η: see
-`structgrad.oracles.capabilities.base.MarginalOracle`.
+`structgrad.oracles.capabilities.MarginalOracle`.
 """
 
 from __future__ import annotations

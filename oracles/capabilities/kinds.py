@@ -1,7 +1,7 @@
 """Kinds of oracles: independent categories, subsets of a known size, decisions of a policy.
 
 Estimators that serve such structures alone name these as what they need, as they name the operations of
-`structgrad.oracles.capabilities.base`.
+`structgrad.oracles.capabilities`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import abc
 import torch
 from torch import Tensor
 
-from .base import SamplingOracle
+from .sampling import SamplingOracle
 
 
 class FactorisedOracle(SamplingOracle):

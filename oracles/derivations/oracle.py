@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..capabilities import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
-from ..capabilities.base import Maximum
+from ..capabilities.relaxation import Maximum
 from ..kernels.switch import SERVING
 from ..transforms import uncompiled
 from . import algorithms, executor

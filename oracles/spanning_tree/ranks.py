@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..capabilities.base import MAX_RANK
+from ..capabilities.enumeration import MAX_RANK
 from ..device_tables import made_once
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import pad, softplus
 
 from ..active_set.solution import Projection
 from ..capabilities import MarginalOracle, Oracle, SubsetOracle
-from ..capabilities.base import RowArgmax
+from ..capabilities.projection import RowArgmax
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
 from ..options import Count
 from ..simplex import projection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ...oracles.capabilities.base import MAX_RANK
+from ...oracles.capabilities.enumeration import MAX_RANK
 from ...oracles.magnitudes import counted, duration
 from .space import Space
 

@@ -21,7 +21,8 @@ from ...oracles.capabilities import (
     SamplingOracle,
     SubsetOracle,
 )
-from ...oracles.capabilities.base import Maximum, RowArgmax
+from ...oracles.capabilities.projection import RowArgmax
+from ...oracles.capabilities.relaxation import Maximum
 from ...oracles.kernels import AnyKernel
 
 

@@ -22,7 +22,7 @@ from structgrad.oracles import (
 )
 from structgrad.oracles.active_set import solver
 from structgrad.oracles.active_set.solution import Projection
-from structgrad.oracles.capabilities.base import RowArgmax
+from structgrad.oracles.capabilities.projection import RowArgmax
 from structgrad.oracles.numerics import log_sum_exp, share_rows, zero_ignored
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ....oracles import make_oracle
-from ....oracles.capabilities.base import MarginalOracle, Oracle, SamplingOracle
+from ....oracles.capabilities import MarginalOracle, Oracle, SamplingOracle
 from ....oracles.derivations import StatedOracle
 from ...problems.sized import is_sized, size_names, sized_oracle
 from ..result import Check, sentence

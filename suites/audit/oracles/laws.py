@@ -12,15 +12,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from ....oracles import kernels
-from ....oracles.capabilities.base import (
-    EnumerableOracle,
-    KBestOracle,
-    MarginalOracle,
-    Oracle,
-    ProjectionOracle,
-    RelaxedOracle,
-    SamplingOracle,
-)
+from ....oracles.capabilities import EnumerableOracle, KBestOracle, MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
 from ...problems.padding import item_event
 from ..result import Check
 from .listing import Listing

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....oracles.capabilities.base import EnumerableOracle, Oracle
+from ....oracles.capabilities import EnumerableOracle, Oracle
 from ....oracles.derivations import Derivations, walked
 from ...truth.closed_form.families import derivations_of
 from ..result import Check

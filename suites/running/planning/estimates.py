@@ -9,7 +9,7 @@ from typing import Any
 from ....estimators import make_estimator
 from ....estimators.base import Estimator
 from ....estimators.enumeration import TYPICAL_RATE
-from ....oracles.capabilities.base import MAX_RANK
+from ....oracles.capabilities.enumeration import MAX_RANK
 from ...base import Instance
 from ...measures import SUITES
 from ...measures.learning import LearningAmount

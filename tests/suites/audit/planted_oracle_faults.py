@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import DEAD, UNIT, Builder, DerivedOracle
-from structgrad.oracles.capabilities.base import RowArgmax
+from structgrad.oracles.capabilities.projection import RowArgmax
 from structgrad.oracles.derivations import Derivations
 
 

@@ -1,0 +1,156 @@
+"""Structures by rank, and the k best."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..magnitudes import counted
+from ..numerics import share_rows
+from ..transforms import operation
+from .base import FORBIDDEN, Oracle
+from .derivatives import unsqueeze_event
+
+MAX_RANK = 2**62
+"""The largest number of structures that can be unranked: ranks are int64."""
+
+
+class EnumerableOracle(Oracle):
+    """An oracle whose structures can be listed by rank, at constant memory.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> Subset(2).enumerate((4,), start=4, stop=6)
+        tensor([[0., 1., 0., 1.],
+                [0., 0., 1., 1.]])
+    """
+
+    @abc.abstractmethod
+    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """The structures of int64 ranks [c]: boolean or integer [c, *event]."""
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        """The inverse of `_unrank`: int64 [c] from structures [c, *event]; without it, `rank` says that it is missing."""
+        raise ValueError(f"`rank` is not offered by the oracle {self.name}; implement `_rank`, the inverse of its `_unrank`")
+
+    @final
+    def unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """The structures of int64 ranks ``[c]`` below `count`, the inverse of `rank`: 0/1, boolean or integer, ``[c, *event]``.
+
+        Example:
+            >>> from structgrad.oracles import Subset
+            >>> Subset(2).unrank(torch.tensor([4, 0]), (4,)).int()
+            tensor([[0, 1, 0, 1],
+                    [1, 1, 0, 0]], dtype=torch.int32)
+        """
+        return self._listed(ranks, event_shape)
+
+    @final
+    @operation()
+    def rank(self, z: Tensor) -> Tensor:
+        """The place of structures in the order of `enumerate`: int64 ``[*batch]`` from ``[*batch, *event]``.
+
+        What is no structure of this oracle gets some number.
+        """
+        if not isinstance(z, Tensor) or z.ndim < self.event_ndim:
+            got = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
+            raise ValueError(f"`rank` got structures of {got}; expected a torch.Tensor [*batch, *event] of 0/1")
+        event = self._event(z)
+        self._check_enumerable("rank", event)
+        return self._rank(z.reshape(-1, *event)).reshape(z.shape[: z.ndim - self.event_ndim])
+
+    @final
+    def enumerate(
+        self,
+        event_shape: tuple[int, ...],
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Structures ``start`` to ``stop`` (exclusive; all when None) in a fixed order: ``[stop − start, *event]`` of 0/1.
+
+        Raises:
+            ValueError: where the range is not within ``0 .. count`` or the count exceeds 2**62.
+        """
+        if not isinstance(event_shape, tuple | list) or not all(isinstance(size, int) for size in event_shape):
+            raise ValueError(
+                f"`enumerate` got event_shape={event_shape!r}; expected a tuple of integers, such as {self.name}.event_shape gives"
+            )
+        total = self._check_enumerable("enumerate", tuple(event_shape))
+        last = total if stop is None else stop
+        if not 0 <= start <= last <= total:
+            raise ValueError(f"`enumerate` got start={start}, stop={stop}; expected 0 <= start <= stop <= {total}")
+        bytes_each = (dtype or torch.get_default_dtype()).itemsize * math.prod(event_shape)
+        self._check_memory(
+            f"`enumerate` got {counted(last - start)} structures", (last - start) * bytes_each, "take ranges, by start= and stop="
+        )
+        ranks = torch.arange(start, last, dtype=torch.int64, device=device)
+        return self._listed(ranks, tuple(event_shape)).to(dtype or torch.get_default_dtype())
+
+    def _listed(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """What `_unrank` gives, by a kernel where there is one."""
+
+        def reference(ranks: Tensor) -> tuple[Tensor]:
+            return (self._unrank(ranks, event_shape),)
+
+        kernel = kernels.find_unranking(self.kernel, ranks, event_shape, self.kernel_options())
+        if kernel is None:
+            return self._unrank(ranks, event_shape)
+        structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8)
+        kernel.run((ranks,), (structures,), reference)
+        return structures
+
+    def _check_enumerable(self, call: str, event_shape: tuple[int, ...]) -> int:
+        """The number of structures, or ValueError where ranks would not fit."""
+        self._check_sizes(call, event_shape)
+        total = self.count(event_shape)
+        if total > MAX_RANK:
+            raise ValueError(f"`{call}` got a space of {counted(total)} structures; expected at most 2**62, choose smaller sizes")
+        return total
+
+
+class KBestOracle(Oracle):
+    """An oracle that lists the best structures.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> Subset(2).kbest(torch.tensor([1.0, 0.6, 0.2, -3.0]), 2)
+        tensor([[1., 1., 0., 0.],
+                [1., 0., 1., 0.]])
+    """
+
+    @abc.abstractmethod
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        """Distinct structures [k, b, *event] of float64 rows without -inf, best first; k is at most their number."""
+
+    @final
+    @operation(leading="k")
+    def kbest(self, scores: Tensor, k: int, *, lengths: Tensor | None = None) -> Tensor:
+        """The ``k`` highest-scoring structures, best first: ``[k, *batch, *event]``; the zero tensor where fewer are feasible.
+
+        Raises:
+            ValueError: k is not within ``1 .. count``.
+        """
+        valid, inside = self._prepared("kbest", scores, lengths)
+        total = self.count(self._event(scores))
+        if not isinstance(k, int) or not 1 <= k <= total:
+            raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
+        self._check_memory(f"`kbest` got k={k}", 8 * k * share_rows(valid, self.event_ndim).numel(), "choose a smaller k")
+
+        def best(rows: Tensor) -> Tensor:
+            rows = self._cleaned(self.natural_parameters(rows))
+            # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
+            structures = self._kbest(torch.where(rows > -math.inf, rows.double(), FORBIDDEN), k)
+            used = (structures != 0) & (rows == -math.inf)
+            feasible = ~used.flatten(2).any(-1)
+            return (structures * unsqueeze_event(feasible, self.event_ndim)).movedim(0, 1)
+
+        listed = self._rowwise(best, valid)
+        return self._cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)

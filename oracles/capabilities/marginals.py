@@ -1,0 +1,196 @@
+"""Gibbs distributions: log-partition, marginals and their derivatives, probabilities, entropy."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from ..transforms import operation
+from .base import Oracle, at_least_single, inner
+from .derivatives import LogPartition, Marginals, reference_covariance_product, reference_marginals
+
+
+class MarginalOracle(Oracle):
+    """An oracle of the Gibbs distribution ``p(z) ∝ exp⟨η, z⟩``.
+
+    Its natural parameters η are the scores θ themselves, unless they are normalised locally: then η are the log-probabilities of a policy,
+    and differ from θ. A subclass implements `_log_partition` in differentiable torch that is safe at ``-inf``; marginals, their exact
+    Jacobian, entropy and log-probabilities follow from it, because ``∂A/∂η = μ`` and ``∂²A/∂η² = Cov(z)`` (Wainwright & Jordan 2008,
+    section 3), and from the derivative of η in θ.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> oracle, scores = Subset(2), torch.tensor([0.5, 0.0, -math.inf, 0.0], requires_grad=True)
+        >>> oracle.log_partition(scores).backward()
+        >>> scores.grad
+        tensor([0.7673, 0.6163, 0.0000, 0.6163])
+        >>> oracle.log_prob(torch.tensor([1.0, 1.0, 0.0, 0.0]), scores).exp()
+        tensor(0.3837, grad_fn=<ExpBackward0>)
+    """
+
+    @abc.abstractmethod
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        """[b, *event] -> [b], differentiable to any order; -inf for an infeasible row, with gradient 0."""
+
+    def _holds_empty(self, event_shape: tuple[int, ...]) -> bool:
+        if not self.sums_in_reach(event_shape):
+            return False
+        with torch.no_grad():
+            rows = self._cleaned(torch.full((1, *event_shape), -math.inf, dtype=torch.float64))
+            return bool(self._log_partition(rows) > -math.inf)
+
+    def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
+        """Raise ValueError where the log-partition of scores of such a shape is out of reach."""
+
+    @final
+    def reference_log_partition(self, rows: Tensor) -> Tensor:
+        """``A``: [b] of scores ``[b, *event]``, always in plain torch, which can be compiled and transformed."""
+        return self._reference_log_partition(self.natural_parameters(rows))
+
+    @final
+    def sums_in_reach(self, event_shape: tuple[int, ...]) -> bool:
+        """Whether log-partition, marginals and samples of scores of such a shape can be had."""
+        try:
+            self.check_marginals("sums_in_reach", event_shape)
+        except ValueError:
+            return False
+        return True
+
+    @final
+    @operation()
+    def log_partition(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """``A = log Σ_z exp⟨η, z⟩``: ``[*batch]``; ``-inf`` where no structure is feasible.
+
+        Its gradient is `marginals` where η is θ; of a policy that is normalised locally it is constantly 0, and so is its gradient.
+        """
+        return self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]).to(scores.dtype)
+
+    @final
+    @operation()
+    def marginals(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian; 0 for an infeasible item.
+
+        The Jacobian is ``Cov(z) ∂η/∂θ``: ``Cov(z)`` where η is θ.
+        """
+        valid, inside = self._parameters("marginals", scores, lengths)
+        return self._cut(self._marginals_of(valid)[0], inside).to(scores.dtype)
+
+    @final
+    @operation()
+    def feasible(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """Boolean ``[*batch]``: whether any structure has a score above ``-inf``."""
+        return self._log_partition_of(self._parameters("feasible", scores, lengths)[0].detach()) > -math.inf
+
+    @final
+    @operation()
+    def log_prob(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """``log p(z) = ⟨η, z⟩ − A``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
+
+        ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores.
+        """
+        single, inside = self._parameters("log_prob", scores, lengths)
+        total = self._score("log_prob", z, single, inside)
+        log_partition = self._log_partition_of(single)
+        return torch.where(log_partition > -math.inf, total - log_partition, -math.inf).to(scores.dtype)
+
+    @final
+    @operation()
+    def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
+        single = self._parameters("entropy", scores, lengths)[0]
+        marginals, log_partition = self._marginals_of(single)
+        expected = inner(marginals, single, self.event_ndim)
+        return torch.where(log_partition > -math.inf, log_partition - expected, 0).to(scores.dtype)
+
+    @final
+    @operation()
+    def kl(self, scores: Tensor, other: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """``KL(p_θ ‖ p_η)`` in nats, of the law of ``scores`` from that of ``other``: ``[*batch]``, differentiable in both.
+
+        ``inf`` where the other law forbids what this one allows; 0 for an item that is infeasible under ``scores``.
+        """
+        here, there = (self._parameters("kl", theta, lengths)[0] for theta in (scores, other))
+        marginals, log_partition = self._marginals_of(here)
+        # Allowed here, forbidden there: left out of the sum, whose gradient would be NaN, and made infinite at the end.
+        blocked = (marginals > 0) & (there == -math.inf)
+        expected = inner(marginals, here, self.event_ndim) - inner(marginals, there.masked_fill(blocked, 0), self.event_ndim)
+        divergence = self._log_partition_of(there) - log_partition + expected
+        divergence = torch.where(blocked.flatten(blocked.ndim - self.event_ndim).any(-1), math.inf, divergence)
+        return torch.where(log_partition > -math.inf, divergence, 0).to(scores.dtype)
+
+    def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all)."""
+        valid, inside = self._prepared(call, scores, lengths)
+        self.check_marginals(call, self._event(scores))
+        return self.natural_parameters(at_least_single(valid)), inside
+
+    def _log_partition_of(self, valid: Tensor) -> Tensor:
+        if not (valid.requires_grad and torch.is_grad_enabled()):
+            return self._compute_log_partition(valid)
+        result: Tensor = LogPartition.apply(valid, self)  # type: ignore[no-untyped-call]
+        return result
+
+    def _marginals_of(self, valid: Tensor) -> tuple[Tensor, Tensor]:
+        if not (valid.requires_grad and torch.is_grad_enabled()):
+            return self._compute_marginals(valid)
+        result: tuple[Tensor, Tensor] = Marginals.apply(valid, self)  # type: ignore[no-untyped-call]
+        return result
+
+    # What `derivatives` differentiates: kernels where they apply, the reference elsewhere and for rows whose range a kernel cannot certify.
+
+    def _compute_log_partition(self, scores: Tensor) -> Tensor:
+        def reference(rows: Tensor) -> tuple[Tensor]:
+            return (self._reference_log_partition(rows),)
+
+        def compute(rows: Tensor) -> Tensor:
+            kernel = self._kernel("log_partition", rows)
+            if kernel is None:
+                return self._reference_log_partition(rows)
+            log_partition = kernel.results((rows.shape[0],), rows, torch.float64)
+            kernel.run_certified((rows.contiguous(),), (log_partition,), reference)
+            return log_partition
+
+        return self._rowwise(compute, scores)
+
+    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
+            kernel = self._kernel("marginals", rows)
+            if kernel is None:
+                return self._reference_marginals(rows)
+            marginals = kernel.results(tuple(rows.shape), rows)
+            log_partition = kernel.results((rows.shape[0],), rows, torch.float64)
+            kernel.run_certified((rows.contiguous(),), (marginals, log_partition), self._reference_marginals)
+            return marginals, log_partition
+
+        marginals, log_partition = self._rowwise_all(compute, scores)
+        return marginals, log_partition
+
+    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
+        def reference(rows: Tensor, along: Tensor) -> tuple[Tensor]:
+            return (self._reference_covariance_product(rows, along),)
+
+        rows = at_least_single(scores.detach().reshape(-1, *self._event(scores)))
+        along = direction.detach().to(rows.dtype).reshape(rows.shape)
+        kernel = self._kernel("covariance_product", rows)
+        if kernel is None:
+            product = self._reference_covariance_product(rows, along)
+        else:
+            product = kernel.results(tuple(rows.shape), rows)
+            kernel.run_certified((rows.contiguous(), along.contiguous()), (product,), reference)
+        return product.reshape(scores.shape).to(scores.dtype)
+
+    def _reference_log_partition(self, scores: Tensor) -> Tensor:
+        rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))
+        return self._log_partition(rows).reshape(scores.shape[: scores.ndim - self.event_ndim])
+
+    def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return reference_marginals(self._reference_log_partition, rows)
+
+    def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
+        return reference_covariance_product(
+            self._reference_log_partition, rows.detach().clone().requires_grad_(), along, differentiable=False
+        )

@@ -1,0 +1,145 @@
+"""Dynamic programmes with a smoothed maximum."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from ..numerics import log_sum_exp, sparse_max
+from ..random_streams import check_generator, standard_gumbel
+from ..transforms import operation
+from .base import at_least_single
+from .marginals import MarginalOracle
+
+Maximum = Callable[[Tensor, int], Tensor]
+"""A maximum along a dimension, or what smooths it."""
+
+
+class RelaxedOracle(MarginalOracle):
+    """An oracle whose dynamic programme can be relaxed: every maximum of its recursion smoothed (Mensch & Blondel 2018).
+
+    Example:
+        >>> from structgrad.oracles import LinearChain
+        >>> scores = LinearChain.from_potentials(torch.tensor([[0.0, 0.4], [3.0, 0.0]]), torch.zeros(2, 2))
+        >>> LinearChain().relax(scores, "l2")[0, 0]
+        tensor([0.3000, 0.7000])
+    """
+
+    @abc.abstractmethod
+    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
+        """The best score [b] of rows [b, *event], by a recursion whose every maximum is ``maximum(values, dim)``."""
+
+    def _log_partition(self, rows: Tensor) -> Tensor:
+        return self._value(rows, log_sum_exp)
+
+    @final
+    @operation()
+    def relax(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
+        """The gradient of the smoothed recursion in its natural parameters: ``[*batch, *event]`` in [0, 1], differentiable.
+
+        It is the expected structure of a walk whose every step is drawn from a regularised maximum of the recursion: with ``"entropy"``
+        that is the Gibbs law, so the result is `marginals`; with ``"l2"`` (``Ω(p) = ½‖p‖²``) every step is a
+        sparsemax, and the result sparse. 0 for an infeasible item.
+
+        References:
+            Mensch & Blondel 2018, "Differentiable dynamic programming for structured prediction and attention", sections 3 and 4.
+        """
+        if self._is_entropy("relax", omega):
+            return self.marginals(scores, lengths=lengths)
+        valid, inside = self._prepared("relax", scores, lengths)
+        differentiable = torch.is_grad_enabled() and valid.requires_grad
+        with torch.inference_mode(False), torch.enable_grad():
+            theta = self.natural_parameters(valid if differentiable else valid.detach().clone().requires_grad_())
+            value = self._sparse_value(theta)
+            (expected,) = torch.autograd.grad(value.sum(), theta, create_graph=differentiable)
+        return self._cut(expected.to(scores.dtype), inside)
+
+    @final
+    @operation()
+    def relaxed_value(self, scores: Tensor, omega: Literal["entropy", "l2"] = "entropy", *, lengths: Tensor | None = None) -> Tensor:
+        """The smoothed recursion itself, a convex function of the natural parameters whose gradient is `relax`: ``[*batch]``.
+
+        With ``"entropy"`` it is `log_partition`. With ``"l2"`` a maximum takes ½ off where there is no choice, in padding too: a constant.
+        ``-inf``, with gradient 0, for an infeasible item.
+        """
+        if self._is_entropy("relaxed_value", omega):
+            return self.log_partition(scores, lengths=lengths)
+        valid = self._prepared("relaxed_value", scores, lengths)[0]
+        return self._sparse_value(self.natural_parameters(valid)).reshape(scores.shape[: scores.ndim - self.event_ndim]).to(scores.dtype)
+
+    def _sparse_value(self, scores: Tensor) -> Tensor:
+        """[b], every maximum of the recursion a sparsemax."""
+        return self._value(self._cleaned(at_least_single(scores)).reshape(-1, *self._event(scores)), sparse_max)
+
+    @staticmethod
+    def _is_entropy(call: str, omega: str) -> bool:
+        if omega not in ("entropy", "l2"):
+            raise ValueError(f'`{call}` got omega={omega!r}; expected "entropy" or "l2"')
+        return omega == "entropy"
+
+    @final
+    @operation()
+    def relaxed_sample(
+        self, scores: Tensor, temperature: float = 1.0, *, hard: bool = False, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> Tensor:
+        """A relaxed sample of the Gibbs law (Fu et al. 2020): ``[*batch, *event]`` in [0, 1], differentiable; 0 for an infeasible item.
+
+        The walk that draws a sample from the recursion chooses at every maximum, with probabilities that the values there give. Each choice
+        is a Gumbel-softmax here, and the result is the expected structure of the relaxed walk: for ``temperature`` → 0 an exact sample. It
+        depends on the scores through the choices, whose values are those of the exact recursion.
+
+        Args:
+            scores: [*batch, *event].
+            temperature: of every Gumbel-softmax, positive.
+            hard: take every choice as it is, which makes the result an exact sample; the derivative remains that of the softmaxes.
+            generator: the only source of randomness.
+            lengths: int [*batch], how much of the event an item uses.
+        """
+        check_generator("relaxed_sample", generator)
+        if not temperature > 0:
+            raise ValueError(f"`relaxed_sample` got temperature={temperature}; expected a positive number")
+        valid, inside = self._prepared("relaxed_sample", scores, lengths)
+        batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
+        rows = self._cleaned(self.natural_parameters(at_least_single(valid))).reshape(-1, *self._event(valid))
+        choices: list[tuple[Tensor, Tensor]] = []
+
+        def choose(values: Tensor, dim: int) -> Tensor:
+            """The exact recursion, which leaves a choice behind at every maximum."""
+            drawn = standard_gumbel(batch, tuple(values.shape[1:]), generator=generator, device=values.device)
+            choices.append(_gumbel_softmax(values, drawn.reshape(values.shape).to(values.dtype), dim, temperature, hard=hard))
+            return log_sum_exp(values, dim)
+
+        self._value(rows, choose)
+        return self._cut(self._walked(rows, choices).reshape(valid.shape).to(scores.dtype), inside)
+
+    def _walked(self, rows: Tensor, choices: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """The expected structures of walks of known choices: with the maxima replaced by means, the recursion is linear in the scores."""
+        remaining = iter(choices)
+
+        def mean(values: Tensor, dim: int) -> Tensor:
+            weights, allowed = next(remaining)
+            return (weights * torch.where(allowed, values, 0)).sum(dim)
+
+        with torch.enable_grad():
+            origin = torch.zeros_like(rows, requires_grad=True)
+            total = self._value(origin, mean).sum()
+            differentiable = any(weights.requires_grad for weights, _ in choices)
+            (expected,) = torch.autograd.grad(total, origin, create_graph=differentiable, materialize_grads=True)
+        return expected
+
+
+def _gumbel_softmax(values: Tensor, gumbel: Tensor, dim: int, temperature: float, *, hard: bool) -> tuple[Tensor, Tensor]:
+    """Weights along a dimension, all 0 where every value is -inf, and which values are above -inf."""
+    allowed = values > -math.inf
+    some = allowed.any(dim, keepdim=True)
+    noisy = torch.where(some, values + gumbel, 0) / temperature
+    soft = torch.where(some, noisy.softmax(dim), 0)
+    if not hard:
+        return soft, allowed
+    chosen = torch.zeros_like(soft).scatter_(dim, noisy.argmax(dim, keepdim=True), 1)
+    return torch.where(some, chosen, 0) + (soft - soft.detach()), allowed

@@ -1,0 +1,74 @@
+"""Exact samples."""
+
+from __future__ import annotations
+
+import abc
+import math
+
+import torch
+from torch import Tensor
+
+from ..numerics import share_rows
+from ..random_streams import check_generator, random_uniform
+from ..transforms import operation
+from .base import at_least_single
+from .marginals import MarginalOracle
+
+
+class SamplingOracle(MarginalOracle):
+    """An oracle that draws exact samples of its Gibbs distribution."""
+
+    @abc.abstractmethod
+    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        """Structures [s, b, *event] from rows [b, *event] and float64 uniforms [s, b, `_noise_size`]; 0 for an infeasible row."""
+
+    @abc.abstractmethod
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        """How many uniforms one sample takes."""
+
+    @operation(leading="num_samples")
+    def sample(
+        self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> Tensor:
+        """Exact samples: ``[*batch, *event]``, or ``[num_samples, *batch, *event]``; not differentiable (see `log_prob`).
+
+        Uniforms are drawn in float64 whatever the scores' dtype: float32 uniforms would make rare structures impossible.
+        An infeasible item gives the zero tensor.
+        """
+        check_generator("sample", generator)
+        if num_samples is not None and not (isinstance(num_samples, int) and num_samples >= 1):
+            raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
+        valid, inside = self._prepared("sample", scores, lengths)
+        self.check_marginals("sample", self._event(scores))
+        valid, event = valid.detach(), self._event(valid)
+        batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
+        leading = 1 if num_samples is None else num_samples
+        uniforms = random_uniform(batch, (leading, self._noise_size(event)), generator=generator, device=scores.device)
+        # Expanded dimensions join the samples, so that tables are built once per distinct row.
+        expanded = [dim for dim, size in enumerate(batch) if size > 1 and valid.stride(dim) == 0]
+        distinct = [dim for dim in range(len(batch)) if dim not in expanded]
+        order = [*distinct, len(batch), *expanded]
+        rows = at_least_single(share_rows(valid, self.event_ndim).reshape(-1, *event))
+        shuffled = uniforms.permute(*order, len(batch) + 1)
+        repeats = math.prod(shuffled.shape[len(distinct) : -1])
+        drawn = self._draw(self.natural_parameters(rows), shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]))
+        drawn = drawn.reshape(*shuffled.shape[:-1], *event).to(scores.dtype)
+        back = [order.index(dim) for dim in [len(batch), *range(len(batch))]]
+        structures = drawn.permute(*back, *range(len(back), len(back) + self.event_ndim))
+        return self._cut(structures[0] if num_samples is None else structures, inside)
+
+    def _draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        """Structures [b, s, *event] from rows [b, *event] and uniforms [b, s, noise]: compiled where that applies."""
+
+        def reference(rows: Tensor, uniforms: Tensor) -> tuple[Tensor]:
+            return (self._reference_draw(rows, uniforms),)
+
+        kernel = self._kernel("sample", rows)
+        if kernel is None:
+            return self._reference_draw(rows, uniforms)
+        structures = kernel.results((*uniforms.shape[:2], *rows.shape[1:]), rows)
+        kernel.run_certified((rows.contiguous(), uniforms.contiguous()), (structures,), reference)
+        return structures
+
+    def _reference_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        return self._sample(self._cleaned(rows), uniforms.transpose(0, 1)).transpose(0, 1)
