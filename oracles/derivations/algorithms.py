@@ -61,8 +61,13 @@ def _leaves(tables: Tables, rows: Tensor) -> Tensor:
 
 def _joined(level: Level, values: Tensor, padded: Tensor) -> Tensor:
     """[b, h, e]: what each edge of a level adds up to, from values of nodes and of parts."""
-    joined = _gathered(values, level.first) + _gathered(padded, level.parts)
-    return joined if level.second is None else joined + _gathered(values, level.second)
+    return _led_to(level, values) + _gathered(padded, level.parts)
+
+
+def _led_to(level: Level, values: Tensor) -> Tensor:
+    """[b, h, e]: what the nodes that each edge leads to add up to."""
+    first = _gathered(values, level.first)
+    return first if level.second is None else first + _gathered(values, level.second)
 
 
 def _gathered(values: Tensor, places: Tensor) -> Tensor:
@@ -193,7 +198,10 @@ def argmax(tables: Tables, rows: Tensor) -> Tensor:
     chosen = torch.zeros((len(rows), tables.nodes), dtype=torch.int64, device=rows.device)
     values, padded = _leaves(tables, rows), torch.nn.functional.pad(rows, (0, 1))
     for level in tables.levels:
-        value, place = _joined(level, values, padded).max(2)
+        # A part of all edges of a node is no reason to prefer one, and comes after, where its size could hide what is.
+        each = level.parts.shape[1] > 1
+        value, place = (_joined(level, values, padded) if each else _led_to(level, values)).max(2)
+        value = value if each else value + _gathered(padded, level.parts).squeeze(2)
         # Where everything is forbidden, what comes out is still a structure.
         chosen[:, level.heads] = torch.where(value > -math.inf, place, tables.possible[level.heads])
         values[:, level.heads] = value

@@ -64,7 +64,8 @@ def test_equals_the_reference(
     with kernels.disabled():
         # The reference adds up long paths in the dtype of the rows; the kernel's values are float64.
         expected = everything(rows.double(), direction.double())
-    rtol, atol = (1e-12, 1e-11) if dtype == FLOAT64 else (1e-5, 2e-5)
+    # Its log-weights of the hardest rows are numbers up to some thousands, with an error of 1e-12.
+    rtol, atol = (1e-12, 1e-10) if dtype == FLOAT64 else (1e-5, 2e-5)
     for result, reference in zip(found[:4], expected[:4], strict=True):
         assert result.dtype == dtype
         torch.testing.assert_close(result.double(), reference, rtol=rtol, atol=atol)

@@ -296,7 +296,8 @@ def test_a_kernel_that_fails_is_reported_once_and_not_tried_again(first: torch.d
     other.instead = kernel.instead
     LinearChain().argmax(rows)
     assert other.launches == 1
-    assert not verdicts.recorded(index(first))
+    # The executor of derivations serves instead.
+    assert {name.partition(".")[0] for name in verdicts.recorded(index(first))} == {"derivations"}
     forget()
     kernel.instead = kernel.original
     torch.testing.assert_close(LinearChain().log_partition(rows), expected(rows))
