@@ -14,7 +14,6 @@ from structgrad.oracles import (
     Assignment,
     Categorical,
     Constituency,
-    DerivedOracle,
     IndependentCategoricals,
     LinearChain,
     ProjectiveTree,
@@ -76,7 +75,7 @@ def lengths_of(case: OracleCase) -> Tensor:
 def item_event(case: OracleCase, length: Any) -> tuple[int, ...]:
     """The event shape of an item alone."""
     match case.oracle:
-        case DerivedOracle():
+        case _ if case.oracle.name in BY_NAME:
             first = BY_NAME[case.oracle.name].item(length)
         case Alignment():
             first = tuple(length)
