@@ -21,6 +21,7 @@ TOP_LEVEL = {
     ".github",
     ".gitignore",
     "CHANGELOG.md",
+    "CITATION.cff",
     "CONTRIBUTING.md",
     "LICENSE",
     "README.md",

@@ -32,6 +32,11 @@ STRUCTURES = {
     "projective_tree": "ProjectiveTree",
     "constituency": "Constituency",
     "shift_reduce": "ShiftReduce",
+    "semi_markov": "SemiMarkov",
+    "labelled_constituency": "LabelledConstituency",
+    "edit_alignment": "EditAlignment",
+    "ctc": "CTC",
+    "second_order_chain": "SecondOrderChain",
 }
 """The modules of oracles, and of their kernels, with the names of the cases of the laws."""
 

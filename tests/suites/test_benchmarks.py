@@ -16,9 +16,7 @@ import pytest
 import torch
 
 from structgrad.estimators import ESTIMATORS
-from structgrad.oracles import ORACLES, Assignment, Categorical, Constituency, LinearChain
-from structgrad.oracles.capabilities import base
-from structgrad.oracles.capabilities import kinds as kinds_of_oracles
+from structgrad.oracles import ORACLES, Assignment, Categorical, Constituency, LinearChain, capabilities
 from structgrad.suites import benchmarks
 from structgrad.suites.benchmarks import commit, grid, tasks
 from structgrad.suites.benchmarks.bias import EstimatorBias
@@ -90,8 +88,8 @@ def test_every_operation_of_every_capability_is_measured() -> None:
     about_sizes = {"event_shape", "count", "read_mask", "pad", "forbids_nothing", "free_parts", "feasible", "steps", "sums_in_reach"}
     about_sizes |= {"all_free", "length_limits", "length_mask", "parts_within", "unpadded", "check_event", "check_marginals"}
     parts = {"natural_parameters", "kernel_options", "argmax_of", "unrank", "reference_argmax", "reference_log_partition"}
-    kinds = [kind for module in (base, kinds_of_oracles) for _, kind in inspect.getmembers(module, inspect.isclass)]
-    offered = {name for kind in kinds if issubclass(kind, base.Oracle) for name, _ in inspect.getmembers(kind, callable)}
+    kinds = [kind for _, kind in inspect.getmembers(capabilities, inspect.isclass)]
+    offered = {name for kind in kinds if issubclass(kind, capabilities.Oracle) for name, _ in inspect.getmembers(kind, callable)}
     methods = {name for name in offered if not name.startswith("_")} - about_sizes - parts
     assert {method_of(operation) for operation in OPERATIONS} == methods
 

@@ -364,7 +364,9 @@ def test_a_dry_run_estimates_time_and_memory() -> None:
 
 def test_a_dry_run_counts_what_is_still_to_be_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["-p", "subset_regimes", "--builtin"]
-    monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 100 * (structures == {"subset"}))
+    monkeypatch.setattr(
+        "structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 100 * (structures == {"subset", "derivations"})
+    )
     cold = dry(*words)
     monkeypatch.setattr("structgrad.reports.verbs.run.outline.uncompiled", lambda structures: 0)
     warm = dry(*words)
