@@ -14,6 +14,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from .text import duration, number
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -162,19 +164,6 @@ def _overall(snapshot: Snapshot) -> str:
     return ", ".join(parts)
 
 
-def duration(seconds: float) -> str:
-    """Seconds for people.
-
-    Example:
-        >>> [duration(seconds) for seconds in (4.2, 75, 3700, 200000)]
-        ['4 s', '1 min 15 s', '1 h 1 min', '55 h 33 min']
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def plain_progress(*, quiet: float = _QUIET_SECONDS, named: bool = False) -> Progress:
     """A line at the start, at the end, and in between at most once in a while; or one for every cell that is finished.
 
@@ -214,8 +203,6 @@ def _problem(name: str, claims: pd.DataFrame) -> Overview:
 
 def _glance(row: Any) -> tuple[str, str]:
     """A text and its style."""
-    from .analysis.tables import number
-
     if row is None or row.relative_bias is None:
         return "", ""
     mark, colour = ("!", "red") if row.contradicted else MARKS.get(row.verdict, (" ", ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,14 @@ OPERATIONS = {"_argmax", "_log_partition", "_sample", "_value", "_kbest", "_rank
 STATED_TWICE = {"subset"}
 """Oracles that state their derivations and operations beside them. Of subsets there are better algorithms than a recursion part by part:
 products of polynomials, the largest scores. To be shortened, never to be made longer."""
+
+FORMATTER = "reports/text.py"
+
+FORMATTED_ELSEWHERE = ("reports/page/drawing/", "reports/page/figures/")
+"""Folders whose labels and coordinates have digits of their own. To be shortened, never to be made longer."""
+
+OF_DIGITS = re.compile(r"[,%eEfFgGn]$|\.\d+$")
+"""How a specification of a format ends that chooses digits; one that only aligns does not."""
 
 
 @cache
@@ -99,6 +108,44 @@ def test_an_oracle_states_its_derivations_or_its_operations() -> None:
         if operations and "derivations" in stated:
             twice[name] = operations
     assert set(twice) == STATED_TWICE, twice
+
+
+def chosen_digits(tree: ast.Module) -> list[int]:
+    """The lines that choose the digits of a value: in an f-string, by `format`, or by %."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            # A width or a precision may be a variable.
+            parts = node.format_spec.values if isinstance(node.format_spec, ast.JoinedStr) else []
+            spelled = "".join(part.value if isinstance(part, ast.Constant) else "0" for part in parts)
+            found += [node.lineno] * bool(OF_DIGITS.search(spelled))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found += [node.lineno] * bool(re.search(r"\{\w*:[^{}]*[,%eEfFgGn]\}|%[-+ 0#]*\d*(\.\d+)?[eEfFgG]\b", node.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "format":
+            found.append(node.lineno)
+    return found
+
+
+def test_values_get_their_digits_in_one_place() -> None:
+    """R4: one formatter, and no second one of the same name."""
+    known = sources()
+    formatters = {node.name for node in known[FORMATTER].body if isinstance(node, ast.FunctionDef)}
+    wrong = {}
+    for file, tree in known.items():
+        if not file.startswith("reports/") or file == FORMATTER or file.startswith(FORMATTED_ELSEWHERE):
+            continue
+        doubled = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.strip("_") in formatters]
+        if doubled or chosen_digits(tree):
+            wrong[file] = (doubled, chosen_digits(tree))
+    assert formatters
+    assert not wrong
+
+
+@pytest.mark.parametrize("value", ["{x:.3g}", "{x:,}", "{x:.0%}", "{x:.{n}e}", "{x:g}", "{x:+.2f}", "{x:.{n}}"])
+def test_a_choice_of_digits_is_seen(value: str) -> None:
+    assert chosen_digits(ast.parse(f"f'{value}'"))
+    assert not chosen_digits(ast.parse("f'{x:>7} {x!r} {x}, 5 % of it: 30%'"))
+    assert value.count("{") > 1 or chosen_digits(ast.parse(f"'{value}'.format(x=1.0)"))
 
 
 @pytest.mark.parametrize("file", sources())

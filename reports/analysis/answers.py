@@ -18,6 +18,7 @@ from ...suites.base import REFERENCE
 from ...suites.statistics.budgets import Worth
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import Selection, best
+from ..text import ZERO, number
 from . import tables
 
 BUDGETS = (1, 16, 256)
@@ -201,10 +202,10 @@ class _AnsweredStage:
     def _why(self, position: int) -> str:
         bias = np.sqrt(np.maximum(np.median(self.worth.bias_squared[position]), 0))
         parts = [
-            f"bias {tables.number(float(bias))}" if bias >= tables.ZERO else "bias 0",
-            f"variance {tables.number(float(np.median(self.worth.variance[position])))}",
+            f"bias {number(float(bias))}" if bias >= ZERO else "bias 0",
+            f"variance {number(float(np.median(self.worth.variance[position])))}",
         ]
-        return ", ".join(parts + ([f"time\u00a0×\u00a0{tables.number(float(self.costs[position]))}"] if self.timed else []))
+        return ", ".join(parts + ([f"time\u00a0×\u00a0{number(float(self.costs[position]))}"] if self.timed else []))
 
 
 def _wide(rows: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -18,15 +18,13 @@ from ...suites.learning.summaries import Survival, interquartile_mean, mean, sur
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import best
-from .tables import interval
+from ..text import coefficient_interval, estimate, listed, number
 
 SCORE = "normalised_accuracy"
 """What estimators are compared by over tasks: 0 is the floor, 1 the ceiling."""
 
 RECOMMENDING = ("rho_16", "early")
 """The predictor by which reports of gradients recommend, and the stage nearest to where it is asked for."""
-
-_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def sentences(study: Study) -> list[str]:
         return [_nobody(study), *each]
     one = len(tasks) == 1
     share = "accuracy" if one else "of the way from floor to ceiling in the interquartile mean"
-    score = f"{shown(first.score)} {share}{_exact(study, tasks)}"
+    score = f"{estimate(first.score)} {share}{_exact(study, tasks)}"
     cost = _cost(study.of(tasks=lambda task: task in tasks), first.name)
     return [f"{_best(first, f'On {_called(study, tasks)}, ', score)}; {cost}; {foretold(study)}.", *each]
 
@@ -100,7 +98,7 @@ def _of_task(study: Study, task: str) -> str:
     if found is None:
         return f"{task}: no estimator has a result at every seed."
     one = study.of(tasks=lambda name: name == task)
-    score = f"{shown(found.score)} accuracy{_exact(study, (task,))}"
+    score = f"{estimate(found.score)} accuracy{_exact(study, (task,))}"
     return f"{_best(found, f'{task}: ', score)}; {_cost(one, found.name)}."
 
 
@@ -111,7 +109,7 @@ def _best(found: Winner, where: str, score: str) -> str:
     if len(found.tied) == found.rivals:
         return f"{where}no estimator is surely the best of {found.rivals + 1}; {found.name} is first with {score}"
     if found.tied:
-        return f"{where}{found.name} is first with {score}, and cannot be told from {_listed(found.tied)}"
+        return f"{where}{found.name} is first with {score}, and cannot be told from {listed(found.tied)}"
     others = "the only other one" if found.rivals == 1 else f"all {found.rivals} others"
     return f"{where}{found.name} learns best, ahead of {others}, with {score}"
 
@@ -125,12 +123,7 @@ def _exact(study: Study, tasks: Sequence[str]) -> str:
     scores = some.outcome("accuracy" if len(tasks) == 1 else SCORE)[:, some.names.index(name)]
     if not np.isfinite(scores).any(1).all():
         return ""
-    return f" (the exact gradient: {shown(mean(scores[0]) if len(tasks) == 1 else interquartile_mean(scores))})"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(names[:_FEW]) + more
+    return f" (the exact gradient: {estimate(mean(scores[0]) if len(tasks) == 1 else interquartile_mean(scores))})"
 
 
 def _cost(study: Study, name: str) -> str:
@@ -141,7 +134,7 @@ def _cost(study: Study, name: str) -> str:
         return "its time to the target was not measured"
     if found.median is None:
         return f"it came to the target in {found.reached} of {found.runs} runs"
-    return f"half of its runs come to the target within {found.median:.3g} {unit} ({found.reached} of {found.runs} do at all)"
+    return f"half of its runs come to the target within {number(found.median)} {unit} ({found.reached} of {found.runs} do at all)"
 
 
 def times(study: Study, name: str, metric: str) -> Survival | None:
@@ -181,32 +174,5 @@ def told(found: Association) -> str:
     """A correlation with its interval, or why there is none."""
     if found.pooled.value is None:
         return found.note
-    text = signed(found.pooled)
+    text = coefficient_interval(found.pooled)
     return f"{text}, {found.note}" if found.note else text
-
-
-def signed(found: Interval) -> str:
-    """A correlation with its sign.
-
-    Example:
-        >>> signed(Interval(0.58, 0.32, 0.77)), signed(Interval(-0.1))
-        ('+.58 [+.32, +.77]', '−.10')
-    """
-    if found.value is None:
-        return "–"
-    if found.low is None or found.high is None:
-        return _plus(found.value)
-    return f"{_plus(found.value)} [{_plus(found.low)}, {_plus(found.high)}]"
-
-
-def _plus(value: float) -> str:
-    """Two digits with a sign, without the 0 before the point."""
-    text = f"{abs(value):.2f}"
-    return ("−" if value < 0 and float(text) else "+") + text.removeprefix("0")
-
-
-def shown(found: Interval) -> str:
-    """A value with its interval, as all tables show it."""
-    nan = float("nan")
-    value, low, high = (nan if bound is None else bound for bound in (found.value, found.low, found.high))
-    return interval(value, low, high)

@@ -17,6 +17,8 @@ import numpy as np
 import pandas as pd
 
 from ...suites.base import FAILED
+from ..text import ZERO as ZERO
+from ..text import interval
 
 T = TypeVar("T")
 
@@ -48,9 +50,6 @@ FIRST_SUITES = ("bias", *TIMED_SUITES, "sparsity")
 
 SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gradient_rate")
 
-ZERO = 1e-12
-"""Anything smaller is rounding, and is shown as 0."""
-
 _RESAMPLES = 1000
 _GROUPS_AT_ONCE = 256
 _GROUP = ["problem", "stage", "estimator"]
@@ -81,41 +80,6 @@ class Spread:
 
 
 _FIELDS = tuple(Spread.__dataclass_fields__)
-
-
-def number(value: float) -> str:
-    """Three significant digits, the one format of every table.
-
-    Example:
-        >>> [number(value) for value in (0.12345, 12345.0, 2.5e-7, 1e-17, float("nan"))]
-        ['0.123', '12300', '2.5e-7', '0', '–']
-        >>> [number(value) for value in (1.0, 0.5, 0.9999)]
-        ['1', '0.500', '1.00']
-    """
-    if math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if abs(value) < ZERO:
-        return "0"
-    if abs(value) < 1e6 and abs(value - round(value)) < ZERO:
-        return f"{float(f'{value:.2e}'):.0f}"
-    digits, _, exponent = f"{value:.2e}".partition("e")
-    if 1e-3 <= abs(value) < 1e6:
-        return f"{float(f'{digits}e{exponent}'):.{max(0, 2 - int(exponent))}f}"
-    return f"{float(digits):g}e{int(exponent)}"
-
-
-def interval(middle: float, low: float, high: float) -> str:
-    """``0.120 [0.100, 0.150]``; the middle alone where the interval is missing or a point.
-
-    Example:
-        >>> interval(0.12, 0.1, 0.15)
-        '0.120 [0.100, 0.150]'
-    """
-    if math.isnan(low) or math.isnan(high) or number(low) == number(high) == number(middle):
-        return number(middle)
-    return f"{number(middle)} [{number(low)}, {number(high)}]"
 
 
 def order(frame: pd.DataFrame, column: str) -> list[str]:

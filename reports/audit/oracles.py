@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
+from ..text import plural, setting
 from .terminal import laws_table, plain_values
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def as_text(found: OracleAudit) -> Group:
     if found.lacking:
         lines.append(Text(f"has no {', '.join(found.lacking)}", style="dim"))
     tests = sum(check.p_value is not None for check in found.checks)
-    small = f"Sums over all structures in float64; {tests} tests of samples with an error rate of {found.alpha:g} together."
+    small = (
+        f"Sums over all structures in float64; {plural(tests, 'test')} of samples with an error rate of {setting(found.alpha)} together."
+    )
     return Group(*lines, Text(), laws_table(found.checks), Text(), Text(small, style="dim"))
 
 

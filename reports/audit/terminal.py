@@ -11,6 +11,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from ..text import duration, number, percent, plural, plus_minus, setting
+
 if TYPE_CHECKING:
     from ...suites.audit import Audit, Check, FlatComparison
 
@@ -54,7 +56,7 @@ def _headline(found: Audit) -> Iterator[Text]:
 
 def _declared(declared: dict[str, Any]) -> str:
     bias = "unbiased" if declared["unbiased"] else "biased"
-    scale = "" if declared["scale"] == 1 else f", scale {declared['scale']:g}"
+    scale = "" if declared["scale"] == 1 else f", scale {setting(declared['scale'])}"
     cost = ", ".join(f"{count} {name}" for name, count in declared.get("evaluations", {}).items())
     return f"{bias}, of the {declared['objective']} loss{scale}" + (f"; one estimate takes {cost}" if cost else "")
 
@@ -101,36 +103,21 @@ def _comparisons(found: Audit) -> Table:
 
 
 def _numbers(row: FlatComparison) -> tuple[str, ...]:
-    zero = "–" if row.zero_rate is None else f"{row.zero_rate:.0%}"
-    ratios = (_ratio(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
-    second = "–" if row.per_second is None else f"{row.per_second:.1g}"
-    return interval(row.gain), interval(row.relative_bias), interval(row.cosine), zero, *ratios, second
-
-
-def interval(bounds: tuple[float | None, float | None, float | None]) -> str:
-    """A value, with half of its interval where it has one.
-
-    Example:
-        >>> interval((0.5, None, None)), interval((0.512, 0.49, 0.53)), interval((None, None, None))
-        ('0.5', '0.512 ± 0.02', '–')
-    """
-    value, low, high = bounds
-    if value is None:
-        return "–"
-    text = f"{0 if abs(value) < 1e-9 else value:.3g}"
-    return text if low is None or high is None else f"{text} ± {(high - low) / 2:.2g}"
-
-
-def _ratio(value: float | None) -> str:
-    return "–" if value is None else f"{0 if abs(value) < 1e-12 else value:.3g}"
+    uncertain = (plus_minus(*found) for found in (row.gain, row.relative_bias, row.cosine))
+    ratios = (number(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
+    return *uncertain, percent(row.zero_rate), *ratios, number(row.per_second, 1)
 
 
 def _small_print(found: Audit) -> str:
-    tests = "no test" if found.tests == 0 else f"{found.tests} test{'s' if found.tests > 1 else ''}"
-    cost = "" if found.losses is None else f"ratios of variances: at equal gain, for {found.losses:g} losses (a gradient counts as two); "
+    tests = "no test" if found.tests == 0 else plural(found.tests, "test")
+    cost = (
+        ""
+        if found.losses is None
+        else f"ratios of variances: at equal gain, for {setting(found.losses)} losses (a gradient counts as two); "
+    )
     return (
-        f"{tests} at one error rate of {found.alpha:g} (Holm's correction, confirmed on fresh seeds); all other laws are exact\n"
-        f"{cost}± is half of a 95 % interval\nseed {found.seed}, {found.seconds:.1f} s"
+        f"{tests} at one error rate of {setting(found.alpha)} (Holm's correction, confirmed on fresh seeds); all other laws are exact\n"
+        f"{cost}± is half of a 95 % interval\nseed {found.seed}, {duration(found.seconds)}"
     )
 
 

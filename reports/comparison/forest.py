@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...suites.comparison.groups import Group
+from ..text import change, ratio
 from . import words
 
 WIDTH, LEFT, ROW = 900, 430, 22
@@ -54,7 +55,7 @@ def forest(groups: Sequence[Group], most: int = 40) -> ForestPlot | None:
         return None
     reach = max(math.log(1.1), *(min(abs(end), WIDEST) for group in drawn for end in _ends(group)))
     lines = [_line(group, number, reach) for number, group in enumerate(drawn)]
-    ticks = [(_at(math.log(value), reach), f"×{value:.3g}") for value in _ticks(reach)]
+    ticks = [(_at(math.log(value), reach), ratio(value, 3)) for value in _ticks(reach)]
     return ForestPlot(ROW * len(lines) + 50, _at(0.0, reach), ticks, lines, len(changed) - len(drawn))
 
 
@@ -67,7 +68,7 @@ def _ends(group: Group) -> tuple[float, float, float]:
 def _line(group: Group, number: int, reach: float) -> ForestLine:
     x, low, high = (_at(end, reach) for end in _ends(group))
     name = f"{group.key.metric}, {words.place(group.key)}"
-    text = words.change(group.change, group.scale)
+    text = change(group.change, group.scale)
     return ForestLine(ROW * number + ROW, x, low, high, name, group.verdict, words.SYMBOLS[group.verdict], text)
 
 

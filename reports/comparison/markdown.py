@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ...suites.comparison.gating import GateResult
 from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.verdicts import MEANING, Comparison
+from ..text import change
 from . import words
 from .terminal import headline
 
@@ -18,7 +19,7 @@ def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]
     """All candidates against the base."""
     parts = ["# Comparison", ""]
     for head, items in others:
-        parts += [f"## {_text(head)} against {_text(base)}", "", words.counted(items) + ".", ""]
+        parts += [f"## {_text(head)} against {_text(base)}", "", words.tally(items) + ".", ""]
         changed = [group for group in words.ordered(grouped(items), sort) if group.verdict not in words.UNCHANGED]
         parts += [*_table(changed), ""] if changed else ["Nothing changed.", ""]
     parts += ["## Verdicts", "", *(f"- {words.SYMBOLS[verdict]} {verdict}: {meaning}" for verdict, meaning in MEANING.items()), ""]
@@ -28,7 +29,7 @@ def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]
 def gate_page(result: GateResult) -> str:
     """What fails and what is open; the outcome first."""
     mark = {"passed": "✅", "failed": "❌"}.get(result.outcome, "⚠️")
-    parts = [f"## {mark} structgrad {headline(result)}", "", f"Numbers: {words.counted(result.comparisons)}.", ""]
+    parts = [f"## {mark} structgrad {headline(result)}", "", f"Numbers: {words.tally(result.comparisons)}.", ""]
     for title, found in (("Fails", words.findings(result, "fail")), ("Open", words.findings(result, "warn"))):
         if found:
             parts += [f"### {title}", "", *(f"- {_text(line)}" for line in found[:MOST]), ""]
@@ -42,7 +43,7 @@ def _table(groups: Sequence[Group]) -> Iterable[str]:
     yield "|---|---|---|---|---|---|"
     for group in groups[:MOST]:
         key = group.key
-        shown = words.change(group.change, group.scale) or group.reason
+        shown = change(group.change, group.scale) or group.reason
         cells = (
             f"{words.SYMBOLS[group.verdict]} {group.verdict}",
             f"`{key.estimator}`",

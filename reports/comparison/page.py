@@ -10,6 +10,7 @@ import jinja2
 from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
 from ...suites.metrics import METRICS
+from ..text import change
 from . import words
 from .forest import LEFT, WIDTH, ForestPlot, forest
 
@@ -43,6 +44,7 @@ def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]
         width=WIDTH,
         left=LEFT,
         words=words,
+        change=change,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...suites.comparison.gating import GateResult
 from ...suites.comparison.groups import grouped
 from ...suites.comparison.verdicts import MEANING, Comparison
+from ..text import change
 from . import words
 
 MOST = 20
@@ -15,7 +16,7 @@ MOST = 20
 
 def comparison_lines(base: str, head: str, items: Sequence[Comparison], *, sort: str) -> Iterator[str]:
     """Counts, then changes over the instances of every problem, then single numbers that changed."""
-    yield f"{head} against {base}: {words.counted(items)}"
+    yield f"{head} against {base}: {words.tally(items)}"
     groups = [group for group in words.ordered(grouped(items), sort) if group.verdict not in words.UNCHANGED]
     if not groups:
         yield "nothing changed"
@@ -24,7 +25,7 @@ def comparison_lines(base: str, head: str, items: Sequence[Comparison], *, sort:
     yield "Over instances (geometric mean of head / base with its 95 % interval, or ± mean difference):"
     for group in groups:
         share = f"{group.sharing} of {group.instances}" if group.instances > 1 else ""
-        found = (words.change(group.change, group.scale), share, group.reason)
+        found = (change(group.change, group.scale), share, group.reason)
         text = "; ".join(part for part in found if part)
         symbol = words.SYMBOLS[group.verdict]
         yield f"{symbol} {group.verdict}: {words.quantity(group.key)} of {words.place(group.key)}: {text}"
@@ -38,7 +39,7 @@ def gate_lines(result: GateResult, *, most: int = MOST) -> Iterator[str]:
         yield from (f"{title}: {line}" for line in found[:most])
         if len(found) > most:
             yield f"{title}: and {len(found) - most} more (--json lists all)"
-    yield f"numbers: {words.counted(result.comparisons)}"
+    yield f"numbers: {words.tally(result.comparisons)}"
     if result.claims:
         broken = sum(claim.broken for claim in result.claims)
         yield f"claims to be unbiased: {len(result.claims)} checked, {broken} broken"

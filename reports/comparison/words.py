@@ -15,7 +15,7 @@ from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.matching import Key
 from ...suites.comparison.timing import TimeComparison
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
-from ...suites.statistics.interval import Interval
+from ..text import change, counted, significant
 
 SYMBOLS: dict[Verdict, str] = {
     "regressed": "✗",
@@ -53,29 +53,6 @@ def quantity(key: Key) -> str:
     return f"{key.metric} ({key.suite}{''.join(f', {detail}' for detail in details)})"
 
 
-def number(value: float | None) -> str:
-    """Four digits.
-
-    Example:
-        >>> [number(value) for value in (1.0, 0.98, 1.23456e-12, float("inf"), None)]
-        ['1', '0.98', '1.235e-12', 'inf', '']
-    """
-    return "" if value is None else f"{value:.4g}"
-
-
-def change(interval: Interval, scale: str) -> str:
-    """A ratio with ×, a difference with its sign, with the interval where there is one.
-
-    Example:
-        >>> change(Interval(1.2, 1.1, 1.3), "ratio"), change(Interval(-0.02), "difference")
-        ('×1.2 [1.1, 1.3]', '-0.02')
-    """
-    if interval.value is None:
-        return ""
-    text = f"×{interval.value:.4g}" if scale == "ratio" else f"{interval.value:+.4g}"
-    return text if interval.low is None or interval.high is None else f"{text} [{number(interval.low)}, {number(interval.high)}]"
-
-
 def values(item: Comparison) -> str:
     """Both numbers."""
     return f"{_value(item.base)} → {_value(item.head)}"
@@ -84,7 +61,9 @@ def values(item: Comparison) -> str:
 def _value(row: Row | None) -> str:
     if row is None:
         return "none"
-    return row.status if row.status != "ok" else number(row.value) or "undefined"
+    if row.status != "ok":
+        return row.status
+    return "undefined" if row.value is None else significant(row.value)
 
 
 def sentence(item: Comparison | Claim | TimeComparison) -> str:
@@ -102,7 +81,7 @@ def sentence(item: Comparison | Claim | TimeComparison) -> str:
 
 
 def _evidence(item: Comparison) -> str:
-    return item.method if item.p_adjusted is None else f"{item.method}, adjusted p = {item.p_adjusted:.2g}"
+    return item.method if item.p_adjusted is None else f"{item.method}, adjusted p = {significant(item.p_adjusted, 2)}"
 
 
 def findings(result: GateResult, level: Literal["fail", "warn"]) -> list[str]:
@@ -137,15 +116,15 @@ def group_sentence(group: Group) -> str:
     return f"{SYMBOLS[group.verdict]} {group.verdict}: {quantity(group.key)} of {place(group.key)}: {told}"
 
 
-def counted(items: Iterable[Comparison]) -> str:
+def tally(items: Iterable[Comparison]) -> str:
     """How many of every verdict, gravest first.
 
     Example:
-        >>> counted([])
+        >>> tally([])
         'nothing to compare'
     """
     counts = Counter(item.verdict for item in items)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in MEANING if counts[verdict]) or "nothing to compare"
+    return counted({verdict: counts[verdict] for verdict in MEANING}) or "nothing to compare"
 
 
 def ordered(items: Iterable[Item], by: str) -> list[Item]:

@@ -3,7 +3,7 @@
 Both are made from the same `Table` objects; a page needs nothing but itself, neither a server nor a network.
 """
 
-from .content import VERDICT_MEANING, Report, contradictions, counted, headline, report
+from .content import VERDICT_MEANING, Report, contradictions, headline, report
 from .learning import learning_of, of_gradients
 from .markdown import to_markdown
 from .page import to_html
@@ -12,7 +12,6 @@ __all__ = [
     "VERDICT_MEANING",
     "Report",
     "contradictions",
-    "counted",
     "headline",
     "learning_of",
     "of_gradients",

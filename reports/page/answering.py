@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from ..analysis import answers
 from ..analysis.answers import BUDGETS, MAIN_BUDGET, QUESTIONS, Answer
-from ..analysis.tables import interval
+from ..text import estimate, listed, plural
 from .cells import Table, TableCell, plain
-
-_FEW = 4
 
 
 def budget_label(budget: int) -> str:
@@ -17,7 +15,7 @@ def budget_label(budget: int) -> str:
         >>> budget_label(1), budget_label(16)
         ('1 estimate', '16 estimates')
     """
-    return f"{budget} estimate{'' if budget == 1 else 's'}"
+    return plural(budget, "estimate")
 
 
 def minute(found: list[Answer]) -> list[tuple[str, str]]:
@@ -33,10 +31,10 @@ def minute(found: list[Answer]) -> list[tuple[str, str]]:
 def _sentence(tallies: dict[int, list[tuple[str, int, int, int]]], *, budgeted: bool) -> str:
     leader = max(tallies[MAIN_BUDGET], key=lambda row: (row[1], row[2]))
     name, wins, maybe, places = leader
-    parts = [f"{name}: first in {wins} of {_places(places)}, and {_unbeaten(maybe, places)}."]
+    parts = [f"{name}: first in {wins} of {plural(places, 'place')}, and {_unbeaten(maybe, places)}."]
     rivals = [row[0] for row in tallies[MAIN_BUDGET] if row[2] == places and row[0] != name]
     if rivals and maybe == places:
-        parts.append(f"Nowhere surely worse either: {_listed(rivals)}.")
+        parts.append(f"Nowhere surely worse either: {listed(rivals)}.")
     others = {budget: max(tallies[budget], key=lambda row: (row[1], row[2])) for budget in BUDGETS if budgeted and budget != MAIN_BUDGET}
     parts += [
         f"With the time of {budget_label(budget)}: {row[0]} ({row[1]} of {places})." for budget, row in others.items() if row[0] != name
@@ -44,17 +42,8 @@ def _sentence(tallies: dict[int, list[tuple[str, int, int, int]]], *, budgeted: 
     return " ".join(parts)
 
 
-def _places(count: int) -> str:
-    return f"{count} place{'' if count == 1 else 's'}"
-
-
 def _unbeaten(maybe: int, places: int) -> str:
     return "nowhere surely beaten" if maybe == places else f"surely beaten in {places - maybe}"
-
-
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    shown = ", ".join(names[:_FEW])
-    return shown + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
 
 
 def price(found: list[Answer]) -> str:
@@ -121,8 +110,6 @@ def answer_cell(answer: Answer | None) -> TableCell:
     """The winner with its score, why, and who may be as good."""
     if answer is None:
         return TableCell("–")
-    score = answer.score
-    shown = interval(*(float("nan") if bound is None else bound for bound in (score.value, score.low, score.high)))
     proof = f"; {answer.verdict}" if answer.question.unbiased and answer.verdict else ""
-    rivals = f"or {_listed(answer.tied)}" if answer.tied else "ahead of all others" if answer.rivals else "no other candidate"
-    return TableCell(answer.estimator, answer.estimator, notes=(shown, answer.why + proof, rivals))
+    rivals = f"or {listed(answer.tied)}" if answer.tied else "ahead of all others" if answer.rivals else "no other candidate"
+    return TableCell(answer.estimator, answer.estimator, notes=(estimate(answer.score), answer.why + proof, rivals))

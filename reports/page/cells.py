@@ -10,6 +10,7 @@ import pandas as pd
 
 from ..analysis import tables
 from ..analysis.tables import Spread
+from ..text import whole
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def spread_cell(value: Spread | None, *, of: float = math.nan) -> TableCell:
     """A spread; with the number of its instances, where the metric does not exist on all of them."""
     if value is None:
         return TableCell("", math.nan)
-    fewer = f" ({value.instances} of {of:.0f})" if value.instances < of else ""
+    fewer = f" ({value.instances} of {whole(of)})" if value.instances < of else ""
     return TableCell(str(value) + fewer, value.median)
 
 
@@ -59,7 +60,7 @@ def verdict_cell(row: Any) -> TableCell:
     """A verdict, with the share of instances that have it."""
     if not row.verdict:
         return TableCell("")
-    share = "" if row.sharing == row.instances else f" {row.sharing:.0f}/{row.instances:.0f}"
+    share = "" if row.sharing == row.instances else f" {whole(row.sharing)}/{whole(row.instances)}"
     return TableCell(row.verdict + share, tables.VERDICTS.index(row.verdict), row.verdict, bool(row.contradicted))
 
 

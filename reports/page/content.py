@@ -11,6 +11,7 @@ from .. import bibliography
 from ..analysis import answers, tables
 from ..bibliography import Entry
 from ..results import Manifest
+from ..text import plural, whole
 from . import answering, sections
 from .cells import Table, plain_table
 from .learning import LearningSection, learning_of, of_gradients
@@ -111,18 +112,8 @@ def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
         plural(rows.loc[rows["instance"] != "", ["problem", "stage", "instance"]].drop_duplicates().shape[0], "instance"),
     )
     replicates = rows["replicates"].dropna()
-    precision = f", up to {int(replicates.max()):,} replicates each" if len(replicates) else ""
+    precision = f", up to {whole(replicates.max())} replicates each" if len(replicates) else ""
     return f"{parts[0]} on {parts[1]} ({parts[2]}, {parts[3]}{precision}), compared with the exact gradient of the expected loss."
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """A number with its noun."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
-
-
-def counted(counts: dict[str, int]) -> str:
-    """The line that every run ends with."""
-    return f"{plural(counts['ok'], 'cell')} ok, {counts['failed']} failed, {counts['skipped']} skipped."
 
 
 def contradictions(claims: pd.DataFrame) -> list[str]:
@@ -130,7 +121,7 @@ def contradictions(claims: pd.DataFrame) -> list[str]:
     found = claims[claims["contradicted"]]
     return [
         f"{row.estimator} declares itself unbiased, and is found biased on {row.problem}, {row.stage} "
-        f"({row.sharing:.0f} of {row.instances:.0f} instances)."
+        f"({whole(row.sharing)} of {whole(row.instances)} instances)."
         for row in tables.records(found)
     ]
 

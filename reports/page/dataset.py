@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..analysis import tables
+from ..text import rounded, whole
 
 MOST_ROWS = 120_000
 """Rows of single instances that a page holds; of a larger run it holds what was found over instances only."""
@@ -30,10 +31,10 @@ def held(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def told(found: dict[str, pd.DataFrame], rows: int) -> str:
     """What a page holds of a run of so many rows, in two sentences."""
     medians, single = len(found[OVER_INSTANCES]), found.get(EVERY_INSTANCE)
-    behind = "single instances are too many" if single is None else f"“{EVERY_INSTANCE}” shows the {len(single):,} rows behind them"
+    behind = "single instances are too many" if single is None else f"“{EVERY_INSTANCE}” shows the {whole(len(single))} rows behind them"
     return (
-        f"The table opens with {medians:,} medians over instances; {behind}. "
-        f"All numbers are to four digits here; results.parquet, beside this page, has its {rows:,} rows in full."
+        f"The table opens with {whole(medians)} medians over instances; {behind}. "
+        f"All numbers are to four digits here; results.parquet, beside this page, has its {whole(rows)} rows in full."
     )
 
 
@@ -68,23 +69,23 @@ def columns(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _column(name: str, values: pd.Series[Any]) -> dict[str, Any]:
     if pd.api.types.is_numeric_dtype(values):
-        return {"name": name, "numbers": _numbers(values.astype("float64").to_numpy(dtype=float, na_value=math.nan))}
+        return {"name": name, "numbers": _strict_values(values.astype("float64").to_numpy(dtype=float, na_value=math.nan))}
     codes, words = pd.factorize(values.astype(object).fillna("").astype(str))
     return {"name": name, "words": list(words), "codes": codes.tolist()}
 
 
-def _numbers(values: np.ndarray) -> list[float | int | str | None]:
-    return [_number(value) for value in values.tolist()]
+def _strict_values(values: np.ndarray) -> list[float | int | str | None]:
+    return [_strict(value) for value in values.tolist()]
 
 
-def _number(value: float) -> float | int | str | None:
+def _strict(value: float) -> float | int | str | None:
     """Strict JSON: what is infinite becomes a word, what is missing null."""
     if math.isnan(value):
         return None
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    rounded = float(f"{value:.{_DIGITS - 1}e}")
-    return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e15 else rounded
+    near = rounded(value, _DIGITS)
+    return int(near) if near == int(near) and abs(near) < 1e15 else near
 
 
 def unpacked(text: str) -> dict[str, list[dict[str, Any]]]:

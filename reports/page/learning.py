@@ -11,6 +11,7 @@ from ..analysis import learning as answer
 from ..analysis.loading import rows_of
 from ..analysis.tables import remembered
 from ..terminal import Overview
+from ..text import plural
 from . import learning_tables as tables
 from .cells import Table
 from .figures.learning import LearningMaterial
@@ -36,7 +37,7 @@ class LearningSection:
         if not found.tasks:
             return ""
         counts = ((len(found.names), "estimator"), (len(found.tasks), "task"), (len(found.seeds), "seed"))
-        estimators, tasks_, seeds = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+        estimators, tasks_, seeds = (plural(count, word) for count, word in counts)
         return f"{estimators} trained on {tasks_}, with {seeds} each."
 
     @property

@@ -22,8 +22,9 @@ from ...suites.learning.summaries import interquartile_mean, mean, paired_differ
 from ...suites.metrics import signed_label
 from ...suites.tasks import TASKS, make_task
 from .. import results
-from ..analysis.learning import SCORE, called, shown, told
+from ..analysis.learning import SCORE, called, told
 from ..results import Manifest
+from ..text import coefficient, estimate
 from . import learning_tables as tables
 from .cells import Table, TableCell, plain
 from .figures.learning import draw_learning
@@ -205,7 +206,7 @@ def _shares(study: Study) -> Iterator[str]:
     for name, before in SHARES.items():
         here = some.of_family(name)
         own = np.full((1, 1), np.nan) if here is None else scores[:, some.names.index(here)]
-        now = shown(interquartile_mean(own)) if np.isfinite(own).any(1).all() else "not learnt"
+        now = estimate(interquartile_mean(own)) if np.isfinite(own).any(1).all() else "not learnt"
         rows.append([plain(name), plain(now), plain(before)])
     yield from ("### Beside the prototypes", "", f"Interquartile means over {', '.join(FOUR)}; the prototypes had 3 seeds.", "")
     yield markdown_table(Table("", (("estimator", ""), ("now", ""), ("prototypes", "")), rows))
@@ -364,7 +365,7 @@ def _by_task(study: Study) -> Table:
     rows = []
     for predictor, stage in measured(study):
         within = association(study, predictor, stage, "accuracy", resamples=0).within
-        cells = [TableCell(f"{within[task]:+.2f}".replace("-", "−") if task in within else "–") for task in study.tasks]
+        cells = [TableCell(coefficient(within.get(task))) for task in study.tasks]
         rows.append([plain(signed_label(predictor)), plain(stage), *cells])
     return Table("Task by task", (("predictor", ""), ("stage", ""), *((task, "") for task in study.tasks)), rows)
 
@@ -392,9 +393,9 @@ def _baselines(one: Study) -> Iterator[str]:
     rows = [
         [
             plain(one.names[place]),
-            plain(shown(mean(scores[place]))),
-            plain(shown(paired_difference(scores[place], scores[below])) if below is not None else ""),
-            plain("" if plainest is None or one.names[place] == "reinforce" else shown(paired_difference(scores[place], plainest))),
+            plain(estimate(mean(scores[place]))),
+            plain(estimate(paired_difference(scores[place], scores[below])) if below is not None else ""),
+            plain("" if plainest is None or one.names[place] == "reinforce" else estimate(paired_difference(scores[place], plainest))),
         ]
         for place, below in zip(order, [*order[1:], None], strict=True)
     ]
@@ -422,8 +423,8 @@ def _ways(one: Study) -> Iterator[str]:
         place, cells = one.names.index(here), [plain(way)]
         for metric in ("accuracy", "structure_accuracy"):
             values = one.outcome(metric)[0]
-            drift = "" if place == base else shown(paired_difference(values[place], values[base]))
-            cells += [plain(shown(mean(values[place]))), plain(drift)]
+            drift = "" if place == base else estimate(paired_difference(values[place], values[base]))
+            cells += [plain(estimate(mean(values[place]))), plain(drift)]
         rows.append(cells)
     titles = ("way", "accuracy", "gain", "UAS", "drift")
     yield markdown_table(Table("", tuple((title, "") for title in titles), rows))
@@ -435,7 +436,7 @@ def _losses(one: Study) -> Iterator[str]:
     yield from ("Span F1 on CoNLL-03, which this task is not: what is to be compared is the order.", "")
     if {*SMOOTHED} <= {*one.names}:
         squared, entropy = (one.outcome("accuracy")[0, one.names.index(name)] for name in SMOOTHED)
-        yield from (f"Here ½‖·‖² is {shown(paired_difference(squared, entropy))} above the CRF, paired by seed.", "")
+        yield from (f"Here ½‖·‖² is {estimate(paired_difference(squared, entropy))} above the CRF, paired by seed.", "")
     rows = [[plain(name), *map(plain, values)] for name, values in MENSCH.items()]
     yield markdown_table(Table("", (("loss", ""), *((language, "") for language in ("En", "Es", "De", "Nl"))), rows))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,8 +13,9 @@ from ...suites.learning.finding import KINDS, OUTCOMES, Foretelling, foretelling
 from ...suites.learning.summaries import interquartile_mean, mean, probability_of_improvement
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
-from ..analysis.learning import SCORE, shown, signed, times
+from ..analysis.learning import SCORE, times
 from ..terminal import Overview
+from ..text import coefficient_interval, estimate, milliseconds, number, plural, setting, whole
 from .cells import Table, TableCell, plain
 
 BASE = "rloo"
@@ -48,8 +50,8 @@ def task_table(study: Study, task: str) -> Table:
             spread(one.outcome("accuracy")[0, place]),
             *(spread(one.outcome(metric)[0, place]) for metric, _ in extra.values()),
             target(one, contender.name),
-            _median(one.outcome("step_time")[0, place] * 1000, "{:.3g}"),
-            _median(one.outcome("learning_rate")[0, place], "{:g}"),
+            _median(one.outcome("step_time")[0, place], milliseconds),
+            _median(one.outcome("learning_rate")[0, place], setting),
         ]
         for place, contender in enumerate(one.contenders)
         if np.isfinite(one.outcome("accuracy")[0, place]).any()
@@ -63,7 +65,7 @@ def _limits(one: Study) -> str:
     floor, ceiling = (mean(np.nanmean(one.outcome(f"{name}_accuracy")[0], axis=0)) if _any(one, name) else None for name in _LIMITS)
     if floor is None or ceiling is None:
         return "Floor and ceiling were not measured."
-    return f"Floor {shown(floor)}, without structure; ceiling {shown(ceiling)}, with the true structures or the exact gradient."
+    return f"Floor {estimate(floor)}, without structure; ceiling {estimate(ceiling)}, with the true structures or the exact gradient."
 
 
 _LIMITS = ("floor", "ceiling")
@@ -77,7 +79,7 @@ def _any(one: Study, name: str) -> bool:
 def spread(values: np.ndarray) -> TableCell:
     """A mean over seeds with its interval."""
     found = mean(values)
-    return TableCell("", math.nan) if found.value is None else TableCell(shown(found), found.value)
+    return TableCell("", math.nan) if found.value is None else TableCell(estimate(found), found.value)
 
 
 def target(one: Study, name: str) -> TableCell:
@@ -88,13 +90,16 @@ def target(one: Study, name: str) -> TableCell:
     count = f"{steps.reached} of {steps.runs} come to it"
     if steps.median is None:
         return TableCell(count if steps.reached else "not reached", math.inf)
-    lasting = "" if seconds is None or seconds.median is None else f", {seconds.median:.3g} s"
-    return TableCell(f"{steps.median:.0f} steps{lasting}" + ("" if steps.reached == steps.runs else f" ({count})"), steps.median)
+    lasting = "" if seconds is None or seconds.median is None else f", {number(seconds.median)} s"
+    return TableCell(f"{whole(steps.median)} steps{lasting}" + ("" if steps.reached == steps.runs else f" ({count})"), steps.median)
 
 
-def _median(values: np.ndarray, written: str) -> TableCell:
+def _median(values: np.ndarray, written: Callable[[float], str]) -> TableCell:
     known = values[np.isfinite(values)]
-    return TableCell(written.format(float(np.median(known))), float(np.median(known))) if len(known) else TableCell("", math.nan)
+    if not len(known):
+        return TableCell("", math.nan)
+    middle = float(np.median(known))
+    return TableCell(written(middle), middle)
 
 
 def overall_table(study: Study) -> Table:
@@ -123,7 +128,9 @@ def overall_table(study: Study) -> Table:
         complete = np.isfinite(own[common]).any(1)
         every = interquartile_mean(own[common]) if complete.all() else Interval(None)
         better = [] if base is None else [_improvement(own, base) if contender.name != against else TableCell("", math.nan)]
-        over = TableCell(shown(every), every.value) if every.value is not None else TableCell(f"{int(complete.sum())} tasks", math.nan)
+        over = (
+            TableCell(estimate(every), every.value) if every.value is not None else TableCell(plural(int(complete.sum()), "task"), math.nan)
+        )
         rows.append([plain(contender.name), plain(contender.objective), over, *better, *(spread(row) for row in own)])
     rows.sort(key=lambda row: -np.nan_to_num(float(row[2].key), nan=-1.0))
     note = "Share of the way from the floor to the ceiling of a task."
@@ -143,7 +150,7 @@ def _latent(study: Study) -> Study:
 
 def _improvement(scores: np.ndarray, base: np.ndarray) -> TableCell:
     found = probability_of_improvement(scores, base)
-    return TableCell("", math.nan) if found.value is None else TableCell(shown(found), found.value)
+    return TableCell("", math.nan) if found.value is None else TableCell(estimate(found), found.value)
 
 
 def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Table:
@@ -162,7 +169,7 @@ def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Tab
         for outcome in outcomes:
             cells += [correlation(by_place[predictor, stage, outcome, kind].whole) for kind in KINDS]
             both = by_place[predictor, stage, outcome, "all"]
-            text = f"{signed(both.choice.pooled)} → {signed(both.confirmation.pooled)}"
+            text = f"{coefficient_interval(both.choice.pooled)} → {coefficient_interval(both.confirmation.pooled)}"
             cells.append(TableCell(text, both.confirmation.pooled.value or 0.0, notes=("confirmed",) if both.confirmed else ()))
         rows.append(cells)
     note = (
@@ -177,7 +184,9 @@ def correlation(found: Association) -> TableCell:
     """A correlation, with how many estimators it is of."""
     if found.pooled.value is None:
         return TableCell("–", math.nan, notes=(found.note,))
-    return TableCell(signed(found.pooled), found.pooled.value, notes=(found.note or f"{found.estimators} of {found.ideas} ideas",))
+    return TableCell(
+        coefficient_interval(found.pooled), found.pooled.value, notes=(found.note or f"{found.estimators} of {found.ideas} ideas",)
+    )
 
 
 def overview(study: Study, task: str) -> Overview:

@@ -8,9 +8,10 @@ import pandas as pd
 
 from ..analysis.answers import MAIN_BUDGET
 from ..results import Manifest
+from ..text import cells_line
 from .answering import budget_label
 from .cells import Table, TableCell
-from .content import Report, counted, report
+from .content import Report, report
 
 COMMENT_LIMIT = 60_000
 """Characters that fit into a comment on a pull request."""
@@ -34,7 +35,7 @@ def _opening(found: Report) -> tuple[str, str]:
         "",
         escaped(found.headline),
         "",
-        f"{counted(found.counts)} {found.claims}",
+        f"{cells_line(found.counts)} {found.claims}",
         "",
         *(f"> **Contradicted claim:** {escaped(line)}" for line in found.contradictions),
         *(["> Quick preset: for a look, not for conclusions.", ""] if found.quick else [""]),

@@ -9,7 +9,8 @@ import pandas as pd
 
 from ...suites.metrics import METRICS, title_of
 from ..analysis import tables
-from ..analysis.tables import Spread, interval, number
+from ..analysis.tables import Spread
+from ..text import interval, number
 from .cells import Table, TableCell, plain, spread_cell, verdict_cell
 
 _PROBLEM_NOTE = (

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..text import duration, plural, significant
 from .outcome import BAD_INPUT, OK, REGRESSED, sentences
 
 _SHOWN = 12
@@ -72,10 +73,10 @@ def _is_number(difference: Any) -> bool:
 
 
 def _say(result: Any) -> None:
-    typer.echo(f"{result.cell.identity[:12]}  {result.cell.label}: {_verdict(result)} ({result.rows} rows, {result.seconds:.1f} s)")
+    typer.echo(f"{result.cell.identity[:12]}  {result.cell.label}: {_verdict(result)} ({result.rows} rows, {duration(result.seconds)})")
     for one in result.differences[:_SHOWN]:
         row = " ".join(part for part in one.row if part)
-        distance = "" if one.relative is None else f", off by {one.relative:.2g}"
+        distance = "" if one.relative is None else f", off by {significant(one.relative, 2)}"
         typer.echo(f"  {row} {one.column}: stored {_short(one.stored)}, measured {_short(one.measured)}{distance}")
     if len(result.differences) > _SHOWN:
         typer.echo(f"  and {len(result.differences) - _SHOWN} more")
@@ -89,7 +90,7 @@ def _verdict(result: Any) -> str:
     if not _moved(result):
         return "the same but for times and bytes, which never repeat"
     rows = len({one.row for one in result.differences})
-    return f"differs in {rows} row{'s' if rows > 1 else ''}"
+    return f"differs in {plural(rows, 'row')}"
 
 
 def _short(value: Any) -> str:

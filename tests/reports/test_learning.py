@@ -108,7 +108,7 @@ def test_a_table_never_hides_who_did_not_arrive():
     rows = [*(one for run in runs for one in trained("toy", *run)), learnt("toy", "rloo", "", "learning_rate", 0.02)]
     table = task_table(study(rows), "toy")
     cells = {line[0].text: dict(zip((title for title, _ in table.columns), line, strict=True)) for line in table.rows}
-    assert cells["rloo"]["to the target"].text == "60 steps, 0.24 s (1 of 2 come to it)"
+    assert cells["rloo"]["to the target"].text == "60 steps, 0.240 s (1 of 2 come to it)"
     assert cells["ste"]["to the target"].text == "not reached"
     assert cells["rloo"]["rate"].text == "0.02"
     assert table.note.startswith("Floor 0.500, without structure; ceiling 0.900")

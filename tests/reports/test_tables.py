@@ -10,7 +10,8 @@ import pytest
 
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
-from structgrad.reports.analysis.tables import Spread, interval, number
+from structgrad.reports.analysis.tables import Spread
+from structgrad.reports.text import interval, number
 from structgrad.suites.base import Row
 from tests.reports import examples
 

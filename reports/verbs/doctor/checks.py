@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ...text import gibibytes, number, whole
+
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "pyarrow", "numba", "pebble", "seaborn", "jinja2", "typer", "rich")
 """What every run needs; `safetensors` and `ray` are asked for where they are used."""
 
@@ -96,7 +98,7 @@ def _accelerator() -> Iterator[MachineCheck]:
     yield MachineCheck("cuda", f"{torch.version.cuda}, driver {driver or 'not known'}")
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        yield MachineCheck(f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free")
+        yield MachineCheck(f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {gibibytes(free)} of {gibibytes(total)} free")
     tf32 = torch.backends.cuda.matmul.allow_tf32
     yield MachineCheck(
         "TF32",
@@ -129,7 +131,7 @@ def _processors() -> Iterator[MachineCheck]:
     yield MachineCheck("cores", f"{CORES} workers by default, of {os.cpu_count()}")
     busy = load > 0.5 * CORES
     yield MachineCheck(
-        "load", f"{load:.1f}", *_advice(busy, "note", "others use this machine: times will be noisy, all other numbers are not touched")
+        "load", number(load, 2), *_advice(busy, "note", "others use this machine: times will be noisy, all other numbers are not touched")
     )
     several = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if os.environ.get(name, "1") != "1"]
     yield MachineCheck(
@@ -151,9 +153,8 @@ def _clock() -> Iterator[MachineCheck]:
         while now == start:
             now = time.perf_counter()
         ticks.append(now - start)
-    yield MachineCheck(
-        "clock", f"{min(ticks) * 1e9:.0f} ns", *_advice(min(ticks) > COARSE_CLOCK, "note", "times of small tensors are not to be trusted")
-    )
+    coarse = _advice(min(ticks) > COARSE_CLOCK, "note", "times of small tensors are not to be trusted")
+    yield MachineCheck("clock", f"{whole(min(ticks) * 1e9)} ns", *coarse)
 
 
 def _memory() -> Iterator[MachineCheck]:
@@ -163,8 +164,8 @@ def _memory() -> Iterator[MachineCheck]:
     if available is None:
         return
     fit = int(available / (WORKER_GIB * GIB))
-    advice = f"{CORES} workers take {CORES * WORKER_GIB:.1f} GiB: run with --jobs {max(fit, 1)}"
-    yield MachineCheck("memory", f"{available / GIB:.1f} GiB free", *_advice(fit < CORES, "note" if fit else "broken", advice))
+    advice = f"{CORES} workers take {gibibytes(CORES * WORKER_GIB * GIB)}: run with --jobs {max(fit, 1)}"
+    yield MachineCheck("memory", f"{gibibytes(available)} free", *_advice(fit < CORES, "note" if fit else "broken", advice))
 
 
 def _available_memory() -> int | None:
@@ -179,9 +180,9 @@ def _available_memory() -> int | None:
 
 def _disk() -> Iterator[MachineCheck]:
     here = Path.cwd()
-    free = shutil.disk_usage(here).free / GIB
+    free = shutil.disk_usage(here).free
     yield MachineCheck(
-        "disk", f"{free:.1f} GiB free", *_advice(free < LEAST_DISK_GIB, "broken", "make room, or run with --out on another disk")
+        "disk", f"{gibibytes(free)} free", *_advice(free < LEAST_DISK_GIB * GIB, "broken", "make room, or run with --out on another disk")
     )
     writable = _can_write(here)
     yield MachineCheck(

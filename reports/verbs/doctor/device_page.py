@@ -10,6 +10,7 @@ from typing import Any
 
 from ....suites.running.store import write_atomically
 from ....suites.speed.device_rows import DeviceRow
+from ...text import MISSING, milliseconds, number, percent, setting, significant, whole
 from .device_tests import DeviceTests
 
 MOST = 50
@@ -116,7 +117,7 @@ def _against(row: DeviceRow) -> str:
     target = row.task.target
     assert target is not None
     ratio = row.ratio(target.contender)
-    return f"{_figure(ratio)} x {target.contender}, at least {target.factor:g} wanted"
+    return f"{number(ratio)} x {target.contender}, at least {setting(target.factor)} wanted"
 
 
 def _list(before: str, names: Sequence[str]) -> str:
@@ -152,8 +153,8 @@ def _targets(found: Sequence[DeviceRow]) -> Iterator[str]:
         assert target is not None
         ratio, name = row.ratio(target.contender), CONTENDERS[target.contender]
         said = {True: "yes", False: "**no**", None: "not timed"}[row.met]
-        share = "—" if ratio is None else f"{ratio / target.factor:.0%}"
-        yield f"| {row.task.name} | {row.task.batch} | {name} | {target.factor:g} | {_figure(ratio)} | {share} | {said} |"
+        share = percent(None if ratio is None else ratio / target.factor)
+        yield f"| {row.task.name} | {row.task.batch} | {name} | {setting(target.factor)} | {number(ratio)} | {share} | {said} |"
 
 
 HEADINGS = {
@@ -189,19 +190,19 @@ def _table(found: Sequence[DeviceRow]) -> Iterator[str]:
 
 
 def _cells(row: DeviceRow) -> Iterator[str]:
-    verdict = {"right": "yes", "wrong": "**no**", "not checked": "—"}[row.verdict]
-    served = {True: "kernel", False: "plain torch", None: "—"}[row.value("structgrad", "kernel")]
+    verdict = {"right": "yes", "wrong": "**no**", "not checked": MISSING}[row.verdict]
+    served = {True: "kernel", False: "plain torch", None: MISSING}[row.value("structgrad", "kernel")]
     alone, there, memory = row.seconds("structgrad@1"), row.seconds("cpu@1"), row.value("structgrad", "memory")
-    others = [f"{name} {_figure(row.ratio(name))}" for name in CONTENDERS if name not in COLUMNS and row.ratio(name) is not None]
+    others = [f"{name} {number(row.ratio(name))}" for name in CONTENDERS if name not in COLUMNS and row.ratio(name) is not None]
     yield from (row.task.name, str(row.task.batch), verdict, served)
-    yield from (_milliseconds(row.seconds(step)) for step in ("structgrad", "graph"))
-    yield "—" if row.share is None else f"{row.share:.0%}"
-    yield from (_figure(row.ratio(name)) for name in COLUMNS)
-    yield ", ".join(others) or "—"
-    yield _milliseconds(alone) + ("" if alone is None or there is None else f", CPU {_figure(there / alone)}")
-    yield "—" if memory is None else f"{memory / 2**20:.0f}"
-    yield "—" if row.off is None else f"{row.off:.0e}"
-    yield _figure(row.value("right", "first"))
+    yield from (milliseconds(row.seconds(step)) for step in ("structgrad", "graph"))
+    yield percent(row.share)
+    yield from (number(row.ratio(name)) for name in COLUMNS)
+    yield ", ".join(others) or MISSING
+    yield milliseconds(alone) + ("" if alone is None or there is None else f", CPU {number(there / alone)}")
+    yield MISSING if memory is None else whole(memory / 2**20)
+    yield MISSING if row.off is None else significant(row.off, 1)
+    yield number(row.value("right", "first"))
 
 
 def _said(found: Sequence[DeviceRow]) -> Iterator[str]:
@@ -224,19 +225,8 @@ def sentence(row: DeviceRow, step: str) -> str:
         return f"WRONG {row.task.name}: {'; '.join(row.wrong)}"
     if step == "structgrad":
         served = "kernel" if row.value(step, "kernel") else "plain torch"
-        return f"{row.task.name}: {_milliseconds(row.seconds(step))} ms for {row.task.batch}, {served}"
+        return f"{row.task.name}: {milliseconds(row.seconds(step))} ms for {row.task.batch}, {served}"
     if row.task.target is not None and step == row.task.target.contender:
         said = {True: "met", False: "MISSED", None: "not timed: " + str(row.value(step, "failure"))}[row.met]
         return f"{row.task.name}: {_against(row)}: {said}"
     return ""
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return _figure(None if seconds is None else 1e3 * seconds)
-
-
-def _figure(value: float | None) -> str:
-    """Three digits, or a dash."""
-    if value is None:
-        return "—"
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"

@@ -37,16 +37,3 @@ def seconds_of(text: str, option: str) -> float:
 def optional_seconds(text: str | None, option: str) -> float | None:
     """The same of an option that may be left out."""
     return None if text is None else seconds_of(text, option)
-
-
-def written(seconds: float) -> str:
-    """The shortest text that means these seconds.
-
-    Example:
-        >>> [written(seconds) for seconds in (45.0, 120.0, 5400.0, 0.25, 7200.0)]
-        ['45s', '2m', '90m', '0.25s', '2h']
-    """
-    for unit, size in (("h", 3600.0), ("m", 60.0)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g}{unit}"
-    return f"{seconds!r}s".replace(".0s", "s")

@@ -22,7 +22,7 @@ from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.planning.scope import Scope
 from ....suites.running.work import Cell, Grid
-from ... import bibliography, page, results, terminal
+from ... import bibliography, page, results, terminal, text
 from ...analysis import answers, tables
 from ...results import PAGE
 from ...terminal import Verbosity
@@ -216,7 +216,7 @@ class Launch:
         results.write_whole(self.folder / PAGE, page.to_html(frame, manifest).encode())
         self._summarise(frame)
         counts, verbosity = {**tables.counts(frame), "left": left}, self.verbosity
-        verbosity.say(page.counted(counts), important=True, apart=True)
+        verbosity.say(text.cells_line(counts), important=True, apart=True)
         verbosity.say(f"results: {self.folder / results.TABLE}\nreport:  {(self.folder / PAGE).resolve()}", important=True)
         verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
         learnt = page.learning_of(frame)

@@ -110,7 +110,7 @@ def score_file(path: Path, oracle: str, fields: list[str], **settings: Any) -> S
     pairs = dict(_field(text) for text in fields)
     convention: dict[str, Any] = {key: value for key, value in pairs.items() if key in CONVENTION}
     if "temperature" in convention:
-        convention["temperature"] = _number(convention["temperature"])
+        convention["temperature"] = _float(convention["temperature"])
     keys: dict[str, Any] = {key: value for key, value in pairs.items() if key in KEYS}
     return ScoreFile(str(path), oracle, convention=Convention(**convention), **keys, **settings)
 
@@ -124,7 +124,7 @@ def _field(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _number(text: str) -> float:
+def _float(text: str) -> float:
     try:
         return float(text)
     except ValueError:

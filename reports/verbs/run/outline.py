@@ -18,8 +18,8 @@ from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.progress import CostModel
 from ....suites.running.scores import sample
 from ....suites.running.work import Cell, Grid
-from ...terminal import console, duration
-from .durations import written
+from ...terminal import console
+from ...text import duration, gibibytes, number, setting, spelled
 
 WORKER_BYTES = 0.45 * 2**30
 """What a worker takes after its imports and its first compiled kernels, as measured."""
@@ -89,7 +89,8 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, compiled: flo
 def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
     """An outline for people."""
     trained = all(SUITES[name].measures == "tasks" for name in found.suites)
-    limit = "" if trained else f"{plan.effort.replicates} to {plan.effort.most_replicates} replicates within {plan.effort.seconds:g} s, "
+    effort = plan.effort
+    limit = "" if trained else f"{effort.replicates} to {effort.most_replicates} replicates within {setting(effort.seconds)} s, "
     precision = "" if trained else f", {plan.dtype} on {plan.device}"
     quick = ": a first look, not for conclusions; --preset standard measures in earnest" if found.preset == "quick" else ""
     compiling = f", {duration(found.compiling)} of it to compile kernels, once per machine" if found.compiling >= _NOTED else ""
@@ -100,7 +101,7 @@ def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
         f"{instances_line(plan)} each, {limit}seed {plan.seed}{precision}",
         *(f"{name}: {count} cells, {instances} instances" for name, (count, instances) in found.suites.items()),
         f"{found.cells} cells, {found.skipped} pairs skipped; about {duration(found.seconds)} with {processes(plan, machine)}{compiling}, "
-        f"about {found.bytes / 2**30:.1f} GiB of memory",
+        f"about {gibibytes(found.bytes)} of memory",
     ]
 
 
@@ -120,13 +121,13 @@ def check_affordable(found: Outline, plan: Plan, machine: Machine, most: float) 
     if seconds > most:
         raise ValueError(
             f"the plan has a cell, {label}, that takes about {duration(seconds)}, longer than {duration(most)}; choose smaller problems, "
-            f"fewer instances or other estimators, or ask for it by --longest-cell {written(math.ceil(seconds / 3600) * 3600.0)}"
+            f"fewer instances or other estimators, or ask for it by --longest-cell {spelled(math.ceil(seconds / 3600) * 3600.0)}"
         )
 
 
 def structures_line(found: Outline) -> str:
     """How many structures the exact gradients have to look at, at most."""
-    return f"structures to enumerate: about {found.structures:.3g}"
+    return f"structures to enumerate: about {number(found.structures)}"
 
 
 def skips_lines(work: Grid) -> Iterator[str]:

@@ -1,0 +1,270 @@
+"""Text of values for people: the one place of the reports where a number, a time or a count gets its digits.
+
+What programs read, JSON and Parquet, keeps every digit and does not come by here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..suites.statistics.interval import Interval
+
+MISSING = "–"
+"""What stands for a value that there is not."""
+
+ZERO = 1e-12
+"""Anything smaller is rounding, and is shown as 0."""
+
+_SUMMED = 1e-9  # what is a sum over thousands of replays is rounded sooner
+_IN_FULL = 1e6
+_SHORT = 10.0
+_LISTED = 4
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """So many significant digits, the one format of what was measured; a whole number without a point.
+
+    Example:
+        >>> [number(value) for value in (0.12345, 12345.0, 2.5e-7, 1e-17, float("nan"))]
+        ['0.123', '12300', '2.5e-7', '0', '–']
+        >>> [number(value) for value in (1.0, 0.5, 0.9999)], number(0.123, 1), number(None)
+        (['1', '0.500', '1.00'], '0.1', '–')
+    """
+    if value is None or math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if abs(value) < ZERO:
+        return "0"
+    near = rounded(value, digits)
+    if abs(value) < _IN_FULL and abs(value - round(value)) < ZERO:
+        return f"{near:.0f}"
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    if 1e-3 <= abs(value) < _IN_FULL:
+        return f"{near:.{max(0, digits - 1 - int(exponent))}f}"
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def rounded(value: float, digits: int) -> float:
+    """The nearest number with so many significant digits.
+
+    Example:
+        >>> rounded(0.123456, 4), rounded(-98765.0, 2)
+        (0.1235, -99000.0)
+    """
+    return float(f"{value:.{digits - 1}e}")
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number none of which is rounding: of two that are compared, of a probability, of an error. No zeros at its end.
+
+    Example:
+        >>> [significant(value) for value in (1.0, 0.98, 1.23456e-15, float("inf"))], significant(0.0123, 2)
+        (['1', '0.98', '1.235e-15', 'inf'], '0.012')
+    """
+    return f"{value:.{digits}g}"
+
+
+def setting(value: float) -> str:
+    """A number that somebody chose, as they would write it: a rate, a factor, a level.
+
+    Example:
+        >>> setting(0.05), setting(2.0), setting(3e-4)
+        ('0.05', '2', '0.0003')
+    """
+    return f"{value:g}"
+
+
+def whole(value: float) -> str:
+    """A count, in full.
+
+    Example:
+        >>> whole(7), whole(12345.0)
+        ('7', '12,345')
+    """
+    return f"{value:,.0f}"
+
+
+def percent(value: float | None) -> str:
+    """A share.
+
+    Example:
+        >>> percent(0.256), percent(None)
+        ('26%', '–')
+    """
+    return MISSING if value is None else f"{value:.0%}"
+
+
+def interval(value: float | None, low: float | None = None, high: float | None = None) -> str:
+    """``0.120 [0.100, 0.150]``; the value alone where the interval is missing or a point.
+
+    Example:
+        >>> interval(0.12, 0.1, 0.15), interval(0.12)
+        ('0.120 [0.100, 0.150]', '0.120')
+    """
+    middle, lower, upper = number(value), number(low), number(high)
+    return middle if MISSING in (lower, upper) or lower == upper == middle else f"{middle} [{lower}, {upper}]"
+
+
+def estimate(found: Interval) -> str:
+    """A value with its interval, as `interval` shows it.
+
+    Example:
+        >>> from structgrad.suites.statistics.interval import Interval
+        >>> estimate(Interval(0.12, 0.1, 0.15)), estimate(Interval(None))
+        ('0.120 [0.100, 0.150]', '–')
+    """
+    return interval(found.value, found.low, found.high)
+
+
+def plus_minus(value: float | None, low: float | None = None, high: float | None = None) -> str:
+    """A value with half of its interval, where there is no room for both ends.
+
+    Example:
+        >>> plus_minus(0.5), plus_minus(0.512, 0.49, 0.53), plus_minus(None)
+        ('0.500', '0.512 ± 0.020', '–')
+    """
+    shown = number(0.0 if value is not None and abs(value) < _SUMMED else value)
+    return shown if value is None or low is None or high is None else f"{shown} ± {number((high - low) / 2, 2)}"
+
+
+def coefficient(value: float | None) -> str:
+    """Two digits with a sign, without the 0 before the point.
+
+    Example:
+        >>> coefficient(0.58), coefficient(-0.1), coefficient(-0.001), coefficient(None)
+        ('+.58', '−.10', '+.00', '–')
+    """
+    if value is None:
+        return MISSING
+    size = f"{abs(value):.2f}"
+    return ("−" if value < 0 and float(size) else "+") + size.removeprefix("0")
+
+
+def coefficient_interval(found: Interval) -> str:
+    """A correlation with its interval.
+
+    Example:
+        >>> from structgrad.suites.statistics.interval import Interval
+        >>> coefficient_interval(Interval(0.58, 0.32, 0.77)), coefficient_interval(Interval(-0.1))
+        ('+.58 [+.32, +.77]', '−.10')
+    """
+    if found.low is None or found.high is None:
+        return coefficient(found.value)
+    return f"{coefficient(found.value)} [{coefficient(found.low)}, {coefficient(found.high)}]"
+
+
+def ratio(value: float, digits: int = 4) -> str:
+    """How many times as much.
+
+    Example:
+        >>> ratio(1.25)
+        '×1.25'
+    """
+    return f"×{significant(value, digits)}"
+
+
+def change(found: Interval, scale: str) -> str:
+    """A ratio with ×, a difference with its sign, with the interval where there is one.
+
+    Example:
+        >>> from structgrad.suites.statistics.interval import Interval
+        >>> change(Interval(1.2, 1.1, 1.3), "ratio"), change(Interval(-0.02), "difference")
+        ('×1.2 [1.1, 1.3]', '-0.02')
+    """
+    if found.value is None:
+        return ""
+    shown = ratio(found.value) if scale == "ratio" else f"{found.value:+.4g}"
+    return shown if found.low is None or found.high is None else f"{shown} [{significant(found.low)}, {significant(found.high)}]"
+
+
+def duration(seconds: float) -> str:
+    """How long something runs.
+
+    Example:
+        >>> [duration(seconds) for seconds in (0.25, 4.2, 42.3, 75, 3700, 200000)]
+        ['0.25 s', '4.2 s', '42 s', '1 min 15 s', '1 h 1 min', '55 h 33 min']
+    """
+    if seconds < _SHORT:
+        return f"{number(seconds, 2)} s"
+    full = round(seconds)
+    if full < 60:
+        return f"{full} s"
+    return f"{full // 60} min {full % 60} s" if full < 3600 else f"{full // 3600} h {full % 3600 // 60} min"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """The number of milliseconds of a short time.
+
+    Example:
+        >>> milliseconds(0.00125), milliseconds(None)
+        ('1.25', '–')
+    """
+    return number(None if seconds is None else 1e3 * seconds)
+
+
+def spelled(seconds: float) -> str:
+    """The shortest text that an option takes for these seconds.
+
+    Example:
+        >>> [spelled(seconds) for seconds in (45.0, 120.0, 5400.0, 0.25, 7200.0)]
+        ['45s', '2m', '90m', '0.25s', '2h']
+    """
+    for unit, size in (("h", 3600.0), ("m", 60.0)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds!r}s".replace(".0s", "s")
+
+
+def gibibytes(size: float) -> str:
+    """Bytes of a memory or a disk.
+
+    Example:
+        >>> gibibytes(3 * 2**29)
+        '1.5 GiB'
+    """
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """A count with its noun.
+
+    Example:
+        >>> plural(1, "cell"), plural(1200, "cell"), plural(2, "pair of shoes", "pairs of shoes")
+        ('1 cell', '1,200 cells', '2 pairs of shoes')
+    """
+    return f"{whole(count)} {one if count == 1 else many or one + 's'}"
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """How many of each, in the order given, without those that are none.
+
+    Example:
+        >>> counted({"changed": 2, "broken": 0, "identical": 1})
+        '2 changed, 1 identical'
+    """
+    return ", ".join(f"{whole(count)} {name}" for name, count in counts.items() if count)
+
+
+def cells_line(counts: Mapping[str, int]) -> str:
+    """The line that every run ends with.
+
+    Example:
+        >>> cells_line({"ok": 1, "failed": 0, "skipped": 3})
+        '1 cell ok, 0 failed, 3 skipped.'
+    """
+    return f"{plural(counts['ok'], 'cell')} ok, {whole(counts['failed'])} failed, {whole(counts['skipped'])} skipped."
+
+
+def listed(names: Sequence[str], most: int = _LISTED) -> str:
+    """The first of some names, and how many more there are.
+
+    Example:
+        >>> listed(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
