@@ -378,7 +378,7 @@ def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyP
     console.print(terminal.display(snapshot))
     lines = console.file.getvalue().splitlines()
     assert "1/2 cells, about 1 min 1 s left" in lines[0]
-    assert [line.split() for line in lines[1:]] == [["worker", "1", "3", "s", "bias", "a", "[cell]"], ["worker", "2", "0", "s", "idle"]]
+    assert [line.split() for line in lines[1:]] == [["worker", "1", "3.2", "s", "bias", "a", "[cell]"], ["worker", "2", "0", "s", "idle"]]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with terminal.progress() as told:
         told(snapshot)

@@ -370,7 +370,7 @@ def test_every_column_of_the_report() -> None:
     assert text.startswith("# Is structgrad right and fast on a card?")
     assert "- **Targets**: 0 of 1 met; missed: spanning_tree 40 argmax (5 x cpu, at least 50 wanted)." in text
     assert "| spanning_tree 40 argmax | 1024 | the CPU with two threads | 50 | 5 | 10% | **no** |" in text
-    timed = f"2 | 1 | {row.share:.0%} | 10 | 2 | 5 | torch-struct 1.5 | 0.1, CPU 0.5 | 3 | 1e-07 | 3.2 |"
+    timed = f"2 | 1 | {row.share:.0%} | 10 | 2 | 5 | torch-struct 1.50 | 0.100, CPU 0.500 | 3 | 1e-07 | 3.20 |"
     assert f"| spanning_tree 40 argmax | 1024 | yes | kernel | {timed}" in text
     assert "- spanning_tree 40 argmax, popping cycles: it waited" in text
     assert "## What was warned of\n\n- the kernel does not serve" in text
