@@ -40,7 +40,7 @@ from ..truth.loss_checks import examine_loss
 from ..truth.perturbation import FEWEST
 from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
-from ..truth.replay import REPLAY_CAP, replay, slots_of
+from ..truth.replay import REPLAY_CAP, replay, replay_order, slots_of
 from .replicates import Sampling, Tier, draw_moments, extend_moments, warmed
 from .suite import Context, Effort, Finding, Suite
 from .testing.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test
@@ -170,6 +170,10 @@ class _Task:
         return VANISHING * self.target.truth.loss_deviation
 
     @property
+    def replay_cap(self) -> int:
+        return REPLAY_CAP if self.effort is None else self.effort.replay_cap
+
+    @property
     def equivalence(self) -> float:
         return EQUIVALENCE if self.effort is None else self.effort.equivalence
 
@@ -192,20 +196,30 @@ def _exact_summary(task: _Task) -> Summary | None:
         estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
         return single(estimate, target.truth.gradient, task.information)
     slots = slots_of(estimator, target.oracle, target.loss, target.scores)
-    cap = REPLAY_CAP if task.effort is None else task.effort.replay_cap
-    if slots is None or target.truth.count**slots > cap:
+    if slots is None or target.truth.count**slots > task.replay_cap:
         return None
     return replay(warmed(estimator, target, sampling), target, slots, task.information)
 
 
 def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measurement:
+    verdict = exact_verdict(summary, truth)
+    against = {} if task.reference is None else exact_against(summary, task.reference)
+    return Measurement(exact_metrics(summary, task.geometry, floor=task.floor), "exact", None, verdict, against=against)
+
+
+def exact_verdict(summary: Summary, truth: Truth) -> Verdict:
+    """What exact moments say of the bias."""
     size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
     # Where the gradient all but vanishes, the rounding of the estimates and of the losses in them is what is left.
     rounding = 1e-13 * size + 1e-14 * (abs(truth.value) + truth.loss_deviation)
     allowed = EXACT_TOLERANCE * float(summary.gradient.norm()) + rounding
-    verdict: Verdict = "unbiased-exact" if float(summary.error.norm()) <= allowed else "biased"
-    against = {} if task.reference is None else exact_against(summary, task.reference)
-    return Measurement(exact_metrics(summary, task.geometry, floor=task.floor), "exact", None, verdict, against=against)
+    return "unbiased-exact" if float(summary.error.norm()) <= allowed else "biased"
+
+
+def proven(estimator: Estimator[Any], target: Target, cap: int) -> Verdict | None:
+    """The exact verdict on the mean of an estimator that takes more samples than can be replayed, see `replay_order`."""
+    summary = replay_order(estimator, target, cap)
+    return None if summary is None else exact_verdict(summary, target.truth)
 
 
 def _sampled_measurement(task: _Task) -> Measurement:
@@ -215,7 +229,10 @@ def _sampled_measurement(task: _Task) -> Measurement:
     p_value = bias_test(moments, target.truth)
     bound = math.sqrt(bias_interval(moments)[1])
     verdict: Verdict = "unresolved"
-    if p_value is not None and p_value < ALPHA:
+    known = proven(estimator, target, task.replay_cap) if sampling.tier == "auto" else None
+    if known is not None:
+        verdict = known
+    elif p_value is not None and p_value < ALPHA:
         verdict = "biased" if not estimator.unbiased or _repeats(estimator, target, sampling) else "unresolved"
     elif not estimator.unbiased and bias_interval(moments, level=1 - ALPHA)[0] > 0:
         # No claim is at stake, so the interval of the bias decides where no direction passes the filter of the test.

@@ -13,7 +13,7 @@ from ..statistics.metrics import estimated_metrics
 from ..statistics.testing.equivalence import gain_bound
 from ..truth import Target
 from ..truth.replay import slots_of
-from .bias import measure
+from .bias import measure, proven
 from .replicates import Sampling, draw_moments, launches, warmed
 from .suite import Context, Finding, Suite
 from .testing.bias_tests import Evidence, decide
@@ -63,7 +63,10 @@ class _Examination:
 
     def findings(self) -> Iterator[Finding]:
         target, sampling = self._target(), self._sampling()
-        if sampling.tier == "auto" and self._can_be_replayed(target):
+        known = proven(self.estimator, target, self.context.effort.replay_cap) if sampling.tier == "auto" else None
+        if known == "unbiased-exact":
+            yield replace(self._finding("relative_bias", 0.0), tier="exact", verdict=known)
+        elif sampling.tier == "auto" and self._can_be_replayed(target):
             found = measure(
                 self.estimator,
                 target.oracle,

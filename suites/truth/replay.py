@@ -7,6 +7,8 @@ error: a gradient that is off by a factor of 0.98 cannot hide.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,7 @@ from ..statistics.metrics import Summary
 from .enumeration import Target
 from .replay_oracle import ReplayOracle, slots_of
 
-__all__ = ["CHUNK", "REPLAY_CAP", "ReplayOracle", "replay", "slots_of"]
+__all__ = ["CHUNK", "REPLAY_CAP", "ReplayOracle", "replay", "replay_order", "slots_of"]
 
 REPLAY_CAP = 200_000
 """The largest number of tuples of samples that is dealt out, unless an effort says otherwise."""
@@ -49,15 +51,68 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
         dealt, weights = deal(first, count)
         if not len(weights):
             return None
-        rows = scores.expand(len(weights), *scores.shape)
-        script = ReplayOracle(target.oracle, dealt)
-        return estimator.gradient(target.loss, script, rows, generator=torch.Generator(scores.device)), weights
+        return _scripted(estimator, target, dealt), weights
 
     launches = Launches(f"`{estimator.name}` on {slots} samples of shape {tuple(scores.shape)}", CHUNK, scores.device)
     for _, found in launches.over(0, truth.count**slots, estimates):
         if found is not None:
             totals.add(*found)
     return totals.summary()
+
+
+def replay_order(estimator: Estimator[Any], target: Target, cap: int, information: Tensor | None = None) -> Summary | None:
+    """The exact moments of an estimator of `order` samples that has the mean of this one, which takes more of them.
+
+    An estimate that is the average over all subsets of m samples has the mean of that of m, whatever the samples are. That it is such an
+    average is no claim here: on tuples drawn at random the shipped code has to give what the smaller estimator gives on average.
+
+    Returns:
+        Moments whose mean is that of the estimator (its variance is not); None where it has no order, takes no more samples than that, is
+        no such average, or ``cap`` does not suffice.
+
+    Example:
+        >>> from structgrad.estimators import LeaveOneOut
+        >>> from structgrad.oracles import Subset
+        >>> from structgrad.suites.truth import exact_truth
+        >>> weights, scores = torch.tensor([1.0, -0.5, 2.0, 0.3]).double(), torch.zeros(4).double()
+        >>> loss = lambda z: (z @ weights) ** 2
+        >>> target = Target(Subset(2), loss, scores, exact_truth(loss, Subset(2), scores))
+        >>> found = replay_order(LeaveOneOut(num_samples=16), target, REPLAY_CAP)
+        >>> float(found.error.norm()) < 1e-12
+        True
+    """
+    order, samples = estimator.order, getattr(estimator, "num_samples", 0)
+    if order is None or samples <= order or target.truth.count**order > cap:
+        return None
+    smaller: Estimator[Any] = dataclasses.replace(estimator, num_samples=order)  # type: ignore[type-var]
+    oracle, loss, scores = target.oracle, target.loss, target.scores
+    if (slots_of(estimator, oracle, loss, scores), slots_of(smaller, oracle, loss, scores)) != (samples, order):
+        return None
+    structures, probabilities = structures_and_probabilities(target)
+    generator = torch.Generator(scores.device).manual_seed(samples)
+    drawn = torch.multinomial(probabilities, samples * TUPLES, replacement=True, generator=generator).unflatten(0, (samples, TUPLES))
+    whole, average = _scripted(estimator, target, structures[drawn]), torch.zeros((TUPLES, *scores.shape), dtype=torch.float64)
+    subsets = list(itertools.islice(itertools.combinations(range(samples), order), SUBSETS + 1))
+    if len(subsets) > SUBSETS:
+        return None
+    for subset in subsets:
+        average += _scripted(smaller, target, structures[drawn[list(subset)]]).double() / len(subsets)
+    agree = torch.allclose(whole.double(), average, rtol=1e-9, atol=1e-9 * float(average.abs().max()))
+    return replay(smaller, target, order, information) if agree else None
+
+
+TUPLES = 64
+"""Tuples of samples on which an estimate is compared with the average over its subsets."""
+
+SUBSETS = 500
+"""Subsets of a tuple at most: pairs of 32 samples."""
+
+
+def _scripted(estimator: Estimator[Any], target: Target, dealt: Tensor) -> Tensor:
+    """Estimates ``[rows, *event]`` for samples ``[slots, rows, *event]``."""
+    rows = target.scores.expand(dealt.shape[1], *target.scores.shape)
+    script = ReplayOracle(target.oracle, dealt)
+    return estimator.gradient(target.loss, script, rows, generator=torch.Generator(target.scores.device))
 
 
 def _dealer(target: Target, slots: int) -> Callable[[int, int], tuple[Tensor, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,12 +19,14 @@ from structgrad.estimators import (
     SparseMAP,
     StepReinforce,
     StepSampled,
+    VarGrad,
 )
 from structgrad.oracles import LinearChain, SemiMarkov, ShiftReduce
+from structgrad.suites.measures.bias import measure
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.geometry import fisher_information
-from structgrad.suites.truth.replay import ReplayOracle, replay, slots_of
+from structgrad.suites.truth.replay import REPLAY_CAP, ReplayOracle, replay, replay_order, slots_of
 from tests.suites.cases import ORACLES, BatchMeanBaseline, target_of
 
 UNBIASED = [Reinforce(), Reinforce(2), ConstantBaseline(3.0), GreedyBaseline(), LeaveOneOut(2)]
@@ -155,3 +158,42 @@ def test_a_scripted_oracle_is_served_as_the_real_one(real: Any, event: tuple[int
     scripted = ReplayOracle(real)
     assert torch.equal(scripted.marginals(scores), real.marginals(scores))
     assert torch.equal(scripted.argmax(scores), real.argmax(scores))
+
+
+@pytest.mark.parametrize("estimator", [Reinforce(5), LeaveOneOut(4), LeaveOneOut(16), VarGrad(5)], ids=repr)
+def test_the_mean_of_an_average_over_pairs_is_that_of_a_pair(estimator):
+    target = target_of("subset")
+    found = replay_order(estimator, target, REPLAY_CAP)
+    assert found is not None
+    assert float(found.error.norm()) <= 1e-12 * float(found.gradient.norm())
+
+
+@dataclass(frozen=True)
+class SaysSo(LeaveOneOut):
+    """Says that it is an average over pairs, and has the mean of all samples for a baseline."""
+
+    def _weights(self, losses):
+        return losses - losses.mean(0)
+
+
+def test_that_it_is_such_an_average_is_looked_at():
+    """Of two samples the estimate is half of what it should be, of four three quarters: no average of the former."""
+    assert replay_order(SaysSo(4), target_of("subset"), REPLAY_CAP) is None
+    assert measure(SaysSo(4), *measured("subset")).verdict == "biased"
+
+
+def test_what_has_no_fewer_samples_or_too_many_tuples_is_not_proven_so():
+    target = target_of("subset")
+    assert replay_order(LeaveOneOut(2), target, REPLAY_CAP) is None
+    assert replay_order(LeaveOneOut(4), target, target.truth.count**2 - 1) is None
+    assert replay_order(StepSampled(), target, REPLAY_CAP) is None
+
+
+def measured(name):
+    target = target_of(name)
+    return target.oracle, target.loss, target.scores
+
+
+def test_many_samples_are_unbiased_exactly():
+    found = measure(LeaveOneOut(8), *measured("subset"))
+    assert (found.tier, found.verdict) == ("mc", "unbiased-exact")
