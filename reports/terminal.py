@@ -14,6 +14,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from ..suites.base import split_loss
 from .text import duration, number
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ Told = list[tuple[Any, ...]]
 """What was said, as JSON: names of methods of `Verbosity` with what they were given."""
 
 Overview = dict[str, Any]
-"""A table of the summary, as JSON: its title, its stages, and a row per estimator of texts with their styles."""
+"""A table of the summary, as JSON: its title, its stages, and a row per estimator (or ``of`` what else) of texts with their styles."""
+
+FEW_PROBLEMS = 3
+"""So many are shown with all numbers of every estimator; of more the best estimators are."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Verbosity:
         self.told.append(("table", found))
         if not self.quiet:
             shown = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-            shown.add_column("estimator", no_wrap=True)
+            shown.add_column(found.get("of", "estimator"), no_wrap=True)
             for stage in found["stages"]:
                 shown.add_column(stage, justify="right", no_wrap=True)
             for name, *values in found["rows"]:
@@ -185,11 +189,48 @@ def plain_progress(*, quiet: float = _QUIET_SECONDS, named: bool = False) -> Pro
 
 
 def summary(frame: pd.DataFrame) -> list[Overview]:
-    """A table per problem: rows are estimators, columns stages, values the medians of relative bias and relative error."""
+    """Which estimator is the best where, and a table per problem where there are few.
+
+    The rows of the first are problems with their losses, columns states of the model; those of the others estimators with the medians of
+    relative bias and relative error.
+    """
     from .analysis import tables
 
     claims = tables.claims(frame)
+    if len(tables.order(claims, "problem")) > FEW_PROBLEMS:
+        return _best(frame)
     return [_problem(name, claims[claims["problem"] == name]) for name in tables.order(claims, "problem")]
+
+
+def _best(frame: pd.DataFrame) -> list[Overview]:
+    """The answers as one table; empty where nothing can be answered."""
+    from .analysis import answers, tables
+
+    found = answers.answers(frame)
+    by_place = {(answer.problem, answer.stage, answer.question.name): answer for answer in found if answer.budget == answers.MAIN_BUDGET}
+    losses = dict(zip(frame["problem"], frame["loss"], strict=True))
+    stages = list(dict.fromkeys(answer.stage for answer in found))
+    rows = []
+    for problem in dict.fromkeys(answer.problem for answer in found):
+        asked = {stage: _asked(by_place, problem, stage) for stage in stages}
+        rows.append([f"{split_loss(problem)[0]}, {losses[problem]}", *(_leader(asked[stage]) for stage in stages)])
+    title = (
+        f"The best estimator by ρ, each with the time of {answers.MAIN_BUDGET} estimates of REINFORCE; “+2” are as good as far as is known"
+    )
+    return [{"title": title, "of": "scores, loss", "stages": stages, "rows": rows}] if tables.order(frame, "problem") and rows else []
+
+
+def _asked(by_place: dict[tuple[str, str, str], Any], problem: str, stage: str) -> Any:
+    """The answer for a loss as it is: by gradients, where it gives them."""
+    return by_place.get((problem, stage, "gradients")) or by_place.get((problem, stage, "values"))
+
+
+def _leader(answer: Any) -> tuple[str, str]:
+    """A text and its style."""
+    if answer is None or answer.score.value is None:
+        return "", ""
+    more = f" +{len(answer.tied)}" if answer.tied else ""
+    return f"{answer.estimator}{more} {number(answer.score.value)}", "" if answer.tied else "green"
 
 
 def _problem(name: str, claims: pd.DataFrame) -> Overview:

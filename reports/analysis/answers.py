@@ -2,7 +2,8 @@
 
 Four questions are asked at every place (problem and stage), each for a budget, the time that a number of `REINFORCE` estimates take. All
 candidates get the same time: an estimator of cost c is averaged over T/c estimates. The reference families compute the truth and do not
-compete. An answer names the best candidate, and all others that the instances cannot tell from it.
+compete, nor does who mostly estimates 0: a step of 0 makes no error where the gradient is small, and teaches nothing. An answer names the
+best candidate, and all others that the instances cannot tell from it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ...suites.base import REFERENCE
 from ...suites.statistics.budgets import Worth
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import Selection, best
-from ..text import ZERO, number
+from ..text import ZERO, number, percent
 from . import tables
 
 BUDGETS = (1, 16, 256)
@@ -26,6 +27,9 @@ BUDGETS = (1, 16, 256)
 
 MAIN_BUDGET = 16
 """What is shown where there is room for one."""
+
+MOSTLY = 0.5
+"""Share of estimates that are exactly 0 from which on an estimator is not recommended."""
 
 _STANDARD_ERRORS = 2 * 1.96
 _SMALLEST = 1e-12
@@ -134,6 +138,7 @@ class _AnsweredStage:
     timed: bool
     declared: dict[str, bool]
     verdicts: dict[str, str]
+    zeros: dict[str, float]
 
     @classmethod
     def of(cls, rows: pd.DataFrame, verdicts: dict[tuple[str, str, str], str]) -> _AnsweredStage | None:
@@ -154,7 +159,7 @@ class _AnsweredStage:
         first = rows.iloc[0]
         at = (str(first["problem"]), str(first["stage"]))
         known = {name: verdicts.get((*at, name), "") for name in names}
-        return cls(*at, names, list(moments[0][0].columns), worth, costs, timed, _declarations(rows), known)
+        return cls(*at, names, list(moments[0][0].columns), worth, costs, timed, _declarations(rows), known, _zeros(rows))
 
     def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
         for question in QUESTIONS:
@@ -166,6 +171,8 @@ class _AnsweredStage:
                 yield self._answer(question, budget, allowed)
 
     def _competes(self, name: str, question: Question) -> bool:
+        if self.zeros.get(name, 0.0) > MOSTLY:
+            return False
         return not question.unbiased or (self.declared[name] and self.verdicts[name] != "biased")
 
     def _answer(self, question: Question, budget: int, allowed: list[int]) -> Answer:
@@ -205,6 +212,8 @@ class _AnsweredStage:
             f"bias {number(float(bias))}" if bias >= ZERO else "bias 0",
             f"variance {number(float(np.median(self.worth.variance[position])))}",
         ]
+        zero = self.zeros.get(self.names[position], 0.0)
+        parts += [f"0 in {percent(zero)} of estimates"] if zero > 0 else []
         return ", ".join(parts + ([f"time\u00a0×\u00a0{number(float(self.costs[position]))}"] if self.timed else []))
 
 
@@ -222,6 +231,12 @@ def _complete(*tables_of_metrics: pd.DataFrame) -> list[str]:
     """The estimators of which all metrics are known on every instance; an answer compares nobody on other instances than the rest."""
     whole = [set(table.index[np.isfinite(table.to_numpy(dtype=float)).all(axis=1)]) for table in tables_of_metrics]
     return [str(name) for name in tables_of_metrics[0].index if all(name in names for names in whole)]
+
+
+def _zeros(rows: pd.DataFrame) -> dict[str, float]:
+    """The share of estimates that are exactly 0, the mean over instances; nobody of whom it is not known."""
+    part = rows[(rows["metric"] == "zero_gradient_rate") & (rows["instance"] != "")]
+    return {str(name): float(value) for name, value in part.groupby("estimator", sort=False)["value"].mean().items()}
 
 
 def _declarations(rows: pd.DataFrame) -> dict[str, bool]:

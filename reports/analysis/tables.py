@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from ...suites.base import FAILED
+from ...suites.base import FAILED, split_loss
 from ..text import ZERO as ZERO
 from ..text import interval
 
@@ -141,14 +141,16 @@ def _once(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
-    """Times are measured at one stage of a problem, for they do not depend on training: give them to every stage that has none."""
+    """Times are measured at one stage and for one loss of the same scores, on which they hardly depend: give them to all others."""
     timed = rows["suite"].isin(TIMED_SUITES)
     timing = rows[timed]
     missing = rows.loc[~timed, _GROUP].drop_duplicates()
     missing = missing.merge(timing[_GROUP].drop_duplicates(), how="left", indicator=True)
     missing = missing.loc[missing["_merge"] == "left_only", _GROUP]
-    once = timing.drop_duplicates(["problem", "estimator", "metric"]).drop(columns="stage")
-    return pd.concat([rows, missing.merge(once, on=["problem", "estimator"])[list(rows.columns)]], ignore_index=True)
+    for keys in (missing, timing):
+        keys.insert(0, "scores", [split_loss(problem)[0] for problem in keys["problem"]])
+    once = timing.drop_duplicates(["scores", "estimator", "metric"]).drop(columns=["problem", "stage"])
+    return pd.concat([rows, missing.merge(once, on=["scores", "estimator"])[list(rows.columns)]], ignore_index=True)
 
 
 @remembered

@@ -133,3 +133,18 @@ def test_a_single_instance_has_the_interval_of_its_own_measurement() -> None:
     assert answer.instances == 1
     assert answer.score.low is not None
     assert answer.score.low < answer.score.value < answer.score.high
+
+
+def test_who_mostly_estimates_0_is_no_answer(frame: pd.DataFrame) -> None:
+    winner = one(answers.answers(frame), "error")
+    template = frame[(frame["estimator"] == winner.estimator) & (frame["metric"] == "relative_variance")]
+
+    def with_zeros(share: float) -> Answer:
+        zeros = template.assign(metric="zero_gradient_rate", value=share, low=share, high=share)
+        return one(answers.answers(pd.concat([frame, zeros], ignore_index=True)), "error")
+
+    assert with_zeros(0.6).estimator != winner.estimator
+    assert winner.estimator not in with_zeros(0.6).tied
+    assert with_zeros(0.25).estimator == winner.estimator
+    assert "0 in 25% of estimates" in with_zeros(0.25).why
+    assert "of estimates" not in with_zeros(0.0).why

@@ -232,7 +232,7 @@ class Launch:
         overviews = terminal.summary(page.of_gradients(frame))
         for table in [*learnt.overviews, *overviews]:
             self.verbosity.table(table)
-        if overviews:
+        if any("of" not in table for table in overviews):
             self.verbosity.say(f"\n{terminal.LEGEND}", "dim")
         for line in page.contradictions(tables.claims(frame)):
             self.verbosity.say(f"! {line}", "red")
