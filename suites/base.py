@@ -25,6 +25,21 @@ REFERENCE = "reinforce"
 """Times are relative to the total time of this estimator, and budgets are so many of its estimates."""
 
 
+TASK, LEARNT = "task:", "learnt:"
+"""What begins the name of a task that is learnt, and of the scores and losses along its run."""
+
+
+def split_loss(name: str) -> tuple[str, str | None]:
+    """The name of the scores, and that of the loss where it is not their own: ``subset_regimes@f1`` is `subset_regimes` with `F1`.
+
+    Example:
+        >>> split_loss("subset[n=10,k=5]@f1"), split_loss("subset_regimes"), split_loss("learnt:clusters@rloo")
+        (('subset[n=10,k=5]', 'f1'), ('subset_regimes', None), ('learnt:clusters@rloo', None))
+    """
+    scores, mark, loss = name.rpartition("@")
+    return (scores, loss) if mark and loss.isidentifier() and not name.startswith((TASK, LEARNT)) else (name, None)
+
+
 class ProblemLoss(Protocol):
     """A loss on structures ``[..., *event] -> [...]`` that says what it can give.
 

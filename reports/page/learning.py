@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from ...suites.learning.arrays import LEARNT, TASK, study
+from ...suites.base import LEARNT, TASK
+from ...suites.learning.arrays import study
 from ..analysis import learning as answer
 from ..analysis.loading import rows_of
 from ..analysis.tables import remembered

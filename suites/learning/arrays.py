@@ -10,14 +10,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..base import Row
+from ..base import LEARNT, TASK, Row
 from .families import idea_of
 
 Array = np.ndarray
 K = TypeVar("K")
-
-TASK, LEARNT = "task:", "learnt:"
-"""What the problems of a task are called: training itself, and its gradients at stages of the exact run."""
 
 STAGES = ("init", "early", "final")
 CENSORED = "censored"

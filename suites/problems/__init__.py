@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from ..base import split_loss
 from ..score_folders import DATA_FOLDERS, default_data
 from .facts import InstanceFacts, instance_facts
 from .items import STAGES
 from .learning import TASK_PROBLEMS, TaskProblem, comes_from_task, is_task, kinds_of, task_names
 from .losses import LOSSES, make_loss
-from .named import BUILT_IN_PROBLEMS, PROBLEMS, REAL_PROBLEMS, available, from_file, load, stages_of
+from .named import (
+    BUILT_IN_PROBLEMS,
+    LOSS_NAMES,
+    OWN_LOSS,
+    PROBLEMS,
+    REAL_PROBLEMS,
+    available,
+    from_file,
+    load,
+    stages_of,
+    with_loss,
+)
 from .offset import Offset
 from .regimes import ENTROPY_STAGES
 from .score_files import Convention, ScoreFile
@@ -18,6 +30,8 @@ __all__ = [
     "DATA_FOLDERS",
     "ENTROPY_STAGES",
     "LOSSES",
+    "LOSS_NAMES",
+    "OWN_LOSS",
     "PROBLEMS",
     "REAL_PROBLEMS",
     "STAGES",
@@ -39,6 +53,8 @@ __all__ = [
     "make_loss",
     "refuse_unsized",
     "sized_name",
+    "split_loss",
     "stages_of",
     "task_names",
+    "with_loss",
 ]

@@ -14,12 +14,10 @@ from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...oracles.capabilities.ragged import Inside
 from ...oracles.registry import unknown
-from ..base import Instance, Problem
+from ..base import LEARNT, TASK, Instance, Problem
 from ..tasks import TASKS, make_task
 from ..tasks.references import LEARNT_STAGES, learnt_model, reference_estimator
 from ..tasks.task import Batch, LatentModel, Split, Task, TaskLoss
-
-TASK, LEARNT = "task:", "learnt:"
 
 TRAINING = "training"
 """The only stage of a task."""
@@ -98,27 +96,24 @@ def stages_of_task(name: str) -> tuple[str, ...]:
     return (TRAINING,) if is_task(name) else tuple(LEARNT_STAGES)
 
 
-def load_task(  # noqa: PLR0913
-    name: str, stage: str, *, instances: int, loss: str | None = None, offset: float = 0.0, seed: int = 0
-) -> TaskProblem:
+def load_task(name: str, stage: str, *, instances: int, offset: float = 0.0, seed: int = 0) -> TaskProblem:
     """The problem of a task.
 
     Args:
         name: ``task:NAME``, ``learnt:NAME`` or ``learnt:NAME@ESTIMATOR``.
         stage: one of `stages_of_task`.
         instances: seeds; or items of the test split, spread evenly over it.
-        loss: must be None: a task has a loss of its own.
-        offset: must be 0 likewise.
+        offset: must be 0: a task has a loss of its own.
         seed: the block that the seeds are of; items come from the run of its first one.
 
     Raises:
-        ValueError: an unknown task or stage, one that cannot be had here, another loss, more items than there are.
+        ValueError: an unknown task or stage, one that cannot be had here, an offset, more items than there are.
     """
     task = _task(name)
     if stage not in stages_of_task(name):
         raise ValueError(f"{name} {unknown(stage, stages_of_task(name), 'stage')}")
-    if loss is not None or offset != 0:
-        raise ValueError(f"{name} got loss={loss!r}, offset={offset:g}; a task has a loss of its own, leave --loss and --offset out")
+    if offset != 0:
+        raise ValueError(f"{name} got offset={offset:g}; a task has a loss of its own, leave --offset out")
     source = f"task {task.name}, version {task.version}"
     first = seed * SEEDS
     seeds = tuple(range(first, first + instances))

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ...oracles.registry import unknown
-from ..base import Instance, Problem, ProblemLoss
+from ..base import Instance, Problem, ProblemLoss, split_loss
 from ..score_folders import DATA_VARIABLE
 from .items import STAGES, FoundItems, Items
 from .learning import TASK_PROBLEMS, comes_from_task, load_task, stages_of_task
@@ -27,6 +27,31 @@ BUILT_IN_PROBLEMS: dict[str, str] = {name: regime.summary for name, regime in RE
 
 PROBLEMS: dict[str, str] = {**REAL_PROBLEMS, **BUILT_IN_PROBLEMS, **TASK_PROBLEMS}
 """Every problem that has a name, and one line on it."""
+
+OWN_LOSS = "own"
+"""Stands for the loss that a problem has by default."""
+
+LOSS_NAMES = (OWN_LOSS, *LOSSES)
+"""What a plan may ask for."""
+
+
+def with_loss(name: str, loss: str) -> str:
+    """The problem of the same scores with a loss; of a problem that has one already, and of a task, the problem itself.
+
+    Args:
+        name: of a problem.
+        loss: a key of `LOSSES`, or ``own`` for that of the scores.
+
+    Raises:
+        ValueError: an unknown loss.
+
+    Example:
+        >>> with_loss("subset_regimes", "f1"), with_loss("subset_regimes", "own"), with_loss("subset_regimes@f1", "mlp")
+        ('subset_regimes@f1', 'subset_regimes', 'subset_regimes@f1')
+    """
+    if loss not in LOSS_NAMES:
+        raise ValueError(unknown(loss, LOSS_NAMES, "loss"))
+    return name if loss == OWN_LOSS or comes_from_task(name) or split_loss(name)[1] else f"{name}@{loss}"
 
 
 def available(data: str | None) -> tuple[str, ...]:
@@ -51,6 +76,7 @@ def stages_of(name: str) -> tuple[str, ...]:
     """
     if comes_from_task(name):
         return stages_of_task(name)
+    name, _ = split_loss(name)
     if name in REGIMES or is_sized(name):
         return (*STAGES, *ENTROPY_STAGES)
     if name not in REAL:
@@ -60,16 +86,16 @@ def stages_of(name: str) -> tuple[str, ...]:
 
 
 def load(  # noqa: PLR0913
-    name: str, stage: str, *, instances: int, data: str | None, loss: str | None = None, offset: float = 0.0, seed: int = 0
+    name: str, stage: str, *, instances: int, data: str | None, offset: float = 0.0, seed: int = 0
 ) -> Problem:
     """A named problem: float64 scores on the CPU, and one loss per instance.
 
     Args:
-        name: a key of `PROBLEMS`, a structure with its size, such as ``subset[n=10,k=5]``, or a task with its sizes.
+        name: a key of `PROBLEMS`, a structure with its size, such as ``subset[n=10,k=5]``, or a task with its sizes; ``@loss`` behind
+            it takes another loss than its own, a key of `LOSSES`. Scores and gold structures do not depend on the loss.
         stage: one of `stages_of(name)`, or with another number.
         instances: how many. Of a real set they are spread evenly over its items by length; built-in ones are numbered from 0.
         data: the folder of the real score files; not read for a built-in problem.
-        loss: a key of `LOSSES`; None for the problem's own.
         offset: a constant that is added to every loss.
         seed: of everything random: built-in scores, drawn gold structures and random losses.
 
@@ -80,11 +106,14 @@ def load(  # noqa: PLR0913
         >>> problem = load("subset_regimes", "final", instances=2, data=None)
         >>> problem.oracle, [instance.name for instance in problem.instances]
         (Subset(k=3), ['subset_regimes-0', 'subset_regimes-1'])
+        >>> load("subset_regimes@f1", "final", instances=2, data=None).instances[0].loss.name
+        'f1'
     """
     if comes_from_task(name):
-        return load_task(name, stage, instances=instances, loss=loss, offset=offset, seed=seed)
-    _check_stage(name, stage)
-    return _problem(_items(name, seed, data), stage, instances, loss, offset)
+        return load_task(name, stage, instances=instances, offset=offset, seed=seed)
+    scores, loss = split_loss(name)
+    _check_stage(scores, stage)
+    return _problem(_items(scores, seed, data), (name, stage), instances, loss, offset)
 
 
 def _check_stage(name: str, stage: str) -> None:
@@ -114,25 +143,32 @@ def _read(name: str, file: str, data: str | None) -> Arrays:
     return read_arrays(Path(data) / f"{file}.npz")
 
 
-def from_file(file: ScoreFile, *, offset: float = 0.0) -> Problem:
+def from_file(file: ScoreFile, loss: str | None = None, *, offset: float = 0.0) -> Problem:
     """The problem of a user's own score file, named after the file, with the stage ``file``.
+
+    Args:
+        file: where scores come from, and how they are read.
+        loss: another than that of the file, a key of `LOSSES`; its name follows that of the problem.
+        offset: a constant that is added to every loss.
 
     Raises:
         ValueError: one sentence that names the file.
     """
     try:
         items = _FileItems(file)
-        return _problem(items, "file", len(items.lengths()) if file.instances is None else file.instances, file.loss, offset)
+        name = items.name if loss is None else with_loss(items.name, loss)
+        count = len(items.lengths()) if file.instances is None else file.instances
+        return _problem(items, (name, "file"), count, loss, offset)
     except ValueError as error:
         path = str(Path(file.path))
         raise ValueError(str(error) if str(error).startswith(path) else f"{path}: {error}") from error
 
 
-def _problem(items: Items, stage: str, instances: int, loss: str | None, offset: float) -> Problem:
-    indices = items.chosen(instances)
+def _problem(items: Items, where: tuple[str, str], instances: int, loss: str | None, offset: float) -> Problem:
+    stage, indices = where[1], items.chosen(instances)
     items.prepare(stage, indices)
     chosen = tuple(_instance(items, stage, index, items.default_loss if loss is None else loss, offset) for index in indices)
-    return Problem(items.name, stage, items.oracle, chosen, items.source)
+    return Problem(*where, items.oracle, chosen, items.source)
 
 
 def _instance(items: Items, stage: str, index: int, loss: str, offset: float) -> Instance:
@@ -154,7 +190,7 @@ class _FileItems(FoundItems):
     """Items of a user's own file."""
 
     def __init__(self, file: ScoreFile) -> None:
-        self.name, self.seed, self.source = Path(file.path).stem, file.seed, Path(file.path).name
+        self.name, self.seed, self.source = file.problem, file.seed, Path(file.path).name
         self.default_loss = file.loss
         self.tables = ScoreTables(file)
         self.oracle = self.tables.oracle

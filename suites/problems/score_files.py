@@ -252,6 +252,11 @@ class ScoreFile:
     instances: int | None = field(default=None, kw_only=True)
     seed: int = field(default=0, kw_only=True)
 
+    @property
+    def problem(self) -> str:
+        """The name of its problem; what follows an ``@`` would name a loss."""
+        return Path(self.path).stem.replace("@", "-")
+
 
 class ScoreTables:
     """The arrays of a `ScoreFile`, checked and read item by item.

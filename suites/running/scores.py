@@ -17,7 +17,7 @@ from ..base import Problem
 from ..truth.loss_checks import examine_loss
 from .planning.plan import Plan
 
-_Settings = tuple[str | None, str | None, float, int]
+_Settings = tuple[str | None, float, int]
 
 SAMPLE = 2
 """Instances of every problem and stage that are built for the plan: the others come from the same code or file."""
@@ -29,14 +29,28 @@ def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
     Raises:
         ValueError: a pattern that matches nothing.
     """
+    _check_losses(plan)
     if plan.file is not None:
-        return {Path(plan.file.path).stem: ["file"]}
-    names = _names(plan)
+        return {name: ["file"] for name in _with_losses(plan, [plan.file.problem])}
+    names = _with_losses(plan, _names(plan))
     for pattern in plan.stages:
         if not any(_matched(plan, name, pattern) for name in names):
             raise ValueError(unknown(pattern, dict.fromkeys(stage for name in names for stage in problems.stages_of(name)), "stage"))
     found = {name: [stage for pattern in plan.stages or ("*",) for stage in _matched(plan, name, pattern)] for name in names}
     return {name: list(dict.fromkeys(stages)) for name, stages in found.items() if stages}
+
+
+def _check_losses(plan: Plan) -> None:
+    """Refuse losses that no problem takes."""
+    others = [loss for loss in plan.losses if loss != problems.OWN_LOSS]
+    if others and plan.problems and all(problems.comes_from_task(name) for name in plan.problems):
+        raise ValueError(f"the plan got the loss {others[0]!r} for tasks alone, which have losses of their own; leave --loss out")
+
+
+def _with_losses(plan: Plan, names: list[str]) -> list[str]:
+    """Every problem with each of the plan's losses."""
+    found = (problems.with_loss(name, loss) for name in names for loss in plan.losses or (problems.OWN_LOSS,))
+    return list(dict.fromkeys(found))
 
 
 def _names(plan: Plan) -> list[str]:
@@ -50,6 +64,9 @@ def _names(plan: Plan) -> list[str]:
 def _named(pattern: str, at_hand: Iterable[str]) -> list[str]:
     if problems.comes_from_task(pattern):
         return problems.task_names(pattern)
+    pattern, loss = problems.split_loss(pattern)
+    if loss is not None:
+        return [problems.with_loss(name, loss) for name in _named(pattern, at_hand)]
     if problems.is_sized(pattern):
         return [problems.sized_name(pattern)]
     problems.refuse_unsized(pattern)
@@ -86,25 +103,25 @@ def matching(patterns: tuple[str, ...], known: Iterable[str], kind: str) -> list
 def load_problem(plan: Plan, name: str, stage: str, instances: int | None) -> Problem:
     """A problem of the plan; the last few are kept, because many cells share one, and with it its exact gradients."""
     if plan.file is not None:
-        return _load_file(plan)
+        return _load_file(plan, problems.split_loss(name)[1])
     return _load(name, stage, instances or plan.instances, _settings(plan))
 
 
-@functools.lru_cache(maxsize=1)
-def _load_file(plan: Plan) -> Problem:
+@functools.lru_cache(maxsize=len(problems.LOSS_NAMES))
+def _load_file(plan: Plan, loss: str | None) -> Problem:
     if plan.file is None:
         raise ValueError("the plan holds no score file")
-    return problems.from_file(plan.file, offset=plan.offset)
+    return problems.from_file(plan.file, loss, offset=plan.offset)
 
 
 def _settings(plan: Plan) -> _Settings:
-    return plan.data, plan.loss, plan.offset, plan.seed
+    return plan.data, plan.offset, plan.seed
 
 
 @functools.lru_cache(maxsize=8)
 def _load(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
-    data, loss, offset, seed = settings
-    return problems.load(name, stage, instances=instances, data=data, loss=loss, offset=offset, seed=seed)
+    data, offset, seed = settings
+    return problems.load(name, stage, instances=instances, data=data, offset=offset, seed=seed)
 
 
 def sample(plan: Plan, name: str, stage: str) -> Problem:

@@ -23,7 +23,7 @@ from ...estimators import ConstantBaseline, Estimator, Simple, StraightThroughMa
 from ...oracles import Subset
 from ..base import Instance, Problem
 from ..measures.bias import measure
-from ..problems import default_data, load, stages_of
+from ..problems import default_data, load, split_loss, stages_of, with_loss
 from ..problems.losses import StructureLoss
 from ..statistics.aggregates import Measured, aggregate
 from ..statistics.metrics import Interval
@@ -70,7 +70,7 @@ def problems(data: str | None, instances: int, sets: Sequence[tuple[str, str]]) 
     yield toy()
     for name, loss in sets:
         for stage in (stage for stage in stages_of(name) if not stage.startswith("h=")):
-            yield load(name, stage, instances=instances, data=data, loss=loss)
+            yield load(with_loss(name, loss), stage, instances=instances, data=data)
 
 
 def rows_of(problem: Problem) -> list[Row]:
@@ -89,7 +89,13 @@ def rows_of(problem: Problem) -> list[Row]:
 
 def _row(problem: Problem, estimator: str, written: list[Metrics], twin: list[Metrics]) -> Row:
     loss: Any = problem.instances[0].loss
-    row: Row = {"scores": problem.name, "stage": problem.stage, "items": len(written), "loss": loss.name, "estimator": estimator}
+    row: Row = {
+        "scores": split_loss(problem.name)[0],
+        "stage": problem.stage,
+        "items": len(written),
+        "loss": loss.name,
+        "estimator": estimator,
+    }
     for place, extension, found in (("as written", loss.extension, written), ("twin", loss.twin().extension, twin)):
         bias, variance = (aggregate(Measured.of([one[key].value for one in found])) for key in ("relative_bias", "relative_variance"))
         quartiles = f"{bias.lower_quartile.value or 0:.3f}–{bias.upper_quartile.value or 0:.3f}"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 from structgrad.reports import page, terminal
 from structgrad.reports.cli import app
 
-SMALL = ["run", "bias", "--builtin", "-j", "0", "-p", "categorical_regimes", "--stage", "init", "--instances", "1"]
+SMALL = ["run", "bias", "--builtin", "-j", "0", "-p", "categorical_regimes", "--stage", "init", "--loss", "own", "--instances", "1"]
 FEW = ["--replicates", "64", "--max-replicates", "64"]
 """A run of a moment."""
 

@@ -42,6 +42,8 @@ SMALL = [
     "categorical_regimes",
     "--stage",
     "init",
+    "--loss",
+    "own",
     "--instances",
     "1",
     "--replicates",
@@ -191,7 +193,7 @@ def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
         stages=("init",),
         estimators=("ste", "imle[lambda=2.5]"),
         data=str(tmp_path),
-        loss="f1",
+        losses=("f1",),
         offset=10.0,
         instances=7,
         effort=dataclasses.replace(EFFORTS["standard"], replicates=99, most_replicates=990, seconds=3.5),
@@ -235,7 +237,8 @@ def test_without_times_no_suite_takes_the_machine_alone(tmp_path: Path, fake_run
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = call("run", "bias", "--builtin", "--dry-run", "-p", "subset*", "-e", "ste", "-e", "arm", "--instances", "3", "--stage", "init")
+    words = ["--builtin", "--dry-run", "-p", "subset*", "--stage", "init", "--loss", "own"]
+    result = call("run", "bias", *words, "-e", "ste", "-e", "arm", "--instances", "3")
     assert result.exit_code == 0
     assert "bias: 1 cells, 3 instances" in result.stdout
     assert "1 cells, 1 pairs skipped; about" in result.stdout
@@ -267,7 +270,7 @@ def test_an_own_score_file_reaches_the_plan(tmp_path: Path, fake_run: Any) -> No
     assert call("run", "--file", "my.npz", "--oracle", "subset[k=3]", *fields, "--loss", "f1", "-o", str(tmp_path)).exit_code == 0
     file = plans[0].file
     assert file is not None
-    assert (file.path, file.oracle, file.gold, file.loss) == ("my.npz", "subset[k=3]", "labels", "f1")
+    assert (file.path, file.oracle, file.gold, plans[0].losses) == ("my.npz", "subset[k=3]", "labels", ("f1",))
     assert file.convention == Convention("cost", 2.0)
     repeated = results.read(tmp_path)[1]["command"]
     assert "--file my.npz --oracle 'subset[k=3]' --field gold=labels --field meaning=cost --field temperature=2.0" in repeated

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from ....suites.learning.arrays import TASK, Learner, Study
+from ....suites.base import TASK
+from ....suites.learning.arrays import Learner, Study
 from ....suites.learning.finding import PREDICTORS, association, measured
 from ....suites.learning.summaries import mean, performance_profile, probability_of_improvement, survival
 from ....suites.metrics import METRICS, label_of

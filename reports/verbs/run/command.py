@@ -95,15 +95,16 @@ def run(  # noqa: PLR0913 - one parameter per option
         ),
     ] = [],  # noqa: B006
     loss: Annotated[
-        str | None,
+        list[str],
         typer.Option(
-            help="A loss for all problems.",
+            help="A loss for all problems with scores, 'own' for the one that a problem has by default; 'subset_regimes@f1' as a "
+            "problem's name asks for one there alone. Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
-            show_default="every problem's own",
+            show_default="the preset's",
             autocompletion=names.complete_losses,
         ),
-    ] = None,
+    ] = [],  # noqa: B006
     offset: Annotated[float, typer.Option(help="A constant added to every loss.", metavar="NUMBER", rich_help_panel=_WHAT)] = 0.0,
     data: Annotated[
         Path | None,
@@ -299,9 +300,8 @@ def run(  # noqa: PLR0913 - one parameter per option
 
         options.check_together(given)
         chosen = options.preset_name(preset or DEFAULT)
-        settings = {"loss": loss} if loss is not None else {}
         scored = oracle or options.FILE_ORACLE
-        own = options.score_file(file, scored, field, instances=instances, seed=seed, **settings) if file else None
+        own = options.score_file(file, scored, field, instances=instances, seed=seed) if file else None
         limits = {"replicates": replicates, "most_replicates": max_replicates, "seconds": durations.optional_seconds(seconds, "--seconds")}
         plan = plan_of(
             chosen,
@@ -311,7 +311,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             estimators=tuple(estimator),
             data=None if own else options.score_source(data, builtin=builtin),
             file=own,
-            loss=loss,
+            losses=tuple(loss),
             offset=offset,
             instances=instances,
             effort=options.effort_of(chosen, **limits),

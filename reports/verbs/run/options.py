@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ....oracles import registry
-from ....suites.learning.arrays import LEARNT, TASK
+from ....suites.base import LEARNT, TASK
 from ....suites.measures import SUITES
 from ....suites.measures.suite import EFFORTS, Effort
 from ....suites.problems import default_data, is_sized

@@ -12,7 +12,9 @@ from typing import Any
 
 from ....oracles.derivations import StatedOracle
 from ....oracles.magnitudes import beyond_memory
+from ....suites.base import Row, split_loss
 from ....suites.measures import SUITES
+from ....suites.problems import OWN_LOSS
 from ....suites.running.planning.compiling import SECONDS, uncompiled
 from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.progress import CostModel
@@ -28,6 +30,9 @@ COPIES = 40
 """Tensors of a launch that live at one time, as measured on the preset quick: samples, losses, gradients, in float64."""
 
 _SKIPS_SHOWN = 20
+
+_NAMED = 4
+"""How many names of a list are shown."""
 
 _NOTED = 5.0
 """Seconds of compilation that are worth a word."""
@@ -96,13 +101,22 @@ def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
     compiling = f", {duration(found.compiling)} of it to compile kernels, once per machine" if found.compiling >= _NOTED else ""
     return [
         f"preset {found.preset}{quick}",
-        f"{len(found.problems)} problems: {', '.join(found.problems)}; stages: {', '.join(found.stages)}; scores from {found.source}",
+        f"{_problems(found)}; stages: {', '.join(found.stages)}; scores from {found.source}",
         f"{len(found.estimators)} estimators: {', '.join(found.estimators)}",
         f"{instances_line(plan)} each, {limit}seed {plan.seed}{precision}",
         *(f"{name}: {count} cells, {instances} instances" for name, (count, instances) in found.suites.items()),
         f"{found.cells} cells, {found.skipped} pairs skipped; about {duration(found.seconds)} with {processes(plan, machine)}{compiling}, "
         f"about {gibibytes(found.bytes)} of memory",
     ]
+
+
+def _problems(found: Outline) -> str:
+    """Scores, and the losses that they are measured with where these are not their own."""
+    parts = [split_loss(name) for name in found.problems]
+    scores = tuple(dict.fromkeys(name for name, _ in parts))
+    losses = tuple(dict.fromkeys(loss or OWN_LOSS for _, loss in parts))
+    named = "" if losses == (OWN_LOSS,) else f"; losses: {', '.join(losses)}"
+    return f"{len(scores)} problems: {', '.join(scores)}{named}"
 
 
 def check_affordable(found: Outline, plan: Plan, machine: Machine, most: float) -> None:
@@ -131,13 +145,22 @@ def structures_line(found: Outline) -> str:
 
 
 def skips_lines(work: Grid) -> Iterator[str]:
-    """Which pairs are skipped and which suites have limits, with the reasons."""
-    skips = dict.fromkeys((row.suite, row.estimator, row.problem, row.reason) for row in work.skips)
-    pairs = [f"skipped: {name} on {problem}: {reason}" for suite, name, problem, reason in skips if not suite]
-    yield from pairs[:_SKIPS_SHOWN]
-    if len(pairs) > _SKIPS_SHOWN:
-        yield f"skipped: and {len(pairs) - _SKIPS_SHOWN} more pairs, each a row of the report with its reason"
+    """Which pairs are skipped and which suites have limits, with the reasons; estimators and problems of one reason share a line."""
+    by_reason: dict[str, list[Row]] = {}
+    for row in work.skips:
+        if not row.suite:
+            by_reason.setdefault(row.reason.removeprefix(row.estimator).strip(), []).append(row)
+    for reason, rows in list(by_reason.items())[:_SKIPS_SHOWN]:
+        names, found = ([*dict.fromkeys(getattr(row, key) for row in rows)] for key in ("estimator", "problem"))
+        yield f"skipped: {_first_of(names)} on {_first_of(found)}: {reason}"
+    if len(by_reason) > _SKIPS_SHOWN:
+        yield f"skipped: pairs for {len(by_reason) - _SKIPS_SHOWN} more reasons, each a row of the report"
     yield from limits_lines(work)
+
+
+def _first_of(names: list[str]) -> str:
+    """A few of them, and how many more there are."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def limits_lines(work: Grid) -> Iterator[str]:

@@ -14,8 +14,8 @@ from ....suites.running.planning.presets import plan_of
 from ....suites.running.planning.scope import Scope
 from .options import KEYS
 
-_FLAGS = {"estimators": "-e", "problems": "-p", "stages": "--stage", "plugins": "--plugin"}
-_PLAIN = ("loss", "offset", "instances", "seed", "tier", "dtype", "device", "batch_size", "threads")
+_FLAGS = {"estimators": "-e", "problems": "-p", "stages": "--stage", "losses": "--loss", "plugins": "--plugin"}
+_PLAIN = ("offset", "instances", "seed", "tier", "dtype", "device", "batch_size", "threads")
 _EFFORT = {"replicates": "--replicates", "most_replicates": "--max-replicates", "seconds": "--seconds"}
 _MACHINE = {"jobs": "--jobs", "timeout": "--timeout", "engine": "--engine", "address": "--address", "memory": "--memory-limit"}
 _SCOPE = {"budget": "--budget", "longest": "--longest-cell"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -19,7 +20,7 @@ from ....oracles.registry import unknown
 from ...base import SCHEMA_VERSION, Problem, Row, Skip, pairing
 from ...measures import SUITES
 from ...measures.suite import Context
-from ...problems import REAL_PROBLEMS, kinds_of
+from ...problems import REAL_PROBLEMS, kinds_of, split_loss
 from ..rows import oracle_name, skip_row
 from ..scores import fingerprint, load_problem, matching, sample, stages_by_problem
 from ..work import Cell, Grid, Limit
@@ -41,13 +42,18 @@ def grid(plan: Plan) -> Grid:
     limits: list[Limit] = []
     context, found_problems = plan.context(), stages_by_problem(plan)
     _check_kinds(plan, suites, list(found_problems))
+    losses = Counter[str]()
     for name, stages in found_problems.items():
+        losses[split_loss(name)[0]] += 1
         pairs = _pairs(plan, names, name, stages)
         fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
         for stage in stages:
             skips += [skip_row(plan, sample(plan, name, stage), estimator, skip.reason) for estimator, skip in pairs.items() if skip]
             for suite in suites:
-                if SUITES[suite].measures not in kinds_of(name) or stage not in _portion(stages, plan.portion(suite).stages):
+                portion = plan.portion(suite)
+                if SUITES[suite].measures not in kinds_of(name) or stage not in _portion(stages, portion.stages):
+                    continue
+                if portion.losses is not None and losses[split_loss(name)[0]] > portion.losses:
                     continue
                 found = sample(plan, name, stage)
                 reasons = limitations(suite, found, context)
@@ -94,7 +100,11 @@ def _pairs(plan: Plan, names: tuple[str, ...], problem: str, stages: list[str]) 
 
     Of a real problem all instances are looked at, so that too many of them are refused before anything is measured.
     """
-    found = load_problem(plan, problem, stages[0], plan.instances) if problem in REAL_PROBLEMS else sample(plan, problem, stages[0])
+    found = (
+        load_problem(plan, problem, stages[0], plan.instances)
+        if split_loss(problem)[0] in REAL_PROBLEMS
+        else sample(plan, problem, stages[0])
+    )
     return {name: first_skip(make_estimator(name), found) for name in names}
 
 
@@ -145,7 +155,7 @@ def _content(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[s
         "problem": where,
         "instances": instances_of(plan, suite, where),
         "oracle": [oracle_name(problem.oracle), problem.oracle.version],
-        "loss": [problem.instances[0].loss.name, plan.loss, plan.offset],
+        "loss": [problem.instances[0].loss.name, plan.offset],
         "scores": fingerprint(plan, *where),
         "estimators": [[name, make_estimator(name).version] for name in estimators],
         "effort": asdict(plan.effort),

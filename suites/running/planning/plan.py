@@ -30,11 +30,13 @@ class Portion:
     """How much of a grid a suite takes part in.
 
     Attributes:
-        instances: per problem and stage, at most. ``stages``: of each problem, at most, spread over those of the plan. None is all.
+        instances: per problem and stage, at most. ``stages``: of each problem, at most, spread over those of the plan. ``losses``: of the
+            same scores, at most, the first ones of the plan. None is all.
     """
 
     instances: int | None = None
     stages: int | None = None
+    losses: int | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Plan:
             all of them when empty, of the problems those that `problems.available` names.
         data: folder of real score files; None for the built-in score regimes.
         file: a user's own score file, measured instead of named problems.
-        loss: instead of every problem's own. ``offset``: added to every loss.
+        losses: of problems with scores that do not name one themselves (``subset_regimes@f1``): keys of `LOSSES`, and ``own`` for that
+            which a problem has by default; empty for that alone. ``offset``: added to every loss.
         instances: per problem and stage.
         portions: of suites that take a part of the grid only.
         effort: how much work goes into one answer.
@@ -63,7 +66,7 @@ class Plan:
     estimators: tuple[str, ...] = ()
     data: str | None = None
     file: ScoreFile | None = None
-    loss: str | None = None
+    losses: tuple[str, ...] = ()
     offset: float = 0.0
     instances: int = 4
     portions: tuple[tuple[str, Portion], ...] = ()

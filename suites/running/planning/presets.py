@@ -12,7 +12,7 @@ from ....oracles import DERIVED
 from ....oracles.registry import unknown
 from ... import problems
 from ...measures.suite import EFFORTS
-from ...problems import BUILT_IN_PROBLEMS
+from ...problems import BUILT_IN_PROBLEMS, OWN_LOSS
 from ...tasks.references import LONGEST_LIST
 from .plan import Plan, Portion
 
@@ -80,6 +80,15 @@ STUDY = ("clusters", "l2x_switch", "fsdd", "listops_frozen", "listops", "listops
 ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """From nearly uniform to nearly certain."""
 
+FIRST_ENTROPIES = ("h=0.95", "h=0.5", "h=0.1")
+"""A model before, during and after training."""
+
+LOSSES = ("squared_distance_linear", "squared_distance", "black_box")
+"""One loss that is linear between the structures, its twin that is the same on the structures and quadratic between them, and one that
+gives values on structures and nothing else."""
+
+FIRST_PROBLEMS = ("subset_regimes", "chain_regimes", "constituency_regimes", "spanning_tree_regimes", "assignment_regimes")
+"""Choices of parts, labels of a sequence, trees over spans, trees over words, and permutations."""
 
 BEYOND = ("categories_regimes", "policy_regimes", *(f"{name}_regimes" for name in DERIVED))
 """Built-in problems that a first look leaves out: more than one for each of nine structures, and those of derivations alone."""
@@ -91,8 +100,9 @@ class Preset:
 
     Attributes:
         summary: one line.
-        suites, estimators, stages, instances, portions: as in `Plan`.
+        suites, problems, estimators, stages, losses, instances, portions: as in `Plan`.
         longest: seconds; a plan with a cell that is estimated to take longer is refused.
+        problems: names; empty for a built-in one of every structure.
         everything: whether problems beyond one per structure take part: categories, policies, and real ones at their stages of training.
     """
 
@@ -100,32 +110,37 @@ class Preset:
     suites: tuple[str, ...]
     estimators: tuple[str, ...]
     stages: tuple[str, ...]
+    losses: tuple[str, ...]
     instances: int
     portions: Mapping[str, Portion] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
     everything: bool = False
     longest: float = 3600.0
 
 
 PRESETS: dict[str, Preset] = {
     "quick": Preset(
-        "a first look at every structure, about two minutes; not for conclusions",
+        "a first look at five structures, three states of a model and three losses, about two minutes; not for conclusions",
         ("bias", "sparsity", "memory", "wall_clock"),
         CORE,
-        ENTROPIES[:1],
-        4,
-        {"wall_clock": Portion(instances=1), "memory": Portion(instances=1)},
+        FIRST_ENTROPIES,
+        LOSSES,
+        2,
+        {"wall_clock": Portion(instances=1, stages=1, losses=1), "memory": Portion(instances=1, stages=1, losses=1)},
+        problems=FIRST_PROBLEMS,
     ),
     "standard": Preset(
         "all suites at four entropies, 32 instances each: for conclusions",
         (),
         CORE,
         ENTROPIES,
+        LOSSES,
         32,
         {
             "unbiasedness": Portion(instances=4),
-            "wall_clock": Portion(stages=1),
-            "memory": Portion(instances=4, stages=1),
-            "scaling": Portion(instances=1, stages=1),
+            "wall_clock": Portion(stages=1, losses=1),
+            "memory": Portion(instances=4, stages=1, losses=1),
+            "scaling": Portion(instances=1, stages=1, losses=1),
             "descent": Portion(instances=2, stages=1),
         },
     ),
@@ -134,8 +149,9 @@ PRESETS: dict[str, Preset] = {
         (),
         (),
         (),
+        (OWN_LOSS, *LOSSES),
         60,  # the smallest real set has no more
-        {"wall_clock": Portion(stages=1), "memory": Portion(stages=1), "scaling": Portion(stages=1)},
+        {name: Portion(stages=1, losses=1) for name in ("wall_clock", "memory", "scaling")},
         everything=True,
         longest=math.inf,
     ),
@@ -148,7 +164,7 @@ DEFAULT = "quick"
 def plan_of(preset: str, **options: Any) -> Plan:
     """The plan of a preset, with every option that is given (and not None or empty) in its place.
 
-    An option that says how many instances or which stages holds for all suites.
+    An option that says how many instances, which stages or which losses holds for all suites.
 
     Raises:
         ValueError: an unknown preset.
@@ -163,7 +179,7 @@ def plan_of(preset: str, **options: Any) -> Plan:
     chosen = PRESETS[preset]
     given = {name: value for name, value in options.items() if value not in (None, ())}
     portions = {
-        name: Portion(None if "instances" in given else portion.instances, None if "stages" in given else portion.stages)
+        name: Portion(**{field: most for field, most in vars(portion).items() if field not in given})
         for name, portion in chosen.portions.items()
     }
     standard = {
@@ -173,8 +189,10 @@ def plan_of(preset: str, **options: Any) -> Plan:
         "portions": tuple(item for item in portions.items() if item[1] != Portion()),
         "effort": EFFORTS[preset],
     }
-    stages = _stages(chosen, given.get("problems", ()))
-    scores = {} if "file" in given else {"problems": _problems(chosen, given.get("data")), "stages": stages}
+    named = given.get("problems", ())
+    scores: dict[str, Any] = {} if all(problems.comes_from_task(name) for name in named) and named else {"losses": chosen.losses}
+    if "file" not in given:
+        scores |= {"problems": _problems(chosen, given.get("data")), "stages": _stages(chosen, named)}
     return Plan(**{**standard, **scores, **given})
 
 
@@ -223,6 +241,8 @@ def _stages(preset: Preset, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _problems(preset: Preset, data: str | None) -> tuple[str, ...]:
     """A built-in problem for every structure, or all of them and the real problems whose files are there."""
+    if preset.problems:
+        return preset.problems
     if not preset.everything:
         return tuple(name for name in BUILT_IN_PROBLEMS if name not in BEYOND)
     return (*BUILT_IN_PROBLEMS, *(name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS))

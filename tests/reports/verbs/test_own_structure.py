@@ -12,7 +12,7 @@ from tests.reports.calling import FEW, call, refused, without_page
 
 SPREAD = "./my_structure.py:Spread"
 SIZED = f"{SPREAD}[n=4,k=2]"
-RUN = ["run", "bias", "-e", "rloo", "-j", "0", "--instances", "2", *FEW]
+RUN = ["run", "bias", "-e", "rloo", "-j", "0", "--instances", "2", "--loss", "own", *FEW]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_measured_looked_at_exported_replayed_and_gated() -> None:
-    found = call(*RUN, "-p", SIZED, "-o", "out")
+    found = call(*RUN, "-p", SIZED, "--stage", "h=0.95", "-o", "out")
     assert found.exit_code == 0, found.output
     assert SIZED in found.stdout
     for words in (["status", "out"], ["report", "out"], ["export", "out"], ["compare", "out", "out"], ["baseline", "save", "own", "out"]):

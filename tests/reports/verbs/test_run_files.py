@@ -18,6 +18,9 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     without_page(monkeypatch)
 
 
+TREES = ["--oracle", "spanning_tree", "--loss", "own"]
+
+
 def saved(path: Path, **arrays: np.ndarray) -> Path:
     np.savez(path, **arrays)
     return path
@@ -34,7 +37,7 @@ def ragged(path: Path) -> Path:
 @pytest.mark.filterwarnings("default::structgrad.suites.problems.padding.PaddingWarning")
 def test_padding_is_warned_of_in_one_line(tmp_path: Path) -> None:
     padding.warn_once.cache_clear()
-    words = ["run", "bias", "-e", "reinforce", "--dry-run", "--file", ragged(tmp_path / "trees.npz"), "--oracle", "spanning_tree"]
+    words = ["run", "bias", "-e", "reinforce", "--dry-run", "--file", ragged(tmp_path / "trees.npz"), *TREES]
     result = call(*words)
     assert result.exit_code == 0
     assert told(result).startswith(f"warning: {tmp_path}/trees.npz: 2 of 3 items, such as 1, end in parts of one value: ")
@@ -44,7 +47,7 @@ def test_padding_is_warned_of_in_one_line(tmp_path: Path) -> None:
 
 
 def test_items_of_several_sizes_are_measured(tmp_path: Path) -> None:
-    words = ["run", "bias", "-e", "reinforce", *FEW, "-j", "0", "--file", ragged(tmp_path / "trees.npz"), "--oracle", "spanning_tree"]
+    words = ["run", "bias", "-e", "reinforce", *FEW, "-j", "0", "--file", ragged(tmp_path / "trees.npz"), *TREES]
     result = call(*words, "--field", "lengths=words", "--out", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.output
     from structgrad.reports import results
@@ -56,7 +59,7 @@ def test_items_of_several_sizes_are_measured(tmp_path: Path) -> None:
 
 def test_a_dry_run_counts_all_items_of_a_file(tmp_path: Path) -> None:
     words = ["run", "bias", "-e", "reinforce", "-e", "rloo", "--dry-run", "--json", "--file", ragged(tmp_path / "trees.npz")]
-    found = json.loads(call(*words, "--oracle", "spanning_tree", "--field", "lengths=words").stdout)
+    found = json.loads(call(*words, *TREES, "--field", "lengths=words").stdout)
     assert found["suites"] == {"bias": {"cells": 2, "instances": 6}}
     assert found["structures"] == 6**5 + 4**3 + 3**2
 
@@ -101,12 +104,12 @@ def test_what_is_skipped_is_foretold_with_its_reason(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "1 cells, 2 pairs skipped" in result.stdout
     assert "structures to enumerate: about 0\n" in result.stdout
-    assert "skipped: exact on large: exact enumerates at most limit=" in result.stdout
+    assert "skipped: exact on large@mlp: enumerates at most limit=" in result.stdout
     assert (
-        "unbiasedness on large, file: 2 of 2 instances looked at: skipped: no exact gradient of 6.86e+42 structures is known"
+        "unbiasedness on large@mlp, file: 2 of 2 instances looked at: skipped: no exact gradient of 6.86e+42 structures is known"
         in result.stdout
     )
-    assert "bias on large, file: 2 of 2 instances looked at: what needs no exact gradient is measured: no exact" in result.stdout
+    assert "bias on large@mlp, file: 2 of 2 instances looked at: what needs no exact gradient is measured: no exact" in result.stdout
     found = json.loads(call(*words, "--dry-run", "--json").stdout)
     assert [(row["suite"], row["estimator"]) for row in found["skips"]] == [("", "exact"), ("unbiasedness", "reinforce")]
     assert [limit["suite"] for limit in found["limits"]] == ["bias", "unbiasedness"]

@@ -28,6 +28,7 @@ from tests.suites.running_cases import HERE
 from tests.suites.running_cases import SMALL as PLAN
 
 FAILING = "tests.suites.broken_estimators:Failing"
+ONCE = ["--stage", "h=0.95", "--loss", "own", "--instances", "2"]
 MINE = """
 from dataclasses import dataclass
 from typing import ClassVar
@@ -253,14 +254,16 @@ def test_a_file_that_gives_nothing_is_refused(tmp_path: Path, source: str, messa
 
 
 def test_a_structure_with_its_size_is_a_problem(tmp_path: Path) -> None:
-    found = dry("bias", "--builtin", "--oracle", "subset[k=5,length=10]", "--instances", "2", "-e", "rloo")
+    found = dry("bias", "--builtin", "--oracle", "subset[k=5,length=10]", *ONCE, "-e", "rloo")
     assert found["problems"] == ["subset[n=10,k=5]"]
     assert found["structures"] == 2 * 252
-    assert dry("bias", "--builtin", "-p", "subset[n=10,k=5]", "--instances", "2", "-e", "rloo") == {
+    assert dry("bias", "--builtin", "-p", "subset[n=10,k=5]", *ONCE, "-e", "rloo") == {
         **found,
         "command": found["command"].replace("k=5,length=10", "n=10,k=5"),
     }
-    result = call(*SMALL[:5], "-p", "subset[n=5,k=2]", "--stage", "h=0.5", "--instances", "1", *FEW, "-e", "rloo", "-o", tmp_path)
+    result = call(
+        *SMALL[:5], "-p", "subset[n=5,k=2]", "--stage", "h=0.5", "--loss", "own", "--instances", "1", *FEW, "-e", "rloo", "-o", tmp_path
+    )
     assert result.exit_code == 0, result.output
     frame, _ = results.read(tmp_path)
     assert set(frame["oracle"]) == {"subset[k=2]"}
@@ -409,7 +412,7 @@ def test_a_plan_beyond_memory_is_refused_with_the_figure(tmp_path: Path) -> None
 
 
 def test_a_plan_with_a_cell_that_takes_too_long_is_refused_unless_asked_for() -> None:
-    words = ["run", "bias", "-p", "subset[n=30,k=15]", "-e", "exact[limit=200000000]", "--builtin", "--dry-run"]
+    words = ["run", "bias", "-p", "subset[n=30,k=15]", "--loss", "own", "-e", "exact[limit=200000000]", "--builtin", "--dry-run"]
     result = call(*words)
     assert result.exit_code == 2
     said = re.search(

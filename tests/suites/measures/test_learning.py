@@ -14,11 +14,11 @@ from structgrad.suites.measures.cost.step_time import StepTime
 from structgrad.suites.measures.learning import FIRST_TUNING_SEED, OPTIONS, LearningSuite, to_target
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.metrics import METRICS
-from structgrad.suites.problems import load
+from structgrad.suites.problems import load, with_loss
 from structgrad.suites.running.planning.estimates import guess
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.planning.presets import learning_plan, plan_of
+from structgrad.suites.running.planning.presets import FIRST_ENTROPIES, LOSSES, learning_plan, plan_of
 from structgrad.suites.running.progress import time_limit
 from structgrad.suites.running.runner import run
 from structgrad.suites.tasks import cache, make_task, references, training
@@ -153,7 +153,10 @@ def test_tasks_are_measured_by_the_suites_that_train_alone():
 
 def test_a_preset_takes_the_stages_of_tasks():
     assert plan_of("quick", problems=(NAME,)).stages == ("training",)
-    assert plan_of("quick", problems=(NAME, "subset_regimes")).stages == ("h=0.95", "training")
+    mixed = plan_of("quick", problems=(NAME, "subset_regimes"))
+    assert mixed.stages == (*FIRST_ENTROPIES, "training")
+    found = grid(replace(mixed, suites=("bias", "step_time"), estimators=("rloo",)))
+    assert {cell.problem for cell in found.cells} == {NAME, *(with_loss("subset_regimes", loss) for loss in LOSSES)}
 
 
 def test_what_a_task_does_not_have_is_said():
@@ -161,8 +164,10 @@ def test_what_a_task_does_not_have_is_said():
         load("task:cluster", "training", instances=1, data=None)
     with pytest.raises(ValueError, match="got the unknown stage 'init'; did you mean training"):
         load(NAME, "init", instances=1, data=None)
-    with pytest.raises(ValueError, match="a task has a loss of its own, leave --loss and --offset out"):
-        load(NAME, "training", instances=1, data=None, loss="hamming")
+    with pytest.raises(ValueError, match="a task has a loss of its own, leave --offset out"):
+        load(NAME, "training", instances=1, data=None, offset=1.0)
+    with pytest.raises(ValueError, match="got the loss 'hamming' for tasks alone, which have losses of their own; leave --loss out"):
+        grid(plan_of("quick", problems=(NAME,), losses=("hamming",)))
     with pytest.raises(ValueError, match="a Counter; expected a task"):
         load("task:collections:Counter", "training", instances=1, data=None)
 

@@ -21,6 +21,7 @@ from structgrad.suites.problems import (
     BUILT_IN_PROBLEMS,
     ENTROPY_STAGES,
     LOSSES,
+    OWN_LOSS,
     PROBLEMS,
     REAL_PROBLEMS,
     STAGES,
@@ -31,6 +32,7 @@ from structgrad.suites.problems import (
     instance_facts,
     load,
     stages_of,
+    with_loss,
 )
 from structgrad.suites.problems.entropy import entropy_scales
 from structgrad.suites.problems.losses import Downstream, LowRankQuadratic
@@ -109,12 +111,12 @@ SIZES |= {f"{name}_regimes": [kind.event_of(size) for size in kind.examples.smal
 
 
 @cache
-def load_built_in(name: str, stage: str, instances: int = 4, **options: Any) -> Problem:
-    return load(name, stage, instances=instances, data=None, **options)
+def load_built_in(name: str, stage: str, instances: int = 4, loss: str = OWN_LOSS, **options: Any) -> Problem:
+    return load(with_loss(name, loss), stage, instances=instances, data=None, **options)
 
 
-def load_real(name: str, stage: str, instances: int, **options: Any) -> Problem:
-    return load(name, stage, instances=instances, data=str(DATA), **options)
+def load_real(name: str, stage: str, instances: int, loss: str = OWN_LOSS, **options: Any) -> Problem:
+    return load(with_loss(name, loss), stage, instances=instances, data=str(DATA), **options)
 
 
 def all_structures(problem: Problem, scores: Tensor) -> Tensor:
@@ -683,3 +685,29 @@ def test_every_complaint_names_the_file(tmp_path: Path, options: dict[str, Any],
 def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^\S*none\.npz: no such file; expected the path of an \.npz or \.safetensors file$"):
         from_file(ScoreFile(f"{tmp_path}/./none.npz"))
+
+
+@pytest.mark.parametrize("name", ["chain_regimes", "subset[n=6,k=2]"])
+def test_a_name_says_the_loss(name: str) -> None:
+    own, other = load_built_in(name, "final"), load_built_in(f"{name}@f1", "final")
+    assert (other.name, {instance.loss.name for instance in other.instances}) == (f"{name}@f1", {"f1"})
+    for one, two in zip(own.instances, other.instances, strict=True):
+        assert one.name == two.name
+        assert torch.equal(one.scores, two.scores)
+    assert stages_of(f"{name}@f1") == stages_of(name)
+
+
+def test_a_loss_that_is_unknown_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="unknown loss 'f2'; did you mean f1"):
+        load_built_in("chain_regimes@f2", "init")
+    with pytest.raises(ValueError, match="unknown loss 'f2'; did you mean f1"):
+        with_loss("chain_regimes", "f2")
+
+
+def test_a_file_takes_other_losses(tmp_path: Path) -> None:
+    path = tmp_path / "of@f1.npz"
+    np.savez(path, scores=np.random.default_rng(0).normal(size=(3, 6)))
+    file = ScoreFile(str(path), "subset[k=2]", loss="mlp")
+    assert (from_file(file).name, from_file(file).instances[0].loss.name) == ("of-f1", "mlp")
+    other = from_file(file, "hamming")
+    assert (other.name, other.instances[0].loss.name) == ("of-f1@hamming", "hamming")

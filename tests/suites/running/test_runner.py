@@ -111,14 +111,14 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
 
 
 def test_collect_gives_the_rows_of_the_run_at_any_time(tmp_path):
-    rows = run(dataclasses.replace(SMALL, estimators=("reinforce", "ste"), loss="black_box"), tmp_path, machine=HERE)
+    rows = run(dataclasses.replace(SMALL, estimators=("reinforce", "ste"), losses=("black_box",)), tmp_path, machine=HERE)
     assert collect(tmp_path) == rows
     with pytest.raises(FileNotFoundError, match=r"found no plan .*nowhere.plan\.jsonl; expected the folder of a run, finished or not"):
         collect(tmp_path / "nowhere")
 
 
 def test_pairs_that_do_not_fit_are_rows_with_their_reason(tmp_path):
-    rows = run(dataclasses.replace(SMALL, estimators=("reinforce", "ste"), loss="black_box"), tmp_path, machine=HERE)
+    rows = run(dataclasses.replace(SMALL, estimators=("reinforce", "ste"), losses=("black_box",)), tmp_path, machine=HERE)
     skips = [row for row in rows if row.status == "skipped"]
     assert [(row.estimator, row.suite, row.cell) for row in skips] == [("ste", "", "")]
     assert skips[0].reason == "ste needs gradients of the loss, and the loss black_box gives values only"
@@ -174,7 +174,7 @@ def test_rows_come_back_from_a_cell_file_as_they_were(tmp_path):
         ({"problems": ("chain_regime",)}, r"unknown problem 'chain_regime'; did you mean chain_regimes"),
         ({"suites": ("bais",)}, r"unknown suite 'bais'; did you mean bias"),
         ({"stages": ("finale",)}, r"unknown stage 'finale'; did you mean final"),
-        ({"loss": "quadratik"}, r"unknown loss 'quadratik'; did you mean quadratic"),
+        ({"losses": ("quadratik",)}, r"unknown loss 'quadratik'; did you mean quadratic"),
         ({"dtype": "float16x"}, r"unknown dtype 'float16x'; did you mean"),
         ({"tier": "exactly"}, r"unknown tier 'exactly'; did you mean exact"),
         ({"device": "warp"}, r"device='warp'; expected cpu, cuda"),

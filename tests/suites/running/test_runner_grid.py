@@ -10,13 +10,14 @@ import pytest
 from structgrad.estimators import Reinforce
 from structgrad.oracles import Categorical
 from structgrad.suites import problems
+from structgrad.suites.base import split_loss
 from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.problems.named import BUILT_IN_PROBLEMS
 from structgrad.suites.running import scores
 from structgrad.suites.running.planning.grid import estimator_names, grid
 from structgrad.suites.running.planning.plan import Plan, Portion
-from structgrad.suites.running.planning.presets import BEYOND, CORE, PRESETS, plan_of
+from structgrad.suites.running.planning.presets import BEYOND, CORE, FIRST_PROBLEMS, LOSSES, PRESETS, plan_of
 from structgrad.suites.running.progress import CostModel, time_limit
 from tests.suites.running_cases import SMALL
 
@@ -38,7 +39,7 @@ def identities(plan: Plan) -> set[str]:
         {"effort": dataclasses.replace(SMALL.effort, replicates=128)},
         {"effort": dataclasses.replace(SMALL.effort, alpha=0.5)},
         {"instances": 3},
-        {"loss": "linear"},
+        {"losses": ("linear",)},
         {"dtype": "float32"},
         {"tier": "mc"},
         {"stages": ("final",)},
@@ -112,17 +113,21 @@ def test_a_suite_takes_its_portion_of_the_grid():
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_covers_every_structure(preset):
+def test_a_preset_covers_structures_states_and_losses(preset):
     plan = plan_of(preset)
     found = grid(plan)
-    assert {cell.problem for cell in found.cells} >= set(BUILT_IN_PROBLEMS) - (set() if preset == "thorough" else set(BEYOND))
-    assert len({cell.problem for cell in found.cells}) >= 9
+    scores = {split_loss(cell.problem)[0] for cell in found.cells}
+    every = {"quick": set(FIRST_PROBLEMS), "standard": set(BUILT_IN_PROBLEMS) - set(BEYOND), "thorough": set(BUILT_IN_PROBLEMS)}
+    assert scores >= every[preset]
+    assert len({cell.stage for cell in found.cells}) >= 3
+    for name in scores:
+        assert {split_loss(cell.problem)[1] for cell in found.cells if split_loss(cell.problem)[0] == name} >= set(LOSSES)
     assert plan.effort == EFFORTS[preset]
     assert {cell.suite for cell in found.cells} >= {"bias", "wall_clock"}
 
 
 def test_options_override_a_preset():
-    plan = plan_of("standard", instances=2, stages=("final",), estimators=("ste",), suites=(), loss=None)
+    plan = plan_of("standard", instances=2, stages=("final",), estimators=("ste",), suites=(), losses=("own",))
     assert (plan.instances, plan.stages, plan.estimators, plan.portions) == (2, ("final",), ("ste",), ())
     kept = plan_of("standard", estimators=("ste",))
     assert kept.portion("descent") == Portion(instances=2, stages=1)
@@ -177,3 +182,17 @@ def test_costs_are_learnt_from_the_nearest_cells():
     assert model.seconds(cells["categorical_regimes", "ste"]) == 8.0
     assert model.seconds(cells["chain_regimes", "ste"]) == 2.0
     assert model.left([cells["chain_regimes", "ste"], cells["categorical_regimes", "arsm"]], 2) == 8.0  # one cell is not shared
+
+
+def test_losses_are_an_axis_of_the_plan():
+    plan = dataclasses.replace(SMALL, problems=("subset_regimes", "chain_regimes@f1"), losses=("own", "hamming"), estimators=("rloo",))
+    names = ["subset_regimes", "subset_regimes@hamming", "chain_regimes@f1"]
+    assert list(dict.fromkeys(cell.problem for cell in grid(plan).cells)) == names
+    fewer = dataclasses.replace(plan, portions=(("sparsity", Portion(losses=1)),), suites=("bias", "sparsity"))
+    assert list(dict.fromkeys(cell.problem for cell in grid(fewer).cells if cell.suite == "sparsity")) == [names[0], names[2]]
+    assert list(dict.fromkeys(cell.problem for cell in grid(fewer).cells if cell.suite == "bias")) == names
+
+
+def test_an_unknown_loss_of_a_plan_is_refused():
+    with pytest.raises(ValueError, match="unknown loss 'hammin'; did you mean hamming"):
+        grid(dataclasses.replace(SMALL, losses=("hammin",)))
