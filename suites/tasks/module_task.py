@@ -36,7 +36,7 @@ class ModuleTask(Task):
         structures: the oracle.
         dataset: items are ``(input, label)``, or ``(input, label, structure)`` where the true one is known; an input is a tensor or
             several.
-        loss: of predictions and labels, one value per item, such as ``nn.CrossEntropyLoss(reduction="none")``; None for the cross
+        loss_per_item: of predictions and labels, one value each, such as ``nn.CrossEntropyLoss(reduction="none")``; None for the cross
             entropy where labels are integers, and the squared difference where they are not.
         accuracy: likewise what a prediction is worth; None for whether its largest entry is the label, or whether its sign is that of
             ``label − 1/2`` where labels are no integers.
