@@ -147,6 +147,7 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "sparsemax_marginalisation": SparsemaxMarginalisation,
     "top_k_sparsemax": TopKSparsemax,
 }
+"""The classes of the estimators by their names."""
 
 AVAILABLE_ESTIMATORS = plugins.Catalogue(ESTIMATORS, "estimator", Estimator, SUPERVISED)
 """`ESTIMATORS` and those of plugins."""

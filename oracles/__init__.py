@@ -51,6 +51,7 @@ ORACLES: dict[str, type[Oracle]] = {
     "shift_reduce": ShiftReduce,
     **DERIVED,
 }
+"""The classes of the oracles by their names."""
 
 AVAILABLE_ORACLES = plugins.Catalogue(ORACLES, "oracle", Oracle)
 """`ORACLES` and those of plugins."""

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-UNIT, DEAD = 0, 1
-"""The nodes that hold the empty item, and none at all: an edge to the latter does not exist."""
+UNIT = 0
+"""The node that holds the empty item alone."""
+
+DEAD = 1
+"""The node that holds no item: an edge to it does not exist."""
 
 
 @dataclass(frozen=True, eq=False)

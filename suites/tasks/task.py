@@ -14,6 +14,7 @@ from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.options import Configured, Count, Positive, Within
 
 Split = Literal["train", "validation", "test"]
+"""A part of the items of a task."""
 
 Rates = tuple[Positive, ...]
 """Learning rates."""
