@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +18,11 @@ from typing import Any
 import pytest
 
 import structgrad
+from structgrad import estimators, oracles, suites
 from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import DERIVED, ORACLES, Oracle
+from structgrad.suites import audit, tasks
+from structgrad.suites.audit import oracles as audits_of_oracles
 
 ROOT = Path(__file__).parents[1]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -138,8 +144,63 @@ def test_a_missing_docstring_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found == [("sparsely_documented", False), ("Silent", False), ("Silent.speak", False)]
 
 
+ROOMS = (oracles, estimators, suites, audit, audits_of_oracles, tasks)
+"""Those whose public names are on the site; how it reads their docstrings is in `.ci/documentation.py`."""
+
+
+def test_the_pages_of_the_api_hold_every_public_name_once() -> None:
+    """The strict build of the site says whether each of them is there."""
+    pages = (ROOT / "docs/reference/api").glob("*.md")
+    shown = sorted(name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE))
+    assert shown == sorted(f"{room.__name__}.{name}" for room in ROOMS for name in room.__all__)
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
+def test_public_constants_are_documented(room: ModuleType) -> None:
+    """Classes and functions are held to it where they are defined, and what is neither by the string after it."""
+    constants = {name for name in room.__all__ if not inspect.isclass(getattr(room, name)) and not inspect.isfunction(getattr(room, name))}
+    assert constants <= documented_constants()
+
+
+@cache
+def documented_constants() -> set[str]:
+    """The names of all modules that are followed by a string."""
+    found = set()
+    for path in Path(structgrad.__path__[0]).rglob("*.py"):
+        for node, after in pairwise(ast.parse(path.read_text()).body):
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def test_examples_of_what_reads_docstrings_for_the_site_run() -> None:
+    pytest.importorskip("griffe")
+    spec = importlib.util.spec_from_file_location("documentation", ROOT / ".ci/documentation.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert doctest.testmod(module) == (0, 2)
+
+
+def test_every_decision_is_in_the_index() -> None:
+    """Number and title are those of its page, whose file begins with the number."""
+    index = (ROOT / "docs/decisions/README.md").read_text()
+    for page in sorted((ROOT / "docs/decisions").glob("0*.md")):
+        number, _, title = page.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
+        assert page.name.startswith(f"{int(number):04}-")
+        assert f"| {number} | [{title}]({page.name}) |" in index
+
+
+def test_the_commands_of_the_first_page_are_those_of_the_readme() -> None:
+    assert bash_blocks("docs/README.md") == bash_blocks("README.md")[:2]
+
+
+def bash_blocks(page: str) -> list[str]:
+    return re.findall(r"^```bash\n(.*?)\n```$", (ROOT / page).read_text(), re.MULTILINE)
+
+
 def test_the_commands_of_the_readme_are_those_of_ci() -> None:
     """Continuous integration sets up and tests with the very line that the README gives."""
-    commands = re.findall(r"^```bash\n(.*?)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    commands = bash_blocks("README.md")
     assert commands[0].endswith("&& .venv/bin/structgrad run")
     assert commands[1] in (ROOT / ".ci/run").read_text().splitlines()
