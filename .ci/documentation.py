@@ -1,4 +1,4 @@
-"""Docstrings and pages as the tools that build the site read Markdown: an extension of griffe and a hook of MkDocs (`mkdocs.yml`)."""
+"""Docstrings and pages as the tools that build the site read Markdown: an extension of griffe and hooks of MkDocs (`mkdocs.yml`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ ROOMS = ("oracles", "estimators", "suites", "suites.audit", "suites.tasks")
 
 EXAMPLE = re.compile(r"^( *)Example:\n(?:\1 +.*\n|\s*\n)+", re.MULTILINE)
 CODE = re.compile(r"(``.+?``|`[^`\n]+`)", re.DOTALL)
+INSTALLED = re.compile(r"(?<=<summary>Source code in <code>)[^<]*?structgrad/(?=\w+/)")
 BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -77,3 +78,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return "\n".join(
         CODE.sub(lambda code: code[0].replace(r"\|", "|"), line) if line.startswith("|") else line for line in markdown.split("\n")
     )
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Source code is named by its file in the repository, not by where that is installed.
+
+    >>> on_page_content("<summary>Source code in <code>build/links/structgrad/oracles/subset/oracle.py</code></summary>")
+    '<summary>Source code in <code>oracles/subset/oracle.py</code></summary>'
+    """
+    return INSTALLED.sub("", html)

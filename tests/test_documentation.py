@@ -179,7 +179,7 @@ def test_examples_of_what_reads_docstrings_for_the_site_run() -> None:
     spec = importlib.util.spec_from_file_location("documentation", ROOT / ".ci/documentation.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert doctest.testmod(module) == (0, 2)
+    assert doctest.testmod(module) == (0, 3)
 
 
 def test_every_decision_is_in_the_index() -> None:
@@ -189,6 +189,17 @@ def test_every_decision_is_in_the_index() -> None:
         number, _, title = page.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
         assert page.name.startswith(f"{int(number):04}-")
         assert f"| {number} | [{title}]({page.name}) |" in index
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
+    """The strict build holds the pages of `docs/` to it."""
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", (ROOT / page).read_text()):
+        path, _, anchor = target.partition("#")
+        found = ROOT / (path or page)
+        assert found.exists(), target
+        headings = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}, target
 
 
 def test_the_commands_of_the_first_page_are_those_of_the_readme() -> None:
