@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from . import commit, grid
+from .cases import SMALL
 from .tasks import Quadratic, normal, pair, prepare_device, tracked
 
 REPLICATES = 1024
@@ -21,7 +22,7 @@ class EstimatorBias:
     unit = "1"
     params: ClassVar[tuple[list[str | int], ...]] = (
         list(grid.ESTIMATORS),
-        grid.chosen(grid.HOMES, grid.SMALL[4:]),
+        grid.chosen((grid.HOME,), SMALL),
         grid.chosen(grid.DEVICE, grid.OTHER_DEVICES),
     )
     param_names: ClassVar[tuple[str, ...]] = ("estimator", "oracle", "device")

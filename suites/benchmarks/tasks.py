@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from . import commit
-from .grid import CASES, HOMES, MODE, SIZED
+from .cases import CASES, SIZED
+from .grid import HOME, HOMES
 from .operations import OPERATIONS, Inputs, left_out
 
 FLOOR = 1e-12
@@ -147,17 +148,14 @@ def structure(case: str) -> tuple[Any, tuple[int, ...]]:
     return oracle, oracle.event_of(numbers)
 
 
-def pair(name: str, case: str, mode: str = MODE) -> tuple[Any, Any, tuple[int, ...]]:
-    """An estimator, an oracle that it serves, and the shape of its scores.
+def pair(name: str, case: str) -> tuple[Any, Any, tuple[int, ...]]:
+    """An estimator, the oracle of a case or of its `home`, and the shape of its scores.
 
     Raises:
-        NotImplementedError: a pair that does not fit, or that the default leaves out: there an estimator is measured on its first home.
+        NotImplementedError: a pair that does not fit.
     """
-    oracle, event = structure(case)
-    estimator = commit.make_estimator(name, oracle, event)
-    if not mode and case != home(name):
-        raise NotImplementedError(f"by default {name} is measured on {home(name)}")
-    return estimator, oracle, event
+    oracle, event = structure(home(name) if case == HOME else case)
+    return commit.make_estimator(name, oracle, event), oracle, event
 
 
 def home(name: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ...oracles import Alignment, Assignment, SpanningTree
-from .cases import CASES, Case, operations
+from ..benchmarks.cases import HUGE
+from .cases import CASES, Case, named, operations
 
 BATCH = 1024
 
@@ -63,18 +63,7 @@ class DeviceTask:
         return self.batch * math.prod(self.case.event) * (64 if self.operation == "sample64" else 1)
 
 
-_MORE = {
-    "spanning_tree 20": Case("spanning_tree 20", SpanningTree(), (21, 21), multiply_adds=20**3 / 3),
-    "alignment 512x512": Case("alignment 512x512", Alignment(), (512, 512), multiply_adds=3 * 512 * 512),
-    "assignment 1000": Case(
-        "assignment 1000",
-        Assignment(),
-        (1000, 1000),
-        frozenset({"log_partition", "marginals", "marginals_backward", "sample", "sample64", "project", "project_backward"}),
-    ),
-}
-
-DEVICE_CASES: dict[str, Case] = CASES | _MORE
+DEVICE_CASES: dict[str, Case] = CASES | {name: named(name) for name in HUGE}
 
 TARGETS: dict[tuple[str, str], SpeedTarget] = {
     ("linear_chain 128x32", "marginals_backward"): SpeedTarget("torch", 10),

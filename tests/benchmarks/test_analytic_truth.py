@@ -6,7 +6,8 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, SpanningTree
+from structgrad.oracles import Alignment, LinearChain, SpanningTree
+from structgrad.suites.benchmarks.tasks import structure as of_case
 from structgrad.suites.problems.losses import F1, ExactMatch, Hamming, LowRankQuadratic
 from structgrad.suites.truth.closed_form import CountForm, LossForm, analytic_truth
 
@@ -14,11 +15,11 @@ pytestmark = pytest.mark.benchmark
 
 STRUCTURES = {
     "spanning trees of 80 words": (SpanningTree(), (81, 81)),
-    "projective trees of 40 words": (ProjectiveTree(), (41, 41)),
-    "binary trees over 40 leaves": (Constituency(), (40, 40)),
+    "projective trees of 40 words": of_case("projective_tree 40"),
+    "binary trees over 40 leaves": of_case("constituency 40"),
     "alignments of 16 and 16": (Alignment(), (16, 16)),
     "chains of 80 with 5 tags": (LinearChain(), (80, 5, 5)),
-    "permutations of 16": (Assignment(), (16, 16)),
+    "permutations of 16": of_case("assignment 16"),
 }
 LOSSES = ("hamming", "exact match", "f1", "quadratic", "threshold")
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from torch import Tensor
 
 from structgrad.estimators import ESTIMATORS, make_estimator
-from structgrad.oracles import IndependentCategoricals, LinearChain, ShiftReduce, Subset
+from structgrad.oracles import ShiftReduce
+from structgrad.suites.benchmarks.grid import HOMES
+from structgrad.suites.benchmarks.tasks import structure
 
 pytestmark = pytest.mark.benchmark
 
@@ -18,12 +18,8 @@ REPLICATES, MOST = 100_000, 10.0
 QUICK = {"reinforce": 1.0, "ste": 1.0, "imle": 1.0}
 """Seconds that are asked for; `MOST` for the others."""
 
-SPACES: tuple[tuple[Any, tuple[int, ...]], ...] = (
-    (Subset(5), (10,)),
-    (IndependentCategoricals(), (10, 2)),
-    (LinearChain(), (5, 3, 3)),
-    (ShiftReduce("local"), (5, 5, 2)),
-)
+SPACES = (*map(structure, HOMES[:-1]), (ShiftReduce("local"), (5, 5, 2)))
+"""Where asv measures them, but a policy over four words: over five its gradients take too long."""
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -16,11 +16,11 @@ from structgrad.oracles import (
     Constituency,
     IndependentCategoricals,
     LinearChain,
-    ProjectiveTree,
     ShiftReduce,
     SpanningTree,
     Subset,
 )
+from structgrad.suites.benchmarks.tasks import structure
 from structgrad.suites.truth.space import Space
 
 pytestmark = pytest.mark.benchmark
@@ -30,7 +30,7 @@ SPACES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "linear_chain (10, 5)": (LinearChain(), (10, 5, 5)),
     "spanning_tree 8, any roots": (SpanningTree(single_root=False), (9, 9)),
     "spanning_tree 9": (SpanningTree(), (10, 10)),
-    "projective_tree 10": (ProjectiveTree(), (11, 11)),
+    "projective_tree 10": structure("projective_tree 10"),
     "constituency 16": (Constituency(), (16, 16)),
     "shift_reduce 16": (ShiftReduce(), (17, 17, 2)),
     "alignment (10, 10)": (Alignment(), (10, 10)),

@@ -13,7 +13,7 @@ import pytest
 from structgrad.oracles import DERIVED, DerivedOracle
 from structgrad.oracles.derivations import Examples
 from structgrad.reports.verbs.describe.names import _keys
-from structgrad.suites.benchmarks import grid
+from structgrad.suites.benchmarks import cases
 from tests.derived_cases import BY_NAME
 
 FILE = '''
@@ -108,7 +108,7 @@ def test_one_file_is_a_problem_a_speed_case_and_a_benchmark(tmp_path: Path) -> N
     assert found["sized"] == ["toy_tiles[n=6,w=2]", found["of chains"]]
     assert found["speed"] == {"toy_tiles 40x3": [[40, 3], 1 + 2 + 38 * 3]}
     assert found["device"] == [5, 2]
-    assert grid.declared(tmp_path) == ({"toy_tiles 4x2": ("toy_tiles", (4, 2))}, {"toy_tiles 40x3": ("toy_tiles", (40, 3))})
+    assert cases.declared(tmp_path) == ({"toy_tiles 4x2": ("toy_tiles", (4, 2))}, {"toy_tiles 40x3": ("toy_tiles", (40, 3))})
     assert _keys(tmp_path, "{}_regimes") == ["toy_tiles_regimes"]
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_declares_nothing_has_sizes_by_its_axes(tmp_path: Path) -> N
     assert found["entropies"] == [0.95, 0.7, 0.1]
     assert found["counted"] == "parts along the first axis"
     assert found["speed"] == {"toy_tiles 32x8": [[32, 8], sum(min(i + 1, 8) for i in range(32))]}
-    assert grid.declared(tmp_path) == ({}, {})
+    assert cases.declared(tmp_path) == ({}, {})
 
 
 def test_a_file_without_a_class_of_its_name_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import ORACLES, Assignment, Categorical, Constituency, LinearChain, capabilities
 from structgrad.suites import benchmarks
-from structgrad.suites.benchmarks import commit, grid, tasks
+from structgrad.suites.benchmarks import cases, commit, console, grid, tasks
 from structgrad.suites.benchmarks.bias import EstimatorBias
 from structgrad.suites.benchmarks.estimators import EstimatorMemory, EstimatorTime
 from structgrad.suites.benchmarks.learning import Learning, TrainingStep
@@ -49,9 +50,9 @@ def test_tracked_values_are_above_zero(value: float, expected: float) -> None:
 
 def test_every_estimator_and_oracle_is_measured() -> None:
     assert tuple(ESTIMATORS) == grid.ESTIMATORS
-    for cases in (grid.ONE_OF_EACH, grid.SMALL, grid.MIDDLE):
-        assert {grid.CASES[case][0].partition("[")[0] for case in cases} == set(ORACLES)
-    assert (*grid.SMALL, *grid.MIDDLE, *grid.LARGE) == tuple(grid.CASES)
+    for names in (cases.SMALL, cases.MIDDLE):
+        assert {cases.CASES[name][0].partition("[")[0] for name in names} == set(ORACLES)
+    assert Counter((*cases.SMALL, *cases.MIDDLE, *cases.BETWEEN, *cases.LARGE, *cases.HUGE)) == Counter(list(cases.CASES))
 
 
 def test_every_task_has_a_step_that_is_timed() -> None:
@@ -80,8 +81,9 @@ def test_what_rloo_learns_repeats_to_the_bit() -> None:
 
 def test_parameters_do_not_follow_the_measured_commit() -> None:
     """asv hands old commits the place of a parameter: a list taken from their registries would be another one."""
-    imported = [node for node in ast.walk(ast.parse((FOLDER / "grid.py").read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert all(ast.unparse(node).split()[1].split(".")[0] in {"__future__", "ast", "os", "pathlib"} for node in imported)
+    trees = [ast.parse((FOLDER / name).read_text()) for name in ("grid.py", "cases.py")]
+    imported = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert {ast.unparse(node).split()[1] for node in imported} == {"__future__", "ast", "os", "pathlib", ".cases"}
 
 
 def test_every_operation_of_every_capability_is_measured() -> None:
@@ -167,12 +169,12 @@ def test_every_estimator_has_a_time_and_a_peak(name: str) -> None:
     timed.setup(name, case, 64, "cpu")
     sized.setup(name, case, 64, "cpu")
     timed.time_gradient(name, case, 64, "cpu")
-    assert sized.track_peak_memory(name, case, 64, "cpu") >= 64 * math.prod(grid.CASES[case][1])
+    assert sized.track_peak_memory(name, case, 64, "cpu") >= 64 * math.prod(cases.CASES[case][1])
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_has_a_time_and_a_peak(operation: str) -> None:
-    served = [case for case in grid.SMALL if not reason_of(case, operation)]
+    served = [case for case in cases.SMALL if not reason_of(case, operation)]
     case = {"step_log_probs": "policy 5"}.get(operation, served[0])
     timed, sized = OracleTime(), OracleMemory()
     timed.setup(case, operation, 64, "cpu")
@@ -207,9 +209,7 @@ def test_setup_prepares_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
     with pytest.raises(NotImplementedError, match="reinmax needs FactorisedOracle, which the oracle linear_chain does not offer"):
         EstimatorTime().setup("reinmax", "linear_chain 5x3", 64, "cpu")
-    with pytest.raises(NotImplementedError, match="by default reinforce is measured on subset 10/5"):
-        EstimatorBias().setup("reinforce", "categories 10x2", "cpu")
-    assert tasks.pair("reinforce", "categories 10x2", grid.FULL)[2] == (10, 2)
+    assert tasks.pair("reinforce", "categories 10x2")[2] == (10, 2)
     with pytest.raises(NotImplementedError, match="the oracle spanning_tree has no relax"):
         OracleTime().setup("spanning_tree 10", "relax", 64, "cpu")
 
@@ -230,11 +230,37 @@ def test_what_is_out_of_reach_or_too_large_is_left_out() -> None:
     assert left_out("sample_64", LinearChain(), (128, 32, 32), 64) == "too large for memory"
 
 
+@pytest.mark.parametrize(("name", "case"), [("rloo", "subset 10/5"), ("reinmax", "categories 10x2"), ("step_ppo", "policy 5")])
+def test_an_estimator_is_at_home_where_it_is_served_first(name: str, case: str) -> None:
+    assert home(name) == case
+    assert tasks.pair(name, grid.HOME)[2] == cases.CASES[case][1]
+
+
+@pytest.mark.parametrize("kind", [EstimatorBias, EstimatorTime, EstimatorMemory])
+def test_by_default_every_pair_of_an_estimator_and_a_case_is_measured(kind: Any) -> None:
+    """asv shows what is not by a line that ends in n/a, of which there were 213 in each of these."""
+    assert kind.params[1] == [grid.HOME]
+
+
+def test_nothing_that_was_not_measured_has_a_line_on_the_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As asv prints it, with few and short parameters, which it would fold into columns."""
+    results = importlib.import_module("asv.results")
+    monkeypatch.setattr(results, "_format_benchmark_result", results._format_benchmark_result)
+    benchmark = {"name": "b", "params": [["'n/a'", "'c'"], ["1", "2"]], "param_names": ["name", "size"], "unit": "seconds"}
+    values = [(0.5, None), (math.nan, None), (math.nan, None), (None, None)]
+    assert "n/a" in "".join(results._format_benchmark_result(values, benchmark)[3:])
+    console.setup()
+    lines = [line.split() for line in results._format_benchmark_result(values, benchmark)]
+    assert ["n/a", "1", "500±0ms"] in lines or ["n/a", "1", "500ms"] in lines
+    assert ["c", "2", "failed"] in lines
+    assert not [line for line in lines if line[-1:] == ["n/a"]]
+
+
 def test_this_commit_lacks_nothing() -> None:
     """A skip of what was only renamed would look like one of an old commit."""
     for name in grid.ESTIMATORS:
         assert home(name) in grid.HOMES
-    for oracle, event in map(tasks.structure, grid.CASES):
+    for oracle, event in map(tasks.structure, cases.CASES):
         assert oracle.count(event) >= 1
     used = {("suites.tasks", "make_task"), *(("suites.tasks.training", name) for name in ("Training", "Job", "train", "event_shape"))}
     used |= {("suites.measures.bias", "measure"), ("suites.measures.bias", "Sampling"), ("suites.measures.memory", "peak_memory")}
