@@ -268,3 +268,13 @@ def listed(names: Sequence[str], most: int = _LISTED) -> str:
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def below(bound: float) -> str:
+    """What is known of a bias that was not found: the upper end of its interval, in percent of the gradient.
+
+    Example:
+        >>> below(0.0251), below(3.2)
+        ('|bias| < 2.5 %', '|bias| < 320 %')
+    """
+    return f"|bias| < {number(100 * bound, 2)} %"

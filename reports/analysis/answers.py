@@ -19,7 +19,7 @@ from ...suites.base import REFERENCE
 from ...suites.statistics.budgets import Worth
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import Selection, best
-from ..text import ZERO, number, percent
+from ..text import ZERO, below, number, percent
 from . import tables
 
 BUDGETS = (1, 16, 256)
@@ -115,12 +115,25 @@ def ranks(frame: pd.DataFrame, budget: float = MAIN_BUDGET) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
+def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> pd.DataFrame:
+    """The score of every candidate for every question and budget, and how it stands beside the best.
+
+    Returns:
+        One row per problem, stage, question, budget and estimator: ``score`` with its interval ``low``, ``high`` over ``instances``;
+        ``standing``: ``best``, ``tied`` (it cannot be told from the best) or ``behind``.
+    """
+    asks = needs_values_only if values_only is None else values_only.__contains__
+    columns = ["problem", "stage", "question", "budget", "estimator", "score", "low", "high", "instances", "standing"]
+    return pd.DataFrame([row for place in _places(frame) for row in place.standings(asks)], columns=columns)
+
+
 def _places(frame: pd.DataFrame) -> Iterator[_AnsweredStage]:
     rows = tables.measured(frame)
     rows = rows[~rows["family"].isin(tables.REFERENCE_FAMILIES)]
     verdicts = {(str(row.problem), str(row.stage), str(row.estimator)): str(row.verdict) for row in tables.records(tables.verdicts(frame))}
+    bounds = tables.bias_bounds(frame)
     for _, part in rows.groupby(["problem", "stage"], sort=False):
-        place = _AnsweredStage.of(part, verdicts)
+        place = _AnsweredStage.of(part, verdicts, bounds)
         if place is not None:
             yield place
 
@@ -139,9 +152,12 @@ class _AnsweredStage:
     declared: dict[str, bool]
     verdicts: dict[str, str]
     zeros: dict[str, float]
+    bounds: dict[str, float]
 
     @classmethod
-    def of(cls, rows: pd.DataFrame, verdicts: dict[tuple[str, str, str], str]) -> _AnsweredStage | None:
+    def of(
+        cls, rows: pd.DataFrame, verdicts: dict[tuple[str, str, str], str], bounds: dict[tuple[str, str, str], float]
+    ) -> _AnsweredStage | None:
         """None where nothing is known of bias and variance."""
         moments = [_wide(rows, metric) for metric in ("relative_bias_squared", "relative_variance", "gain")]
         # An instance on which nobody has one of them, such as a gradient of 0, is none to compare on.
@@ -159,16 +175,33 @@ class _AnsweredStage:
         first = rows.iloc[0]
         at = (str(first["problem"]), str(first["stage"]))
         known = {name: verdicts.get((*at, name), "") for name in names}
-        return cls(*at, names, list(moments[0][0].columns), worth, costs, timed, _declarations(rows), known, _zeros(rows))
+        known_below = {name: bounds[(*at, name)] for name in names if (*at, name) in bounds}
+        items = list(moments[0][0].columns)
+        return cls(*at, names, items, worth, costs, timed, _declarations(rows), known, _zeros(rows), known_below)
 
     def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
+        for question, budget, allowed in self._asked(values_only):
+            yield self._answer(question, budget, allowed)
+
+    def standings(self, values_only: Callable[[str], bool]) -> Iterator[tuple[object, ...]]:
+        """The rows of `standings`."""
+        for question, budget, allowed in self._asked(values_only):
+            scores, errors = self.scores(question.score, budget)
+            chosen = best(scores[allowed], errors[allowed])
+            tied = {allowed[position] for position in chosen.tied}
+            for position in allowed:
+                own = _shown(best(scores[[position]], errors[[position]]), question)
+                standing = "best" if position == allowed[chosen.winner] else "tied" if position in tied else "behind"
+                at = (self.problem, self.stage, question.name, budget, self.names[position])
+                yield (*at, own.value, own.low, own.high, scores.shape[1], standing)
+
+    def _asked(self, values_only: Callable[[str], bool]) -> Iterator[tuple[Question, int, list[int]]]:
+        """Every question and budget with the positions of those that may compete."""
         for question in QUESTIONS:
             able = [not question.values_only or values_only(name) for name in self.names]
             allowed = [position for position, name in enumerate(self.names) if able[position] and self._competes(name, question)]
-            if not allowed:
-                continue
-            for budget in BUDGETS:
-                yield self._answer(question, budget, allowed)
+            if allowed:
+                yield from ((question, budget, allowed) for budget in BUDGETS)
 
     def _competes(self, name: str, question: Question) -> bool:
         if self.zeros.get(name, 0.0) > MOSTLY:
@@ -208,8 +241,9 @@ class _AnsweredStage:
 
     def _why(self, position: int) -> str:
         bias = np.sqrt(np.maximum(np.median(self.worth.bias_squared[position]), 0))
+        bound = self.bounds.get(self.names[position])
         parts = [
-            f"bias {number(float(bias))}" if bias >= ZERO else "bias 0",
+            below(bound) if bound is not None else f"bias {number(float(bias))}" if bias >= ZERO else "bias 0",
             f"variance {number(float(np.median(self.worth.variance[position])))}",
         ]
         zero = self.zeros.get(self.names[position], 0.0)

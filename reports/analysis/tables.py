@@ -39,6 +39,9 @@ CLAIM_METRICS = (
     "time_ratio",
     "peak_memory",
 )
+COST_METRICS = ("seconds_per_estimate", "time_ratio", "peak_memory", "loss_evaluations")
+"""What an estimate costs."""
+
 TIMED_METRICS = ("time_ratio", "peak_memory")
 """Of these, what is measured once per problem and not per instance."""
 
@@ -109,6 +112,17 @@ def remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]
         return last[0][1]
 
     return remembering
+
+
+@remembered
+def by_loss(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same table where no problem has several losses: one that has is a problem per loss, with the loss in its name."""
+    names = frame[["problem", "loss"]].astype(object)
+    several = names[names["loss"].ne("")].drop_duplicates()["problem"].value_counts()
+    split = names["problem"].isin(several.index[several > 1]) & names["loss"].ne("")
+    if not split.any():
+        return frame
+    return frame.assign(problem=names["problem"].where(~split, names["problem"] + ", " + names["loss"]).astype("category"))
 
 
 @remembered
@@ -216,10 +230,25 @@ def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(records, columns=[*_GROUP, "verdict", "sharing", "instances"])
 
 
+@remembered
+def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
+    """Where no bias was found and none is excluded: the median over instances of the upper 95 % ends, by (problem, stage, estimator).
+
+    A bias of 0 that comes of sampling is no 0: what is known of it is how large it may be.
+    """
+    rows = measured(frame)
+    rows = rows[(rows["metric"] == "relative_bias") & rows["high"].notna()]
+    worst = verdicts(frame).set_index(_GROUP)["verdict"]
+    uncertain = set(worst.index[worst.isin(["equivalent", "unresolved"])])
+    ends = rows.groupby(_GROUP, sort=False)["high"].median()
+    return {key: float(end) for key, end in ends.items() if key in uncertain}  # type: ignore[misc]
+
+
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
     """What every estimator declares, beside what was measured: one row per problem, stage and estimator; metrics are `Spread` or None.
 
-    ``contradicted`` is true where an estimator that declares itself unbiased for the expected loss is found biased.
+    ``contradicted`` is true where an estimator that declares itself unbiased for the expected loss is found biased; ``bias_bound`` is what
+    `bias_bounds` says, else NaN.
     """
     declared = measured(frame)
     declared = declared[[*_GROUP, "family", "objective", "unbiased", "deterministic"]].drop_duplicates(_GROUP)
@@ -227,8 +256,18 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
     known = spreads(frame)
     for metric in CLAIM_METRICS:
         table[metric] = _lookup(table, metric, known)
+    bounds = bias_bounds(frame)
+    table["bias_bound"] = [bounds.get(key, math.nan) for key in table[_GROUP].itertuples(index=False, name=None)]
     table["contradicted"] = table["unbiased"] & (table["objective"] == "expected") & (table["verdict"] == "biased")
     return table.fillna({"verdict": ""}).reset_index(drop=True)
+
+
+def costs(frame: pd.DataFrame) -> pd.DataFrame:
+    """What one estimate costs: medians over instances, one row per problem, stage and estimator that has any; NaN: not measured."""
+    rows = aggregate(frame)
+    rows = rows[rows["metric"].isin(COST_METRICS)]
+    wide = rows.pivot_table(index=_GROUP, columns="metric", values="median", sort=False, observed=True).reindex(columns=list(COST_METRICS))
+    return wide.reset_index()
 
 
 def _lookup(table: pd.DataFrame, metric: str, known: dict[tuple[str, str, str, str], Spread]) -> pd.Series[Any]:

@@ -7,6 +7,19 @@ from ..analysis.answers import BUDGETS, MAIN_BUDGET, QUESTIONS, Answer
 from ..text import estimate, listed, plural
 from .cells import Table, TableCell, plain
 
+LABELS = {"rho": "ρ", "squared_error": "relative MSE", "variance_seconds": "variance × time"}
+"""What a score is, in front of its number."""
+
+
+def unit(score: str, *, timed: bool) -> str:
+    """What stands behind the number of a score.
+
+    Example:
+        >>> unit("rho", timed=True), unit("variance_seconds", timed=True)
+        ('', ' × the time of REINFORCE')
+    """
+    return " × the time of REINFORCE" if score == "variance_seconds" and timed else ""
+
 
 def budget_label(budget: int) -> str:
     """What a candidate may spend.
@@ -19,7 +32,7 @@ def budget_label(budget: int) -> str:
 
 
 def minute(found: list[Answer]) -> list[tuple[str, str]]:
-    """The whole answer in a sentence per question: who leads in how many places, and who instead with another budget."""
+    """The whole answer in a sentence per question: who leads in how many cases, and who instead with another budget."""
     sentences = []
     for question in QUESTIONS:
         tallies = {budget: answers.winners(found, question.name, budget) for budget in BUDGETS}
@@ -31,10 +44,10 @@ def minute(found: list[Answer]) -> list[tuple[str, str]]:
 def _sentence(tallies: dict[int, list[tuple[str, int, int, int]]], *, budgeted: bool) -> str:
     leader = max(tallies[MAIN_BUDGET], key=lambda row: (row[1], row[2]))
     name, wins, maybe, places = leader
-    parts = [f"{name}: first in {wins} of {plural(places, 'place')}, and {_unbeaten(maybe, places)}."]
+    parts = [f"{name}: best in {wins} of {plural(places, 'case')}, and {_unbeaten(maybe, places)}."]
     rivals = [row[0] for row in tallies[MAIN_BUDGET] if row[2] == places and row[0] != name]
     if rivals and maybe == places:
-        parts.append(f"Nowhere surely worse either: {listed(rivals)}.")
+        parts.append(f"In no case significantly worse either: {listed(rivals)}.")
     others = {budget: max(tallies[budget], key=lambda row: (row[1], row[2])) for budget in BUDGETS if budgeted and budget != MAIN_BUDGET}
     parts += [
         f"With the time of {budget_label(budget)}: {row[0]} ({row[1]} of {places})." for budget, row in others.items() if row[0] != name
@@ -43,7 +56,7 @@ def _sentence(tallies: dict[int, list[tuple[str, int, int, int]]], *, budgeted: 
 
 
 def _unbeaten(maybe: int, places: int) -> str:
-    return "nowhere surely beaten" if maybe == places else f"surely beaten in {places - maybe}"
+    return "in none significantly worse than the best" if maybe == places else f"significantly worse than the best in {places - maybe}"
 
 
 def price(found: list[Answer]) -> str:
@@ -110,6 +123,7 @@ def answer_cell(answer: Answer | None) -> TableCell:
     """The winner with its score, why, and who may be as good."""
     if answer is None:
         return TableCell("–")
+    shown = f"{LABELS[answer.question.score]} {estimate(answer.score)}{unit(answer.question.score, timed=answer.timed)}"
     proof = f"; {answer.verdict}" if answer.question.unbiased and answer.verdict else ""
     rivals = f"or {listed(answer.tied)}" if answer.tied else "ahead of all others" if answer.rivals else "no other candidate"
-    return TableCell(answer.estimator, answer.estimator, notes=(estimate(answer.score), answer.why + proof, rivals))
+    return TableCell(answer.estimator, answer.estimator, notes=(shown, answer.why + proof, rivals))

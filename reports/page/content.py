@@ -43,7 +43,7 @@ class Report:
         headline: what was measured. ``counts``: of cells.
         contradictions: a sentence for every broken claim. ``claims``: one on all claims.
         minute: question and answer, in a sentence each; ``price`` says with what budget. ``answers``: the table of answers.
-        overview: claims and errors by stage. ``problems``: a table by the name of each problem.
+        overview: claims and errors by stage. ``cost``: of every estimator. ``problems``: a table by the name of each problem.
         further: sparsity, exponents and descent, where they were measured. ``learning``: what models learnt, where they were trained.
         skipped, failures: what was not measured, and why. ``setup, environment``: lines of the manifest. ``command``: that repeats the run.
         references: publications, each with the estimators and oracles that refer to it.
@@ -58,6 +58,7 @@ class Report:
     price: str
     answers: Table
     overview: list[Table]
+    cost: Table
     problems: dict[str, Table]
     further: list[Table]
     learning: LearningSection
@@ -74,8 +75,10 @@ class Report:
 
 def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
     """All that is to be said about a run."""
+    frame = tables.by_loss(frame)
     known, learning, whole = manifest.get("catalogue", {}), learning_of(frame), frame
     frame = of_gradients(frame)
+    costs = tables.costs(frame)
     claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
     further = [sections.sparsity_table(tables.sparsity(frame)), sections.exponent_table(frame), sections.descent_table(frame)]
     return Report(
@@ -89,7 +92,8 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
         price=answering.price(found),
         answers=answering.answer_table(found),
         overview=sections.claim_tables(frame, claims),
-        problems={name: sections.problem_table(name, claims[claims["problem"] == name]) for name in tables.order(claims, "problem")},
+        cost=sections.cost_table(costs),
+        problems={name: sections.problem_table(name, claims[claims["problem"] == name], costs) for name in tables.order(claims, "problem")},
         further=[table for table in further if table.rows],
         learning=learning,
         skipped=plain_table("Skipped pairs", tables.skipped(whole), filters=(("estimator", ""), ("oracle", ""))),

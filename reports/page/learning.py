@@ -61,6 +61,8 @@ def learning_of(frame: pd.DataFrame) -> LearningSection:
     return LearningSection(answer.sentences(found), made, LearningMaterial.of(found, rows))
 
 
+@remembered
 def of_gradients(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a run that measure gradients, those at the models of tasks too: all but training itself."""
-    return frame[~frame["problem"].astype(object).astype(str).str.startswith(TASK)]
+    trained = frame["problem"].astype(object).astype(str).str.startswith(TASK)
+    return frame[~trained] if trained.any() else frame

@@ -39,7 +39,7 @@ def _opening(found: Report) -> tuple[str, str]:
         "",
         *(f"> **Contradicted claim:** {escaped(line)}" for line in found.contradictions),
         *(["> Quick preset: for a look, not for conclusions.", ""] if found.quick else [""]),
-        *([f"Which estimator is best {escaped(found.price)}, over all places (a problem at a stage):", ""] if found.minute else []),
+        *([f"Which estimator is best {escaped(found.price)}, over all cases (a problem at a stage):", ""] if found.minute else []),
         *(f"- **{escaped(question)}** → {escaped(answer)}" for question, answer in found.minute),
         "",
     ]
@@ -47,7 +47,7 @@ def _opening(found: Report) -> tuple[str, str]:
 
 
 def _folded_tables(found: Report) -> Iterable[tuple[str, str]]:
-    every = [_at_main_budget(found.answers), *found.overview, found.skipped, *found.problems.values(), *found.further]
+    every = [_at_main_budget(found.answers), *found.overview, found.cost, found.skipped, *found.problems.values(), *found.further]
     for position, table in enumerate(every):
         if table.rows:
             opening = "<details open>" if position == 0 else "<details>"

@@ -1,50 +1,69 @@
-"""The page: one file that holds its style, script, figures and numbers, and asks for nothing else."""
+"""The page: one file that holds its style, scripts, charts and numbers, and asks for nothing else."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import json
 
 import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from ..analysis.tables import order
+from ..analysis import tables
+from ..analysis.answers import QUESTIONS
 from ..results import Manifest
-from . import dataset, figures
+from . import answering, charts, dataset, marks, vega
 from .content import report
-from .figures import Drawing
 from .figures.learning import draw_learning
 from .learning import of_gradients
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A figure of the page."""
-
-    drawing: Drawing
-    svg: Markup
-
-
 def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
-    """The page. It holds its style, script and figures, and asks for nothing else."""
+    """The page. It holds its style, scripts and data, and asks for nothing else.
+
+    Where the manifest has a ``folder``, the commands that measure a cell again name it.
+    """
+    frame = tables.by_loss(frame)
     found, held = report(frame, manifest), dataset.held(frame)
-    drawings = [Shown(drawing, Markup(drawing.svg)) for drawing in figures.draw(of_gradients(frame))]
-    problems = dict.fromkeys([*found.problems, *(shown.drawing.problem for shown in drawings if shown.drawing.problem)])
+    drawn = marks.held(of_gradients(frame), manifest.get("catalogue", {}))
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             report=found,
-            overall=[shown for shown in drawings if not shown.drawing.problem],
-            problems={name: [shown for shown in drawings if shown.drawing.problem == name] for name in problems},
+            problems=found.problems,
             bibtex="\n\n".join(entry.source for entry in found.references),
-            learning=[Shown(drawing, Markup(drawing.svg)) for drawing in draw_learning(found.learning.material)] if found.learning else [],
             data=dataset.packed(held),
             numbers=dataset.told(held, len(frame)),
-            stages=order(frame, "stage"),
+            learning=draw_learning(found.learning.material) if found.learning else [],
+            charts=len(drawn["cells"]) > 0,
+            marks=dataset.packed(drawn),
+            vega=vega.packed(),
+            specs=_json(charts.specs()),
+            questions=_json(_questions(timed=bool(drawn["cells"]["seconds"].notna().any()))),
+            folder=manifest.get("folder", "RUN"),
         )
     )
+
+
+def _questions(*, timed: bool) -> dict[str, dict[str, object]]:
+    """What the page has to know of the questions, by name."""
+    return {
+        question.name: {
+            "asks": question.asks,
+            "criterion": question.criterion,
+            "label": answering.LABELS[question.score],
+            "unit": answering.unit(question.score, timed=timed),
+            "lower": question.logarithmic,
+            "budgeted": question.score != "variance_seconds",
+        }
+        for question in QUESTIONS
+    }
+
+
+def _json(found: object) -> Markup:
+    """JSON that may stand inside of a script."""
+    return Markup(json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -18,6 +19,16 @@ _PROBLEM_NOTE = (
     "as a gradient that is always 0 has no direction. Times and memory: once per problem."
 )
 _MANY = 12
+_MAIN = ("relative_bias", "relative_variance", "relative_mse", "rho")
+_COSTS = {
+    name: (title, METRICS[name].meaning)
+    for name, title in zip(tables.COST_METRICS, ("time", "time / REINFORCE’s", "memory", "loss evaluations"), strict=True)
+}
+_BRIEF = ("seconds_per_estimate", "peak_memory", "loss_evaluations")
+_COST_NOTE = (
+    "Time and evaluations of the loss are those of one estimate, memory is that of a batch of 32. The backward of one evaluation counts as "
+    "two more. A dash: not measured."
+)
 
 
 def claim_tables(frame: pd.DataFrame, claims: pd.DataFrame) -> list[Table]:
@@ -70,28 +81,82 @@ def _bias_cell(row: Any) -> TableCell:
     if row is None:
         return TableCell("", math.nan)
     verdict = verdict_cell(row)
-    bias = spread_cell(row.relative_bias)
+    bias = spread_cell(row.relative_bias) if math.isnan(row.bias_bound) else TableCell(tables.below(row.bias_bound), row.bias_bound)
     return TableCell(bias.text, bias.key, verdict.verdict, verdict.alarm)
 
 
-def problem_table(problem: str, claims: pd.DataFrame) -> Table:
-    """Every stage and estimator of a problem, with the main metrics."""
-    metrics = tuple((title_of(name), METRICS[name].meaning) for name in tables.CLAIM_METRICS)
-    columns = (("stage", ""), ("estimator", ""), ("declares", "what it says about its bias"), ("verdict", "of the test for bias"), *metrics)
+def problem_table(problem: str, claims: pd.DataFrame, costs: pd.DataFrame) -> Table:
+    """Every estimator and state of a problem, with the main metrics: as wide as a screen, what is costs included.
+
+    Args:
+        problem: its name.
+        claims: its rows of `tables.claims`.
+        costs: what `tables.costs` says.
+    """
+    by_key = {(row.problem, row.stage, row.estimator): row for row in tables.records(costs)}
+    metrics = tuple((title_of(name), METRICS[name].meaning) for name in _MAIN)
+    columns = (
+        ("estimator", ""),
+        ("stage", ""),
+        ("verdict", "of the test for bias; and what it declares about its bias"),
+        *metrics,
+        *(_COSTS[name] for name in _BRIEF),
+    )
     rows = [
         [
-            plain(row.stage),
             plain(row.estimator),
-            plain(declaration(row.unbiased, row.objective)),
-            verdict_cell(row),
-            *(
-                spread_cell(getattr(row, name), of=math.nan if name in tables.TIMED_METRICS else row.instances)
-                for name in tables.CLAIM_METRICS
-            ),
+            plain(row.stage),
+            dataclasses.replace(verdict_cell(row), notes=(f"declares {declaration(row.unbiased, row.objective)}",)),
+            *(_stacked(row, name) for name in _MAIN),
+            *_cost_cells(by_key.get((problem, row.stage, row.estimator)), _BRIEF),
         ]
         for row in tables.records(claims)
     ]
-    return Table(f"All estimators on {problem}", columns, rows, _PROBLEM_NOTE, f"problem-{problem}", _choices(columns, rows))
+    return Table(f"All estimators on {problem}", columns, rows, _PROBLEM_NOTE, f"problem-{problem}", _choices(columns, rows), pinned=True)
+
+
+def _stacked(row: Any, metric: str) -> TableCell:
+    """A spread with its quartiles below it, which makes the column narrow; of a bias that was not found, its bound."""
+    spread = getattr(row, metric)
+    if metric == "relative_bias" and not math.isnan(row.bias_bound):
+        return TableCell(tables.below(row.bias_bound), row.bias_bound)
+    whole = spread_cell(spread, of=row.instances)
+    middle, bracket, rest = whole.text.partition(" [")
+    bounds, _, fewer = rest.partition("]")
+    notes = (*((f"[{bounds}]",) if bracket else ()), *((fewer.strip(),) if fewer else ()))
+    return TableCell(middle, whole.key, notes=notes)
+
+
+def cost_table(costs: pd.DataFrame) -> Table:
+    """Time, memory and evaluations of the loss of every estimator, in one table."""
+    places = ["problem", "stage", "estimator"]
+    rows = [[*(plain(getattr(row, name)) for name in reversed(places)), *_cost_cells(row, tuple(_COSTS))] for row in tables.records(costs)]
+    columns = (*((name, "") for name in reversed(places)), *_COSTS.values())
+    chosen = [(name, tables.order(costs, name)[0]) for name in places[:2] if costs[name].nunique() > 1]
+    return Table("Cost of one estimate", columns, rows, _COST_NOTE, "cost-table", tuple(chosen), pinned=True)
+
+
+def _cost_cells(row: Any, metrics: tuple[str, ...]) -> list[TableCell]:
+    values = [math.nan if row is None else float(getattr(row, name)) for name in metrics]
+    return [TableCell(_cost(name, value), value) for name, value in zip(metrics, values, strict=True)]
+
+
+def _cost(metric: str, value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return quantity(value, METRICS[metric].unit) if METRICS[metric].unit in ("s", "B") else number(value)
+
+
+def quantity(value: float, unit: str) -> str:
+    """Seconds or bytes with three digits, in a unit that suits them.
+
+    Example:
+        >>> quantity(1.52e-5, "s"), quantity(97792.0, "B"), quantity(0.0, "B")
+        ('15.2 µs', '97.8 kB', '0 B')
+    """
+    prefixes = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")) if unit == "B" else ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+    factor, prefix = next((pair for pair in prefixes if abs(value) >= pair[0]), (1.0, ""))
+    return f"{number(value / factor)} {prefix}{unit}"
 
 
 def sparsity_table(table: pd.DataFrame) -> Table:

@@ -107,10 +107,10 @@ def test_rivals_that_cannot_be_told_apart_are_named(frame: pd.DataFrame) -> None
     assert {answer.estimator, *answer.tied} == {"reinforce", "reinforce_constant"}
 
 
-def test_winners_count_places(found: list[Answer]) -> None:
+def test_winners_count_cases(found: list[Answer]) -> None:
     assert answers.winners(found, "unbiased", 16) == [("reinforce", 2, 2, 2)]
     (sentence,) = (text for asks, text in answering.minute(found) if asks == "Must be unbiased")
-    assert sentence == "reinforce: first in 2 of 2 places, and nowhere surely beaten."
+    assert sentence == "reinforce: best in 2 of 2 cases, and in none significantly worse than the best."
 
 
 def test_ranks_are_within_an_instance(frame: pd.DataFrame) -> None:

@@ -34,6 +34,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
 def opened(tab: browser.Browser, page: Path) -> Iterator[browser.Browser]:
     """The page, which must not have complained nor asked for anything when the test is over."""
     tab.open(page)
+    tab.until(DRAWN)
     yield tab
     assert tab.complaints == []
     assert [url for url in tab.requests if not url.startswith(("file:", "blob:"))] == []
@@ -61,9 +62,9 @@ def click_title(tab: browser.Browser, table: str, title: str) -> None:
 
 def test_a_click_sorts_by_number_and_another_one_the_other_way(opened: browser.Browser) -> None:
     click_title(opened, "#problem-toy", "rel. bias")
-    up = [row[1] for row in shown(opened, "#problem-toy")]
+    up = [row[0] for row in shown(opened, "#problem-toy")]
     click_title(opened, "#problem-toy", "rel. bias")
-    down = [row[1] for row in shown(opened, "#problem-toy")]
+    down = [row[0] for row in shown(opened, "#problem-toy")]
     assert up[-2:] == ["imle[lambda=2.5]", "imle[lambda=2.5]"]
     assert down[:2] == ["imle[lambda=2.5]", "imle[lambda=2.5]"]
     assert opened.run("document.querySelector('#problem-toy th[aria-sort]').getAttribute('aria-sort')") == "descending"
@@ -83,22 +84,27 @@ def test_answers_show_one_budget_until_another_is_chosen(opened: browser.Browser
     assert len(shown(opened, "#answer-table")) == 6
 
 
-COLOURS = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('figure svg text')).fill]"
+DRAWN = "document.documentElement.dataset.charts === 'ready' && document.querySelectorAll('.chart[data-marks] svg').length >= 3"
+COLOURS = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('#chart-ranking svg text')).fill]"
 
 
 def test_the_theme_follows_the_system_until_somebody_chooses(tab: browser.Browser, page: Path) -> None:
     tab.open(page, dark=True)
     tab.run("localStorage.clear()")
     tab.open(page, dark=True)
+    tab.until(DRAWN)
     dark = tab.run(COLOURS)
     tab.run("document.getElementById('theme').click()")
+    tab.until(f"({COLOURS})[1] !== {dark[1]!r}")
     light = tab.run(COLOURS)
     assert dark[0] == "rgb(20, 24, 30)"
     assert light[0] == "rgb(255, 255, 255)"
     assert dark[1] != light[1]
     tab.open(page, dark=True)
+    tab.until(DRAWN)
     assert tab.run(COLOURS) == light
     tab.run("document.getElementById('theme').click()")
+    tab.until(f"({COLOURS})[1] === {dark[1]!r}")
     assert tab.run(COLOURS) == dark
     tab.run("localStorage.clear()")
     assert tab.complaints == []
@@ -171,9 +177,8 @@ def test_controls_can_be_reached_by_keyboard(opened: browser.Browser) -> None:
     assert opened.run("document.querySelector('#problem-toy th').getAttribute('aria-sort')") == "ascending"
 
 
-def test_two_problems_are_shown_one_at_a_time(tab: browser.Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_problems_are_shown_one_at_a_time(tab: browser.Browser, tmp_path: Path) -> None:
     frame = results.to_frame(examples.rows() + examples.rows("other"))
-    monkeypatch.setattr("structgrad.reports.page.figures.draw", lambda frame: [])
     path = tmp_path / "report.html"
     path.write_text(report_page.to_html(frame, examples.MANIFEST))
     tab.open(path)

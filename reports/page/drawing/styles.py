@@ -34,6 +34,11 @@ entmax fusedmax oscarmax csparsemax csoftmax arm disarm arsm rebar relax
 _COLOURS = (INK, *["#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"])
 """Those of seaborn that the colour-blind can tell apart."""
 
+_ON_PAGES = {INK: "#808080", "#949494": "#6a51c9"}
+"""On light and on dark the exact gradient is grey, and therefore nothing else is."""
+
+_DARKEST, _LIGHTEST = 0.4, 0.6
+
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 _FILLS = ("full", "none", "left", "right", "top", "bottom")
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.2), (5, 1.2, 1.2, 1.2), (8, 2, 2, 2))
@@ -67,6 +72,29 @@ def family_style(family: str) -> Style:
             return Style(colour, _MARKERS[families.index(family)])
     digest = hashlib.blake2b(family.encode(), digest_size=4).digest()
     return Style(_COLOURS[-1], _MARKERS[digest[1] % len(_MARKERS)])
+
+
+def family_colours(frame: pd.DataFrame) -> dict[str, str]:
+    """A colour of its own for every family of a run.
+
+    Families of a kind share a hue that the colour-blind can tell from the others; within it they go from dark to light.
+    """
+    families = list(dict.fromkeys(str(name) for name in frame["family"].astype(object)))
+    kinds: dict[str, list[str]] = {}
+    for family in families:
+        kinds.setdefault(family_style(family).colour, []).append(family)
+    return {
+        family: _shade(_ON_PAGES.get(hue, hue), (position + 1) / (len(same) + 1))
+        for hue, same in kinds.items()
+        for position, family in enumerate(same)
+    }
+
+
+def _shade(hue: str, place: float) -> str:
+    """A hue, mixed with black where ``place`` is below one half and with white above it."""
+    towards, share = (0, _DARKEST * (1 - 2 * place)) if place < 0.5 else (255, _LIGHTEST * (2 * place - 1))
+    parts = (int(hue[start : start + 2], 16) for start in (1, 3, 5))
+    return "#" + "".join(f"{round(part + share * (towards - part)):02x}" for part in parts)
 
 
 def shown(estimator: str) -> str:

@@ -19,6 +19,7 @@ function choose(theme) {
   const button = $("#theme");
   button.textContent = `Theme: ${theme}`;
   button.dataset.theme = theme;
+  document.dispatchEvent(new Event("structgrad-theme"));
 }
 $("#theme").hidden = false;
 $("#theme").addEventListener("click", () => choose(themes[(themes.indexOf($("#theme").dataset.theme) + 1) % themes.length]));
@@ -56,7 +57,7 @@ function chooser(title, words, chosen = "") {
 const wordsOf = input => input.value.toLowerCase().split(/\s+/).filter(Boolean);
 
 // Tables of the page.
-for (const table of $$("main table:not([data-rows])")) {
+for (const table of $$("main table:not([data-rows], #matrix)")) {
   const body = table.tBodies[0];
   [...table.tHead.rows[0].cells].forEach((header, column) => heading(header, ascending => {
     const rows = [...body.rows];

@@ -213,7 +213,7 @@ class Launch:
 
     def _finish(self, left: int) -> dict[str, int]:
         frame, manifest = results.read(self.folder)
-        results.write_whole(self.folder / PAGE, page.to_html(frame, manifest).encode())
+        results.write_whole(self.folder / PAGE, page.to_html(frame, {**manifest, "folder": str(self.folder)}).encode())
         self._summarise(frame)
         counts, verbosity = {**tables.counts(frame), "left": left}, self.verbosity
         verbosity.say(text.cells_line(counts), important=True, apart=True)

@@ -1,0 +1,90 @@
+"""What the charts of a page are drawn of: every estimator at every problem and state, its scores, and the points of sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..analysis import answers, tables
+from ..analysis.tables import REFERENCE_FAMILIES
+from .drawing.styles import family_colours
+
+_KEY = ["problem", "stage", "estimator"]
+_METRICS = {
+    "bias": "relative_bias",
+    "variance": "relative_variance",
+    "mse": "relative_mse",
+    "rho": "rho",
+    "evaluations": "loss_evaluations",
+    "seconds": "seconds_per_estimate",
+    "bytes": "peak_memory",
+}
+_CELL = 12
+
+
+def held(frame: pd.DataFrame, known: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """The tables that the charts share, by name.
+
+    Args:
+        frame: the rows of a run, with one loss per problem; see `tables.by_loss`.
+        known: of its manifest: ``values_only``, as in `answers.answers`, and ``shapes`` of scores by problem.
+    """
+    shapes = known.get("shapes", {})
+    found = cells(frame)
+    sizes = [" × ".join(map(str, shapes.get(name, shapes.get(name.rpartition(", ")[0], ())))) for name in found["problem"]]
+    return {
+        "cells": found.assign(n=pd.Series(sizes, dtype=object)),
+        "standings": answers.standings(frame, known.get("values_only")),
+        "sweeps": sweeps(frame),
+    }
+
+
+def cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per problem, state and estimator: what it was measured on, its metrics with quartiles, and the cell that repeats it.
+
+    ``bias_bound`` is the upper end where a bias was neither found nor excluded, NaN elsewhere; ``cell`` is empty where nothing repeats it.
+    """
+    rows = tables.measured(frame)
+    rows = rows[rows["metric"].isin(_METRICS.values())]
+    # What is timed at another state is repeated there: the cell of a row is that of its bias, where it was measured.
+    first = rows.assign(late=rows["suite"].ne("bias")).sort_values("late", kind="stable").drop_duplicates(_KEY).sort_index()
+    table = first[[*_KEY, "oracle", "loss", "family", "cell", "seed"]].astype({"oracle": object, "loss": object, "cell": object})
+    table = table.assign(cell=table["cell"].str[:_CELL], reference=table["family"].isin(REFERENCE_FAMILIES))
+    groups = rows[rows["instance"] != ""].groupby(_KEY, sort=False)
+    facts = pd.DataFrame(
+        {
+            "instances": groups["instance"].nunique(),
+            "structures": np.exp(groups["log_count"].median().astype("float64")),
+            "replicates": groups["replicates"].max().astype("float64"),
+        }
+    )
+    table = table.merge(facts, left_on=_KEY, right_index=True, how="left")
+    table = table.merge(tables.verdicts(frame)[[*_KEY, "verdict"]], on=_KEY, how="left").fillna({"verdict": ""})
+    bounds = tables.bias_bounds(frame)
+    table["bias_bound"] = [bounds.get(key, np.nan) for key in table[_KEY].itertuples(index=False, name=None)]
+    known = tables.spreads(frame)
+    for name, metric in _METRICS.items():
+        spreads = [known.get((*key, metric)) for key in table[_KEY].itertuples(index=False, name=None)]
+        for suffix, field in (("", "median"), ("_low", "lower"), ("_high", "upper")):
+            table[name + suffix] = [np.nan if spread is None else getattr(spread, field) for spread in spreads]
+    colours = family_colours(frame)
+    return table.assign(colour=table["family"].map(colours)).reset_index(drop=True)
+
+
+def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Medians and quartiles over instances at every point of a sweep, by what grows (``axis``)."""
+    rows = tables.swept(frame)
+    rows = rows[rows["size"].notna()]
+    names = rows["setting"].str.replace(r"=[^,]*", "", n=1, regex=True)
+    key = ["problem", "stage", "estimator", "metric", "axis", "size"]
+    groups = rows.assign(axis=names).groupby(key, sort=False)["value"]
+    spread = {"median": groups.median(), "lower": groups.quantile(0.25), "upper": groups.quantile(0.75), "instances": groups.size()}
+    return pd.DataFrame(spread).reset_index().assign(colour=lambda found: _colours(found, frame))
+
+
+def _colours(found: pd.DataFrame, frame: pd.DataFrame) -> Any:
+    families = frame[["estimator", "family"]].astype(object).drop_duplicates("estimator").set_index("estimator")["family"]
+    return found["estimator"].map(families).map(family_colours(frame))

@@ -1,0 +1,306 @@
+// The picture of all problems, and the charts of the one that is chosen. Data and the library are unpacked once, when the page opens.
+async function inflated(id, format) {
+  const bytes = Uint8Array.from(atob($(id).textContent), letter => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format))).text();
+}
+const infinite = { "∞": Infinity, "−∞": -Infinity };
+function rowsOf(columns) {
+  const count = columns.length ? (columns[0].codes || columns[0].numbers).length : 0;
+  return Array.from({ length: count }, (_, row) => Object.fromEntries(columns.map(column =>
+    [column.name, column.words ? column.words[column.codes[row]] : infinite[column.numbers[row]] ?? column.numbers[row]])));
+}
+
+// Numbers for people: three digits, with their units.
+const superscript = power => String(power).replace(/[-0-9]/g, letter => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(letter)]);
+function shownNumber(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (Math.abs(value) < 1e-12) return "0";
+  const power = Math.floor(Math.log10(Math.abs(value)));
+  if (power >= -3 && power < 6) return String(Number(value.toPrecision(3))).replace("-", "−");
+  return `${Number((value / 10 ** power).toPrecision(3))}·10${superscript(power)}`;
+}
+const bounded = (value, low, high) => low === null || high === null || low === high ? shownNumber(value) : `${shownNumber(value)} [${shownNumber(low)}, ${shownNumber(high)}]`;
+function withUnit(value, steps) {
+  if (value === null || value === undefined) return "–";
+  const [factor, unit] = steps.find(([size]) => value >= size) || steps.at(-1);
+  return `${shownNumber(value / factor)} ${unit}`;
+}
+const seconds = value => withUnit(value, [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]);
+const bytes = value => withUnit(value, [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
+const percent = value => `${Number((100 * value).toPrecision(2))} %`;
+const whole = value => value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
+const biasOf = cell => cell.bias_bound !== null ? `|bias| < ${percent(cell.bias_bound)}` : cell.verdict === "unbiased-exact" ? "0 (exact)" : bounded(cell.bias, cell.bias_low, cell.bias_high);
+
+const QUESTIONS = JSON.parse($("#questions").textContent);
+const SPECS = JSON.parse($("#specs").textContent);
+const COSTS = {
+  seconds: { label: "time, in seconds", of: cell => cell.seconds, shown: seconds },
+  evaluations: { label: "evaluations of the loss (a backward counts as two)", of: cell => cell.evaluations, shown: shownNumber },
+  estimates: { label: "estimates averaged", of: () => 1, shown: shownNumber },
+};
+const baseOf = cell => cell.problem.endsWith(`, ${cell.loss}`) ? cell.problem.slice(0, -cell.loss.length - 2) : cell.problem;
+
+class Explorer {
+  constructor(data) {
+    this.cells = data.cells;
+    this.standings = data.standings;
+    this.sweeps = data.sweeps;
+    this.views = {};
+    this.picked = "";
+    this.at = new Map(this.cells.map(cell => [[cell.problem, cell.stage, cell.estimator].join("\n"), cell]));
+    this.places = new Map();
+    for (const cell of this.cells) {
+      const base = baseOf(cell);
+      if (!this.places.has(base)) this.places.set(base, new Map());
+      const losses = this.places.get(base);
+      if (!losses.has(cell.loss)) losses.set(cell.loss, { problem: cell.problem, first: cell, stages: [] });
+      const place = losses.get(cell.loss);
+      if (!place.stages.includes(cell.stage)) place.stages.push(cell.stage);
+    }
+    this.stages = [...new Set(this.cells.map(cell => cell.stage))];
+    this.pickers();
+  }
+
+  pickers() {
+    const losses = [...new Set(this.cells.map(cell => cell.loss))];
+    const known = new Set(this.standings.map(row => row.question));
+    const budgets = [...new Set(this.standings.map(row => row.budget))];
+    const timed = this.cells.some(cell => cell.seconds !== null);
+    const offer = (select, pairs, chosen) => {
+      select.replaceChildren(...pairs.map(([value, text]) => make("option", { value, textContent: text })));
+      if (pairs.length) select.value = (pairs.find(([value]) => String(value) === String(chosen)) || pairs[0])[0];
+    };
+    offer($("#pick-question"), Object.entries(QUESTIONS).filter(([name]) => known.has(name)).map(([name, one]) => [name, one.asks]), "gradients");
+    offer($("#pick-loss"), [["", "each problem’s own"], ...losses.map(loss => [loss, loss])], "");
+    offer($("#pick-budget"), budgets.map(budget => [budget, `${timed ? "the time of " : ""}${budget} ${timed ? "REINFORCE " : ""}estimate${budget === 1 ? "" : "s"}`]), 16);
+    offer($("#pick-problem"), [...this.places.keys()].map(base => [base, base]), [...this.places.keys()][0]);
+    offer($("#pick-cost"), Object.entries(COSTS).filter(([, cost]) => this.cells.some(cell => cost.of(cell) !== null)).map(([name, cost]) => [name, cost.label]), "seconds");
+    this.stagesOffered();
+    const all = () => { this.matrix(); this.closer(); };
+    for (const name of ["question", "loss", "budget"]) $(`#pick-${name}`).addEventListener("input", all);
+    $("#pick-problem").addEventListener("input", () => { this.stagesOffered(); this.closer(); });
+    $("#pick-state").addEventListener("input", () => this.closer());
+    $("#pick-cost").addEventListener("input", () => this.draw("error"));
+    $("#pick-sweep").addEventListener("input", () => this.draw("sweep"));
+    $$("[data-unready]").forEach(part => { part.hidden = false; });
+    this.offer = offer;
+    all();
+  }
+
+  get question() { return $("#pick-question").value; }
+  get budget() { return Number($("#pick-budget").value); }
+  get stage() { return $("#pick-state").value; }
+  placeOf(base) {
+    const losses = this.places.get(base), chosen = $("#pick-loss").value;
+    return chosen ? losses?.get(chosen) : losses?.values().next().value;
+  }
+  get problem() {
+    const base = $("#pick-problem").value;
+    return (this.placeOf(base) || this.places.get(base)?.values().next().value)?.problem;
+  }
+  stagesOffered() {
+    const place = this.placeOf($("#pick-problem").value) || this.places.get($("#pick-problem").value)?.values().next().value;
+    const select = $("#pick-state"), before = select.value;
+    select.replaceChildren(...(place?.stages || []).map(stage => make("option", { value: stage, textContent: stage })));
+    if (place?.stages.includes(before)) select.value = before;
+  }
+  standing(problem, stage) {
+    const lower = QUESTIONS[this.question]?.lower;
+    return this.standings
+      .filter(row => row.problem === problem && row.stage === stage && row.question === this.question && row.budget === this.budget)
+      .sort((a, b) => (a.standing !== "best") - (b.standing !== "best") || (lower ? a.score - b.score : b.score - a.score));
+  }
+
+  // Problems by states, the best estimator in every cell.
+  matrix() {
+    const table = $("#matrix");
+    table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col", textContent: "structure and loss" }), ...this.stages.map(stage => make("th", { scope: "col", textContent: stage }))));
+    table.tBodies[0].replaceChildren(...[...this.places.keys()].map(base => this.row(base)).filter(Boolean));
+    const asked = QUESTIONS[this.question];
+    $("#matrix-note").textContent = asked ? `In every cell: the best estimator by ${asked.criterion}${asked.budgeted ? `, with ${$("#pick-budget").selectedOptions[0].textContent} for each` : ""}; in brackets the 95 % interval over instances.${this.stages.some(stage => stage.startsWith("h=")) ? " The state h is the entropy of the distribution over structures, from 1 (flat, early in training) to 0 (peaked, at its end)." : ""}` : "";
+  }
+  row(base) {
+    const place = this.placeOf(base);
+    if (!place) return null;
+    const { oracle, structures, loss, n } = place.first;
+    const size = [n ? `n = ${n}` : "", structures ? `${shownNumber(structures)} structures` : ""].filter(Boolean).join(", ");
+    const head = make("th", { scope: "row" }, make("b", { textContent: base }), make("small", { textContent: [oracle, size].filter(Boolean).join(", ") }), make("small", { textContent: `loss: ${loss}` }));
+    return make("tr", {}, head, ...this.stages.map(stage => this.answer(base, place.problem, stage)));
+  }
+  answer(base, problem, stage) {
+    const [best, ...rest] = this.standing(problem, stage);
+    const cell = make("td", {});
+    cell.dataset.state = stage;
+    if (!best) { cell.textContent = "not measured"; cell.className = "soft"; return cell; }
+    const tied = rest.filter(row => row.standing === "tied");
+    const facts = this.at.get([problem, stage, best.estimator].join("\n")) || {};
+    const sure = tied.length === 0 ? "sure" : tied.length <= 3 ? "few" : "many";
+    const others = tied.length ? `or ${tied.slice(0, 3).map(row => row.estimator).join(", ")}${tied.length > 3 ? ` and ${tied.length - 3} more` : ""}` : rest.length ? `ahead of all ${rest.length} others` : "no other candidate";
+    const button = make("button", { type: "button", className: `best ${sure}` },
+      make("b", { textContent: best.estimator }), make("span", { textContent: `${QUESTIONS[this.question].label} ${bounded(best.score, best.low, best.high)}${QUESTIONS[this.question].unit}` }),
+      make("span", { textContent: others }),
+      make("small", { textContent: `${best.instances} instance${best.instances === 1 ? "" : "s"}, ${facts.replicates ? `${whole(facts.replicates)} replicates` : "exact"}` }));
+    button.style.setProperty("--hue", facts.colour);
+    button.addEventListener("click", () => {
+      $("#pick-problem").value = base;
+      this.stagesOffered();
+      $("#pick-state").value = stage;
+      this.closer();
+      this.pick(best.estimator);
+      $("#closer").scrollIntoView();
+    });
+    cell.append(button);
+    return cell;
+  }
+
+  // One problem at one state.
+  get here() { return this.cells.filter(cell => cell.problem === this.problem && cell.stage === this.stage); }
+  told(cell) {
+    return { estimator: cell.estimator, colour: cell.colour, problem: baseOf(cell), state: cell.stage, loss: cell.loss, n: whole(cell.instances), replicates: whole(cell.replicates), seed: cell.seed };
+  }
+  closer() {
+    const first = this.here[0];
+    $("#where").textContent = first ? `${baseOf(first)}, ${first.oracle}, ${shownNumber(first.structures)} structures; state ${first.stage}; loss ${first.loss}; ${whole(first.instances)} instances.` : "";
+    const ordered = this.ranked(), names = [...new Set([...ordered.map(row => row.estimator), ...this.here.map(cell => cell.estimator)])];
+    $("#legend").replaceChildren(...names.map(name => {
+      const button = make("button", { type: "button" }, make("i", {}), name);
+      button.dataset.estimator = name;
+      button.style.setProperty("--hue", this.here.find(cell => cell.estimator === name)?.colour);
+      button.setAttribute("aria-pressed", name === this.picked);
+      button.addEventListener("mouseenter", () => this.highlight(name));
+      button.addEventListener("mouseleave", () => this.highlight(this.picked));
+      button.addEventListener("click", () => this.pick(this.picked === name ? "" : name));
+      return button;
+    }));
+    const sweeps = [...new Set(this.sweeps.filter(row => row.problem === this.problem && row.stage === this.stage).map(row => `${row.metric}, by ${row.axis}`))];
+    const before = $("#pick-sweep").value;
+    this.offer($("#pick-sweep"), sweeps.map(name => [name, name]), before);
+    $("#sweep-part").hidden = !sweeps.length;
+    if (!names.includes(this.picked)) this.picked = "";
+    for (const name of ["ranking", "plane", "error", "sweep"]) this.draw(name);
+    this.panel();
+  }
+  ranked() { return this.standing(this.problem, this.stage); }
+  ranking() {
+    const asked = QUESTIONS[this.question], positive = asked?.lower && this.ranked().every(row => row.low > 0);
+    const words = { best: "first", tied: "may be as good as the first", behind: "behind the first" };
+    const rows = this.ranked().map(row => {
+      const cell = this.at.get([row.problem, row.stage, row.estimator].join("\n"));
+      return cell && { ...this.told(cell), n: row.instances, score: row.score, low: row.low ?? row.score, high: row.high ?? row.score, shown: bounded(row.score, row.low, row.high), standing: words[row.standing] };
+    }).filter(Boolean);
+    return [positive ? "ranking-log" : "ranking-linear", rows, { "@score": asked ? `${asked.label}${asked.unit && ` (${asked.unit.trim()})`}, ${asked.lower ? "less" : "more"} is better` : "" }];
+  }
+  plane() {
+    const known = this.here.filter(cell => cell.bias !== null && cell.variance !== null && Number.isFinite(cell.bias) && Number.isFinite(cell.variance));
+    const tiny = 1e-12, sided = cell => cell.bias_bound ?? cell.bias;
+    const floor = values => { const some = values.filter(value => value > tiny); return some.length ? 10 ** (Math.floor(Math.log10(Math.min(...some))) - 1) : 1e-3; };
+    const xzero = floor(known.flatMap(cell => cell.bias_bound === null ? [cell.bias, cell.bias_low] : [cell.bias_bound]));
+    const yzero = floor(known.flatMap(cell => [cell.variance, cell.variance_low]));
+    const up = (value, zero) => value > tiny ? Math.max(value, zero) : zero;
+    const rows = known.map(cell => ({
+      ...this.told(cell), x: up(sided(cell), xzero), y: up(cell.variance, yzero),
+      x_low: up(cell.bias_bound ?? cell.bias_low, xzero), x_high: up(cell.bias_bound ?? cell.bias_high, xzero), y_low: up(cell.variance_low, yzero), y_high: up(cell.variance_high, yzero),
+      shape: cell.bias_bound === null ? "circle" : "triangle-left", bias_shown: biasOf(cell), verdict: cell.verdict || "not tested",
+      variance_shown: bounded(cell.variance, cell.variance_low, cell.variance_high), mse_shown: bounded(cell.mse, cell.mse_low, cell.mse_high),
+    }));
+    return ["plane", rows, {}, { xzero, yzero }];
+  }
+  error() {
+    const cost = COSTS[$("#pick-cost").value];
+    const known = cost ? this.here.filter(cell => !cell.reference && cost.of(cell) > 0 && cell.bias !== null && cell.variance !== null && Number.isFinite(cell.bias + cell.variance) && cell.bias + cell.variance > 1e-12) : [];
+    const rows = known.flatMap(cell => [0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3].map(power => {
+      const count = 10 ** power, root = (bias, variance) => Math.max(Math.sqrt(bias ** 2 + Math.max(variance, 0) / count), 1e-9);
+      const error = root(cell.bias, cell.variance), low = root(cell.bias_low, cell.variance_low), high = root(cell.bias_high, cell.variance_high);
+      return { ...this.told(cell), cost: cost.of(cell) * count, error, low, high, estimates: Number(count.toPrecision(3)), shown: bounded(error, low, high), cost_shown: cost.shown(cost.of(cell) * count) };
+    }));
+    return ["error", rows, { "@cost": cost?.label ?? "", "@error": "relative root mean squared error" }];
+  }
+  sweep() {
+    const [metric, axis] = $("#pick-sweep").value.split(", by ");
+    const rows = this.sweeps.filter(row => row.problem === this.problem && row.stage === this.stage && row.metric === metric && row.axis === axis && row.median !== null)
+      .map(row => ({ ...row, ...this.told(this.at.get([row.problem, row.stage, row.estimator].join("\n")) || { ...row, loss: "", seed: "" }), n: row.instances, shown: bounded(row.median, row.lower, row.upper) }));
+    const kind = name => rows.length && rows.every(row => row[name] > 0) ? "log" : "linear";
+    return [`sweep-${kind("size")}-${rows.every(row => row.lower > 0) ? kind("median") : "linear"}`, rows, { "@metric": metric ?? "", "@axis": axis ?? "" }];
+  }
+  async draw(name) {
+    const [kind, rows, words, params = {}] = this[name]();
+    const place = $(`#chart-${name}`);
+    $(`#empty-${name}`).hidden = rows.length > 0;
+    place.hidden = !rows.length;
+    if (!rows.length) return;
+    const spec = JSON.parse(Object.entries(words).reduce((text, [key, word]) => text.replaceAll(`"${key}"`, JSON.stringify(word)), JSON.stringify(SPECS[kind])));
+    const style = getComputedStyle(document.documentElement), colour = key => style.getPropertyValue(`--${key}`).trim();
+    const axis = { labelColor: colour("ink"), titleColor: colour("ink"), gridColor: colour("line"), domainColor: colour("soft"), tickColor: colour("soft"), labelOverlap: "greedy", gridOpacity: 0.7, labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 600 };
+    if (name === "ranking") spec.height = 20 * rows.length;
+    spec.data = { name: "rows", values: rows };
+    spec.params = spec.params.map(param => param.name in params ? { ...param, value: params[param.name] } : param.name === "picked" ? { ...param, value: this.picked } : param);
+    spec.config = { background: "transparent", view: { stroke: null }, axis, font: getComputedStyle(document.body).fontFamily };
+    const result = await vegaEmbed(place, spec, { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false });
+    this.views[name]?.finalize();
+    this.views[name] = result.view;
+    result.view.addEventListener("click", (event, item) => { if (item?.datum?.estimator) this.pick(item.datum.estimator); });
+    const svg = $("svg", place);
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", `${place.dataset.title}: ${rows.length} marks; their numbers stand in the table of this problem`);
+    $$("[aria-label], [role], [tabindex]", svg).forEach(part => ["aria-label", "role", "aria-roledescription", "tabindex", "aria-hidden"].forEach(key => part.removeAttribute(key)));
+    place.dataset.marks = rows.length;
+  }
+  highlight(name) {
+    for (const view of Object.values(this.views)) view.signal("picked", name).runAsync();
+  }
+  pick(name) {
+    this.picked = name;
+    for (const button of $$("#legend button")) button.setAttribute("aria-pressed", button.dataset.estimator === name);
+    this.highlight(name);
+    this.panel();
+  }
+
+  // What is picked: its numbers, its row, and the command that measures it again.
+  panel() {
+    const cell = this.here.find(one => one.estimator === this.picked), panel = $("#chosen");
+    if (!cell) { panel.replaceChildren(make("p", { className: "soft", textContent: "Choose a mark, or a name above: its numbers, its row and the command that measures it again appear here." })); return; }
+    const facts = [["relative bias", biasOf(cell)], ["relative variance", bounded(cell.variance, cell.variance_low, cell.variance_high)], ["relative MSE", bounded(cell.mse, cell.mse_low, cell.mse_high)], ["ρ", bounded(cell.rho, cell.rho_low, cell.rho_high)],
+      ["time of one estimate", seconds(cell.seconds)], ["peak memory of a batch", bytes(cell.bytes)], ["evaluations of the loss", shownNumber(cell.evaluations)], ["measured on", `${whole(cell.instances)} instances, ${cell.replicates ? `${whole(cell.replicates)} replicates` : "exact"}, seed ${cell.seed}`]];
+    const list = make("dl", {}, ...facts.flatMap(([key, value]) => [make("dt", { textContent: key }), make("dd", { textContent: value })]));
+    const command = `structgrad replay ${cell.cell} --run ${$("#folder").textContent}`;
+    const code = make("pre", { textContent: command, tabIndex: 0 });
+    const copied = make("button", { type: "button", textContent: "Copy the command" });
+    copied.addEventListener("click", () => copy(copied, command));
+    const link = make("button", { type: "button", textContent: "Go to its row" });
+    const row = this.rowOf(cell);
+    link.addEventListener("click", () => this.reveal(cell));
+    panel.replaceChildren(make("h3", { textContent: `${cell.estimator} on ${baseOf(cell)}, ${cell.stage}` }), list, code, make("p", {}, copied, " ", ...(row ? [link] : [])));
+  }
+  rowOf(cell) {
+    const table = document.getElementById(`problem-${cell.problem}`);
+    return table && [...table.tBodies[0].rows].find(row => row.cells[0].textContent.trim() === cell.estimator && row.cells[1].textContent.trim() === cell.stage);
+  }
+  reveal(cell) {
+    const row = this.rowOf(cell);
+    document.getElementById(`tab-${cell.problem}`)?.click();
+    for (let part = row.parentElement; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+    $$("tr.found").forEach(one => one.classList.remove("found"));
+    row.hidden = false;
+    row.classList.add("found");
+    row.tabIndex = -1;
+    row.scrollIntoView({ block: "center" });
+    row.focus({ preventScroll: true });
+  }
+}
+
+(async () => {
+  if (!$("#matrix")) return;
+  try {
+    const data = JSON.parse(await inflated("#marks", "deflate"));
+    const library = make("script", { textContent: await inflated("#vega", "gzip") });
+    library.type = "module";
+    await new Promise(done => { addEventListener("structgrad-drawn", done, { once: true }); library.textContent += "\ndispatchEvent(new Event('structgrad-drawn'));"; document.head.append(library); });
+    const explorer = new Explorer(Object.fromEntries(Object.entries(data).map(([name, columns]) => [name, rowsOf(columns)])));
+    document.addEventListener("structgrad-theme", () => explorer.closer());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => explorer.closer());
+    document.documentElement.dataset.charts = "ready";
+  } catch (error) {
+    $("#matrix-note").textContent = `This browser cannot draw the charts (${error}); all their numbers stand in the tables below.`;
+  }
+})();
