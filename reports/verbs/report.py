@@ -30,7 +30,11 @@ def report(
     ] = None,
     figures: Annotated[
         Path | None,
-        typer.Option(help="Write every figure as SVG and PNG into this folder.", metavar="DIR", show_default=False),
+        typer.Option(
+            help="Write figures for a paper, PDF with captions in TeX, and all as SVG and PNG; pdf is the folder `figures` of the run.",
+            metavar="DIR",
+            show_default=False,
+        ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Show the report in the browser.")] = False,
 ) -> None:
@@ -86,20 +90,23 @@ def _rendered(run: Path, kind: str) -> bytes:
         return tables.aggregate(frame).to_parquet(index=False)
     if kind == "csv":
         return tables.aggregate(frame).to_csv(index=False).encode()
+    manifest = {**manifest, "folder": str(run if run.is_dir() else run.parent)}
     return (page.to_html(frame, manifest) if kind == "html" else page.to_markdown(frame, manifest)).encode()
 
 
 def _draw(run: Path, folder: Path) -> None:
     from .. import results
-    from ..page import figures
+    from ..page import figures, of_gradients, paper
 
-    drawings = figures.draw(results.read(run)[0])
+    frame, manifest = results.read(run)
+    folder = (run if run.is_dir() else run.parent) / "figures" if str(folder) == "pdf" else folder
     try:
-        written = [path for drawing in drawings for path in drawing.save(folder)]
+        written = [path for drawing in figures.draw(frame) for path in drawing.save(folder)]
+        written += [path for drawing in paper.draw(of_gradients(frame), manifest.get("catalogue")) for path in drawing.save(folder)]
     except OSError as error:
         raise ValueError(f"`report` cannot write into {folder} ({error.strerror}); name another folder with --figures") from error
     typer.echo(
-        f"figures: {len(written)} files ({', '.join(figures.FILES)}) in {folder.resolve()}"
+        f"figures: {len(written)} files ({', '.join((*figures.FILES, *paper.FILES))}) in {folder.resolve()}"
         if written
         else "figures: there is nothing to draw"
     )
