@@ -1,4 +1,4 @@
-"""What the charts of a page are drawn of: every estimator at every problem and state, its scores, and the points of sweeps."""
+"""Marks of the charts of a page: every estimator at every problem and state, its scores, and the points of sweeps."""
 
 from __future__ import annotations
 

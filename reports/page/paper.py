@@ -19,7 +19,7 @@ import pandas as pd
 from .. import results
 from ..analysis import tables
 from ..analysis.answers import MAIN_BUDGET
-from ..analysis.tables import interval, number
+from ..text import interval, number, plural
 from . import marks
 from .drawing.styles import shown
 
@@ -95,7 +95,9 @@ def draw(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterato
 
 def _where(cell: Any) -> str:
     structure = f"{cell.oracle}, {number(cell.structures)} structures" if not math.isnan(cell.structures) else str(cell.oracle)
-    size = f"{cell.instances:.0f} instances" + ("" if math.isnan(cell.replicates) else f", {cell.replicates:.0f} replicates")
+    size = plural(int(cell.instances), "instance") + (
+        "" if math.isnan(cell.replicates) else f", {plural(int(cell.replicates), 'replicate')}"
+    )
     return tex(f"{cell.problem} ({structure}; loss {cell.loss}; {size}; seed {cell.seed})")
 
 

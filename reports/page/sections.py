@@ -11,7 +11,7 @@ import pandas as pd
 from ...suites.metrics import METRICS, title_of
 from ..analysis import tables
 from ..analysis.tables import Spread
-from ..text import interval, number
+from ..text import below, interval, number
 from .cells import Table, TableCell, plain, spread_cell, verdict_cell
 
 _PROBLEM_NOTE = (
@@ -81,7 +81,7 @@ def _bias_cell(row: Any) -> TableCell:
     if row is None:
         return TableCell("", math.nan)
     verdict = verdict_cell(row)
-    bias = spread_cell(row.relative_bias) if math.isnan(row.bias_bound) else TableCell(tables.below(row.bias_bound), row.bias_bound)
+    bias = spread_cell(row.relative_bias) if math.isnan(row.bias_bound) else TableCell(below(row.bias_bound), row.bias_bound)
     return TableCell(bias.text, bias.key, verdict.verdict, verdict.alarm)
 
 
@@ -119,7 +119,7 @@ def _stacked(row: Any, metric: str) -> TableCell:
     """A spread with its quartiles below it, which makes the column narrow; of a bias that was not found, its bound."""
     spread = getattr(row, metric)
     if metric == "relative_bias" and not math.isnan(row.bias_bound):
-        return TableCell(tables.below(row.bias_bound), row.bias_bound)
+        return TableCell(below(row.bias_bound), row.bias_bound)
     whole = spread_cell(spread, of=row.instances)
     middle, bracket, rest = whole.text.partition(" [")
     bounds, _, fewer = rest.partition("]")

@@ -45,7 +45,7 @@ def test_one_state_is_as_wide_as_a_column() -> None:
 
 def test_a_caption_says_on_what_and_how_much_it_was_measured_and_its_numbers(drawn: dict[str, paper.PaperFigure]) -> None:
     caption = drawn["plane-toy"].caption
-    assert "toy (subset[k=3], 220 structures; loss quadratic; 3 instances, 4096 replicates; seed 7)" in caption
+    assert "toy (subset[k=3], 220 structures; loss quadratic; 3 instances, 4,096 replicates; seed 7)" in caption
     assert "rloo[num\\_samples=2] bias" in caption
     assert "imle[lambda=2.5] bias 0.700, variance 0.250" in caption
     assert "init: " in caption
