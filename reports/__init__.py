@@ -1,4 +1,22 @@
 """From rows to what people read: the stored table, small tables, figures, a page, the command line.
 
-This module imports nothing, so that ``structgrad --help`` stays quick.
+Its names are imported when they are asked for, so that ``structgrad --help`` stays quick.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as of `typing`, whose import takes longer than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .analysis.recommendation import Recommendation, recommend
+
+__all__ = ["Recommendation", "recommend"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(".analysis.recommendation", __name__), name)

@@ -16,6 +16,7 @@ from .verbs.describe import command as describe
 from .verbs.describe import list_command
 from .verbs.doctor import command as doctor
 from .verbs.outcome import BAD_INPUT, OK, fail
+from .verbs.recommend import command as recommend
 from .verbs.run import command as run
 
 VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
@@ -25,6 +26,7 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "doctor": doctor.doctor,
     "run": run.run,
     "learn": learn.learn,
+    "recommend": recommend.recommend,
     "status": status.status,
     "report": report.report,
     "compare": compare.compare,

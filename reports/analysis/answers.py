@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ import pandas as pd
 from ...suites.base import REFERENCE
 from ...suites.statistics.budgets import Worth
 from ...suites.statistics.interval import Interval
-from ...suites.statistics.selection import Selection, best
+from ...suites.statistics.selection import best, mean_interval
 from ..text import ZERO, below, number, percent
 from . import tables
 
@@ -81,7 +82,7 @@ class Answer:
     problem: str
     stage: str
     question: Question
-    budget: int
+    budget: float
     estimator: str
     score: Interval
     tied: tuple[str, ...]
@@ -100,14 +101,14 @@ def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> 
         values_only: the estimators that `needs_values_only` is true of, where that is known already.
     """
     asks = needs_values_only if values_only is None else values_only.__contains__
-    return [answer for place in _places(frame) for answer in place.answers(asks)]
+    return [answer for place in places(frame) for answer in place.answers(asks)]
 
 
 def ranks(frame: pd.DataFrame, budget: float = MAIN_BUDGET) -> pd.DataFrame:
     """On every instance, the ``rank`` of every estimator by rho for the same time: 0 is the best, 1 the worst; ties share theirs."""
     columns = ["problem", "stage", "instance", "estimator", "rank"]
     parts = []
-    for place in _places(frame):
+    for place in places(frame):
         scores = pd.DataFrame(-place.scores("rho", budget)[0].round(12), index=place.names, columns=place.instances)
         relative = (scores.rank() - 1) / max(len(place.names) - 1, 1)
         long = relative.melt(ignore_index=False, var_name="instance", value_name="rank").reset_index(names="estimator")
@@ -124,23 +125,32 @@ def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -
     """
     asks = needs_values_only if values_only is None else values_only.__contains__
     columns = ["problem", "stage", "question", "budget", "estimator", "score", "low", "high", "instances", "standing"]
-    return pd.DataFrame([row for place in _places(frame) for row in place.standings(asks)], columns=columns)
+    return pd.DataFrame([row for place in places(frame) for row in place.standings(asks)], columns=columns)
 
 
-def _places(frame: pd.DataFrame) -> Iterator[_AnsweredStage]:
+def places(frame: pd.DataFrame) -> Iterator[AnsweredStage]:
+    """What is known at each problem and stage of a result table, in its order."""
     rows = tables.measured(frame)
     rows = rows[~rows["family"].isin(tables.REFERENCE_FAMILIES)]
     verdicts = {(str(row.problem), str(row.stage), str(row.estimator)): str(row.verdict) for row in tables.records(tables.verdicts(frame))}
     bounds = tables.bias_bounds(frame)
     for _, part in rows.groupby(["problem", "stage"], sort=False):
-        place = _AnsweredStage.of(part, verdicts, bounds)
+        place = AnsweredStage.of(part, verdicts, bounds)
         if place is not None:
             yield place
 
 
 @dataclass(frozen=True, eq=False)
-class _AnsweredStage:
-    """What is known at one place: moments [estimators, instances], and the cost of one estimate of each [estimators]."""
+class AnsweredStage:
+    """What is known at one place of the estimators that are known on all of its instances.
+
+    Attributes:
+        problem, stage, instances, names: the place, its instances, the estimators.
+        worth: moments [estimators, instances].
+        costs: of one estimate of each [estimators], in estimates of `REFERENCE`; 1 where no times were taken, which ``timed`` says.
+        declared: who declares itself unbiased for the expected loss. ``verdicts``: of the tests for bias.
+        zeros: the share of estimates that are exactly 0. ``seconds, evaluations``: of one estimate, and of the loss behind it.
+    """
 
     problem: str
     stage: str
@@ -152,12 +162,14 @@ class _AnsweredStage:
     declared: dict[str, bool]
     verdicts: dict[str, str]
     zeros: dict[str, float]
+    seconds: dict[str, float]
+    evaluations: dict[str, float]
     bounds: dict[str, float]
 
     @classmethod
     def of(
         cls, rows: pd.DataFrame, verdicts: dict[tuple[str, str, str], str], bounds: dict[tuple[str, str, str], float]
-    ) -> _AnsweredStage | None:
+    ) -> AnsweredStage | None:
         """None where nothing is known of bias and variance."""
         moments = [_wide(rows, metric) for metric in ("relative_bias_squared", "relative_variance", "gain")]
         # An instance on which nobody has one of them, such as a gradient of 0, is none to compare on.
@@ -175,40 +187,64 @@ class _AnsweredStage:
         first = rows.iloc[0]
         at = (str(first["problem"]), str(first["stage"]))
         known = {name: verdicts.get((*at, name), "") for name in names}
-        known_below = {name: bounds[(*at, name)] for name in names if (*at, name) in bounds}
-        items = list(moments[0][0].columns)
-        return cls(*at, names, items, worth, costs, timed, _declarations(rows), known, _zeros(rows), known_below)
+        zeros, evaluations = (_means(rows, metric) for metric in ("zero_gradient_rate", "loss_evaluations"))
+        below_at = {name: bounds[(*at, name)] for name in names if (*at, name) in bounds}
+        items, taken = list(moments[0][0].columns), {str(name): float(value) for name, value in seconds.items()}
+        return cls(*at, names, items, worth, costs, timed, _declarations(rows), known, zeros, taken, evaluations, below_at)
 
     def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
-        for question, budget, allowed in self._asked(values_only):
-            yield self._answer(question, budget, allowed)
+        """To all questions that anybody may compete for, with all budgets."""
+        for question, budget in product(QUESTIONS, BUDGETS):
+            found = self.answer(question, budget, values_only)
+            if found is not None:
+                yield found
 
     def standings(self, values_only: Callable[[str], bool]) -> Iterator[tuple[object, ...]]:
         """The rows of `standings`."""
-        for question, budget, allowed in self._asked(values_only):
+        for question, budget in product(QUESTIONS, BUDGETS):
+            found = self.answer(question, budget, values_only)
+            if found is None:
+                continue
             scores, errors = self.scores(question.score, budget)
-            chosen = best(scores[allowed], errors[allowed])
-            tied = {allowed[position] for position in chosen.tied}
-            for position in allowed:
-                own = _shown(best(scores[[position]], errors[[position]]), question)
-                standing = "best" if position == allowed[chosen.winner] else "tied" if position in tied else "behind"
-                at = (self.problem, self.stage, question.name, budget, self.names[position])
-                yield (*at, own.value, own.low, own.high, scores.shape[1], standing)
+            for name in self._allowed(question, values_only):
+                position = self.names.index(name)
+                own = _shown(mean_interval(scores[position], errors[position]), question)
+                standing = "best" if name == found.estimator else "tied" if name in found.tied else "behind"
+                yield (self.problem, self.stage, question.name, budget, name, own.value, own.low, own.high, found.instances, standing)
 
-    def _asked(self, values_only: Callable[[str], bool]) -> Iterator[tuple[Question, int, list[int]]]:
-        """Every question and budget with the positions of those that may compete."""
-        for question in QUESTIONS:
-            able = [not question.values_only or values_only(name) for name in self.names]
-            allowed = [position for position, name in enumerate(self.names) if able[position] and self._competes(name, question)]
-            if allowed:
-                yield from ((question, budget, allowed) for budget in BUDGETS)
+    def _allowed(self, question: Question, values_only: Callable[[str], bool]) -> list[str]:
+        return [name for name in self.names if self.refusal(name, question, values_only) is None]
 
-    def _competes(self, name: str, question: Question) -> bool:
-        if self.zeros.get(name, 0.0) > MOSTLY:
-            return False
-        return not question.unbiased or (self.declared[name] and self.verdicts[name] != "biased")
+    def with_loss_cost(self, evaluation: float) -> AnsweredStage:
+        """The same with a loss of which one evaluation takes so many times as long as one estimate of `REFERENCE` without a loss.
 
-    def _answer(self, question: Question, budget: int, allowed: list[int]) -> Answer:
+        Of whom the number of evaluations is not known, none competes. The loss that was measured counts as none, for it takes little of an
+        estimate.
+        """
+        own = self.evaluations.get(REFERENCE, 1.0)
+        calls = np.array([self.evaluations.get(name, np.nan) for name in self.names])
+        costs = (self.costs + evaluation * calls) / (1 + evaluation * own) if evaluation > 0 else self.costs
+        return replace(self, costs=costs)
+
+    def refusal(self, name: str, question: Question, values_only: Callable[[str], bool]) -> str | None:
+        """Why an estimator does not compete for an answer; None where it does."""
+        if question.values_only and not values_only(name):
+            return "it needs more of the loss than its values on structures"
+        if question.unbiased and not self.declared[name]:
+            return "it does not declare itself unbiased for the expected loss"
+        if question.unbiased and self.verdicts[name] == "biased":
+            return "it is found biased"
+        zero = self.zeros.get(name, 0.0)
+        if zero > MOSTLY:
+            return f"{zero:.0%} of its estimates are 0"
+        return None if np.isfinite(self.costs[self.names.index(name)]) else "how often it evaluates the loss was not measured"
+
+    def answer(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> Answer | None:
+        """With the time of so many estimates of `REFERENCE` for each candidate; None where nobody may compete."""
+        allowed = [self.names.index(name) for name in self._allowed(question, values_only)]
+        return self._answer(question, budget, allowed) if allowed else None
+
+    def _answer(self, question: Question, budget: float, allowed: list[int]) -> Answer:
         scores, errors = self.scores(question.score, budget)
         chosen = best(scores[allowed], errors[allowed])
         winner = allowed[chosen.winner]
@@ -218,7 +254,7 @@ class _AnsweredStage:
             question,
             budget,
             self.names[winner],
-            _shown(chosen, question),
+            _shown(chosen.score, question),
             tuple(self.names[allowed[position]] for position in chosen.tied),
             len(allowed) - 1,
             self._why(winner),
@@ -226,6 +262,12 @@ class _AnsweredStage:
             scores.shape[1],
             self.timed,
         )
+
+    def score(self, name: str, question: Question, budget: float) -> Interval:
+        """The mean over instances of what an estimator is judged by, as people read it."""
+        scores, errors = self.scores(question.score, budget)
+        position = self.names.index(name)
+        return _shown(mean_interval(scores[position], errors[position]), question)
 
     def scores(self, score: str, budget: float) -> tuple[np.ndarray, np.ndarray]:
         """[estimators, instances], the larger the better, and their standard errors."""
@@ -267,9 +309,9 @@ def _complete(*tables_of_metrics: pd.DataFrame) -> list[str]:
     return [str(name) for name in tables_of_metrics[0].index if all(name in names for names in whole)]
 
 
-def _zeros(rows: pd.DataFrame) -> dict[str, float]:
-    """The share of estimates that are exactly 0, the mean over instances; nobody of whom it is not known."""
-    part = rows[(rows["metric"] == "zero_gradient_rate") & (rows["instance"] != "")]
+def _means(rows: pd.DataFrame, metric: str) -> dict[str, float]:
+    """A metric of each estimator, the mean over instances; nobody of whom it is not known."""
+    part = rows[(rows["metric"] == metric) & (rows["instance"] != "")]
     return {str(name): float(value) for name, value in part.groupby("estimator", sort=False)["value"].mean().items()}
 
 
@@ -296,11 +338,11 @@ def needs_values_only(estimator: str) -> bool:
     return found.evaluations().loss_gradients == 0 and not found.inside_hull
 
 
-def _shown(chosen: Selection, question: Question) -> Interval:
+def _shown(score: Interval, question: Question) -> Interval:
     """The score as people read it."""
-    value, low, high = chosen.score.value, chosen.score.low, chosen.score.high
+    value, low, high = score.value, score.low, score.high
     if value is None or low is None or high is None:
-        return chosen.score
+        return score
     if question.logarithmic:
         value, low, high = (0.0 if -bound <= np.log(_SMALLEST) else float(np.exp(-bound)) for bound in (value, high, low))
         return Interval(value, low, high, "t")

@@ -1,4 +1,4 @@
-"""From a path or the name of a baseline to rows."""
+"""From a path, the name of a baseline or that of the published table to rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 
 from ...suites.base import Row
-from .. import results
+from .. import published, results
 from . import baselines
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A run or a baseline.
+    """A run, a baseline or the published table.
 
     Attributes:
         name: as it was given. ``rows``: all of it. ``manifest``: what it was.
@@ -32,26 +32,47 @@ class Loaded:
         found: dict[str, Any] = self.manifest.get("environment", {})
         return found
 
+    @property
+    def is_published(self) -> bool:
+        """Whether it is the published table."""
+        return self.manifest.get("kind") == published.NAME
+
 
 def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
-    """The rows of the folder of a run, of a table, or of a baseline that has this name.
+    """The rows of the folder of a run, of a table, or of a baseline that has this name; ``published`` is the table of the package.
 
     Raises:
         FileNotFoundError: there is neither.
         OtherSchemaError: a table of another schema version.
         ValueError: a file that is no table of structgrad.
     """
-    path = Path(name)
-    if not path.exists():
+    path: Path | None = Path(name)
+    if not Path(name).exists():
         known = baselines.names(folder)
-        if name not in known:
+        if name not in (*known, published.NAME):
             from ...oracles.registry import hint
 
-            more = f"; {hint(name, known)}" if known else f", and {folder} holds no baseline"
+            more = f"; {hint(name, [*known, published.NAME])}" if known else f", and {folder} holds no baseline"
             raise FileNotFoundError(f"found neither a run nor a baseline {name!r}{more}")
-        path = baselines.path_of(name, folder)
-    frame, manifest = results.read(path)
+        path = baselines.path_of(name, folder) if name in known else None
+    frame, manifest = published.load() if path is None else results.read(path)
     return Loaded(name, rows_of(frame), manifest)
+
+
+def comparable(base: Loaded, head: Loaded) -> tuple[list[Row], list[Row]]:
+    """What of two tables is compared: beside a baseline what it keeps; beside the published table what both hold, rounded as it is."""
+    if base.is_published or head.is_published:
+        first, second = (rows_of(published.reduced(results.to_frame(loaded.rows))) for loaded in (base, head))
+        known = {_place(row) for row in first} & {_place(row) for row in second}
+        if not known:
+            names = ", ".join(dict.fromkeys(row.problem for row in (first if base.is_published else second)))
+            raise ValueError(f"{base.name} and {head.name} have no estimator on an instance in common; the published table holds {names}")
+        return [row for row in first if _place(row) in known], [row for row in second if _place(row) in known]
+    return base.rows, baselines.needed(head.rows) if "baseline" in base.manifest else head.rows
+
+
+def _place(row: Row) -> tuple[str, ...]:
+    return row.problem, row.stage, row.instance, row.estimator
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:

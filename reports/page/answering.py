@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..analysis import answers
 from ..analysis.answers import BUDGETS, MAIN_BUDGET, QUESTIONS, Answer
-from ..text import estimate, listed, plural
+from ..text import estimate, listed, number, plural
 from .cells import Table, TableCell, plain
 
 LABELS = {"rho": "ρ", "squared_error": "relative MSE", "variance_seconds": "variance × time"}
@@ -21,14 +21,14 @@ def unit(score: str, *, timed: bool) -> str:
     return " × the time of REINFORCE" if score == "variance_seconds" and timed else ""
 
 
-def budget_label(budget: int) -> str:
+def budget_label(budget: float) -> str:
     """What a candidate may spend.
 
     Example:
         >>> budget_label(1), budget_label(16)
         ('1 estimate', '16 estimates')
     """
-    return plural(budget, "estimate")
+    return f"{number(budget)} estimate{'' if budget == 1 else 's'}"
 
 
 def minute(found: list[Answer]) -> list[tuple[str, str]]:
@@ -68,7 +68,7 @@ def price(found: list[Answer]) -> str:
 
 def answer_table(found: list[Answer]) -> Table:
     """One row per place and budget, one column per question."""
-    by_place: dict[tuple[str, str, int], dict[str, Answer]] = {}
+    by_place: dict[tuple[str, str, float], dict[str, Answer]] = {}
     for answer in found:
         by_place.setdefault((answer.problem, answer.stage, answer.budget), {})[answer.question.name] = answer
     asked = [question for question in QUESTIONS if any(question.name in row for row in by_place.values())]

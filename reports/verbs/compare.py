@@ -20,10 +20,17 @@ _SUFFIXES = {".md": "md", ".html": "html", ".json": "json", ".csv": "csv"}
 
 def compare(  # noqa: PLR0913 - one parameter per option
     base: Annotated[
-        str, typer.Argument(help="What others are compared with: the folder of a run, its table, or a baseline.", metavar="BASE")
+        str,
+        typer.Argument(
+            help="What others are compared with: the folder of a run, its table, a baseline, or published: the table of the package.",
+            metavar="BASE",
+        ),
     ],
-    heads: Annotated[list[str], typer.Argument(help="Other runs.", metavar="RUN")],
+    heads: Annotated[list[str] | None, typer.Argument(help="Other runs.", metavar="RUN", show_default=False)] = None,
     *,
+    with_: Annotated[
+        str | None, typer.Option("--with", help="The base, in place of the first argument.", metavar="BASE", show_default=False)
+    ] = None,
     sort: Annotated[str, typer.Option(help="effect (gravest and greatest first) or name.", metavar="KEY")] = "effect",
     only: Annotated[str, typer.Option(help="all, or changed: leave out what is identical or equivalent.", metavar="WHICH")] = "all",
     estimator: Annotated[list[str], typer.Option("--estimator", "-e", help="A name or a glob. Repeatable.", metavar="NAME")] = [],  # noqa: B006
@@ -46,18 +53,20 @@ def compare(  # noqa: PLR0913 - one parameter per option
         _check(sort, ("effect", "name"), "--sort")
         _check(only, ("all", "changed"), "--only")
         from ...suites.comparison import compare as compare_rows
-        from ..analysis import baselines as stored
-        from ..analysis.loading import load
+        from ..analysis.loading import comparable, load
         from ..comparison import words
         from ..comparison.configuration import settings_of
 
         settings = settings_of(config)
+        base, others = (base, heads or []) if with_ is None else (with_, [base, *(heads or [])])
+        if not others:
+            raise ValueError(f"`compare` got {base} alone; expected another run after it, or what it is compared with as --with BASE")
         first = load(base, baselines)
         found = []
-        for name in heads:
+        for name in others:
             other = load(name, baselines)
-            rows = stored.needed(other.rows) if "baseline" in first.manifest else other.rows
-            items = compare_rows(first.rows, rows, (first.machine, other.machine), settings)
+            old, new = comparable(first, other)
+            items = compare_rows(old, new, (first.machine, other.machine), settings)
             chosen = words.selected(items, changed=only == "changed", estimators=estimator, metrics=metric)
             found.append((name, words.ordered(chosen, sort)))
         text = _rendered(kind, base, found, sort)

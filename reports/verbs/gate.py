@@ -76,9 +76,14 @@ def _base(name: str, folder: Path) -> Loaded:
     from ..analysis.loading import load
 
     try:
-        return load(name, folder)
+        found = load(name, folder)
     except OtherSchemaError as error:
         fail(f"no comparable baseline: {error}", NOTHING_TO_COMPARE)
+    if found.is_published:
+        raise ValueError(
+            f"--baseline got {name}, whose numbers are rounded; expected a baseline or a run, `structgrad compare` takes {name} too"
+        )
+    return found
 
 
 def _times(interpreter: str, base: Loaded, head: Loaded, settings: Settings) -> list[TimeComparison]:

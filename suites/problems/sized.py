@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from ...oracles import AVAILABLE_ORACLES, LinearChain, make_oracle
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.derivations import DerivedOracle
 from ...oracles.options import Count, RefusedError, kind_of, refusal
 from ...oracles.registry import imported, parse, unknown
+from ..base import split_loss
 from .regimes import REGIMES, USUAL_ENTROPIES, Regime, chain_direction, normal, peaked_like
 
 SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
@@ -182,3 +186,29 @@ def size_names(kind: type[Oracle]) -> tuple[str, ...]:
     except ValueError as error:
         return tuple(str(error).rpartition("expected ")[2].split(", "))
     return ()
+
+
+def sizes_of(name: str, instances: int) -> dict[str, tuple[int, int]]:
+    """The least and the largest of each size over the first items of a built-in problem, by its letter; empty of any other problem.
+
+    Example:
+        >>> sizes_of("chain_regimes", 8), sizes_of("subset[n=10,k=5]@mlp", 2), sizes_of("ner_ewt", 8)
+        ({'n': (3, 6), 't': (5, 5)}, {'n': (10, 10)}, {})
+    """
+    scores, _ = split_loss(name)
+    regime = REGIMES.get(scores) or (sized_regime(scores) if is_sized(scores) else None)
+    if regime is None:
+        return {}
+    shapes = {tuple(regime.draw(np.random.default_rng(0), index).shape) for index in range(instances)}
+    found = [_sizes_at(type(regime.oracle), shape) for shape in shapes]
+    return {letter: (min(sizes[letter] for sizes in found), max(sizes[letter] for sizes in found)) for letter in found[0]}
+
+
+def _sizes_at(kind: type[Oracle], shape: tuple[int, ...]) -> dict[str, int]:
+    """The sizes of an event shape: no size is larger than the longest axis."""
+    words = size_names(kind)
+    letters = {word: letter for letter, synonyms in SIZES.items() for word in synonyms}
+    for sizes in itertools.product(range(1, max(shape) + 1), repeat=len(words)):
+        if kind.event_shape(**dict(zip(words, sizes, strict=True))) == shape:
+            return {letters.get(word, word): size for word, size in zip(words, sizes, strict=True)}
+    return {}

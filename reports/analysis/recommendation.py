@@ -1,0 +1,445 @@
+"""A recommendation: which estimator to take for a structure, a loss, a batch and a state of the model, with the evidence for it.
+
+Estimators are ordered by ρ, the worth of a step along the average of the estimates of one batch. All candidates get the same time, that
+of one estimate of `REFERENCE` per item of the batch; the machinery is that of `answers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...suites.base import TASK, split_loss
+from ...suites.statistics.interval import Interval
+from .. import published, results
+from . import tables
+from .answers import AnsweredStage, Question, needs_values_only, places
+
+BATCH = 32
+"""Items of a batch of training, where no other number is named."""
+
+STATES = ("init", "early", "final")
+"""States of a model before, early in and after training."""
+
+_PUBLISHED = "the published table"
+_VALUES_ONLY = "none"
+"""How a loss goes on between the structures that gives values on them, and nothing else."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked.
+
+    Attributes:
+        oracle: a structure by name, with sizes and options or without.
+        loss_gradients: whether the loss has gradients in the structure. ``unbiased``: whether only unbiased estimators are wanted.
+        batch: items whose estimates are averaged.
+        loss_cost: how many times as long as one estimate of `REFERENCE` one evaluation of the loss takes.
+        stage: ``init``, ``early``, ``final``, ``h=<number>``, or a stage of the table.
+    """
+
+    oracle: str
+    loss_gradients: bool = True
+    unbiased: bool = False
+    batch: int = BATCH
+    loss_cost: float = 0.0
+    stage: str = "early"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
+            raise ValueError(f"`recommend` got the batch {self.batch!r}; expected a number of items, at least 1")
+        if not 0 <= self.loss_cost < math.inf:
+            raise ValueError(f"`recommend` got the loss cost {self.loss_cost!r}; expected a number of REINFORCE estimates, 0 or more")
+
+    @property
+    def question(self) -> Question:
+        """The same as one of those that `answers` asks."""
+        return Question("recommended", "", "ρ, the mean over instances", "rho", not self.loss_gradients, self.unbiased)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of an estimator where it is recommended.
+
+    Attributes:
+        estimator: its name.
+        rho: of the average over a batch, with an interval over instances. ``averaged``: over how many estimates, in the same time as all.
+        bias: relative, the median over instances. ``bias_bound``: of the upper ends of its 95 % intervals; None where it is exact.
+        verdict: of the test for bias, the worst over instances; empty where none was made.
+        variance: relative, of one estimate, the median over instances. ``zero``: the share of estimates that are 0.
+        seconds: of one estimate. ``cost``: the same in estimates of `REFERENCE`, with the loss that was asked for.
+        evaluations: of the loss by one estimate; the backward of one counts as two.
+        replicates: the median over instances; None where every possible sample was dealt.
+    """
+
+    estimator: str
+    rho: Interval
+    averaged: float
+    bias: float | None
+    bias_bound: float | None
+    verdict: str
+    variance: float
+    zero: float | None
+    seconds: float | None
+    cost: float
+    evaluations: float | None
+    replicates: int | None
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """The answer for one loss.
+
+    Attributes:
+        problem, loss, stage: where it was measured. ``meaning``: of the loss, in words; empty where it has no name.
+        values_only: whether the loss that was measured gives values only.
+        entropy: normalised, the median over instances; None where it is not known.
+        sizes: the least and the largest of each, by letter; empty where they are not known. ``structures``: how many there are, likewise.
+        instances: how many were measured. ``timed``: whether all got the same time, or else the same number of estimates.
+        best: the best estimator. ``tied``: all that cannot be told from it, best first. ``rivals``: how many it was compared with.
+        left_out: who does not compete, and why.
+    """
+
+    problem: str
+    loss: str
+    meaning: str
+    values_only: bool
+    stage: str
+    entropy: float | None
+    sizes: dict[str, tuple[int, int]]
+    structures: tuple[float, float]
+    instances: int
+    timed: bool
+    best: Evidence
+    tied: tuple[Evidence, ...]
+    rivals: int
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Answers to a wish.
+
+    Attributes:
+        wish: what was asked.
+        answers: one for each loss that was measured and fits.
+        notes: where what was measured is not quite what was asked, in sentences.
+        source: which table. ``about``: what its run was.
+        predictors: how well such an order foretold what models learn, see `published.predictors`.
+    """
+
+    wish: Wish
+    answers: tuple[Recommended, ...]
+    notes: tuple[str, ...]
+    source: str
+    about: results.Manifest
+    predictors: dict[str, Any]
+
+
+def recommend(  # noqa: PLR0913 - what is asked
+    oracle: str,
+    *,
+    loss_gradients: bool = True,
+    unbiased: bool = False,
+    batch: int = BATCH,
+    loss_cost: float = 0.0,
+    stage: str = "early",
+    run: Path | str | None = None,
+) -> Recommendation:
+    """The best estimator for a structure, all that cannot be told from it, and the evidence.
+
+    Args:
+        oracle: a structure by name, ``spanning_tree``; with sizes, ``subset[n=20,k=5]``, the measured problem of the nearest number of
+            structures is taken.
+        loss_gradients: whether the loss has gradients in the structure. Where it has none, only estimators compete that need its values
+            alone, on a loss that gives nothing else.
+        unbiased: whether only those compete that are unbiased by their declaration, and not found biased.
+        batch: items whose estimates are averaged. Each candidate gets the time of so many estimates of `REFERENCE`.
+        loss_cost: how many times as long as one estimate of `REFERENCE` one evaluation of the loss takes.
+        stage: a state of the model: ``init``, ``early``, ``final``, or ``h=<number>`` for a normalised entropy.
+        run: the folder of a run of one's own; None for the published table.
+
+    Raises:
+        FileNotFoundError: no such run.
+        ValueError: a structure, loss or state that was not measured, with the command that measures it; or wrong input.
+
+    Example:
+        >>> found = recommend("subset", loss_gradients=False, stage="h=0.95")
+        >>> [answer.loss for answer in found.answers], needs_values_only(found.answers[0].best.estimator)
+        (['black_box'], True)
+    """
+    wish = Wish(oracle, loss_gradients, unbiased, batch, loss_cost, stage)
+    frame, about = published.load() if run is None else results.read(run)
+    source = _PUBLISHED if run is None else str(run)
+    return _Table(frame, about, source).recommendation(wish)
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """A table that is asked."""
+
+    frame: pd.DataFrame
+    about: results.Manifest
+    source: str
+
+    def recommendation(self, wish: Wish) -> Recommendation:
+        rows = self.frame[self.frame["status"] == "ok"]
+        rows = rows[~rows["problem"].astype(object).str.startswith(TASK)]
+        rows, notes = self._of_structure(rows, wish)
+        # Of all losses of the scores, for times are taken with one of them.
+        known = [_Place.of(place, rows) for place in places(rows)]
+        if not known:
+            raise ValueError(f"{self.source} holds no bias and variance of {wish.oracle}; {self._command(rows, wish)} measures them")
+        fitting, more = self._of_loss(known, rows, wish)
+        nearest, still_more = self._of_state(fitting, rows, wish)
+        answers, empty = self._answers(nearest, wish)
+        notes = list(dict.fromkeys([*notes, *more, *still_more, *empty]))
+        return Recommendation(wish, tuple(answers), tuple(notes), self.source, self.about, published.predictors())
+
+    def _of_structure(self, rows: pd.DataFrame, wish: Wish) -> tuple[pd.DataFrame, list[str]]:
+        """The rows of the measured scores of a structure that are nearest to what was asked, under all losses."""
+        from ...oracles import AVAILABLE_ORACLES
+        from ...oracles.registry import parse, unknown
+
+        head, options = parse(wish.oracle)
+        heads = rows["oracle"].astype(object).str.partition("[")[0]
+        measured = list(dict.fromkeys(heads))
+        if head not in measured:
+            if head not in AVAILABLE_ORACLES:
+                raise ValueError(f"--oracle {unknown(head, dict.fromkeys([*AVAILABLE_ORACLES, *measured]), 'structure')}")
+            raise ValueError(self._absent(rows, head, wish))
+        rows = rows[heads == head]
+        scores = rows["problem"].astype(object).map(lambda problem: split_loss(problem)[0])
+        counts = rows["log_count"].astype(float).groupby(scores, sort=False).median()
+        exact = rows.loc[rows["oracle"] == wish.oracle, "problem"]
+        if not options or len(exact):
+            names = scores[exact.index if len(exact) else scores.index]
+            instances = rows.groupby(scores, sort=False)["instance"].nunique()
+            chosen = max(dict.fromkeys(names), key=lambda name: int(instances[name]))
+            return rows[scores == chosen], []
+        wanted = _log_count(wish.oracle)
+        chosen = min(counts.index, key=lambda name: abs(counts[name] - wanted))
+        note = f"{wish.oracle} has {structures(math.exp(wanted))} structures; the nearest that was measured is {chosen}"
+        return rows[scores == chosen], [] if chosen == wish.oracle else [f"{note}; {self._command(rows, wish, wish.oracle)} measures it."]
+
+    def _absent(self, rows: pd.DataFrame, head: str, wish: Wish) -> str:
+        """That a structure was not measured, with the one of the nearest number of structures."""
+        problem, wanted = _built_in(head)
+        counts = rows["log_count"].astype(float).groupby(rows["oracle"].astype(object).str.partition("[")[0], sort=False).median()
+        near = "" if wanted is None or counts.empty else min(counts.index, key=lambda name: abs(counts[name] - wanted))
+        nearest = f"; the nearest in the number of structures is --oracle {near}" if near else ""
+        return f"{self.source} holds no {head}{nearest}; {self._command(rows, wish, problem)} measures it, then name that folder with --run"
+
+    def _command(self, rows: pd.DataFrame, wish: Wish, problem: str | None = None) -> str:
+        """What measures a problem, by default that of the rows, at the stage that was asked for."""
+        name = problem or (split_loss(str(rows["problem"].iloc[0]))[0] if len(rows) else wish.oracle)
+        builtin = " --builtin" if problem or (len(rows) and str(rows["source"].iloc[0]) == "built-in") else ""
+        return f"`structgrad run bias sparsity wall_clock --preset standard{builtin} -p '{name}' --stage {wish.stage} --out recommend-run`"
+
+    def _of_loss(self, known: list[_Place], rows: pd.DataFrame, wish: Wish) -> tuple[list[_Place], list[str]]:
+        """Places whose loss gives what that of the wish gives."""
+        fitting = [place for place in known if place.values_only != wish.loss_gradients]
+        if fitting:
+            return fitting, []
+        losses = ", ".join(dict.fromkeys(place.loss for place in known))
+        if wish.loss_gradients:
+            raise ValueError(
+                f"{self.source} holds {wish.oracle} with losses that give values only ({losses}); expected --loss-gradients no, or "
+                f"{self._command(rows, wish)}"
+            )
+        return known, [f"No loss that gives values only was measured: those that need values alone are compared on {losses}."]
+
+    def _of_state(self, known: list[_Place], rows: pd.DataFrame, wish: Wish) -> tuple[list[_Place], list[str]]:
+        """Of each problem the place at the state that was asked for, or the nearest that was measured."""
+        problems = {place.answered.problem: [one for one in known if one.answered.problem == place.answered.problem] for place in known}
+        nearest, notes = [], []
+        for places_ in problems.values():
+            here = [place for place in places_ if place.answered.stage == wish.stage]
+            if not here:
+                wanted = _entropy_of(wish.stage, places_, self.source)
+                apart = {place: abs(place.entropy - wanted) for place in places_ if place.entropy is not None}
+                if not apart:
+                    stages = ", ".join(place.answered.stage for place in places_)
+                    raise ValueError(f"--stage got {wish.stage!r}, and no entropies were measured; expected one of {stages}")
+                here = [min(apart, key=lambda place: apart[place])]
+                asked = f"{wish.stage}, which is h={wanted:.2g} of {wish.oracle}," if wish.stage in STATES else wish.stage
+                command = self._command(rows, wish)
+                notes.append(f"{asked} was not measured; the nearest is {here[0].answered.stage}; {command} measures it.")
+            nearest += here
+        # Where a loss is linear between the structures, relaxations are exact: it flatters them, and comes last.
+        return sorted(nearest, key=lambda place: place.extension == "linear"), notes
+
+    def _answers(self, nearest: list[_Place], wish: Wish) -> tuple[list[Recommended], list[str]]:
+        asks = self.about.get("catalogue", {}).get("values_only")
+        values_only = needs_values_only if asks is None else asks.__contains__
+        found = [(place, place.answer(wish, values_only)) for place in nearest]
+        missing = [
+            f"With the loss {place.loss} nobody may compete: {place.reasons(wish, values_only)}." for place, answer in found if not answer
+        ]
+        answers = [answer for _, answer in found if answer]
+        if not answers:
+            raise ValueError(f"{self.source} holds nobody to recommend for {wish.oracle}: {' '.join(missing)}")
+        return answers, missing
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """A problem at a stage, with its rows."""
+
+    answered: AnsweredStage
+    rows: pd.DataFrame
+
+    @classmethod
+    def of(cls, answered: AnsweredStage, rows: pd.DataFrame) -> _Place:
+        here = (rows["problem"] == answered.problem) & (rows["stage"] == answered.stage) & (rows["instance"] != "")
+        return cls(answered, rows[here & rows["instance"].isin(answered.instances)])
+
+    @property
+    def loss(self) -> str:
+        return str(self.rows["loss"].iloc[0])
+
+    @property
+    def extension(self) -> str:
+        return str(self.rows["extension"].iloc[0])
+
+    @property
+    def values_only(self) -> bool:
+        return self.extension == _VALUES_ONLY
+
+    @property
+    def entropy(self) -> float | None:
+        known = self.rows["normalised_entropy"].astype(float).dropna()
+        return float(known.median()) if len(known) else None
+
+    def reasons(self, wish: Wish, values_only: Callable[[str], bool]) -> str:
+        return "; ".join(f"{name}: {reason}" for name, reason in self._left_out(self._priced(wish), wish, values_only))
+
+    def answer(self, wish: Wish, values_only: Callable[[str], bool]) -> Recommended | None:
+        priced = self._priced(wish)
+        found = priced.answer(wish.question, wish.batch, values_only)
+        if found is None:
+            return None
+        counts = np.exp(self.rows["log_count"].astype(float).dropna())
+        return Recommended(
+            problem=priced.problem,
+            loss=self.loss,
+            meaning=_meaning(self.loss),
+            values_only=self.values_only,
+            stage=priced.stage,
+            entropy=self.entropy,
+            sizes=_sizes(priced.problem, len(priced.instances)),
+            structures=(float(counts.min()), float(counts.max())) if len(counts) else (math.nan, math.nan),
+            instances=len(priced.instances),
+            timed=priced.timed,
+            best=self._evidence(found.estimator, priced, wish),
+            tied=tuple(self._evidence(name, priced, wish) for name in found.tied),
+            rivals=found.rivals,
+            left_out=dict(self._left_out(priced, wish, values_only)),
+        )
+
+    def _priced(self, wish: Wish) -> AnsweredStage:
+        if wish.loss_cost > 0 and not self.answered.timed:
+            raise ValueError(
+                f"--loss-cost got {wish.loss_cost:g}, and {self.answered.problem} has no times; measure the suite wall_clock too"
+            )
+        return self.answered.with_loss_cost(wish.loss_cost)
+
+    def _left_out(self, priced: AnsweredStage, wish: Wish, values_only: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+        for name in priced.names:
+            reason = priced.refusal(name, wish.question, values_only)
+            if reason is not None:
+                yield name, reason
+
+    def _evidence(self, name: str, priced: AnsweredStage, wish: Wish) -> Evidence:
+        position = priced.names.index(name)
+        own = self.rows[self.rows["estimator"] == name]
+        sampled = own.loc[(own["metric"] == "relative_variance") & own["replicates"].notna(), "replicates"]
+        cost = float(priced.costs[position])
+        return Evidence(
+            estimator=name,
+            rho=priced.score(name, wish.question, wish.batch),
+            averaged=wish.batch / cost,
+            bias=_median(own, "value"),
+            bias_bound=_median(own, "high"),
+            verdict=priced.verdicts[name],
+            variance=float(np.median(priced.worth.variance[position])),
+            zero=priced.zeros.get(name),
+            seconds=priced.seconds.get(name),
+            cost=cost,
+            evaluations=priced.evaluations.get(name),
+            replicates=int(sampled.median()) if len(sampled) else None,
+        )
+
+
+def _median(rows: pd.DataFrame, column: str) -> float | None:
+    """Of the relative bias over instances; None where it is not known."""
+    own = (rows["metric"] == "relative_bias") & rows["reference"].isin(["", "expected"]) & (rows["setting"] == "")
+    values = rows.loc[own, column].astype(float).dropna()
+    return float(values.median()) if len(values) else None
+
+
+def _entropy_of(stage: str, known: Sequence[_Place], source: str) -> float:
+    """The normalised entropy that a stage means for a structure.
+
+    Raises:
+        ValueError: it means none.
+    """
+    from ...suites.problems.regimes import USUAL_ENTROPIES, peaked_like
+    from ...suites.problems.stage_names import number_of
+
+    number = number_of(stage, "h", 1)
+    if number is not None:
+        return number
+    if stage not in STATES:
+        stages = ", ".join(place.answered.stage for place in known)
+        raise ValueError(f"--stage got {stage!r}; expected init, early, final, h=<number> with 0 < number < 1, or of {source}: {stages}")
+    like = peaked_like(str(known[0].rows["oracle"].iloc[0]).partition("[")[0])
+    return (USUAL_ENTROPIES if like is None else like.entropies)[STATES.index(stage)]
+
+
+def _log_count(oracle: str) -> float:
+    """The logarithm of how many structures a structure of a size has."""
+    from ...suites.problems.sized import sized_structure
+
+    found, event = sized_structure(oracle)
+    return math.log(found.count(event))
+
+
+def _built_in(head: str) -> tuple[str, float | None]:
+    """The built-in problem of a structure, and the logarithm of how many structures its first item has."""
+    from ...suites.problems.regimes import REGIMES
+
+    for name, regime in REGIMES.items():
+        if regime.oracle.name == head:
+            return name, math.log(regime.oracle.count(tuple(regime.draw(np.random.default_rng(0), 0).shape)))
+    return f"{head}[n=...]", None
+
+
+def _meaning(loss: str) -> str:
+    """The first sentence on a loss, without its marks; empty of one that has no name."""
+    from ...suites.problems import LOSSES
+
+    text = (LOSSES[loss].__doc__ or "") if loss in LOSSES else ""
+    return " ".join(text.partition("\n\n")[0].split()).replace("`", "").rstrip(".")
+
+
+def _sizes(problem: str, instances: int) -> dict[str, tuple[int, int]]:
+    from ...suites.problems.sized import sizes_of
+
+    return sizes_of(problem, instances)
+
+
+def structures(count: float) -> str:
+    """How many there are, in full where that can be read.
+
+    Example:
+        >>> structures(math.exp(math.log(16807))), structures(2.5e17)
+        ('16807', '2.5e17')
+    """
+    return f"{count:.0f}" if count < 1e6 else tables.number(count)

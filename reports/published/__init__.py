@@ -1,0 +1,214 @@
+"""The published table: what a standard run found, kept so small that it ships with the package.
+
+It holds the numbers that a recommendation asks for, in float32, without the exact gradient and without the batches behind a number. A run
+that is compared with it is reduced in the same way first, so that what was rounded is rounded on both sides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...suites.base import SCHEMA_VERSION, Row
+from .. import results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "published"
+"""What `compare` and its relatives call the table."""
+
+FOLDER = Path(__file__).resolve().parent
+TABLE, ABOUT, PREDICTORS = "standard.parquet", "standard.json", "predictors.json"
+
+LARGEST = 3_000_000
+"""Bytes that the table may have."""
+
+METRICS = (
+    "relative_bias",
+    "relative_bias_squared",
+    "relative_variance",
+    "gain",
+    "zero_gradient_rate",
+    "seconds_per_estimate",
+    "loss_evaluations",
+)
+"""What a recommendation asks for."""
+
+COLUMNS = (
+    "suite",
+    "problem",
+    "stage",
+    "source",
+    "oracle",
+    "loss",
+    "estimator",
+    "family",
+    "extension",
+    "estimator_version",
+    "oracle_version",
+    "suite_version",
+    "objective",
+    "unbiased",
+    "deterministic",
+    "instance",
+    "log_count",
+    "normalised_entropy",
+    "truth_norm",
+    "metric",
+    "unit",
+    "value",
+    "low",
+    "high",
+    "interval",
+    "reference",
+    "tier",
+    "replicates",
+    "verdict",
+    "seed",
+    "dtype",
+    "device",
+)
+"""The columns that are kept; all others have the value that a row has by itself."""
+
+_ROUNDED = ("normalised_entropy", "truth_norm", "value", "low", "high")
+_ONE_NUMBER = ["problem", "stage", "estimator", "instance", "metric"]
+_REFERENCE_FAMILIES = ("exact",)
+_ENVIRONMENT = ("python", "packages", "commit", "dirty", "cpu", "cores", "os", "threads", "device", "device_name")
+
+
+def reduced(frame: pd.DataFrame) -> pd.DataFrame:
+    """What the published table keeps of the table of a run: rows of `METRICS` against the expected loss, rounded to float32.
+
+    Example:
+        >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=0.1)
+        >>> kept = reduced(results.to_frame([row, dataclasses.replace(row, metric="cosine")]))
+        >>> list(kept["metric"]), float(kept["value"].iloc[0])
+        (['gain'], 0.10000000149011612)
+    """
+    kept = frame["metric"].isin(METRICS) & (frame["status"] == "ok") & frame["value"].notna() & (frame["setting"] == "")
+    kept &= frame["reference"].isin(["", "expected"]) & ~frame["family"].isin(_REFERENCE_FAMILIES)
+    rows = frame[kept]
+    # A share of zeros is counted by two suites; that of the replicates behind bias and variance is the one that belongs to them.
+    rows = rows.assign(later=rows["suite"] != "bias").sort_values("later", kind="stable")
+    rows = rows.drop_duplicates(_ONE_NUMBER).sort_index()
+    numbers = {name: rows[name].astype("Float32").astype("Float64") for name in _ROUNDED}
+    return _whole(rows[list(COLUMNS)].assign(**numbers))
+
+
+def _whole(rows: pd.DataFrame) -> pd.DataFrame:
+    """All columns of a result table; those that are not kept as a row has them by itself."""
+    blank = Row("", "", "", "", "", "", "", "", "")
+    absent = [field.name for field in dataclasses.fields(Row) if field.name not in COLUMNS]
+    frame = rows.reset_index(drop=True)
+    frame = frame.assign(**{name: [getattr(blank, name)] * len(frame) for name in absent})
+    return frame[list(results.COLUMNS)].astype(results.COLUMNS)
+
+
+def write(run: Path, folder: Path = FOLDER) -> Path:
+    """Make the published table of a finished run.
+
+    Args:
+        run: its folder.
+        folder: where ``standard.parquet`` and ``standard.json`` go.
+
+    Returns:
+        The path of the table.
+
+    Raises:
+        FileNotFoundError: there is no run.
+        ValueError: a run that is not finished, or without what a recommendation asks for; or a table of more than `LARGEST` bytes.
+    """
+    frame, manifest = results.read(run)
+    if manifest.get("status", "finished") != "finished":
+        raise ValueError(f"{run} is a run that is {manifest['status']}; expected a finished one, go on with it first")
+    rows = reduced(frame)
+    missing = [name for name in METRICS if not (rows["metric"] == name).any()]
+    if missing:
+        raise ValueError(f"{run} holds no {', '.join(missing)}; expected a run of the suites bias, sparsity and wall_clock")
+    content = _parquet(rows)
+    if len(content) > LARGEST:
+        raise ValueError(
+            f"the published table of {run} has {len(content)} bytes; expected at most {LARGEST}, of fewer problems or instances"
+        )
+    results.write_whole(folder / TABLE, content)
+    results.write_whole(folder / ABOUT, (json.dumps(_about(manifest, rows), indent=2, ensure_ascii=False) + "\n").encode())
+    return folder / TABLE
+
+
+def _parquet(rows: pd.DataFrame) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # Rows of one metric lie together: their columns repeat themselves, and their numbers have the same leading bytes.
+    ordered = rows[list(COLUMNS)].sort_values("metric", kind="stable", key=lambda names: names.astype(object).map(METRICS.index))
+    narrow = ordered.astype(dict.fromkeys(_ROUNDED, "Float32")).astype({"instance": "category", "replicates": "Int32", "seed": "int32"})
+    unused = {name: narrow[name].cat.remove_unused_categories() for name in COLUMNS if narrow[name].dtype == "category"}
+    table = pa.Table.from_pandas(narrow.assign(**unused), preserve_index=False)
+    texts = [name for name in COLUMNS if name not in _ROUNDED]
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", compression_level=19, use_dictionary=texts, use_byte_stream_split=list(_ROUNDED))
+    return buffer.getvalue()
+
+
+def _about(manifest: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
+    """What the run was, as far as a reader needs it: nothing of its folders."""
+    environment = manifest.get("environment", {})
+    return {
+        "kind": NAME,
+        "schema_version": SCHEMA_VERSION,
+        "command": _command(str(manifest.get("command", ""))),
+        "seed": manifest.get("seed"),
+        "started": manifest.get("started"),
+        "finished": manifest.get("finished"),
+        "rows": len(rows),
+        "problems": [str(name) for name in rows["problem"].astype(object).drop_duplicates()],
+        "catalogue": {"values_only": manifest.get("catalogue", {}).get("values_only")},
+        "environment": {name: environment.get(name) for name in _ENVIRONMENT},
+    }
+
+
+def _command(line: str) -> str:
+    """A command without the folder that it wrote to, and the program's own."""
+    words = shlex.split(line)
+    kept = [word for word, before in zip(words, ["", *words], strict=False) if not {word, before} & {"-o", "--out"}]
+    return shlex.join(["structgrad", *kept[1:]] if kept else [])
+
+
+def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
+    """The table, with all columns of a result table, and what its run was.
+
+    Raises:
+        OtherSchemaError: a table of another schema version.
+
+    Example:
+        >>> frame, about = load()
+        >>> about["rows"] == len(frame), list(frame.columns) == list(results.COLUMNS)
+        (True, True)
+    """
+    import pandas as pd
+
+    from ...suites.running.store import OtherSchemaError
+
+    about = json.loads((folder / ABOUT).read_text())
+    if about["schema_version"] != SCHEMA_VERSION:
+        raise OtherSchemaError(folder / TABLE, str(about["schema_version"]))
+    rows = pd.read_parquet(folder / TABLE)
+    return _whole(rows.astype(dict.fromkeys(_ROUNDED, "Float64"))), about
+
+
+def predictors(folder: Path = FOLDER) -> dict[str, Any]:
+    """What is known of how well numbers of gradients foretell what a model learns: figures of ``docs/results/learning.md``.
+
+    Example:
+        >>> found = predictors()
+        >>> found["used"]["predictor"], found["used"]["stage"], found["confirmed"]
+        ('ρ of 16 estimates', 'early', False)
+    """
+    found: dict[str, Any] = json.loads((folder / PREDICTORS).read_text())
+    return found

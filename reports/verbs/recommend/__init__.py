@@ -1,0 +1,1 @@
+"""``structgrad recommend``: which estimator to take."""

@@ -1,0 +1,310 @@
+"""Recommendations, on tables with a known best estimator and on the published one."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from structgrad.reports import published, recommend
+from structgrad.reports.analysis import answers
+from structgrad.reports.analysis.recommendation import Recommendation, Recommended
+from structgrad.reports.verbs.recommend import wording
+from structgrad.suites.problems import STAGES
+from structgrad.suites.problems.regimes import REGIMES
+from structgrad.suites.statistics.interval import Interval
+from tests.reports.recommendation_cases import REINFORCE, Made, rows, written
+
+PAGE = Path(__file__).parents[2] / "docs/results/learning.md"
+
+KNOWN = {
+    "reinforce": REINFORCE,
+    "rloo": Made(variance=40.0, unbiased=True, verdict="equivalent", cost=2.0, evaluations=2.0),
+    "ste": Made(bias=0.5, variance=1.0, evaluations=3.0),
+    "sparsemap": Made(bias=0.2, variance=0.0, zero=0.9, evaluations=3.0),
+}
+
+
+def only(found: Recommendation) -> Recommended:
+    (answer,) = found.answers
+    return answer
+
+
+def named(found: Recommendation) -> set[str]:
+    return {one.estimator for answer in found.answers for one in (answer.best, *answer.tied)}
+
+
+@pytest.mark.parametrize("batch", [1, 32, 1000])
+def test_the_best_is_the_one_with_the_largest_rho_for_the_same_time(tmp_path: Path, batch: int) -> None:
+    expected = {name: made.rho(batch / made.cost) for name, made in KNOWN.items() if made.zero <= answers.MOSTLY}
+    best = max(expected, key=lambda name: expected[name])
+    answer = only(recommend("subset", batch=batch, stage="h=0.9", run=written(tmp_path, rows(KNOWN))))
+    assert (answer.best.estimator, answer.tied, answer.rivals) == (best, (), 2)
+    assert answer.best.rho.value == pytest.approx(expected[best], rel=1e-12)
+    assert answer.best.averaged == batch / KNOWN[best].cost
+
+
+def test_a_larger_batch_favours_the_unbiased(tmp_path: Path) -> None:
+    run = written(tmp_path, rows(KNOWN))
+    assert [only(recommend("subset", batch=batch, stage="h=0.9", run=run)).best.estimator for batch in (1, 1000)] == ["ste", "rloo"]
+
+
+def test_a_loss_that_takes_long_favours_who_evaluates_it_once(tmp_path: Path) -> None:
+    known = {"reinforce": REINFORCE, "rloo[num_samples=8]": Made(variance=60.0, unbiased=True, verdict="equivalent", evaluations=8.0)}
+    run = written(tmp_path, rows(known))
+    found = [only(recommend("subset", stage="h=0.9", loss_cost=cost, run=run)).best for cost in (0.0, 3.0, 100.0)]
+    assert [one.estimator for one in found] == ["rloo[num_samples=8]", "reinforce", "reinforce"]
+    assert found[0].cost == pytest.approx(1.0)
+
+
+def test_the_price_of_a_loss_is_paid_per_evaluation(tmp_path: Path) -> None:
+    """(seconds + evaluations × X) beside the same of reinforce."""
+    known = {"reinforce": REINFORCE, "rloo": Made(variance=1.0, unbiased=True, verdict="equivalent", cost=1.5, evaluations=4.0)}
+    best = only(recommend("subset", stage="h=0.9", loss_cost=3.0, run=written(tmp_path, rows(known)))).best
+    assert best.cost == pytest.approx((1.5 + 4 * 3) / (1 + 3))
+    assert best.averaged == pytest.approx(32 / best.cost)
+    assert best.rho.value == pytest.approx(known["rloo"].rho(best.averaged))
+
+
+def test_of_whom_evaluations_are_not_known_none_competes_for_a_loss_with_a_price(tmp_path: Path) -> None:
+    table = [row for row in rows(KNOWN) if not (row.estimator == "ste" and row.metric == "loss_evaluations")]
+    run = written(tmp_path, table)
+    assert only(recommend("subset", batch=1, stage="h=0.9", run=run)).best.estimator == "ste"
+    answer = only(recommend("subset", batch=1, stage="h=0.9", loss_cost=0.5, run=run))
+    assert answer.best.estimator != "ste"
+    assert answer.left_out["ste"] == "how often it evaluates the loss was not measured"
+
+
+def test_one_that_mostly_estimates_0_is_never_named_and_the_reason_is_told(tmp_path: Path) -> None:
+    found = recommend("subset", stage="h=0.9", run=written(tmp_path / "most", rows(KNOWN)))
+    assert KNOWN["sparsemap"].rho(32) > max(made.rho(32 / made.cost) for name, made in KNOWN.items() if name != "sparsemap")
+    assert "sparsemap" not in named(found)
+    assert "sparsemap (90% of its estimates are 0)" in " ".join(wording.lines(found))
+    half = KNOWN | {"sparsemap": replace(KNOWN["sparsemap"], zero=answers.MOSTLY)}
+    assert only(recommend("subset", stage="h=0.9", run=written(tmp_path / "half", rows(half)))).best.estimator == "sparsemap"
+
+
+def test_without_gradients_of_the_loss_nobody_is_named_who_needs_them(tmp_path: Path) -> None:
+    """Not even where the table has, by mistake, such an estimator on a loss that gives values only."""
+    found = recommend("subset", loss_gradients=False, batch=1, stage="h=0.9", run=written(tmp_path, rows(KNOWN, losses=("black_box",))))
+    assert KNOWN["ste"].rho(1) > KNOWN["rloo"].rho(1 / 2) > KNOWN["reinforce"].rho(1)
+    assert named(found) == {"rloo"}
+    assert only(found).left_out["ste"].startswith("it needs more of the loss")
+
+
+def test_the_measured_loss_gives_what_the_users_loss_gives(tmp_path: Path) -> None:
+    run = written(tmp_path, rows(KNOWN, losses=("squared_distance_linear", "squared_distance", "black_box")))
+    with_, without = (recommend("subset", loss_gradients=gives, stage="h=0.9", run=run) for gives in (True, False))
+    # What is linear between the structures flatters relaxations, and comes last.
+    assert [answer.loss for answer in with_.answers] == ["squared_distance", "squared_distance_linear"]
+    assert [(answer.loss, answer.values_only) for answer in without.answers] == [("black_box", True)]
+    assert with_.notes == without.notes == ()
+
+
+def test_without_a_loss_of_values_only_another_is_taken_and_that_is_said(tmp_path: Path) -> None:
+    found = recommend("subset", loss_gradients=False, stage="h=0.9", run=written(tmp_path, rows(KNOWN)))
+    assert named(found) <= {"reinforce", "rloo"}
+    assert found.notes == ("No loss that gives values only was measured: those that need values alone are compared on squared_distance.",)
+
+
+def test_a_table_of_values_only_has_no_answer_for_a_loss_with_gradients(tmp_path: Path) -> None:
+    run = written(tmp_path, rows(KNOWN, losses=("black_box",)))
+    with pytest.raises(ValueError, match=r"give values only \(black_box\); expected --loss-gradients no, or `structgrad run"):
+        recommend("subset", stage="h=0.9", run=run)
+
+
+def test_unbiased_ones_alone(tmp_path: Path) -> None:
+    """By their declaration, and not where the measurement says otherwise."""
+    liar = KNOWN | {"simple": Made(bias=0.1, unbiased=True, verdict="biased")}
+    found = recommend("subset", unbiased=True, batch=1, stage="h=0.9", run=written(tmp_path, rows(liar)))
+    assert KNOWN["ste"].rho(1) > KNOWN["rloo"].rho(1 / 2)
+    assert named(found) == {"rloo"}
+    assert only(found).left_out == {
+        "ste": "it does not declare itself unbiased for the expected loss",
+        "sparsemap": "it does not declare itself unbiased for the expected loss",
+        "simple": "it is found biased",
+    }
+
+
+def test_those_that_cannot_be_told_apart_are_named_with_their_rho(tmp_path: Path) -> None:
+    known = {name: Made(variance=variance, unbiased=True, spread=0.5) for name, variance in (("reinforce", 50.0), ("rloo", 49.0))}
+    known["ste"] = Made(bias=100.0)
+    noisy = [
+        replace(row, value=row.value * 3) if (row.estimator, row.metric, row.instance) == ("rloo", "relative_variance", "item2") else row
+        for row in rows(known)
+    ]
+    answer = only(recommend("subset", stage="h=0.9", run=written(tmp_path, noisy)))
+    assert (answer.best.estimator, [one.estimator for one in answer.tied], answer.rivals) == ("reinforce", ["rloo"], 2)
+    assert answer.tied[0].rho.value < answer.best.rho.value
+
+
+STATES = {"h=0.95": 0.95, "h=0.5": 0.5, "h=0.1": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest", "noted"),
+    [
+        ("h=0.5", "h=0.5", False),
+        ("h=0.31", "h=0.5", True),
+        ("h=0.29", "h=0.1", True),
+        ("early", "h=0.95", True),
+        ("final", "h=0.5", True),
+    ],
+)
+def test_the_nearest_state_is_taken_and_said(tmp_path: Path, asked: str, nearest: str, noted: bool) -> None:
+    found = recommend("subset", stage=asked, run=written(tmp_path, rows(KNOWN, stages=STATES)))
+    assert only(found).stage == nearest
+    assert bool(found.notes) == noted
+    assert all(f"the nearest is {nearest}; `structgrad run" in note for note in found.notes)
+    if asked in STAGES:
+        wanted = REGIMES["subset_regimes"].entropies[STAGES.index(asked)]
+        assert nearest == min(STATES, key=lambda stage: abs(STATES[stage] - wanted))
+        assert f"{asked}, which is h={wanted:.2g} of subset, was not measured" in found.notes[0]
+
+
+def test_a_stored_stage_of_that_name_comes_first(tmp_path: Path) -> None:
+    found = recommend("subset", stage="early", run=written(tmp_path, rows(KNOWN, stages=STATES | {"early": 0.2})))
+    assert (only(found).stage, only(found).entropy, found.notes) == ("early", 0.2, ())
+    nearest = recommend("subset", stage="h=0.2", run=written(tmp_path, rows(KNOWN, stages={"init": 0.9, "early": 0.22})))
+    assert only(nearest).stage == "early"
+
+
+def test_of_several_sizes_the_nearest_number_of_structures_is_taken(tmp_path: Path) -> None:
+    table = rows(KNOWN, problem="subset[n=6,k=3]", count=20.0) + rows(KNOWN, problem="subset[n=20,k=3]", count=1140.0)
+    run = written(tmp_path, table)
+    near, exact = (recommend(f"subset[n={n},k=3]", stage="h=0.9", run=run) for n in (12, 6))
+    assert only(near).problem == "subset[n=20,k=3]@squared_distance"
+    assert "subset[n=12,k=3] has 220 structures; the nearest that was measured is subset[n=20,k=3]" in near.notes[0]
+    assert (only(exact).problem, exact.notes) == ("subset[n=6,k=3]@squared_distance", ())
+    assert only(exact).sizes == {"n": (6, 6)}
+
+
+def test_without_times_all_average_the_same_number(tmp_path: Path) -> None:
+    run = written(tmp_path, [row for row in rows(KNOWN) if row.suite != "wall_clock"])
+    answer = only(recommend("subset", batch=1000, stage="h=0.9", run=run))
+    assert not answer.timed
+    assert (answer.best.estimator, answer.best.averaged) == ("rloo", 1000.0)
+    assert "no times were taken" in " ".join(wording.lines(recommend("subset", stage="h=0.9", run=run)))
+    with pytest.raises(ValueError, match="has no times; measure the suite wall_clock too"):
+        recommend("subset", stage="h=0.9", loss_cost=1.0, run=run)
+
+
+def test_where_nobody_may_compete_the_reasons_are_told(tmp_path: Path) -> None:
+    nobody = {"reinforce": replace(REINFORCE, zero=1.0), "ste": Made()}
+    with pytest.raises(
+        ValueError, match=r"holds nobody to recommend for subset: .*reinforce: 100% of its estimates are 0; ste: it does not"
+    ):
+        recommend("subset", stage="h=0.9", unbiased=True, run=written(tmp_path, rows(nobody)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"batch": 0}, "`recommend` got the batch 0; expected a number of items, at least 1"),
+        ({"batch": 2.5}, "got the batch 2.5"),
+        ({"loss_cost": -1.0}, "got the loss cost -1.0"),
+        ({"loss_cost": math.inf}, "got the loss cost inf"),
+        ({"loss_cost": math.nan}, "got the loss cost nan"),
+        ({"stage": "middle"}, "--stage got 'middle'; expected init, early, final, h=<number> with 0 < number < 1, or of .*: h=0.9"),
+        ({"stage": "h=2"}, "--stage got 'h=2'"),
+        ({"oracle": "subst"}, "--oracle got the unknown structure 'subst'; did you mean subset"),
+        ({"oracle": "subset[n=4]"}, "lacks an option; expected subset"),
+        ({"oracle": "subset[n=4,m=2,k=1]"}, "expected the sizes of subset"),
+    ],
+)
+def test_bad_input(tmp_path: Path, asked: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        recommend(**{"oracle": "subset", "stage": "h=0.9", "run": written(tmp_path, rows(KNOWN)), **asked})  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_structure_that_was_not_measured_names_the_nearest_and_the_command(tmp_path: Path) -> None:
+    table = rows(KNOWN) + rows(KNOWN, problem="wide", oracle="spanning_tree", count=1e6)
+    with pytest.raises(
+        ValueError, match=r"holds no ctc; the nearest in the number of structures is --oracle subset; `structgrad run .*'ctc_re"
+    ):
+        recommend("ctc", run=written(tmp_path, table))
+
+
+def test_of_a_run_without_moments_the_command_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no bias and variance of subset; `structgrad run bias"):
+        recommend("subset", run=written(tmp_path, [row for row in rows(KNOWN) if row.suite == "wall_clock"]))
+
+
+SOMEWHERE = [("subset", "early", 1), ("subset", "h=0.1", 512), ("spanning_tree", "init", 512), ("spanning_tree", "final", 1)]
+
+
+def published_structures() -> set[str]:
+    return set(published.load()[0]["oracle"].astype(object).str.partition("[")[0])
+
+
+@pytest.mark.parametrize(("oracle", "stage", "batch"), SOMEWHERE)
+def test_the_published_table_is_asked_like_any_other(oracle: str, stage: str, batch: int) -> None:
+    if oracle not in published_structures():
+        pytest.skip("not measured there")
+    wishes = ({}, {"loss_gradients": False}, {"unbiased": True})
+    free, values, unbiased = (recommend(oracle, stage=stage, batch=batch, **more) for more in wishes)
+    assert all(map(answers.needs_values_only, named(values)))
+    declared = published.load()[0]
+    declared = declared[declared["unbiased"] & (declared["objective"] == "expected")]
+    assert named(unbiased) <= set(declared["estimator"].astype(object))
+    for found in (free, values, unbiased):
+        for answer in found.answers:
+            assert answer.sizes
+            assert 1 <= answer.structures[0] <= answer.structures[1]
+            for one in (answer.best, *answer.tied):
+                assert -1 <= one.rho.value <= answer.best.rho.value <= 1
+                assert (one.zero or 0) <= answers.MOSTLY
+                assert wording.bias(one) != "bias 0"
+        assert max(map(len, wording.lines(found))) <= 130
+
+
+def test_a_bias_is_never_a_bare_0(tmp_path: Path) -> None:
+    known = KNOWN | {"rloo": replace(KNOWN["rloo"], verdict="unresolved")}
+    text = " ".join(" ".join(wording.lines(recommend("subset", batch=1000, stage="h=0.9", run=written(tmp_path, rows(known))))).split())
+    assert "rloo: bias at most 0.0100 (95 %), variance 40" in text
+
+
+FIGURE = r"([+−]\.\d\d) \\?\[([+−]\.\d\d), ([+−]\.\d\d)\\?\]"
+
+
+def read(figure: re.Match[str] | tuple[str, ...]) -> list[float]:
+    return [float(text.replace("−", "-").replace("+", "")) for text in (figure if isinstance(figure, tuple) else figure.groups())]
+
+
+def predicted(predictor: str, stage: str) -> list[str]:
+    """The cells on final accuracy of a predictor in the table of all of them: of all estimators, and of the two halves."""
+    table = PAGE.read_text().split("\n### Every predictor\n", 1)[1].split("\n#", 1)[0]
+    rows_ = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith(f"| {predictor} | {stage} |")]
+    (cells,) = rows_
+    return [cells[2], cells[5]]
+
+
+def test_what_a_recommendation_rests_on_is_on_the_page_of_learning() -> None:
+    known, text = published.predictors(), PAGE.read_text()
+    assert f"On the {known['tasks']} of " in text
+    assert (PAGE.parents[2] / known["page"]).is_file()
+    for one in (known["used"], *known["others"]):
+        assert read(re.match(FIGURE, predicted(one["predictor"], one["stage"])[0])) == one["correlation"], one
+    halves = re.findall(FIGURE, predicted(known["used"]["predictor"], known["used"]["stage"])[1])
+    assert [read(half) for half in halves] == [known["halves"]["chosen"], known["halves"]["held_out"]]
+    assert known["confirmed"] == (known["halves"]["held_out"][1] > 0)
+    assert ", by which gradients are recommended, went with final accuracy: Spearman +.53 [+.37, +.66]" in text
+
+
+def test_what_it_rests_on_is_said() -> None:
+    text = wording.foretelling(published.predictors())
+    assert "+.53 [+.37, +.66] (ρ of 16 estimates per item early in training); on the held-out half it was not confirmed" in text
+    assert "− MSE, parameters before training +.58 [+.37, +.74]; ρ before training +.34 [+.19, +.47]" in text
+
+
+def test_an_interval_of_a_score_is_that_of_the_winner(tmp_path: Path) -> None:
+    table = rows(KNOWN | {"rloo": replace(KNOWN["rloo"], spread=0.5)})
+    answer = only(recommend("subset", batch=1000, stage="h=0.9", run=written(tmp_path, table)))
+    values = [1 / math.sqrt(1 + 40 * factor / 500) for factor in (0.5, 1.0, 1.5)]
+    mean = sum(values) / 3
+    half = 4.302652729911275 * math.sqrt(sum((value - mean) ** 2 for value in values) / 2 / 3)
+    assert answer.best.rho == Interval(pytest.approx(mean), pytest.approx(mean - half), pytest.approx(min(mean + half, 1.0)), "t")

@@ -1,0 +1,92 @@
+"""The verb recommend."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.reports.calling import call, refused
+from tests.reports.recommendation_cases import REINFORCE, Made, rows, written
+
+KNOWN = {"reinforce": REINFORCE, "rloo": Made(variance=40.0, unbiased=True, verdict="equivalent"), "ste": Made(bias=0.1, variance=1.0)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return written(tmp_path / "run", rows(KNOWN, losses=("squared_distance", "black_box")))
+
+
+def test_an_answer(run: Path) -> None:
+    result = call("recommend", "--oracle", "subset", "--loss-gradients", "yes", "--stage", "h=0.9", "--run", run)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    for said in (
+        "subset, loss with gradients, batch of 32, h=0.9",
+        "Loss squared_distance: ‖z − b‖²: linear on the structures, where z² = z, and quadratic between them.",
+        "take ste, ρ 0.980 Ahead of the 2 others.",
+        "ste: bias 0.100, variance 1, never 0, 1e-5 s (REINFORCE × 1), 1 loss evaluation each, 32 averaged.",
+        "Measured on toy@squared_distance, 220 structures, h=0.9, 3 instances, 4096 replicates each.",
+        "Rests on the order by ρ of averaged estimates.",
+        f"From {run}: 2001-02-03, a cpu, structgrad 012345678.",
+    ):
+        assert said in text, text
+    assert "black_box" not in text
+
+
+def test_the_options(run: Path) -> None:
+    words = ("recommend", "--oracle", "subset", "--stage", "h=0.9", "--run", run)
+    options = {
+        ("--loss-gradients", "no"): "loss that gives values only",
+        ("--unbiased",): "loss with gradients, unbiased,",
+        ("--batch", "4"): "batch of 4,",
+        ("--loss-cost", "2.5"): "an evaluation of the loss takes 2.5 REINFORCE estimates",
+    }
+    assert {option: said in call(*words, *option).stdout for option, said in options.items()} == dict.fromkeys(options, True)
+    assert "take rloo" in call(*words, "--unbiased").stdout
+
+
+def test_json_is_strict_and_says_all(run: Path) -> None:
+    result = call("recommend", "--oracle", "subset", "--stage", "h=0.9", "--run", run, "--json")
+    found = json.loads(result.stdout, parse_constant=pytest.fail)
+    (answer,) = found["answers"]
+    assert (answer["best"]["estimator"], answer["loss"], answer["instances"]) == ("ste", "squared_distance", 3)
+    assert answer["best"]["rho"]["value"] == pytest.approx(KNOWN["ste"].rho(32))
+    assert found["predictors"]["used"]["correlation"] == [0.53, 0.37, 0.66]
+    assert found["wish"]["batch"] == 32
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "Missing option '--oracle'"),
+        (("--oracle", "subst"), "did you mean subset"),
+        (("--oracle", "subset", "--loss-gradients", "maybe"), "--loss-gradients got 'maybe'; expected yes or no"),
+        (("--oracle", "subset", "--batch", "0"), "got the batch 0"),
+        (("--oracle", "subset", "--batch", "few"), "'few'"),
+        (("--oracle", "subset", "--loss-cost", "-1"), "got the loss cost -1.0"),
+        (("--oracle", "subset", "--stage", "h=0"), "--stage got 'h=0'"),
+        (("--oracle", "ctc"), "holds no ctc; the nearest"),
+        (("--oracle", "subset", "--run", "nowhere"), "found no table nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence(run: Path, words: tuple[str, ...], said: str) -> None:
+    assert said in refused("recommend", *(() if "--run" in words else ("--run", run)), *words)
+
+
+def test_the_command_that_is_offered_is_understood(run: Path) -> None:
+    """By a dry run: of a state of what was measured, and of another structure."""
+    told = call(
+        "recommend", "--oracle", "subset", "--stage", "h=0.33", "--run", written(run.parent / "named", rows(KNOWN, "subset_regimes"))
+    )
+    offered = [
+        *re.findall("`(.*?)`", " ".join(told.stdout.split())),
+        *re.findall("`(.*?)`", refused("recommend", "--oracle", "ctc", "--run", run)),
+    ]
+    assert [shlex.split(line)[:2] for line in offered] == [["structgrad", "run"]] * 2
+    for line in offered:
+        result = call(*shlex.split(line)[1:], "--dry-run")
+        assert result.exit_code == 0, result.output
