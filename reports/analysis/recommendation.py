@@ -64,7 +64,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Candidate:
     """What is known of an estimator where it is recommended.
 
     Attributes:
@@ -116,8 +116,8 @@ class Recommended:
     structures: tuple[float, float]
     instances: int
     timed: bool
-    best: Evidence
-    tied: tuple[Evidence, ...]
+    best: Candidate
+    tied: tuple[Candidate, ...]
     rivals: int
     left_out: dict[str, str]
 
@@ -356,12 +356,12 @@ class _Place:
             if reason is not None:
                 yield name, reason
 
-    def _evidence(self, name: str, priced: AnsweredStage, wish: Wish) -> Evidence:
+    def _evidence(self, name: str, priced: AnsweredStage, wish: Wish) -> Candidate:
         position = priced.names.index(name)
         own = self.rows[self.rows["estimator"] == name]
         sampled = own.loc[(own["metric"] == "relative_variance") & own["replicates"].notna(), "replicates"]
         cost = float(priced.costs[position])
-        return Evidence(
+        return Candidate(
             estimator=name,
             rho=priced.score(name, wish.question, wish.batch),
             averaged=wish.batch / cost,

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....suites.statistics.interval import Interval
 from ...analysis.learning import signed
-from ...analysis.recommendation import Evidence, Recommendation, Recommended, structures
+from ...analysis.recommendation import Candidate, Recommendation, Recommended, structures
 from ...analysis.tables import ZERO, interval, number
 
 _WHEN = {"init": "before training", "early": "early in training", "final": "after training"}
@@ -49,18 +49,18 @@ def _answer_lines(answer: Recommended) -> Iterator[str]:
 
 def _rivals(answer: Recommended) -> str:
     if not answer.rivals:
-        return "No other candidate was measured."
+        return "Nobody else competes."
     if not answer.tied:
         return f"Ahead of the {answer.rivals} other{'' if answer.rivals == 1 else 's'}."
     tied = ", ".join(f"{rival.estimator} ({_value(rival.rho)})" for rival in answer.tied)
     return f"or {tied}: {len(answer.tied)} of {answer.rivals} that cannot be told from it"
 
 
-def evidence(found: Evidence, *, timed: bool = True) -> str:
+def evidence(found: Candidate, *, timed: bool = True) -> str:
     """What is known of an estimator, in words.
 
     Example:
-        >>> known = Evidence("ste", Interval(0.5), 21.333, 0.2, 0.3, "unresolved", 4.0, 0.0, 2e-5, 1.5, 2.0, 4096)
+        >>> known = Candidate("ste", Interval(0.5), 21.333, 0.2, 0.3, "unresolved", 4.0, 0.0, 2e-5, 1.5, 2.0, 4096)
         >>> evidence(known)
         'bias at most 0.300 (95 %), variance 4, never 0, 2e-5 s (REINFORCE × 1.50), 2 loss evaluations each, 21.3 averaged'
     """
@@ -74,11 +74,11 @@ def evidence(found: Evidence, *, timed: bool = True) -> str:
     return ", ".join([*parts, f"{number(found.averaged)} averaged"])
 
 
-def bias(found: Evidence) -> str:
+def bias(found: Candidate) -> str:
     """The relative bias: a value only where it is not 0 within its error, and 0 only where that is proven.
 
     Example:
-        >>> known = Evidence("rloo", Interval(0.5), 32.0, 0.0, 0.02, "equivalent", 4.0, 0.0, 2e-5, 1.5, 2.0, 4096)
+        >>> known = Candidate("rloo", Interval(0.5), 32.0, 0.0, 0.02, "equivalent", 4.0, 0.0, 2e-5, 1.5, 2.0, 4096)
         >>> bias(known), bias(dataclasses.replace(known, verdict="unbiased-exact"))
         ('bias at most 0.0200 (95 %)', 'bias 0, exactly')
         >>> bias(dataclasses.replace(known, verdict="biased", bias=0.5)), bias(dataclasses.replace(known, bias_bound=None))
