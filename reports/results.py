@@ -5,7 +5,6 @@ The manifest travels inside the Parquet metadata too: the table alone says where
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import importlib.metadata
 import io
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
+from ..suites.frames import COLUMNS, to_frame
 from ..suites.running.planning.devices import devices_of, kind_of
 from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
 
@@ -31,53 +31,11 @@ PAGE = "report.html"
 _METADATA_VERSION = b"structgrad_schema_version"
 _METADATA_MANIFEST = b"structgrad_manifest"
 
-_TEXTS = ("cell", "instance", "reason", "traceback")
-_NUMBERS = (
-    "log_count",
-    "entropy",
-    "normalised_entropy",
-    "truth_norm",
-    "truth_error",
-    "value",
-    "low",
-    "high",
-    "size",
-    "p_value",
-    "p_adjusted",
-    "seconds",
-)
-_DTYPES: dict[str, str] = {
-    "batches": "object",
-    **dict.fromkeys(_TEXTS, "string"),
-    **dict.fromkeys(_NUMBERS, "Float64"),
-    **dict.fromkeys(("estimator_version", "oracle_version", "suite_version", "schema_version"), "int16"),
-    **dict.fromkeys(("unbiased", "deterministic"), "bool"),
-    "vertex_degree": "Int16",
-    "offset": "float64",
-    "replicates": "Int64",
-    "seed": "int64",
-}
-COLUMNS: dict[str, str] = {field.name: _DTYPES.get(field.name, "category") for field in dataclasses.fields(Row)}
-"""The columns of the table in their order, with their pandas types; a name with few values is a category."""
-
 _PACKAGES = ("structgrad", "torch", "numpy", "scipy", "pandas")
 _SETTLED_ELSEWHERE = ("batch_size", "threads")
 
 Manifest = dict[str, Any]
 """What a run was: plan, command, times, environment. JSON values only."""
-
-
-def to_frame(rows: Iterable[Row]) -> pd.DataFrame:
-    """The rows as a table with the columns and types of `COLUMNS`; what has no value is NA, never NaN."""
-    import pandas as pd
-
-    listed = list(rows)
-    columns = {name: pd.Series([getattr(row, name) for row in listed], dtype=_storage(dtype)) for name, dtype in COLUMNS.items()}
-    return pd.DataFrame(columns).astype(COLUMNS)
-
-
-def _storage(dtype: str) -> Any:
-    return "str" if dtype == "category" else dtype
 
 
 def write(rows: Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> Path:

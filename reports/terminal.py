@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..suites.base import split_loss
-from .text import duration, number
+from ..suites.running.progress import progress_text
+from ..suites.text import COMPILING, duration, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 MARKS = {"unbiased-exact": ("=", "green"), "equivalent": ("≈", "cyan"), "unresolved": ("?", "yellow"), "biased": ("≠", "")}
 LEGEND = "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! biased although it declares otherwise"
 """What the marks beside a bias say."""
-
-COMPILING = "compiling kernels (once per machine)"
-"""What a process is at when it measures nothing for a while, the first time."""
 
 _PIPED_WIDTH = 240
 _QUIET_SECONDS = 10.0
@@ -150,22 +148,12 @@ def display(snapshot: Snapshot) -> Group:
     from rich.progress_bar import ProgressBar
 
     bar = Table.grid(padding=(0, 1))
-    bar.add_row(ProgressBar(total=max(snapshot.total, 1), completed=snapshot.finished, width=40), Text(_overall(snapshot)))
+    bar.add_row(ProgressBar(total=max(snapshot.total, 1), completed=snapshot.finished, width=40), Text(progress_text(snapshot)))
     workers = Table.grid(padding=(0, 2))
     for busy in snapshot.busy:
         doing = f"{busy.label}: {COMPILING}" if busy.compiling else busy.label
         workers.add_row(Text(busy.worker, style="dim"), Text(duration(busy.seconds), justify="right"), Text(doing))
     return Group(bar, workers)
-
-
-def _overall(snapshot: Snapshot) -> str:
-    parts = [
-        f"{snapshot.finished}/{snapshot.total} cells",
-        *([f"{snapshot.failed} failed"] if snapshot.failed else []),
-        *([f"about {duration(snapshot.left)} left"] if snapshot.left and snapshot.finished < snapshot.total else []),
-        *([COMPILING] if any(busy.compiling for busy in snapshot.busy) else []),
-    ]
-    return ", ".join(parts)
 
 
 def plain_progress(*, quiet: float = _QUIET_SECONDS, named: bool = False) -> Progress:
@@ -182,7 +170,7 @@ def plain_progress(*, quiet: float = _QUIET_SECONDS, named: bool = False) -> Pro
         compiled = compiled or begins
         if ending or begins or (time.monotonic() - last >= quiet and (snapshot.label != "" or not named)):
             last = time.monotonic()
-            sys.stderr.write(f"{_overall(snapshot)} {snapshot.label}".rstrip() + "\n")
+            sys.stderr.write(f"{progress_text(snapshot)} {snapshot.label}".rstrip() + "\n")
             sys.stderr.flush()
 
     return report

@@ -12,11 +12,34 @@ if TYPE_CHECKING:
     from .base import Instance, Problem, ProblemLoss, Row, Skip
     from .measures.bias import Measurement, Sampling, measure
     from .metrics import METRICS
+    from .running.runner import Machine, Plan, Results, learn, run
     from .truth import Truth, exact_truth
 
-__all__ = ["METRICS", "Instance", "Measurement", "Problem", "ProblemLoss", "Row", "Sampling", "Skip", "Truth", "exact_truth", "measure"]
+__all__ = [
+    "METRICS",
+    "Instance",
+    "Machine",
+    "Measurement",
+    "Plan",
+    "Problem",
+    "ProblemLoss",
+    "Results",
+    "Row",
+    "Sampling",
+    "Skip",
+    "Truth",
+    "exact_truth",
+    "learn",
+    "measure",
+    "run",
+]
 
-_ELSEWHERE = {".metrics": ("METRICS",), ".measures.bias": ("Measurement", "Sampling", "measure"), ".truth": ("Truth", "exact_truth")}
+_ELSEWHERE = {
+    ".metrics": ("METRICS",),
+    ".measures.bias": ("Measurement", "Sampling", "measure"),
+    ".running.runner": ("Machine", "Plan", "Results", "learn", "run"),
+    ".truth": ("Truth", "exact_truth"),
+}
 
 
 def __getattr__(name: str) -> Any:

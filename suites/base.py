@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -178,3 +178,44 @@ def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, eve
     if reason is None and estimator.inside_hull and not loss.inside_hull:
         reason = f"{estimator.name} evaluates the loss inside the hull, where the loss {loss.name} is not defined"
     return None if reason is None else Skip(estimator.name, oracle.name, reason)
+
+
+def oracle_name(oracle: Any) -> str:
+    """The name with options, as the command line takes it.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> oracle_name(Subset(3))
+        'subset[k=3]'
+    """
+    options = ",".join(f"{key}={value}" for key, value in asdict(oracle).items()) if _has_options(oracle) else ""
+    return f"{oracle.name}[{options}]" if options else str(oracle.name)
+
+
+def estimator_name(estimator: Any) -> str:
+    """The name with those options that are not the default ones, as the command line takes it where options are numbers.
+
+    Example:
+        >>> from structgrad.estimators import make_estimator
+        >>> [estimator_name(make_estimator(name)) for name in ("rloo", "rloo[num_samples=16]", "imle[lambda=2.5]")]
+        ['rloo', 'rloo[num_samples=16]', 'imle[lambda=2.5]']
+    """
+    options = fields(estimator) if _has_options(estimator) else ()
+    chosen = {one.name.rstrip("_"): value for one in options if (value := getattr(estimator, one.name)) != one.default}
+    text = ",".join(f"{key}={getattr(value, 'name', value)}" for key, value in chosen.items())
+    return f"{estimator.name}[{text}]" if text else str(estimator.name)
+
+
+def _has_options(given: Any) -> bool:
+    return is_dataclass(given)
+
+
+def loss_name(loss: Any) -> str:
+    """The name of a loss, of a function its own; of another object that of its class.
+
+    Example:
+        >>> loss_name(abs), loss_name(lambda z: z)
+        ('abs', 'a lambda')
+    """
+    name = str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__))
+    return "a lambda" if name == "<lambda>" else name

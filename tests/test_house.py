@@ -33,7 +33,7 @@ STATED_TWICE = {"subset"}
 """Oracles that state their derivations and operations beside them. Of subsets there are better algorithms than a recursion part by part:
 products of polynomials, the largest scores. To be shortened, never to be made longer."""
 
-FORMATTER = "reports/text.py"
+FORMATTER = "suites/text.py"
 
 FORMATTED_ELSEWHERE = ("reports/page/drawing/", "reports/page/figures/")
 """Folders whose labels and coordinates have digits of their own. To be shortened, never to be made longer."""

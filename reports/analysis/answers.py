@@ -20,7 +20,7 @@ from ...suites.base import REFERENCE
 from ...suites.statistics.budgets import Worth
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import best, mean_interval
-from ..text import ZERO, below, number, percent
+from ...suites.text import ZERO, below, number, percent
 from . import tables
 
 BUDGETS = (1, 16, 256)

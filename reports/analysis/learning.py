@@ -18,7 +18,7 @@ from ...suites.learning.summaries import Survival, interquartile_mean, mean, sur
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import best
-from ..text import coefficient_interval, estimate, listed, number
+from ...suites.text import coefficient_interval, estimate, listed, number
 
 SCORE = "normalised_accuracy"
 """What estimators are compared by over tasks: 0 is the floor, 1 the ceiling."""

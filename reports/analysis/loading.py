@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ...suites import frames
 from ...suites.base import Row
 from .. import published, results
 from . import baselines
@@ -62,7 +63,7 @@ def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
 def comparable(base: Loaded, head: Loaded) -> tuple[list[Row], list[Row]]:
     """What of two tables is compared: beside a baseline what it keeps; beside the published table what both hold, rounded as it is."""
     if base.is_published or head.is_published:
-        first, second = (rows_of(published.reduced(results.to_frame(loaded.rows))) for loaded in (base, head))
+        first, second = (rows_of(published.reduced(frames.to_frame(loaded.rows))) for loaded in (base, head))
         known = {_place(row) for row in first} & {_place(row) for row in second}
         if not known:
             names = ", ".join(dict.fromkeys(row.problem for row in (first if base.is_published else second)))
@@ -80,7 +81,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
 
     Example:
         >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=1.0)
-        >>> rows_of(results.to_frame([row])) == [row]
+        >>> rows_of(frames.to_frame([row])) == [row]
         True
     """
     names = [field.name for field in dataclasses.fields(Row)]

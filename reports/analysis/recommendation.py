@@ -17,8 +17,8 @@ import pandas as pd
 
 from ...suites.base import TASK, split_loss
 from ...suites.statistics.interval import Interval
+from ...suites.text import exponential
 from .. import published, results
-from . import tables
 from .answers import AnsweredStage, Question, needs_values_only, places
 
 BATCH = 32
@@ -225,7 +225,7 @@ class _Table:
             return rows[scores == chosen], []
         wanted = _log_count(wish.oracle)
         chosen = min(counts.index, key=lambda name: abs(counts[name] - wanted))
-        note = f"{wish.oracle} has {structures(math.exp(wanted))} structures; the nearest that was measured is {chosen}"
+        note = f"{wish.oracle} has {exponential(wanted)} structures; the nearest that was measured is {chosen}"
         return rows[scores == chosen], [] if chosen == wish.oracle else [f"{note}; {self._command(rows, wish, wish.oracle)} measures it."]
 
     def _absent(self, rows: pd.DataFrame, head: str, wish: Wish) -> str:
@@ -433,13 +433,3 @@ def _sizes(problem: str, instances: int) -> dict[str, tuple[int, int]]:
     from ...suites.problems.sized import sizes_of
 
     return sizes_of(problem, instances)
-
-
-def structures(count: float) -> str:
-    """How many there are, in full where that can be read.
-
-    Example:
-        >>> structures(math.exp(math.log(16807))), structures(2.5e17)
-        ('16807', '2.5e17')
-    """
-    return f"{count:.0f}" if count < 1e6 else tables.number(count)

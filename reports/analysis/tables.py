@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from ...suites.base import FAILED, split_loss
-from ..text import ZERO as ZERO
-from ..text import interval
+from ...suites.text import ZERO as ZERO
+from ...suites.text import interval
 
 T = TypeVar("T")
 

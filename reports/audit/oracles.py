@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from ..text import plural, setting
+from ...suites.text import plural, setting
 from .terminal import laws_table, plain_values
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ..text import duration, number, percent, plural, plus_minus, setting
+from ...suites.text import duration, number, percent, plural, plus_minus, setting
 
 if TYPE_CHECKING:
     from ...suites.audit import Audit, Check, FlatComparison

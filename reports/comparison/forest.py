@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...suites.comparison.groups import Group
-from ..text import change, ratio
+from ...suites.text import change, ratio
 from . import words
 
 WIDTH, LEFT, ROW = 900, 430, 22

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ...suites.comparison.gating import GateResult
 from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.verdicts import MEANING, Comparison
-from ..text import change
+from ...suites.text import change
 from . import words
 from .terminal import headline
 

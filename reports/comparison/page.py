@@ -10,7 +10,7 @@ import jinja2
 from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
 from ...suites.metrics import METRICS
-from ..text import change
+from ...suites.text import change
 from . import words
 from .forest import LEFT, WIDTH, ForestPlot, forest
 

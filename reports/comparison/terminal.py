@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...suites.comparison.gating import GateResult
 from ...suites.comparison.groups import grouped
 from ...suites.comparison.verdicts import MEANING, Comparison
-from ..text import change
+from ...suites.text import change
 from . import words
 
 MOST = 20

@@ -15,7 +15,7 @@ from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.matching import Key
 from ...suites.comparison.timing import TimeComparison
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
-from ..text import change, counted, significant
+from ...suites.text import change, counted, significant
 
 SYMBOLS: dict[Verdict, str] = {
     "regressed": "✗",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...suites.text import estimate, listed, number, plural
 from ..analysis import answers
 from ..analysis.answers import BUDGETS, MAIN_BUDGET, QUESTIONS, Answer
-from ..text import estimate, listed, number, plural
 from .cells import Table, TableCell, plain
 
 LABELS = {"rho": "ρ", "squared_error": "relative MSE", "variance_seconds": "variance × time"}

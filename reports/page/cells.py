@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from ...suites.text import whole
 from ..analysis import tables
 from ..analysis.tables import Spread
-from ..text import whole
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from ...suites.metrics import METRICS
+from ...suites.text import plural, whole
 from .. import bibliography
 from ..analysis import answers, tables
 from ..bibliography import Entry
 from ..results import Manifest
-from ..text import plural, whole
 from . import answering, sections
 from .cells import Table, plain_table
 from .learning import LearningSection, learning_of, of_gradients

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...suites.text import rounded, whole
 from ..analysis import tables
-from ..text import rounded, whole
 
 MOST_ROWS = 120_000
 """Rows of single instances that a page holds; of a larger run it holds what was found over instances only."""

@@ -8,11 +8,11 @@ import pandas as pd
 
 from ...suites.base import LEARNT, TASK
 from ...suites.learning.arrays import study
+from ...suites.text import plural
 from ..analysis import learning as answer
 from ..analysis.loading import rows_of
 from ..analysis.tables import remembered
 from ..terminal import Overview
-from ..text import plural
 from . import learning_tables as tables
 from .cells import Table
 from .figures.learning import LearningMaterial

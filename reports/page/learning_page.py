@@ -21,10 +21,10 @@ from ...suites.learning.halves import HALVES, half_of_task
 from ...suites.learning.summaries import interquartile_mean, mean, paired_difference
 from ...suites.metrics import signed_label
 from ...suites.tasks import TASKS, make_task
+from ...suites.text import coefficient, estimate
 from .. import results
 from ..analysis.learning import SCORE, called, told
 from ..results import Manifest
-from ..text import coefficient, estimate
 from . import learning_tables as tables
 from .cells import Table, TableCell, plain
 from .figures.learning import draw_learning

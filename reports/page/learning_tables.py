@@ -13,9 +13,9 @@ from ...suites.learning.finding import KINDS, OUTCOMES, Foretelling, foretelling
 from ...suites.learning.summaries import interquartile_mean, mean, probability_of_improvement
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
+from ...suites.text import coefficient_interval, estimate, milliseconds, number, plural, setting, whole
 from ..analysis.learning import SCORE, times
 from ..terminal import Overview
-from ..text import coefficient_interval, estimate, milliseconds, number, plural, setting, whole
 from .cells import Table, TableCell, plain
 
 BASE = "rloo"

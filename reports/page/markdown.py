@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from ...suites.text import cells_line
 from ..analysis.answers import MAIN_BUDGET
 from ..results import Manifest
-from ..text import cells_line
 from .answering import budget_label
 from .cells import Table, TableCell
 from .content import Report, report

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ...suites.text import interval, number, plural
 from .. import results
 from ..analysis import tables
 from ..analysis.answers import MAIN_BUDGET
-from ..text import interval, number, plural
 from . import marks
 from .drawing.styles import shown
 

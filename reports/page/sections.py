@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from ...suites.metrics import METRICS, title_of
+from ...suites.text import below, interval, number
 from ..analysis import tables
 from ..analysis.tables import Spread
-from ..text import below, interval, number
 from .cells import Table, TableCell, plain, spread_cell, verdict_cell
 
 _PROBLEM_NOTE = (

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...suites import frames
 from ...suites.base import SCHEMA_VERSION, Row
 from .. import results
 
@@ -107,7 +108,7 @@ def _whole(rows: pd.DataFrame) -> pd.DataFrame:
     absent = [field.name for field in dataclasses.fields(Row) if field.name not in COLUMNS]
     frame = rows.reset_index(drop=True)
     frame = frame.assign(**{name: [getattr(blank, name)] * len(frame) for name in absent})
-    return frame[list(results.COLUMNS)].astype(results.COLUMNS)
+    return frame[list(frames.COLUMNS)].astype(frames.COLUMNS)
 
 
 def write(run: Path, folder: Path = FOLDER) -> Path:
@@ -187,8 +188,9 @@ def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
         OtherSchemaError: a table of another schema version.
 
     Example:
+        >>> from structgrad.suites import frames
         >>> frame, about = load()
-        >>> about["rows"] == len(frame), list(frame.columns) == list(results.COLUMNS)
+        >>> about["rows"] == len(frame), list(frame.columns) == list(frames.COLUMNS)
         (True, True)
     """
     import pandas as pd

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..text import duration, plural, significant
+from ...suites.text import duration, plural, significant
 from .outcome import BAD_INPUT, OK, REGRESSED, sentences
 
 _SHOWN = 12

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from ..statistics.aggregates import student_mean
 from ..statistics.interval import LEVEL, Interval
 
 Array = np.ndarray
@@ -71,19 +72,12 @@ def paired_difference(scores: Array, base: Array) -> Interval:
         >>> round(paired_difference(np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, 2.0])).value, 3)
         1.333
     """
-    difference = (scores - base)[np.isfinite(scores - base)]
-    if not len(difference):
-        return Interval(None)
-    middle = float(difference.mean())
-    if len(difference) < 2:
-        return Interval(middle)
-    half = float(scipy.special.stdtrit(len(difference) - 1, (1 + LEVEL) / 2) * difference.std(ddof=1) / np.sqrt(len(difference)))
-    return Interval(middle, middle - half, middle + half, "t")
+    return student_mean(scores - base)
 
 
 def mean(values: Array) -> Interval:
     """Over seeds ``[seed]``, with the interval of Student's t."""
-    return paired_difference(values, np.zeros_like(values))
+    return student_mean(values)
 
 
 @dataclass(frozen=True, eq=False)

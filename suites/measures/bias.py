@@ -6,7 +6,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -41,6 +41,7 @@ from ..truth.perturbation import FEWEST
 from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, replay_order, slots_of
+from .measurement import MeasuredPair, Measurement
 from .replicates import Sampling, Tier, draw_moments, extend_moments, warmed
 from .suite import Context, Effort, Finding, Suite
 from .testing.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test
@@ -58,31 +59,6 @@ REFERENCE_WORK = 4
 
 VANISHING = 1e-6
 """A gradient below this share of the standard deviation of the loss is flagged: what compares with it is left out."""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What `measure` finds: metrics with intervals, how they were found, and the verdict of the test for bias.
-
-    Attributes:
-        metrics: against the exact gradient of the expected loss.
-        tier: how they were found. ``replicates``: None for the exact tier; for ``sobol`` the number of points over all scrambles.
-        verdict: of the test for bias.
-        p_value: of the test (Bonferroni over directions), None for an exact tier and where no direction could be tested.
-        sampling: ``converged`` or ``budget``; empty where nothing was sampled.
-        against: metrics of the bias against the reference that was given.
-        batches: metrics with each batch of the replicates left out. ``first``: (replicates, metric, interval) of the first of them alone.
-    """
-
-    metrics: dict[str, Interval]
-    tier: Literal["exact", "sobol", "mc"]
-    replicates: int | None
-    verdict: Verdict
-    p_value: float | None = None
-    sampling: Literal["", "converged", "budget"] = ""
-    against: dict[str, Interval] = field(default_factory=dict)
-    batches: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    first: tuple[tuple[int, str, Interval], ...] = ()
 
 
 def measure(  # noqa: PLR0913
@@ -137,13 +113,7 @@ def measure(  # noqa: PLR0913
     examine_loss(loss, oracle, scores, differentiated=estimator.evaluations().loss_gradients > 0)
     target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
     task = _Task(estimator, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
-    summary = _exact_summary(task)
-    if summary is not None:
-        return _exact_measurement(summary, truth, task)
-    if sampling.tier == "exact":
-        raise ValueError(f"`measure` got tier='exact' for {estimator.name}, which cannot be replayed here; expected tier='auto' or 'mc'")
-    task = replace(task, estimator=warmed(estimator, target, sampling))
-    return _quadrature_measurement(task) if sampling.tier == "sobol" else _sampled_measurement(task)
+    return replace(_measured(task), pair=MeasuredPair.of(estimator, (oracle, loss, tuple(scores.shape)), truth.count, sampling.seed))
 
 
 @dataclass(frozen=True)
@@ -184,6 +154,17 @@ class _Task:
         digest = hashlib.blake2b(b"".join(tensor.cpu().numpy().tobytes() for tensor in numbers), digest_size=12).hexdigest()
         kept = (self.sampling.seed, self.sampling.key, self.sampling.dtype, self.sampling.piece(0))
         return f"{self.estimator!r} version {self.estimator.version} on {digest} with {kept}"
+
+
+def _measured(task: _Task) -> Measurement:
+    estimator, target, sampling = task.estimator, task.target, task.sampling
+    summary = _exact_summary(task)
+    if summary is not None:
+        return _exact_measurement(summary, target.truth, task)
+    if sampling.tier == "exact":
+        raise ValueError(f"`measure` got tier='exact' for {estimator.name}, which cannot be replayed here; expected tier='auto' or 'mc'")
+    task = replace(task, estimator=warmed(estimator, target, sampling))
+    return _quadrature_measurement(task) if sampling.tier == "sobol" else _sampled_measurement(task)
 
 
 def _exact_summary(task: _Task) -> Summary | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import itertools
 from collections.abc import Mapping
@@ -200,15 +201,48 @@ def sizes_of(name: str, instances: int) -> dict[str, tuple[int, int]]:
     if regime is None:
         return {}
     shapes = {tuple(regime.draw(np.random.default_rng(0), index).shape) for index in range(instances)}
-    found = [_sizes_at(type(regime.oracle), shape) for shape in shapes]
-    return {letter: (min(sizes[letter] for sizes in found), max(sizes[letter] for sizes in found)) for letter in found[0]}
+    found = [sizes_at(regime.oracle, shape) for shape in shapes]
+    return (
+        {letter: (min(sizes[letter] for sizes in found), max(sizes[letter] for sizes in found)) for letter in found[0]}
+        if all(found)
+        else {}
+    )
 
 
-def _sizes_at(kind: type[Oracle], shape: tuple[int, ...]) -> dict[str, int]:
-    """The sizes of an event shape: no size is larger than the longest axis."""
-    words = size_names(kind)
-    letters = {word: letter for letter, synonyms in SIZES.items() for word in synonyms}
-    for sizes in itertools.product(range(1, max(shape) + 1), repeat=len(words)):
-        if kind.event_shape(**dict(zip(words, sizes, strict=True))) == shape:
-            return {letters.get(word, word): size for word, size in zip(words, sizes, strict=True)}
-    return {}
+@functools.cache
+def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
+    """The sizes behind an event shape, by their letters; empty where they do not follow from it, or are many.
+
+    Sizes are looked for among the lengths of the axes and the numbers just below them.
+
+    Example:
+        >>> from structgrad.oracles import SpanningTree
+        >>> sizes_at(LinearChain(), (5, 3, 3)), sizes_at(SpanningTree(), (6, 6))
+        ({'n': 5, 't': 3}, {'n': 5})
+    """
+    names = size_names(type(oracle))
+    if not 1 <= len(names) <= 3:
+        return {}
+    candidates = sorted({length - less for length in event for less in (0, 1)} - {0, -1}, reverse=True)
+    choices = (dict(zip(names, sizes, strict=True)) for sizes in itertools.product(candidates, repeat=len(names)))
+    fitting = [sizes for sizes in choices if _gives(oracle, sizes, event)]
+    letters = {name: letter for letter, called in SIZES.items() for name in called}
+    return {letters.get(name, name): size for name, size in fitting[0].items()} if len(fitting) == 1 else {}
+
+
+def size_text(oracle: Oracle, event: tuple[int, ...]) -> str:
+    """The sizes behind an event shape, as a name takes them; the shape itself where they do not follow from it.
+
+    Example:
+        >>> size_text(LinearChain(), (5, 3, 3)), size_text(LinearChain(), (5, 3, 2))
+        ('n=5,t=3', 'scores 5×3×2')
+    """
+    sizes = sizes_at(oracle, event)
+    return ",".join(f"{letter}={size}" for letter, size in sizes.items()) or f"scores {'×'.join(map(str, event))}"
+
+
+def _gives(oracle: Oracle, sizes: dict[str, int], event: tuple[int, ...]) -> bool:
+    try:
+        return tuple(oracle.event_shape(**sizes)) == event
+    except (ValueError, TypeError):
+        return False

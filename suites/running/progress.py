@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..text import COMPILING, duration
+
 if TYPE_CHECKING:
     from .planning.plan import Plan
     from .work import Cell
@@ -45,6 +47,24 @@ class Snapshot:
     label: str = ""
     left: float | None = None
     busy: tuple[Busy, ...] = ()
+
+
+def progress_text(snapshot: Snapshot, seconds: float | None = None) -> str:
+    """How far a run is, and how long it will still take; at its end how long it took, where that is told.
+
+    Example:
+        >>> progress_text(Snapshot(3, 8, left=75.0)), progress_text(Snapshot(8, 8), 12.0)
+        ('3/8 cells, about 1 min 15 s left', '8/8 cells, 12 s')
+    """
+    done = snapshot.finished == snapshot.total
+    parts = [
+        f"{snapshot.finished}/{snapshot.total} cells",
+        *([f"{snapshot.failed} failed"] if snapshot.failed else []),
+        *([f"about {duration(snapshot.left)} left"] if snapshot.left and not done else []),
+        *([duration(seconds)] if seconds is not None and done else []),
+        *([COMPILING] if any(busy.compiling for busy in snapshot.busy) else []),
+    ]
+    return ", ".join(parts)
 
 
 Progress = Callable[[Snapshot], None]

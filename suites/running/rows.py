@@ -10,18 +10,12 @@ from typing import Any
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
-from ..base import Instance, Problem, ProblemLoss, Row
+from ..base import Instance, Problem, ProblemLoss, Row, oracle_name
 from ..measures import SUITES
 from ..measures.suite import Context, Finding
 from ..metrics import unit_of
 from ..problems import InstanceFacts, instance_facts
 from .planning.plan import Plan
-
-
-def oracle_name(oracle: Any) -> str:
-    """The name with options, as the command line takes it: ``subset[k=3]``."""
-    options = ",".join(f"{key}={value}" for key, value in asdict(oracle).items())
-    return f"{oracle.name}[{options}]" if options else str(oracle.name)
 
 
 def pair_columns(plan: Plan, problem: Problem, name: str) -> dict[str, Any]:

@@ -6,24 +6,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..base import FAILED, Row
+from ..base import FAILED
+from ..problems.sized import size_text
 from .cells import execute
 from .derived import derive
 from .dispatch import Dispatcher
 from .engines import ENGINES
+from .notebook import notebook_progress
 from .planning.grid import grid
 from .planning.plan import Machine, Plan, default_jobs
+from .planning.presets import learning_plan
 from .planning.scope import AGAIN_FAILED, Scope
 from .progress import CostModel, Progress, Snapshot, time_limit
+from .results import Results
+from .scores import sample
 from .store import check_writable, finished, freeze, planned, scratch_path, stored, stored_rows, write_cell
 from .work import Cell, Grid
 
-__all__ = ["Machine", "Plan", "Scope", "collect", "run"]
+__all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "run"]
 
 
 def run(
     plan: Plan, directory: Path, *, machine: Machine | None = None, progress: Progress | None = None, scope: Scope | None = None
-) -> list[Row]:
+) -> Results:
     """Measure a plan; every finished cell is one file below ``directory/cells``, and is not measured again.
 
     Interrupted or killed, a run keeps its finished cells: the same call goes on from there. Numbers depend neither on the machine, nor on
@@ -34,11 +39,12 @@ def run(
         plan: what to measure.
         directory: where results lie; made if it is not there.
         machine: workers, limits, engine.
-        progress: told how far the run is.
+        progress: told how far the run is. None shows a line in a notebook, and nothing elsewhere.
         scope: which cells are measured, and when the run stops early.
 
     Returns:
-        All rows of the plan that there are, in the order of its grid; then skipped pairs, and what follows from all cells together.
+        All rows of the plan that there are, in the order of its grid; then skipped pairs, and what follows from all cells together: a list,
+        and as ``.frame`` a table.
 
     Raises:
         ValueError: a plan that cannot be measured, or an engine that cannot be had.
@@ -56,17 +62,58 @@ def run(
     scope, work = (scope or Scope()).checked(), grid(plan)
     check_writable(directory)
     freeze(directory, work)
-    _Run(plan, directory, machine, progress, scope).perform(work)
-    return collect(directory)
+    _Run(plan, directory, machine, progress or notebook_progress(), scope).perform(work)
+    return Results(collect(directory), sizes=_sizes(plan, work))
 
 
-def collect(directory: Path) -> list[Row]:
+def learn(  # noqa: PLR0913
+    tasks: str | Sequence[str],
+    directory: Path,
+    *,
+    estimators: Sequence[str] = (),
+    seeds: int | None = None,
+    quick: bool = False,
+    machine: Machine | None = None,
+    progress: Progress | None = None,
+    scope: Scope | None = None,
+) -> Results:
+    """Train models on tasks with every estimator, seed by seed: `run` with the plan of ``structgrad learn --no-gradients``.
+
+    Args:
+        tasks: a name, or several, such as ``clusters`` or ``clusters[clusters=3,steps=100]``.
+        directory: where results lie; the same call goes on from there.
+        estimators: names; one of every idea where there are none.
+        seeds: of every estimator on every task; None for 5, or 3 where it is to be quick.
+        quick: three fifths of the steps, and one seed to choose rate and option with.
+        machine: as in `run`.
+        progress: likewise.
+        scope: likewise.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found = learn("clusters[steps=5]", Path(folder), estimators=["ste"], seeds=1, quick=True, machine=Machine(jobs=0))
+        >>> found.frame.query("metric == 'accuracy'")[["problem", "estimator", "unit"]].values.tolist()
+        [['task:clusters[steps=5]', 'ste', '1']]
+    """
+    names = (tasks,) if isinstance(tasks, str) else tuple(tasks)
+    plan = learning_plan(names, tuple(estimators), seeds, quick=quick)
+    return run(plan, directory, machine=machine, progress=progress, scope=scope)
+
+
+def _sizes(plan: Plan, work: Grid) -> dict[tuple[str, str], str]:
+    """Of the first item of every problem at every stage."""
+    found = {place: sample(plan, *place) for place in dict.fromkeys(cell.scores for cell in work.cells)}
+    return {place: size_text(problem.oracle, tuple(problem.instances[0].scores.shape)) for place, problem in found.items()}
+
+
+def collect(directory: Path) -> Results:
     """The rows of the latest run of a folder, as far as it came: of a killed one too.
 
     Raises:
         FileNotFoundError: no run was ever started there.
     """
-    return derive(stored_rows(directory, planned(directory)))
+    return Results(derive(stored_rows(directory, planned(directory))))
 
 
 class _Run:

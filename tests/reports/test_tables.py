@@ -11,7 +11,6 @@ import pytest
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
 from structgrad.reports.analysis.tables import Spread
-from structgrad.reports.text import interval, number
 from structgrad.suites.base import Row
 from tests.reports import examples
 
@@ -26,38 +25,6 @@ def only(table: pd.DataFrame, **wanted: object) -> pd.Series:
         table = table[table[column] == value]
     assert len(table) == 1
     return table.iloc[0]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.123456, "0.123"),
-        (0.1, "0.100"),
-        (12.345, "12.3"),
-        (99.96, "100"),
-        (9.999, "10.0"),
-        (3.0, "3"),
-        (1 - 1e-15, "1"),
-        (0.9999, "1.00"),
-        (123456.7, "123000"),
-        (1.5e7, "1.5e7"),
-        (-0.00012, "-1.2e-4"),
-        (1e-13, "0"),
-        (-1e-300, "0"),
-        (0.0, "0"),
-        (math.nan, "–"),
-        (math.inf, "∞"),
-        (-math.inf, "−∞"),
-    ],
-)
-def test_number(value: float, text: str) -> None:
-    assert number(value) == text
-
-
-def test_interval() -> None:
-    assert interval(0.12, 0.1, 0.15) == "0.120 [0.100, 0.150]"
-    assert interval(0.12, math.nan, math.nan) == "0.120"
-    assert interval(0.12, 0.12, 0.12) == "0.120"
 
 
 def test_aggregate_is_median_and_quartiles_never_the_mean(frame: pd.DataFrame) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ....suites.text import ZERO
 from ...analysis import tables
 from ..drawing.drawing import Drawing, FigureKind, Material
 from ..drawing.facets import facets
@@ -94,7 +95,7 @@ def contenders(aggregates: pd.DataFrame, problem: str, cost: str) -> dict[str, l
         found[stage] = [
             CostContender(str(name), float(bias) ** 2, float(variance), float(price))
             for name, bias, variance, price in rows.itertuples(name=None)
-            if bias > tables.ZERO or variance > tables.ZERO
+            if bias > ZERO or variance > ZERO
         ]
     return found
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...text import gibibytes, number, whole
+from ....suites.text import gibibytes, number, whole
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "pyarrow", "numba", "pebble", "seaborn", "jinja2", "typer", "rich")
 """What every run needs; `safetensors` and `ray` are asked for where they are used."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....suites.running.store import write_atomically
 from ....suites.speed.device_rows import DeviceRow
-from ...text import MISSING, milliseconds, number, percent, setting, significant, whole
+from ....suites.text import MISSING, milliseconds, number, percent, setting, significant, whole
 from .device_tests import DeviceTests
 
 MOST = 50

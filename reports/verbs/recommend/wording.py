@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ....suites.statistics.interval import Interval
-from ...analysis.learning import signed
-from ...analysis.recommendation import Candidate, Recommendation, Recommended, structures
-from ...analysis.tables import ZERO, interval, number
+from ....suites.text import ZERO, coefficient_interval, exponential, interval, number
+from ...analysis.recommendation import Candidate, Recommendation, Recommended
 
 _WHEN = {"init": "before training", "early": "early in training", "final": "after training"}
 _WIDTH = 120
@@ -98,7 +97,7 @@ def _percent(share: float) -> str:
 def _measured(answer: Recommended) -> str:
     """On what: problem, sizes, state, instances, replicates."""
     least, most = answer.structures
-    counted = structures(least) if structures(least) == structures(most) else f"{structures(least)} to {structures(most)}"
+    counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in (least, most)))
     sizes = [f"{letter} = {low if low == high else f'{low} to {high}'}" for letter, (low, high) in answer.sizes.items()]
     state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={answer.entropy:.2g})"
     sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
@@ -121,7 +120,7 @@ def foretelling(known: Mapping[str, Any]) -> str:
 
 def _signed(triple: Sequence[float]) -> str:
     value, low, high = triple
-    return signed(Interval(value, low, high))
+    return coefficient_interval(Interval(value, low, high))
 
 
 def _source(found: Recommendation) -> str:

@@ -20,8 +20,8 @@ from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.progress import CostModel
 from ....suites.running.scores import sample
 from ....suites.running.work import Cell, Grid
+from ....suites.text import duration, gibibytes, number, setting, spelled
 from ...terminal import console
-from ...text import duration, gibibytes, number, setting, spelled
 
 WORKER_BYTES = 0.45 * 2**30
 """What a worker takes after its imports and its first compiled kernels, as measured."""

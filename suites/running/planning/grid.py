@@ -17,11 +17,11 @@ from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVI
 from ....estimators.base import Estimator
 from ....oracles import plugins
 from ....oracles.registry import unknown
-from ...base import SCHEMA_VERSION, Problem, Row, Skip, pairing
+from ...base import SCHEMA_VERSION, Problem, Row, Skip, oracle_name, pairing
 from ...measures import SUITES
 from ...measures.suite import Context
 from ...problems import REAL_PROBLEMS, kinds_of, split_loss
-from ..rows import oracle_name, skip_row
+from ..rows import skip_row
 from ..scores import fingerprint, load_problem, matching, sample, stages_by_problem
 from ..work import Cell, Grid, Limit
 from .plan import Plan

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from structgrad.oracles import Subset, make_oracle
-from structgrad.suites.base import SCHEMA_VERSION, Row
+from structgrad.suites.base import SCHEMA_VERSION, Row, oracle_name
 from structgrad.suites.measures import SUITES
 from structgrad.suites.problems.score_files import ScoreFile
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine
-from structgrad.suites.running.rows import oracle_name
 from structgrad.suites.running.runner import collect, run
 from tests.suites.running_cases import HERE, SMALL, comparable, instances
 

@@ -1,4 +1,4 @@
-"""Text of values for people: the one place of the reports where a number, a time or a count gets its digits.
+"""Text of values for people: the one place where a number, a time or a count gets its digits.
 
 What programs read, JSON and Parquet, keeps every digit and does not come by here.
 """
@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..suites.statistics.interval import Interval
+    from .statistics.interval import Interval
 
 MISSING = "–"
 """What stands for a value that there is not."""
 
 ZERO = 1e-12
 """Anything smaller is rounding, and is shown as 0."""
+
+COMPILING = "compiling kernels (once per machine)"
+"""What a process is at when it measures nothing for a while, the first time."""
 
 _SUMMED = 1e-9  # what is a sum over thousands of replays is rounded sooner
 _IN_FULL = 1e6
@@ -278,3 +281,16 @@ def below(bound: float) -> str:
         ('|bias| < 2.5 %', '|bias| < 320 %')
     """
     return f"|bias| < {number(100 * bound, 2)} %"
+
+
+def exponential(logarithm: float) -> str:
+    """A count that is given by its logarithm, and may be too large for a number.
+
+    Example:
+        >>> exponential(math.log(16807)), exponential(math.log(10) * 150.3)
+        ('16,807', 'about 2·10^150')
+    """
+    if logarithm < math.log(_IN_FULL):
+        return whole(round(math.exp(logarithm)))
+    exponent, rest = divmod(logarithm / math.log(10), 1)
+    return f"about {10**rest:.0f}·10^{exponent:.0f}"
