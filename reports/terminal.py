@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ LEGEND = "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! biased a
 
 _PIPED_WIDTH = 240
 _QUIET_SECONDS = 10.0
+_KERNEL = "JPY_PARENT_PID"
+"""Set where a notebook's kernel has started this process: its terminal cannot go back to a line, and would keep every drawing of a bar."""
 
 
 def console(*, error: bool = False) -> Console:
@@ -125,7 +128,7 @@ class Verbosity:
 
 @contextmanager
 def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Progress]:
-    """A bar and a line per worker on a terminal; elsewhere a plain line now and then. Both go to standard error.
+    """A bar and a line per worker on a terminal; elsewhere, and below a notebook, a plain line now and then. Both go to standard error.
 
     Args:
         quiet: nothing.
@@ -134,7 +137,7 @@ def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Progress
     if quiet:
         yield lambda snapshot: None
         return
-    if verbose or not sys.stderr.isatty():
+    if verbose or not sys.stderr.isatty() or _KERNEL in os.environ:
         yield plain_progress(quiet=0.0 if verbose else _QUIET_SECONDS, named=verbose)
         return
     from rich.live import Live

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -201,13 +201,17 @@ def estimator_name(estimator: Any) -> str:
         ['rloo', 'rloo[num_samples=16]', 'imle[lambda=2.5]']
     """
     options = fields(estimator) if _has_options(estimator) else ()
-    chosen = {one.name.rstrip("_"): value for one in options if (value := getattr(estimator, one.name)) != one.default}
+    chosen = {one.name.rstrip("_"): value for one in options if (value := getattr(estimator, one.name)) != _default(one)}
     text = ",".join(f"{key}={getattr(value, 'name', value)}" for key, value in chosen.items())
     return f"{estimator.name}[{text}]" if text else str(estimator.name)
 
 
 def _has_options(given: Any) -> bool:
     return is_dataclass(given)
+
+
+def _default(option: Field[Any]) -> Any:
+    return option.default if option.default_factory is MISSING else option.default_factory()
 
 
 def loss_name(loss: Any) -> str:

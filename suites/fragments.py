@@ -34,24 +34,26 @@ _CLOSING = 200
 """Bytes for the note on what is left out, and for what closes."""
 _NAN = float("nan")
 
+# The class stands twice, so that rules for tables that a notebook has for all outputs do not win.
 _STYLE = (
     "<style>.structgrad{font-size:13px;line-height:1.4}"
-    ".structgrad table{border-collapse:collapse;margin:.3em 0 .8em;font-size:inherit;color:inherit}"
-    ".structgrad th,.structgrad td{padding:.2em .8em .2em 0;text-align:left;vertical-align:top;white-space:nowrap;border:0;color:inherit}"
-    ".structgrad thead th{border-bottom:1px solid;font-weight:600;vertical-align:bottom}"
-    ".structgrad svg{display:block;overflow:visible}"
-    ".structgrad path{fill:none;stroke:currentColor}"
-    ".structgrad circle,.structgrad text{fill:currentColor}"
-    ".structgrad text{font-size:10px;text-anchor:middle;font-weight:400}"
-    ".structgrad .area{fill:currentColor;fill-opacity:.15;stroke:none}"
-    ".structgrad .rule{stroke-opacity:.35;stroke-dasharray:2 2}"
-    ".structgrad small{font-size:11px;font-weight:400;opacity:.8}"
-    ".structgrad p{margin:.2em 0}</style>"
+    ".structgrad.structgrad table{border-collapse:collapse;margin:.3em 0 .8em;font-size:inherit;color:inherit}"
+    ".structgrad.structgrad th,.structgrad.structgrad td{padding:.2em .8em .2em 0;text-align:left;"
+    "vertical-align:top;white-space:nowrap;border:0;color:inherit}"
+    ".structgrad.structgrad thead th{border-bottom:1px solid;font-weight:600;vertical-align:bottom}"
+    ".structgrad.structgrad svg{display:block;overflow:visible}"
+    ".structgrad.structgrad path{fill:none;stroke:currentColor}"
+    ".structgrad.structgrad circle,.structgrad.structgrad text{fill:currentColor}"
+    ".structgrad.structgrad text{font-size:10px;text-anchor:middle;font-weight:400}"
+    ".structgrad.structgrad .area{fill:currentColor;fill-opacity:.15;stroke:none}"
+    ".structgrad.structgrad .rule{stroke-opacity:.35;stroke-dasharray:2 2}"
+    ".structgrad.structgrad small{font-size:11px;font-weight:400;opacity:.8}"
+    ".structgrad.structgrad p{margin:.2em 0}</style>"
 )
 
 
 @dataclass(frozen=True)
-class Axis:
+class IntervalAxis:
     """Where numbers lie in a picture, and which are written below it.
 
     Attributes:
@@ -70,9 +72,9 @@ class Axis:
         """The axis of values of a metric: of logarithms where values are compared by their ratio, else with its natural marks.
 
         Example:
-            >>> Axis.of("relative_mse", [Interval(0.02, 0.01, 0.03), Interval(12.0)]).ticks
+            >>> IntervalAxis.of("relative_mse", [Interval(0.02, 0.01, 0.03), Interval(12.0)]).ticks
             ((-1.0, '0.1'), (0.0, '1'), (1.0, '10'))
-            >>> Axis.of("cosine", [Interval(0.5)]).ticks
+            >>> IntervalAxis.of("cosine", [Interval(0.5)]).ticks
             ((0.0, '0'), (1.0, '1'))
         """
         numbers = [end for one in intervals for end in (one.value, one.low, one.high) if end is not None and abs(end) < float("inf")]
@@ -129,7 +131,7 @@ def _svg(content: str, height: int) -> str:
     return f'<svg width="{WIDTH}" height="{height}" aria-hidden="true">{content}</svg>'
 
 
-def curve(points: Sequence[tuple[float, Interval]], widest: float, axis: Axis) -> str:
+def curve(points: Sequence[tuple[float, Interval]], widest: float, axis: IntervalAxis) -> str:
     """A line through the values over ``[0, widest]``, and the area between their bounds; heights by the ends of an axis."""
 
     def place(x: float, y: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...estimators.base import Estimator
 from ..base import estimator_name, loss_name, oracle_name
-from ..fragments import Axis, FragmentTable, fragment, measured_text, metric_heading, shortened, small
+from ..fragments import FragmentTable, IntervalAxis, fragment, measured_text, metric_heading, shortened, small
 from ..frames import table
 from ..metrics import METRICS, unit_of
 from ..problems.sized import size_text
@@ -89,7 +89,7 @@ class Measurement:
         sampling: ``converged`` or ``budget``; empty where nothing was sampled.
         against: metrics of the bias against the reference that was given.
         batches: metrics with each batch of the replicates left out. ``first``: (replicates, metric, interval) of the first of them alone.
-        pair: what was measured.
+        pair: what was measured; equal measurements have equal numbers.
 
     Example:
         >>> import torch
@@ -112,7 +112,7 @@ class Measurement:
     against: dict[str, Interval] = field(default_factory=dict)
     batches: dict[str, tuple[float, ...]] = field(default_factory=dict)
     first: tuple[tuple[int, str, Interval], ...] = ()
-    pair: MeasuredPair | None = None
+    pair: MeasuredPair | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         """One line."""
@@ -180,6 +180,6 @@ def _section(title: str, found: dict[str, Interval]) -> list[tuple[str, ...]]:
     """The heading of some metrics with the axis that they share, and a row for each; nothing where there is none."""
     if not found:
         return []
-    axis = Axis.of(next(iter(found)), found.values())
+    axis = IntervalAxis.of(next(iter(found)), found.values())
     rows = [(metric_heading(name), small(unit_of(name)), measured_text(one), axis.mark(one)) for name, one in found.items()]
     return [(small(title), "", "", axis.heading()), *rows]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..base import Row
-from ..fragments import Axis, FragmentTable, curve, fragment, measured_text, metric_heading, shortened, small
+from ..fragments import FragmentTable, IntervalAxis, curve, fragment, measured_text, metric_heading, shortened, small
 from ..metrics import unit_of
 from ..statistics.aggregates import Measured, aggregate, student_mean
 from ..statistics.interval import Interval
@@ -161,7 +161,7 @@ class _Column:
 
     def __init__(self, metric: str, found: Mapping[str, Interval], about: str) -> None:
         self.metric, self.found, self.about = metric, found, about
-        self.axis = Axis.of(metric, found.values())
+        self.axis = IntervalAxis.of(metric, found.values())
 
     @classmethod
     def of(cls, metric: str, rows: Iterable[Row]) -> _Column:
@@ -242,8 +242,8 @@ def _curve_heading(rows: Sequence[Row]) -> str:
     )
 
 
-def _curve_axis(rows: Sequence[Row]) -> Axis:
-    return Axis.of("accuracy", (Interval(row.value) for row in rows))
+def _curve_axis(rows: Sequence[Row]) -> IntervalAxis:
+    return IntervalAxis.of("accuracy", (Interval(row.value) for row in rows))
 
 
 def _curves(rows: Sequence[Row]) -> dict[str, str]:
