@@ -69,15 +69,15 @@ def found() -> Measurement:
     def product(z: torch.Tensor) -> torch.Tensor:
         return z[..., 0] * z[..., 1] * 2 + z[..., 2]
 
-    return measure(make_estimator("rloo[num_samples=2]"), Subset(2), product, scores)
+    return measure(make_estimator("rloo[num_samples=3]"), Subset(2), product, scores)
 
 
 def test_a_measurement_names_what_was_measured(found: Measurement) -> None:
     text = found._repr_html_()
     check_fragment(text)
-    for word in ("rloo[num_samples=2]", "subset[k=2]", "product", "n=5", "10 structures", "1 instance", "unbiased-exact", "relative MSE"):
+    for word in ("rloo[num_samples=3]", "subset[k=2]", "product", "n=5", "10 structures", "1 instance", "unbiased-exact", "relative MSE"):
         assert word in text
-    assert repr(found).startswith("<Measurement of rloo[num_samples=2] on subset[k=2]: relative bias 0, ")
+    assert repr(found).startswith("<Measurement of rloo[num_samples=3] on subset[k=2]: relative bias 0, ")
     assert len(repr(found)) < 200
 
 
@@ -93,7 +93,7 @@ def test_the_frame_of_a_measurement(found: Measurement) -> None:
     assert dict(frame.dtypes.astype(str)) == {name: COLUMNS[name] for name in FRAME_COLUMNS}
     assert frame["metric"].tolist() == list(found.metrics)
     one = frame.set_index("metric").loc["gradient_nonzeros"]
-    assert (one["unit"], one["estimator"], one["reference"]) == ("count", "rloo[num_samples=2]", "")
+    assert (one["unit"], one["estimator"], one["reference"]) == ("count", "rloo[num_samples=3]", "")
     assert one["value"] == found.metrics["gradient_nonzeros"].value
     assert one["log_count"] == pytest.approx(math.log(10))
     assert frame["low"].isna().all()
@@ -118,7 +118,7 @@ def test_results_are_a_list_a_frame_and_a_fragment() -> None:
     check_fragment(text)
     for word in ("toy", "stage init", "n=7", "median of 3 [95 %]", "relative variance", "3 instances"):
         assert word in text
-    assert repr(results).startswith(f"<Results: {len(rows)} rows of 4 estimators on ")
+    assert repr(results).startswith(f"<Results: {len(rows)} rows of 6 estimators on 1 problem, 1 error, 1 skipped>")
 
 
 def test_results_of_nothing() -> None:
