@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import get_args
 
-from ..base import REFERENCE, Row
+from ..base import REFERENCE, Row, split_loss
 from ..metrics import unit_of
 from ..statistics.interval import Interval
 from ..statistics.testing.multiplicity import holm
@@ -48,10 +48,12 @@ def _test(row: Row) -> tuple[str, ...]:
 def work_rows(rows: list[Row]) -> Iterator[Row]:
     """Variance times seconds of every estimator on every instance, and from how much work on `REFERENCE` beats it.
 
-    Seconds are those of the problem, measured at one of its stages. Each break-even is given by the squared error and by rho, as the
-    ``setting`` says: the squared error slanders estimators that are off by a scale.
+    Seconds are those of the problem, measured at one of its stages, or else with another loss of the same scores. Each break-even is given
+    by the squared error and by rho, as the ``setting`` says: the squared error slanders estimators that are off by a scale.
     """
-    seconds = {(row.problem, row.estimator): _interval(row) for row in rows if row.metric == "seconds_per_estimate" and row.status == "ok"}
+    timed = [row for row in rows if row.metric == "seconds_per_estimate" and row.status == "ok"]
+    seconds = {(split_loss(row.problem)[0], row.estimator): _interval(row) for row in reversed(timed)}
+    seconds |= {(row.problem, row.estimator): _interval(row) for row in timed}
     supports = {(*_place(row), row.estimator): row.value for row in rows if row.metric == "support" and row.value is not None}
     places: dict[_Place, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
@@ -59,7 +61,8 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
             places[_place(row)][row.estimator][row.metric] = row
     for place, estimators in places.items():
         found = {name: metrics for name, metrics in estimators.items() if len(metrics) == len(_NEEDED)}
-        times = {name: seconds.get((place[0], name), Interval(None)) for name in found}
+        scores, _ = split_loss(place[0])
+        times = {name: seconds.get((place[0], name), seconds.get((scores, name), Interval(None))) for name in found}
         calls = {name: _evaluations(metrics["gain"], supports.get((*place, name))) for name, metrics in found.items()}
         for name, metrics in found.items():
             yield _derived(metrics["gain"], "variance_seconds", variance_seconds(_intervals(metrics), times[name]))

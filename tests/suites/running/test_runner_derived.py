@@ -71,6 +71,15 @@ def test_without_times_there_are_evaluations_and_without_the_reference_there_is_
     assert {row.metric for row in work_rows([*BIASED, *TIMES])} == {"variance_seconds", "loss_evaluations"}
 
 
+def test_times_serve_all_losses_of_the_same_scores_unless_a_loss_has_its_own():
+    other = [dataclasses.replace(row, problem="p@f1", loss="f1") for row in UNBIASED]
+    own = dataclasses.replace(timed("reinforce", 3e-6), problem="p@f1")
+    assert value(list(work_rows([*other, *TIMES])), "reinforce", "variance_seconds") == pytest.approx(26.8 * 2e-6)
+    assert value(list(work_rows([*other, *TIMES, own])), "reinforce", "variance_seconds") == pytest.approx(26.8 * 3e-6)
+    elsewhere = [dataclasses.replace(row, problem="q@f1") for row in UNBIASED]
+    assert value(list(work_rows([*elsewhere, *TIMES])), "reinforce", "variance_seconds") is None
+
+
 def test_the_rows_of_cells_come_first_and_unchanged():
     rows = [*UNBIASED, *BIASED, *TIMES]
     assert derive(rows)[: len(rows)] == rows
