@@ -10,6 +10,13 @@ from .cells import Table, TableCell, plain
 LABELS = {"rho": "ρ", "squared_error": "relative MSE", "variance_seconds": "variance × time"}
 """What a score is, in front of its number."""
 
+MEANINGS = {
+    "rho": "ρ is what a step along the estimate gains of what one along the exact gradient would: 1 is as good, 0 useless.",
+    "squared_error": "The relative MSE is the mean squared error over the squared gradient: 0 is exact, 1 no better than not to move.",
+    "variance_seconds": "Variance × time is how long it takes to average the noise away: half of it, half as long.",
+}
+"""What a score says, in a sentence."""
+
 
 def unit(score: str, *, timed: bool) -> str:
     """What stands behind the number of a score.

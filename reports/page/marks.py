@@ -30,11 +30,11 @@ def held(frame: pd.DataFrame, known: Mapping[str, Any]) -> dict[str, pd.DataFram
 
     Args:
         frame: the rows of a run, with one loss per problem; see `tables.by_loss`.
-        known: of its manifest: ``values_only``, as in `answers.answers`, and ``shapes`` of scores by problem.
+        known: of its manifest: ``values_only``, as in `answers.answers`, and ``sizes`` by problem, in words.
     """
-    shapes = known.get("shapes", {})
+    known_sizes = known.get("sizes", {})
     found = cells(frame)
-    sizes = [" × ".join(map(str, shapes.get(name, shapes.get(name.rpartition(", ")[0], ())))) for name in found["problem"]]
+    sizes = [known_sizes.get(name, known_sizes.get(name.rpartition(", ")[0], "")) for name in found["problem"]]
     return {
         "cells": found.assign(n=pd.Series(sizes, dtype=object)),
         "standings": answers.standings(frame, known.get("values_only")),

@@ -55,6 +55,7 @@ def _questions(*, timed: bool) -> dict[str, dict[str, object]]:
             "label": answering.LABELS[question.score],
             "unit": answering.unit(question.score, timed=timed),
             "lower": question.logarithmic,
+            "meaning": answering.MEANINGS[question.score],
             "budgeted": question.score != "variance_seconds",
         }
         for question in QUESTIONS

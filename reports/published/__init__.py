@@ -10,7 +10,7 @@ import dataclasses
 import io
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,11 +111,11 @@ def _whole(rows: pd.DataFrame) -> pd.DataFrame:
     return frame[list(frames.COLUMNS)].astype(frames.COLUMNS)
 
 
-def write(run: Path, folder: Path = FOLDER) -> Path:
-    """Make the published table of a finished run.
+def write(*runs: Path, folder: Path = FOLDER) -> Path:
+    """Make the published table of finished runs.
 
     Args:
-        run: its folder.
+        runs: their folders; no problem may be in two of them.
         folder: where ``standard.parquet`` and ``standard.json`` go.
 
     Returns:
@@ -123,23 +123,37 @@ def write(run: Path, folder: Path = FOLDER) -> Path:
 
     Raises:
         FileNotFoundError: there is no run.
-        ValueError: a run that is not finished, or without what a recommendation asks for; or a table of more than `LARGEST` bytes.
+        ValueError: a run that is not finished, or without what a recommendation asks for; two of the same problem, or a table of more than
+            `LARGEST` bytes.
     """
+    import pandas as pd
+
+    read = [_finished(run) for run in runs]
+    problems = [problem for part, _ in read for problem in part["problem"].unique()]
+    several = {problem for problem in problems if problems.count(problem) > 1}
+    if several:
+        raise ValueError(f"two of the runs hold {', '.join(sorted(several))}; expected every problem in one of them")
+    rows = pd.concat([part.astype({name: object for name in part if part[name].dtype == "category"}) for part, _ in read])
+    rows = rows.reset_index(drop=True).astype(frames.COLUMNS)
+    content = _parquet(rows)
+    if len(content) > LARGEST:
+        raise ValueError(f"the published table has {len(content)} bytes; expected at most {LARGEST}, of fewer problems or instances")
+    results.write_whole(folder / TABLE, content)
+    about = _about([manifest for _, manifest in read], rows)
+    results.write_whole(folder / ABOUT, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
+    return folder / TABLE
+
+
+def _finished(run: Path) -> tuple[pd.DataFrame, results.Manifest]:
+    """What is kept of a run, and its manifest."""
     frame, manifest = results.read(run)
     if manifest.get("status", "finished") != "finished":
         raise ValueError(f"{run} is a run that is {manifest['status']}; expected a finished one, go on with it first")
     rows = reduced(frame)
     missing = [name for name in METRICS if not (rows["metric"] == name).any()]
     if missing:
-        raise ValueError(f"{run} holds no {', '.join(missing)}; expected a run of the suites bias, sparsity and wall_clock")
-    content = _parquet(rows)
-    if len(content) > LARGEST:
-        raise ValueError(
-            f"the published table of {run} has {len(content)} bytes; expected at most {LARGEST}, of fewer problems or instances"
-        )
-    results.write_whole(folder / TABLE, content)
-    results.write_whole(folder / ABOUT, (json.dumps(_about(manifest, rows), indent=2, ensure_ascii=False) + "\n").encode())
-    return folder / TABLE
+        raise ValueError(f"{run} holds no {', '.join(missing)}; expected a run of the suites bias and wall_clock")
+    return rows, manifest
 
 
 def _parquet(rows: pd.DataFrame) -> bytes:
@@ -157,19 +171,20 @@ def _parquet(rows: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _about(manifest: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
-    """What the run was, as far as a reader needs it: nothing of its folders."""
-    environment = manifest.get("environment", {})
+def _about(manifests: Sequence[Mapping[str, Any]], rows: pd.DataFrame) -> dict[str, Any]:
+    """What the runs were, as far as a reader needs it: nothing of their folders. Seed and environment are those of the first."""
+    first = manifests[0]
+    environment = first.get("environment", {})
     return {
         "kind": NAME,
         "schema_version": SCHEMA_VERSION,
-        "command": _command(str(manifest.get("command", ""))),
-        "seed": manifest.get("seed"),
-        "started": manifest.get("started"),
-        "finished": manifest.get("finished"),
+        "command": " && ".join(_command(str(manifest.get("command", ""))) for manifest in manifests),
+        "seed": first.get("seed"),
+        "started": min((str(manifest["started"]) for manifest in manifests if manifest.get("started")), default=None),
+        "finished": max((str(manifest["finished"]) for manifest in manifests if manifest.get("finished")), default=None),
         "rows": len(rows),
         "problems": [str(name) for name in rows["problem"].astype(object).drop_duplicates()],
-        "catalogue": {"values_only": manifest.get("catalogue", {}).get("values_only")},
+        "catalogue": {"values_only": first.get("catalogue", {}).get("values_only")},
         "environment": {name: environment.get(name) for name in _ENVIRONMENT},
     }
 

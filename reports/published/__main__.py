@@ -1,4 +1,4 @@
-"""``python -m structgrad.reports.published RUN``: the published table, made of a finished run."""
+"""``python -m structgrad.reports.published RUN [RUN ...]``: the published table, made of finished runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from . import FOLDER, write
 
 
 def main(words: list[str] | None = None) -> None:
-    """Write the table and what is told of its run."""
+    """Write the table and what is told of its runs."""
     parser = argparse.ArgumentParser(prog="python -m structgrad.reports.published", description=__doc__)
-    parser.add_argument("run", type=Path, help="the folder of a finished run")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a finished run")
     parser.add_argument("--to", type=Path, default=FOLDER, help="a folder; by default that of the package")
     given = parser.parse_args(words)
     try:
-        path = write(given.run, given.to)
+        path = write(*given.runs, folder=given.to)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(f"published: {path.stat().st_size} bytes in {path}")  # noqa: T201

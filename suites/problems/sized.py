@@ -205,6 +205,16 @@ def sizes_of(name: str, instances: int) -> dict[str, tuple[int, int]]:
     return {letter: (min(sizes[letter] for sizes in found), max(sizes[letter] for sizes in found)) for letter in found[0]}
 
 
+def sizes_written(sizes: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Sizes and their ranges for people.
+
+    Example:
+        >>> sizes_written({"n": (3, 6), "t": (5, 5)})
+        ['n = 3 to 6', 't = 5']
+    """
+    return [f"{letter} = {low if low == high else f'{low} to {high}'}" for letter, (low, high) in sizes.items()]
+
+
 def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
     """The sizes behind an event shape, by their letters; empty where they do not follow from it, or are many.
 

@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def made(folder: Path, run: Path) -> tuple[pd.DataFrame, results.Manifest]:
-    published.write(run, folder)
+    published.write(run, folder=folder)
     return published.load(folder)
 
 
@@ -84,7 +84,7 @@ def test_what_compares_with_another_objective_is_no_bias_of_the_loss(tmp_path: P
     ("change", "said"),
     [
         ({"status": "stopped"}, "is a run that is stopped; expected a finished one"),
-        ({"metric": "loss_evaluations"}, "holds no loss_evaluations; expected a run of the suites bias, sparsity and wall_clock"),
+        ({"metric": "loss_evaluations"}, "holds no loss_evaluations; expected a run of the suites bias and wall_clock"),
         ({"largest": 10}, r"has \d+ bytes; expected at most 10"),
     ],
 )
@@ -93,8 +93,20 @@ def test_a_run_that_cannot_be_published_is_refused(tmp_path: Path, monkeypatch: 
     table = [row for row in rows(KNOWN) if row.metric != change.get("metric")]
     run = written(tmp_path / "run", table, status=change.get("status", "finished"))
     with pytest.raises(ValueError, match=said):
-        published.write(run, tmp_path / "to")
+        published.write(run, folder=tmp_path / "to")
     assert not (tmp_path / "to").exists()
+
+
+def test_several_runs_make_one_table_of_all_their_problems(run: Path, tmp_path: Path) -> None:
+    other = [replace(row, problem="elsewhere") for row in rows(KNOWN)]
+    published.write(run, written(tmp_path / "other", other), folder=tmp_path)
+    frame, about = published.load(tmp_path)
+    alone, _ = made(tmp_path / "alone", run)
+    assert len(frame) == about["rows"] == 2 * len(alone)
+    assert about["problems"] == [*alone["problem"].unique(), "elsewhere"]
+    assert about["command"] == " && ".join(["structgrad run bias sparsity wall_clock --builtin"] * 2)
+    with pytest.raises(ValueError, match="two of the runs hold"):
+        published.write(run, run, folder=tmp_path / "to")
 
 
 def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,13 +118,13 @@ class Explorer {
     table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col", textContent: "structure and loss" }), ...this.stages.map(stage => make("th", { scope: "col", textContent: stage }))));
     table.tBodies[0].replaceChildren(...[...this.places.keys()].map(base => this.row(base)).filter(Boolean));
     const asked = QUESTIONS[this.question];
-    $("#matrix-note").textContent = asked ? `In every cell: the best estimator by ${asked.criterion}${asked.budgeted ? `, with ${$("#pick-budget").selectedOptions[0].textContent} for each` : ""}; in brackets the 95 % interval over instances.${this.stages.some(stage => stage.startsWith("h=")) ? " The state h is the entropy of the distribution over structures, from 1 (flat, early in training) to 0 (peaked, at its end)." : ""}` : "";
+    $("#matrix-note").textContent = asked ? `In every cell: the best estimator by ${asked.criterion}${asked.budgeted ? `, with ${$("#pick-budget").selectedOptions[0].textContent} for each` : ""}; in brackets the 95 % interval over instances. ${asked.meaning}${this.stages.some(stage => stage.startsWith("h=")) ? " The state h is the entropy of the distribution over structures, from 1 (flat, early in training) to 0 (peaked, at its end)." : ""}` : "";
   }
   row(base) {
     const place = this.placeOf(base);
     if (!place) return null;
     const { oracle, structures, loss, n } = place.first;
-    const size = [n ? `n = ${n}` : "", structures ? `${shownNumber(structures)} structures` : ""].filter(Boolean).join(", ");
+    const size = [n, structures ? `${shownNumber(structures)} structures` : ""].filter(Boolean).join(", ");
     const head = make("th", { scope: "row" }, make("b", { textContent: base }), make("small", { textContent: [oracle, size].filter(Boolean).join(", ") }), make("small", { textContent: `loss: ${loss}` }));
     return make("tr", {}, head, ...this.stages.map(stage => this.answer(base, place.problem, stage)));
   }
@@ -161,7 +161,7 @@ class Explorer {
   }
   closer() {
     const first = this.here[0];
-    $("#where").textContent = first ? `${baseOf(first)}, ${first.oracle}, ${shownNumber(first.structures)} structures; state ${first.stage}; loss ${first.loss}; ${whole(first.instances)} instances.` : "";
+    $("#where").textContent = first ? `${[baseOf(first), first.oracle, first.n].filter(Boolean).join(", ")}, ${shownNumber(first.structures)} structures; state ${first.stage}; loss ${first.loss}; ${whole(first.instances)} instances.` : "";
     const ordered = this.ranked(), names = [...new Set([...ordered.map(row => row.estimator), ...this.here.map(cell => cell.estimator)])];
     $("#legend").replaceChildren(...names.map(name => {
       const button = make("button", { type: "button" }, make("i", {}), name);

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ....suites.problems.sized import sizes_written
 from ....suites.statistics.interval import Interval
 from ....suites.text import ZERO, coefficient_interval, exponential, interval, number
 from ...analysis.recommendation import Candidate, Recommendation, Recommended
@@ -98,10 +99,9 @@ def _measured(answer: Recommended) -> str:
     """On what: problem, sizes, state, instances, replicates."""
     least, most = answer.structures
     counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in (least, most)))
-    sizes = [f"{letter} = {low if low == high else f'{low} to {high}'}" for letter, (low, high) in answer.sizes.items()]
     state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={answer.entropy:.2g})"
     sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
-    words = [answer.problem, *sizes, f"{counted} structures", state, f"{answer.instances} instances, {sampled}"]
+    words = [answer.problem, *sizes_written(answer.sizes), f"{counted} structures", state, f"{answer.instances} instances, {sampled}"]
     return f"Measured on {', '.join(words)}" + ("." if answer.timed else "; no times were taken: the same number of estimates for all.")
 
 

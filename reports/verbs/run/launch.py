@@ -8,13 +8,16 @@ import os
 import platform
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ....suites import text
 from ....suites.base import Row
+from ....suites.problems.sized import sizes_of, sizes_written
 from ....suites.running import runner, store
 from ....suites.running.engines import ENGINES
 from ....suites.running.planning import compiling
@@ -22,7 +25,7 @@ from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.planning.scope import Scope
 from ....suites.running.work import Cell, Grid
-from ... import bibliography, page, results, terminal, text
+from ... import bibliography, page, results, terminal
 from ...analysis import answers, tables
 from ...results import PAGE
 from ...terminal import Verbosity
@@ -255,7 +258,15 @@ def _catalogue(rows: list[Row]) -> results.Manifest:
     measured = [row for row in rows if row.status != "skipped"]
     families, oracles = (dict.fromkeys(getattr(row, name) for row in measured) for name in ("family", "oracle"))
     estimators = dict.fromkeys(row.estimator for row in measured)
-    return {"values_only": list(filter(answers.needs_values_only, estimators)), "references": bibliography.cited(families, oracles)}
+    instances: dict[str, set[str]] = defaultdict(set)
+    for row in measured:
+        instances[row.problem].add(row.instance)
+    sizes = {problem: ", ".join(sizes_written(sizes_of(problem, len(found - {""})))) for problem, found in instances.items()}
+    return {
+        "values_only": list(filter(answers.needs_values_only, estimators)),
+        "references": bibliography.cited(families, oracles),
+        "sizes": {problem: written for problem, written in sizes.items() if written},
+    }
 
 
 def _again(counts: dict[str, int]) -> str:
