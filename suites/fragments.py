@@ -73,7 +73,7 @@ class IntervalAxis:
 
         Example:
             >>> IntervalAxis.of("relative_mse", [Interval(0.02, 0.01, 0.03), Interval(12.0)]).ticks
-            ((-1.0, '0.1'), (0.0, '1'), (1.0, '10'))
+            ((-2.0, '0.01'), (-1.0, '0.1'), (0.0, '1'), (1.0, '10'))
             >>> IntervalAxis.of("cosine", [Interval(0.5)]).ticks
             ((0.0, '0'), (1.0, '1'))
         """

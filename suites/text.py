@@ -95,10 +95,12 @@ def percent(value: float | None) -> str:
     """A share.
 
     Example:
-        >>> percent(0.256), percent(None)
-        ('26%', '–')
+        >>> percent(0.256), percent(0.001), percent(0.0), percent(None)
+        ('26%', 'less than 1%', '0%', '–')
     """
-    return MISSING if value is None else f"{value:.0%}"
+    if value is None:
+        return MISSING
+    return "less than 1%" if 0 < value < 0.005 else f"{value:.0%}"
 
 
 def interval(value: float | None, low: float | None = None, high: float | None = None) -> str:

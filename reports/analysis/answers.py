@@ -236,7 +236,7 @@ class AnsweredStage:
             return "it is found biased"
         zero = self.zeros.get(name, 0.0)
         if zero > MOSTLY:
-            return f"{zero:.0%} of its estimates are 0"
+            return f"{percent(zero)} of its estimates are 0"
         return None if np.isfinite(self.costs[self.names.index(name)]) else "how often it evaluates the loss was not measured"
 
     def answer(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> Answer | None:

@@ -17,7 +17,7 @@ import pandas as pd
 
 from ...suites.base import TASK, split_loss
 from ...suites.statistics.interval import Interval
-from ...suites.text import exponential
+from ...suites.text import exponential, number
 from .. import published, results
 from .answers import AnsweredStage, Question, needs_values_only, places
 
@@ -268,7 +268,7 @@ class _Table:
                     stages = ", ".join(place.answered.stage for place in places_)
                     raise ValueError(f"--stage got {wish.stage!r}, and no entropies were measured; expected one of {stages}")
                 here = [min(apart, key=lambda place: apart[place])]
-                asked = f"{wish.stage}, which is h={wanted:.2g} of {wish.oracle}," if wish.stage in STATES else wish.stage
+                asked = f"{wish.stage}, which is h={number(wanted, 2)} of {wish.oracle}," if wish.stage in STATES else wish.stage
                 command = self._command(rows, wish)
                 notes.append(f"{asked} was not measured; the nearest is {here[0].answered.stage}; {command} measures it.")
             nearest += here
@@ -346,7 +346,7 @@ class _Place:
     def _priced(self, wish: Wish) -> AnsweredStage:
         if wish.loss_cost > 0 and not self.answered.timed:
             raise ValueError(
-                f"--loss-cost got {wish.loss_cost:g}, and {self.answered.problem} has no times; measure the suite wall_clock too"
+                f"--loss-cost got {number(wish.loss_cost)}, and {self.answered.problem} has no times; measure the suite wall_clock too"
             )
         return self.answered.with_loss_cost(wish.loss_cost)
 

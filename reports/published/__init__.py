@@ -99,10 +99,10 @@ def reduced(frame: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(later=rows["suite"] != "bias").sort_values("later", kind="stable")
     rows = rows.drop_duplicates(_ONE_NUMBER).sort_index()
     numbers = {name: rows[name].astype("Float32").astype("Float64") for name in _ROUNDED}
-    return _whole(rows[list(COLUMNS)].assign(**numbers))
+    return _with_all_columns(rows[list(COLUMNS)].assign(**numbers))
 
 
-def _whole(rows: pd.DataFrame) -> pd.DataFrame:
+def _with_all_columns(rows: pd.DataFrame) -> pd.DataFrame:
     """All columns of a result table; those that are not kept as a row has them by itself."""
     blank = Row("", "", "", "", "", "", "", "", "")
     absent = [field.name for field in dataclasses.fields(Row) if field.name not in COLUMNS]
@@ -138,9 +138,9 @@ def write(*runs: Path, folder: Path = FOLDER) -> Path:
     content = _parquet(rows)
     if len(content) > LARGEST:
         raise ValueError(f"the published table has {len(content)} bytes; expected at most {LARGEST}, of fewer problems or instances")
-    results.write_whole(folder / TABLE, content)
+    results.write_with_all_columns(folder / TABLE, content)
     about = _about([manifest for _, manifest in read], rows)
-    results.write_whole(folder / ABOUT, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
+    results.write_with_all_columns(folder / ABOUT, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
     return folder / TABLE
 
 
@@ -216,7 +216,7 @@ def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
     if about["schema_version"] != SCHEMA_VERSION:
         raise OtherSchemaError(folder / TABLE, str(about["schema_version"]))
     rows = pd.read_parquet(folder / TABLE)
-    return _whole(rows.astype(dict.fromkeys(_ROUNDED, "Float64"))), about
+    return _with_all_columns(rows.astype(dict.fromkeys(_ROUNDED, "Float64"))), about
 
 
 def predictors(folder: Path = FOLDER) -> dict[str, Any]:

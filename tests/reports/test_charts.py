@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import math
 import re
 from collections.abc import Iterator
@@ -193,6 +194,19 @@ def test_a_phone_shows_the_picture_without_scrolling_sideways(tab: browser.Brows
     assert tab.run("document.querySelector('#matrix').getBoundingClientRect().width") < 390
     assert tab.run("[...document.querySelectorAll('.chart svg')].every(one => one.getBoundingClientRect().width <= 390)")
     assert tab.run("getComputedStyle(document.querySelector('#cost-table td')).position") == "static"
+
+
+@in_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_that_keeps_anybody_out(tab: browser.Browser, path: Path, width: int, dark: bool) -> None:
+    """Names for screen readers, contrast, landmarks, order of headings: what axe-core has rules for."""
+    tab.open(path, width=width, dark=dark)
+    tab.until(DRAWN)
+    rules = importlib.resources.files("axe_core_python").joinpath("axe.min.js").read_text()
+    tab.run(f"{rules}; 0")
+    nodes = "one.nodes.map(node => node.target.join(' '))"
+    assert tab.run(f"axe.run().then(found => found.violations.map(one => [one.id, ...{nodes}]))") == []
 
 
 def test_a_page_is_small(path: Path, frame: pd.DataFrame) -> None:

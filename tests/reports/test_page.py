@@ -183,7 +183,7 @@ def test_two_problems_are_shown_one_at_a_time(tab: browser.Browser, tmp_path: Pa
     path.write_text(report_page.to_html(frame, examples.MANIFEST))
     tab.open(path)
     seen = "[...document.querySelectorAll('.panel')].filter(one => !one.hidden).map(one => one.id)"
-    assert tab.run(seen) == ["panel-toy"]
-    tab.run("document.getElementById('tab-other').click()")
-    assert tab.run(seen) == ["panel-other"]
+    assert tab.run(seen) == ["panel-1"]
+    tab.run("document.getElementById('tab-2').click()")
+    assert tab.run(seen) == ["panel-2"]
     assert tab.complaints == []

@@ -278,7 +278,7 @@ class Explorer {
   }
   reveal(cell) {
     const row = this.rowOf(cell);
-    document.getElementById(`tab-${cell.problem}`)?.click();
+    $$("[role=tab]").find(tab => tab.dataset.problem === cell.problem)?.click();
     for (let part = row.parentElement; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
     $$("tr.found").forEach(one => one.classList.remove("found"));
     row.hidden = false;

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....suites.problems.sized import sizes_written
 from ....suites.statistics.interval import Interval
-from ....suites.text import ZERO, coefficient_interval, exponential, interval, number
+from ....suites.text import ZERO, coefficient_interval, exponential, interval, number, percent
 from ...analysis.recommendation import Candidate, Recommendation, Recommended
 
 _WHEN = {"init": "before training", "early": "early in training", "final": "after training"}
@@ -27,7 +27,7 @@ def lines(found: Recommendation) -> list[str]:
         "loss with gradients" if wish.loss_gradients else "loss that gives values only",
         *(["unbiased"] if wish.unbiased else []),
         f"batch of {wish.batch}",
-        *([f"an evaluation of the loss takes {wish.loss_cost:g} REINFORCE estimates"] if wish.loss_cost else []),
+        *([f"an evaluation of the loss takes {number(wish.loss_cost)} REINFORCE estimates"] if wish.loss_cost else []),
         wish.stage,
     ]
     text = [", ".join(asked), *(line for note in found.notes for line in _wrapped(note))]
@@ -66,7 +66,7 @@ def evidence(found: Candidate, *, timed: bool = True) -> str:
     """
     parts = [bias(found), f"variance {number(found.variance)}" if found.variance > 0 else "no variance"]
     if found.zero is not None:
-        parts.append("never 0" if found.zero == 0 else f"0 in {_percent(found.zero)} of estimates")
+        parts.append("never 0" if found.zero == 0 else f"0 in {percent(found.zero)} of estimates")
     if timed and found.seconds is not None:
         parts.append(f"{number(found.seconds)} s (REINFORCE × {number(found.cost)})")
     if found.evaluations is not None:
@@ -91,15 +91,11 @@ def bias(found: Candidate) -> str:
     return "bias not resolved" if found.bias_bound is None else f"bias at most {number(found.bias_bound)} (95 %)"
 
 
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else "less than 1%"
-
-
 def _measured(answer: Recommended) -> str:
     """On what: problem, sizes, state, instances, replicates."""
     least, most = answer.structures
     counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in (least, most)))
-    state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={answer.entropy:.2g})"
+    state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={number(answer.entropy, 2)})"
     sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
     words = [answer.problem, *sizes_written(answer.sizes), f"{counted} structures", state, f"{answer.instances} instances, {sampled}"]
     return f"Measured on {', '.join(words)}" + ("." if answer.timed else "; no times were taken: the same number of estimates for all.")
