@@ -23,6 +23,12 @@ class TableCell:
     alarm: bool = False
     notes: tuple[str, ...] = ()
 
+    @property
+    def order(self) -> str:
+        """What the page sorts the entry by; empty where that is its text. Seven digits are more than any interval has."""
+        key = f"{self.key:.7g}" if isinstance(self.key, float) else str(self.key)
+        return "" if key == self.text and not self.notes and not self.verdict else key
+
 
 @dataclass(frozen=True)
 class Table:

@@ -61,14 +61,15 @@ for (const table of $$("main table:not([data-rows], #matrix)")) {
   const body = table.tBodies[0];
   [...table.tHead.rows[0].cells].forEach((header, column) => heading(header, ascending => {
     const rows = [...body.rows];
-    const compare = comparison(rows.map(row => row.cells[column].dataset.key), ascending);
-    rows.sort((left, right) => compare(left.cells[column].dataset.key, right.cells[column].dataset.key));
+    const key = row => row.cells[column].dataset.key ?? row.cells[column].textContent;
+    const compare = comparison(rows.map(key), ascending);
+    rows.sort((left, right) => compare(key(left), key(right)));
     body.append(...rows);
   }));
   const controls = $(`[data-table="${CSS.escape(table.id)}"]`);
   if (!controls) continue;
   const titles = [...table.tHead.rows[0].cells].map(header => header.textContent);
-  const word = row => column => row.cells[column].dataset.word ?? row.cells[column].textContent;
+  const word = row => column => row.cells[column].dataset.word ?? ($("b", row.cells[column]) ?? row.cells[column]).textContent;
   const chosen = JSON.parse(controls.dataset.filters).map(([title, initial]) => {
     const column = titles.indexOf(title);
     const [label, select] = chooser(title, [...new Set([...body.rows].map(row => word(row)(column)))].filter(Boolean), initial);
