@@ -138,9 +138,9 @@ def write(*runs: Path, folder: Path = FOLDER) -> Path:
     content = _parquet(rows)
     if len(content) > LARGEST:
         raise ValueError(f"the published table has {len(content)} bytes; expected at most {LARGEST}, of fewer problems or instances")
-    results.write_with_all_columns(folder / TABLE, content)
+    results.write_whole(folder / TABLE, content)
     about = _about([manifest for _, manifest in read], rows)
-    results.write_with_all_columns(folder / ABOUT, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
+    results.write_whole(folder / ABOUT, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
     return folder / TABLE
 
 
