@@ -191,8 +191,10 @@ def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measureme
 def exact_verdict(summary: Summary, truth: Truth) -> Verdict:
     """What exact moments say of the bias."""
     size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
-    # Where the gradient all but vanishes, the rounding of the estimates and of the losses in them is what is left.
-    rounding = 1e-13 * size + 1e-14 * (abs(truth.value) + truth.loss_deviation)
+    # Where the gradient all but vanishes, the rounding of the estimates and of the losses in them is what is left. An estimate is a loss
+    # less a baseline, some size / spread, times z − μ, of which a peaked distribution leaves the rounding of 1 − μ.
+    spread = math.sqrt(float((truth.marginals * (1 - truth.marginals)).clamp(min=0).sum()))
+    rounding = (1e-13 + 1e-14 / max(spread, 1e-8)) * size + 1e-14 * (abs(truth.value) + truth.loss_deviation)
     allowed = EXACT_TOLERANCE * float(summary.gradient.norm()) + rounding
     return "unbiased-exact" if float(summary.error.norm()) <= allowed else "biased"
 

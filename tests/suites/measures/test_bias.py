@@ -140,6 +140,22 @@ def test_float32_estimates_are_close_to_float64_ones():
     assert single.metrics["relative_variance"].value == pytest.approx(double.metrics["relative_variance"].value, rel=1e-5)
 
 
+@pytest.mark.parametrize("peak", [12.0, 16.0, 20.0, 24.0])
+def test_a_baseline_far_from_a_small_loss_is_no_bias_where_the_gradient_all_but_vanishes(peak):
+    """The estimate is (L − b)(z − μ), and 1 − μ of the one structure that is ever drawn has a rounding of its own."""
+    generator = torch.Generator().manual_seed(0)
+    for size in (1e-1, 1e-4, 1e-7):
+        scores, costs = torch.randn(2, 14, dtype=torch.float64, generator=generator)
+        scores[0] += peak
+        for baseline in (1.0, 3.0):
+            found = measure(
+                make_estimator(f"reinforce_constant[value={baseline}]"), Categorical(), lambda z, costs=size * costs: z @ costs, scores
+            )
+            assert found.verdict == "unbiased-exact", (size, baseline)
+    biased = measure(make_estimator("ste"), Categorical(), lambda z, costs=costs: (z @ costs).square(), scores)
+    assert biased.verdict == "biased"
+
+
 @pytest.mark.parametrize("scale", [0.05, 5.0, 50.0])
 def test_peaked_instances_raise_no_false_alarm(scale):
     """Where the structures that carry the variance do not occur, the directions are left out rather than misjudged."""
