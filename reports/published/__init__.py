@@ -190,9 +190,13 @@ def _about(manifests: Sequence[Mapping[str, Any]], rows: pd.DataFrame) -> dict[s
 
 
 def _command(line: str) -> str:
-    """A command without the folder that it wrote to, and the program's own."""
+    """A command without the folder that it wrote to, and the program's own; of the folder of score files its name alone."""
     words = shlex.split(line)
-    kept = [word for word, before in zip(words, ["", *words], strict=False) if not {word, before} & {"-o", "--out"}]
+    kept = [
+        Path(word).name if before == "--data" else word
+        for word, before in zip(words, ["", *words], strict=False)
+        if not {word, before} & {"-o", "--out"}
+    ]
     return shlex.join(["structgrad", *kept[1:]] if kept else [])
 
 
