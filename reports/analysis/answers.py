@@ -104,18 +104,6 @@ def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> 
     return [answer for place in places(frame) for answer in place.answers(asks)]
 
 
-def ranks(frame: pd.DataFrame, budget: float = MAIN_BUDGET) -> pd.DataFrame:
-    """On every instance, the ``rank`` of every estimator by rho for the same time: 0 is the best, 1 the worst; ties share theirs."""
-    columns = ["problem", "stage", "instance", "estimator", "rank"]
-    parts = []
-    for place in places(frame):
-        scores = pd.DataFrame(-place.scores("rho", budget)[0].round(12), index=place.names, columns=place.instances)
-        relative = (scores.rank() - 1) / max(len(place.names) - 1, 1)
-        long = relative.melt(ignore_index=False, var_name="instance", value_name="rank").reset_index(names="estimator")
-        parts.append(long.assign(problem=place.problem, stage=place.stage)[columns])
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
-
-
 def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> pd.DataFrame:
     """The score of every candidate for every question and budget, and how it stands beside the best.
 

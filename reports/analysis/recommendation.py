@@ -17,7 +17,7 @@ import pandas as pd
 
 from ...suites.base import TASK, split_loss
 from ...suites.statistics.interval import Interval
-from ...suites.text import exponential, number
+from ...suites.text import exponential, number, setting
 from .. import published, results
 from .answers import AnsweredStage, Question, needs_values_only, places
 
@@ -346,7 +346,7 @@ class _Place:
     def _priced(self, wish: Wish) -> AnsweredStage:
         if wish.loss_cost > 0 and not self.answered.timed:
             raise ValueError(
-                f"--loss-cost got {number(wish.loss_cost)}, and {self.answered.problem} has no times; measure the suite wall_clock too"
+                f"--loss-cost got {setting(wish.loss_cost)}, and {self.answered.problem} has no times; measure the suite wall_clock too"
             )
         return self.answered.with_loss_cost(wish.loss_cost)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...suites.text import whole
+from ...suites.text import rounded, whole
 from ..analysis import tables
 from ..analysis.tables import Spread
 
@@ -26,7 +26,7 @@ class TableCell:
     @property
     def order(self) -> str:
         """What the page sorts the entry by; empty where that is its text. Seven digits are more than any interval has."""
-        key = f"{self.key:.7g}" if isinstance(self.key, float) else str(self.key)
+        key = str(rounded(self.key, 7) if isinstance(self.key, float) else self.key)
         return "" if key == self.text and not self.notes and not self.verdict else key
 
 

@@ -15,7 +15,7 @@ from ..analysis.tables import remembered
 from ..terminal import Overview
 from . import learning_tables as tables
 from .cells import Table
-from .figures.learning import LearningMaterial
+from .drawing.learning import LearningMaterial
 
 
 @dataclass(frozen=True, eq=False)

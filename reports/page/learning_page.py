@@ -27,7 +27,7 @@ from ..analysis.learning import SCORE, called, told
 from ..results import Manifest
 from . import learning_tables as tables
 from .cells import Table, TableCell, plain
-from .figures.learning import draw_learning
+from .drawing.learning import draw_learning
 from .learning import LearningSection, learning_of
 from .markdown import escaped, markdown_table
 

@@ -14,7 +14,7 @@ from ..analysis.answers import QUESTIONS
 from ..results import Manifest
 from . import answering, charts, dataset, marks, vega
 from .content import report
-from .figures.learning import draw_learning
+from .drawing.learning import draw_learning
 from .learning import of_gradients
 
 

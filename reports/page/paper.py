@@ -9,13 +9,16 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from ...suites.base import split_loss
+from ...suites.metrics import label_of
 from ...suites.text import interval, number, plural
 from .. import results
 from ..analysis import tables
@@ -44,6 +47,11 @@ FONTS: dict[Any, Any] = {
 """TrueType, which every press takes; sizes that can be read at these widths."""
 
 _TEX = {"\\": r"\textbackslash{}", **{sign: "\\" + sign for sign in "_%#&{}$"}, "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_DOTS_PER_INCH = 220
+_MATRIX = (
+    "The best estimator by $\\rho$, the worth of a step, with the time of {} estimates of REINFORCE for each: structures by states, for "
+    "every loss. In the cells its mean over instances, in brackets where others cannot be told from it."
+)
 _DECADES = np.logspace(0, 3, 25)
 
 
@@ -64,13 +72,16 @@ class PaperFigure:
 
 
 def draw(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterator[PaperFigure]:
-    """Ranking, bias against variance and error against cost of every problem, where they were measured.
+    """The best estimators of the run; of every problem its ranking, bias against variance, error against cost and what grows with its size.
 
     Args:
         frame: the rows of a run.
         known: of its manifest, what it knows of its estimators; as in `marks.held`.
     """
     held = marks.held(tables.by_loss(frame), known or {})
+    best = winners(held)
+    if len(best):
+        yield PaperFigure("matrix", saved(draw_matrix(best), "pdf"), _MATRIX.format(MAIN_BUDGET))
     for problem, cells in held["cells"].groupby("problem", sort=False):
         standings = held["standings"]
         ranked = standings[
@@ -91,6 +102,57 @@ def draw(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterato
             if len(priced):
                 text = f"Relative root mean squared error against {word}, bands between quartiles over instances, {where}."
                 yield _figure(f"error-{cost}-{problem}", priced.assign(cost=priced[cost], axis=word), _error, text)
+        swept = held["sweeps"][held["sweeps"]["problem"] == problem]
+        for (metric, axis), points in swept.groupby(["metric", "axis"], sort=False):
+            grown = points[points.groupby(["stage", "estimator"])["size"].transform("nunique") > 1]
+            if len(grown):
+                label = label_of(str(metric))
+                text = f"{label[0].upper()}{label[1:]} by {axis}, medians over instances with bands between quartiles, {where}."
+                yield _figure(f"{metric}-{axis}-{problem}", grown.assign(label=label), _growth, tex(text))
+
+
+def winners(held: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The best estimator at every problem and state, with the time of `MAIN_BUDGET` estimates of REINFORCE, whatever it asks of the loss.
+
+    Returns:
+        One row for each: ``base`` (the problem without its loss), ``loss``, ``stage``, ``estimator``, ``score``, ``colour``, and ``sure``:
+        whether no other may be as good.
+    """
+    standings = held["standings"]
+    asked = standings[(standings["question"] == "gradients") & (standings["budget"] == MAIN_BUDGET)]
+    rivals = asked[asked["standing"] == "tied"].groupby(["problem", "stage"]).size()
+    best = asked[asked["standing"] == "best"].merge(held["cells"][["problem", "stage", "estimator", "loss", "colour"]])
+    places = zip(best["problem"], best["stage"], strict=True)
+    bases = [split_loss(name.removesuffix(f", {loss}"))[0] for name, loss in zip(best["problem"], best["loss"].astype(str), strict=True)]
+    return best.assign(base=bases, sure=[rivals.get(place, 0) == 0 for place in places])
+
+
+def draw_matrix(best: pd.DataFrame) -> Figure:
+    """Structures by states, a panel for every loss: the best estimator by its colour, with its score; in brackets where it is not sure."""
+    import seaborn as sns
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    losses, bases, stages = (tables.order(best, name) for name in ("loss", "base", "stage"))
+    colours = best.drop_duplicates("estimator").set_index("estimator")["colour"]
+    codes = {name: position for position, name in enumerate(colours.index)}
+    with _looks("white"):
+        figure = figure_of(PAGE if len(losses) * len(stages) > 4 else COLUMN, 0.75 + 0.17 * len(bases) + 0.14 * math.ceil(len(codes) / 4))
+        panels = figure.subplots(1, len(losses), squeeze=False, sharey=True).ravel()
+        for panel, loss in zip(panels, losses, strict=True):
+            rows = best[best["loss"] == loss].set_index(["base", "stage"])
+            grid = rows["estimator"].map(codes).unstack().reindex(index=bases, columns=stages)
+            scores = [number(row.score, 2) if row.sure else f"({number(row.score, 2)})" for row in tables.records(rows)]
+            words = pd.Series(scores, index=rows.index, dtype=object).unstack().reindex(index=bases, columns=stages).fillna("")
+            palette = ListedColormap(list(colours))
+            looks: dict[str, Any] = {"cmap": palette, "vmin": -0.5, "vmax": len(codes) - 0.5, "linewidths": 0.6, "cbar": False}
+            sns.heatmap(grid.astype(float), annot=words, fmt="", annot_kws={"size": 6}, ax=panel, **looks)
+            panel.set(xlabel="", ylabel="", title=loss)
+            panel.tick_params(axis="both", length=0)
+            panel.tick_params(axis="y", rotation=0)
+        handles = [Patch(color=colour, label=shown(str(name))) for name, colour in colours.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), fontsize=6, frameon=False)
+    return figure
 
 
 def _where(cell: Any) -> str:
@@ -103,14 +165,9 @@ def _where(cell: Any) -> str:
 
 def _figure(name: str, rows: pd.DataFrame, draw_one: Callable[[Axes, pd.DataFrame], list[str]], text: str) -> PaperFigure:
     """A panel per state, side by side."""
-    import matplotlib as mpl
-    import seaborn as sns
-    from matplotlib.figure import Figure
-
     stages = tables.order(rows, "stage")
-    defaults: dict[Any, Any] = {key: value for key, value in mpl.rcParamsDefault.items() if key != "backend"}
     numbers = []
-    with mpl.rc_context({**defaults, **FONTS}), sns.axes_style("whitegrid", {"grid.linewidth": 0.4}):
+    with _looks("whitegrid"):
         names = tables.order(rows, "estimator")
         columns = min(len(stages), 3)
         lines = math.ceil(len(stages) / columns)
@@ -118,7 +175,7 @@ def _figure(name: str, rows: pd.DataFrame, draw_one: Callable[[Axes, pd.DataFram
         legend = draw_one is not _ranking
         height = 0.75 + 0.13 * len(names) if not legend else 2.2
         below = 0.13 * math.ceil(len(names) / (2 if columns == 1 else 4)) + 0.1 if legend else 0.0
-        figure = Figure(figsize=(width, lines * height + below), layout="constrained")
+        figure = figure_of(width, lines * height + below)
         panels = figure.subplots(lines, columns, squeeze=False, sharex=legend, sharey=legend).ravel()
         for panel, stage in zip(panels, stages, strict=False):
             numbers.append(f"{tex(stage)}: {'; '.join(draw_one(panel, rows[rows['stage'] == stage]))}.")
@@ -127,9 +184,33 @@ def _figure(name: str, rows: pd.DataFrame, draw_one: Callable[[Axes, pd.DataFram
             panel.set_visible(False)
         if legend:
             _legend(figure, rows.drop_duplicates("estimator"), 2 if columns == 1 else 4)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
-    return PaperFigure(re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), buffer.getvalue(), " ".join([text, *numbers]))
+        written = saved(figure, "pdf")
+    return PaperFigure(re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), written, " ".join([text, *numbers]))
+
+
+@contextmanager
+def _looks(style: Literal["white", "whitegrid"]) -> Iterator[None]:
+    """The settings of matplotlib for a figure, whatever those of the program are."""
+    import matplotlib as mpl
+    import seaborn as sns
+
+    defaults: dict[Any, Any] = {key: value for key, value in mpl.rcParamsDefault.items() if key != "backend"}
+    with mpl.rc_context({**defaults, **FONTS}), sns.axes_style(style, {"grid.linewidth": 0.4}):
+        yield
+
+
+def figure_of(width: float, height: float) -> Figure:
+    """An empty one, of so many inches."""
+    from matplotlib.figure import Figure as Empty
+
+    return Empty(figsize=(width, height), layout="constrained")
+
+
+def saved(figure: Figure, kind: Literal["pdf", "png"]) -> bytes:
+    """A figure as the bytes of a file, the same whenever it is drawn."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata={"CreationDate": None} if kind == "pdf" else {"Software": None})
+    return buffer.getvalue()
 
 
 def _legend(figure: Figure, rows: pd.DataFrame, columns: int) -> None:
@@ -194,6 +275,23 @@ def _error(axes: Axes, rows: pd.DataFrame) -> list[str]:
         f"{tex(row.estimator)} {number(math.sqrt(row.bias**2 + max(row.variance, 0)))} at {number(row.cost)}"
         for row in tables.records(rows)
     ]
+
+
+def _growth(axes: Axes, rows: pd.DataFrame) -> list[str]:
+    import seaborn as sns
+
+    ends = []
+    for name, points in rows.sort_values("size").groupby("estimator", sort=False):
+        colour = points["colour"].iloc[0]
+        sns.lineplot(x=points["size"], y=points["median"], color=colour, linewidth=1, marker="o", markersize=3, ax=axes)
+        axes.fill_between(points["size"], points["lower"], points["upper"], color=colour, alpha=0.15, linewidth=0)
+        first, last = points.iloc[0], points.iloc[-1]
+        ends.append(
+            f"{tex(str(name))} {number(first['median'])} at {number(first['size'])}, {number(last['median'])} at {number(last['size'])}"
+        )
+    scale = "log" if (rows["lower"] > 0).all() else "linear"
+    axes.set(xscale="log", yscale=scale, xlabel=str(rows["axis"].iloc[0]), ylabel=str(rows["label"].iloc[0]))
+    return ends
 
 
 def tex(text: str) -> str:

@@ -96,17 +96,16 @@ def _rendered(run: Path, kind: str) -> bytes:
 
 def _draw(run: Path, folder: Path) -> None:
     from .. import results
-    from ..page import figures, of_gradients, paper
+    from ..page import of_gradients, paper
 
     frame, manifest = results.read(run)
     folder = (run if run.is_dir() else run.parent) / "figures" if str(folder) == "pdf" else folder
     try:
-        written = [path for drawing in figures.draw(frame) for path in drawing.save(folder)]
-        written += [path for drawing in paper.draw(of_gradients(frame), manifest.get("catalogue")) for path in drawing.save(folder)]
+        written = [path for drawing in paper.draw(of_gradients(frame), manifest.get("catalogue")) for path in drawing.save(folder)]
     except OSError as error:
         raise ValueError(f"`report` cannot write into {folder} ({error.strerror}); name another folder with --figures") from error
     typer.echo(
-        f"figures: {len(written)} files ({', '.join((*figures.FILES, *paper.FILES))}) in {folder.resolve()}"
+        f"figures: {len(written)} files ({', '.join(paper.FILES)}) in {folder.resolve()}"
         if written
         else "figures: there is nothing to draw"
     )

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from structgrad.estimators import ESTIMATORS
 from structgrad.reports import results, terminal
 from structgrad.reports.cli import app
-from structgrad.reports.page import figures, paper
+from structgrad.reports.page import paper
 from structgrad.reports.verbs.describe import names
 from structgrad.reports.verbs.run import launch, options, repeat
 from structgrad.suites.measures.suite import EFFORTS
@@ -336,7 +336,6 @@ def test_bad_input_gets_one_sentence(tmp_path: Path, words: list[str], message: 
 
 
 def test_report_writes_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "draw", lambda frame: [])
     monkeypatch.setattr(paper, "draw", lambda frame, known: [])
     results.write(examples.rows(), tmp_path, examples.MANIFEST)
     assert call("report", str(tmp_path)).stdout == f"report: {tmp_path / 'report.html'}\n"

@@ -9,7 +9,7 @@ import pytest
 from structgrad.reports import page as report_page
 from structgrad.reports import results, terminal
 from structgrad.reports.analysis.learning import foretold, sentences, winner
-from structgrad.reports.page.figures.learning import LearningMaterial, draw_learning
+from structgrad.reports.page.drawing.learning import LearningMaterial, draw_learning
 from structgrad.reports.page.learning import learning_of
 from structgrad.reports.page.learning_tables import overview, predictor_table, task_table
 from structgrad.suites.learning import study

@@ -12,22 +12,13 @@ from typer.testing import CliRunner
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
 from structgrad.reports.cli import app
-from structgrad.reports.page import figures, paper
-from structgrad.reports.page.figures.bias_variance import bias_against_variance
+from structgrad.reports.page import paper
 from structgrad.reports.verbs import report
 from tests.reports import examples
 
 
-@pytest.fixture(scope="module")
-def drawing() -> figures.Drawing:
-    found = bias_against_variance(figures.Material(results.to_frame(examples.rows())), "toy")
-    assert found is not None
-    return found
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawing: figures.Drawing) -> Path:
-    monkeypatch.setattr(figures, "draw", lambda frame: [drawing])
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(paper, "draw", lambda frame, known: [paper.PaperFigure("plane-toy", b"%PDF", "On toy.")])
     results.write(examples.rows(), tmp_path / "run", examples.MANIFEST)
     return tmp_path / "run"
@@ -45,8 +36,8 @@ def test_several_runs_are_sent_to_compare(run: Path) -> None:
 
 def test_figures_alone_write_no_page(run: Path, tmp_path: Path) -> None:
     result = call(run, "--figures", tmp_path / "drawn")
-    assert result.stdout == f"figures: 4 files (svg, png, pdf, tex) in {tmp_path / 'drawn'}\n"
-    names = {"bias-variance-toy.svg", "bias-variance-toy.png", "plane-toy.pdf", "plane-toy.tex"}
+    assert result.stdout == f"figures: 2 files (pdf, tex) in {tmp_path / 'drawn'}\n"
+    names = {"plane-toy.pdf", "plane-toy.tex"}
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == names
     assert (tmp_path / "drawn" / "plane-toy.tex").read_text() == "On toy.\n"
     assert not (run / "report.html").exists()

@@ -1,19 +1,14 @@
-"""A finished figure, and what figures are drawn from."""
+"""A finished figure of training, and the kinds of them."""
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
-
 from ... import results
-from ...analysis import answers, tables
 from .canvas import Picture
 from .facets import Sheet
-from .styles import Style, styles
 
 FILES = ("svg", "png")
 """The formats in which a figure is saved."""
@@ -45,43 +40,6 @@ class Drawing:
     def _save(self, path: Path) -> Path:
         results.write_whole(path, self.svg.encode() if path.suffix == ".svg" else self.picture.png(_DOTS_PER_INCH))
         return path
-
-
-@dataclass(frozen=True, eq=False)
-class Material:
-    """A result table with what several figures need of it, computed once."""
-
-    frame: pd.DataFrame
-
-    @functools.cached_property
-    def rows(self) -> pd.DataFrame:
-        """What was measured; see `tables.measured`."""
-        return tables.measured(self.frame)
-
-    @functools.cached_property
-    def aggregates(self) -> pd.DataFrame:
-        """Every metric over instances; see `tables.aggregate`."""
-        return tables.aggregate(self.frame)
-
-    @functools.cached_property
-    def problems(self) -> list[str]:
-        """In the order of the run."""
-        return list(dict.fromkeys([*tables.order(self.rows, "problem"), *tables.order(self.swept, "problem")]))
-
-    @functools.cached_property
-    def styles(self) -> dict[str, Style]:
-        """Of every estimator."""
-        return styles(self.frame)
-
-    @functools.cached_property
-    def swept(self) -> pd.DataFrame:
-        """The points of sweeps: measured rows that have a setting."""
-        return tables.swept(self.frame)
-
-    @functools.cached_property
-    def ranks(self) -> pd.DataFrame:
-        """Of estimators on every instance; see `answers.ranks`."""
-        return answers.ranks(self.frame)
 
 
 @dataclass(frozen=True)

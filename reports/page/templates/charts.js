@@ -39,7 +39,7 @@ const COSTS = {
   evaluations: { label: "evaluations of the loss (a backward counts as two)", of: cell => cell.evaluations, shown: shownNumber },
   estimates: { label: "estimates averaged", of: () => 1, shown: shownNumber },
 };
-const baseOf = cell => cell.problem.endsWith(`, ${cell.loss}`) ? cell.problem.slice(0, -cell.loss.length - 2) : cell.problem;
+const baseOf = cell => [`, ${cell.loss}`, `@${cell.loss}`].reduce((name, end) => name.endsWith(end) ? name.slice(0, -end.length) : name, cell.problem);
 
 class Explorer {
   constructor(data) {
@@ -62,6 +62,12 @@ class Explorer {
     this.pickers();
   }
 
+  // Of the losses that every structure has, the last of those on which most estimators compete; none where they share none.
+  usualLoss(losses) {
+    const contenders = loss => new Set(this.cells.filter(cell => cell.loss === loss).map(cell => cell.estimator)).size;
+    const shared = losses.filter(loss => [...this.places.values()].every(found => found.has(loss)));
+    return shared.reduce((best, loss) => best && contenders(best) > contenders(loss) ? best : loss, "");
+  }
   pickers() {
     const losses = [...new Set(this.cells.map(cell => cell.loss))];
     const known = new Set(this.standings.map(row => row.question));
@@ -72,7 +78,7 @@ class Explorer {
       if (pairs.length) select.value = (pairs.find(([value]) => String(value) === String(chosen)) || pairs[0])[0];
     };
     offer($("#pick-question"), Object.entries(QUESTIONS).filter(([name]) => known.has(name)).map(([name, one]) => [name, one.asks]), "gradients");
-    offer($("#pick-loss"), [["", "each problem’s own"], ...losses.map(loss => [loss, loss])], "");
+    offer($("#pick-loss"), [...losses.map(loss => [loss, loss]), ["", "every one"]], this.usualLoss(losses));
     offer($("#pick-budget"), budgets.map(budget => [budget, `${timed ? "the time of " : ""}${budget} ${timed ? "REINFORCE " : ""}estimate${budget === 1 ? "" : "s"}`]), 16);
     offer($("#pick-problem"), [...this.places.keys()].map(base => [base, base]), [...this.places.keys()][0]);
     offer($("#pick-cost"), Object.entries(COSTS).filter(([, cost]) => this.cells.some(cell => cost.of(cell) !== null)).map(([name, cost]) => [name, cost.label]), "seconds");
@@ -91,9 +97,13 @@ class Explorer {
   get question() { return $("#pick-question").value; }
   get budget() { return Number($("#pick-budget").value); }
   get stage() { return $("#pick-state").value; }
-  placeOf(base) {
+  placesOf(base) {
     const losses = this.places.get(base), chosen = $("#pick-loss").value;
-    return chosen ? losses?.get(chosen) : losses?.values().next().value;
+    return (chosen ? [losses?.get(chosen)] : [...losses?.values() ?? []]).filter(Boolean);
+  }
+  placeOf(base) {
+    const places = this.placesOf(base);
+    return places.find(place => place.first.loss === this.lossHere) ?? places[0];
   }
   get problem() {
     const base = $("#pick-problem").value;
@@ -116,19 +126,17 @@ class Explorer {
   matrix() {
     const table = $("#matrix");
     table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col", textContent: "structure and loss" }), ...this.stages.map(stage => make("th", { scope: "col", textContent: stage }))));
-    table.tBodies[0].replaceChildren(...[...this.places.keys()].map(base => this.row(base)).filter(Boolean));
+    table.tBodies[0].replaceChildren(...[...this.places.keys()].flatMap(base => this.placesOf(base).map(place => this.row(base, place))));
     const asked = QUESTIONS[this.question];
-    $("#matrix-note").textContent = asked ? `In every cell: the best estimator by ${asked.criterion}${asked.budgeted ? `, with ${$("#pick-budget").selectedOptions[0].textContent} for each` : ""}; in brackets the 95 % interval over instances. ${asked.meaning}${this.stages.some(stage => stage.startsWith("h=")) ? " The state h is the entropy of the distribution over structures, from 1 (flat, early in training) to 0 (peaked, at its end)." : ""}` : "";
+    $("#matrix-note").textContent = asked ? `In every cell: the best estimator by ${asked.criterion}${asked.budgeted ? `, with ${$("#pick-budget").selectedOptions[0].textContent} for each` : ""}; in brackets the 95 % interval over instances. ${asked.meaning}${this.stages.some(stage => stage.startsWith("h=")) ? " The state h is the entropy of the distribution over structures, from 1 (flat, early in training) to 0 (peaked, at its end)." : ""}${$("#pick-loss").options.length > 2 && $("#pick-loss").value ? " Another loss may have another answer: choose it above." : ""}` : "";
   }
-  row(base) {
-    const place = this.placeOf(base);
-    if (!place) return null;
+  row(base, place) {
     const { oracle, structures, loss, n } = place.first;
     const size = [n, structures ? `${shownNumber(structures)} structures` : ""].filter(Boolean).join(", ");
     const head = make("th", { scope: "row" }, make("b", { textContent: base }), make("small", { textContent: [oracle, size].filter(Boolean).join(", ") }), make("small", { textContent: `loss: ${loss}` }));
-    return make("tr", {}, head, ...this.stages.map(stage => this.answer(base, place.problem, stage)));
+    return make("tr", {}, head, ...this.stages.map(stage => this.answer(base, place, stage)));
   }
-  answer(base, problem, stage) {
+  answer(base, { problem, first: { loss } }, stage) {
     const [best, ...rest] = this.standing(problem, stage);
     const cell = make("td", {});
     cell.dataset.state = stage;
@@ -144,6 +152,7 @@ class Explorer {
     button.style.setProperty("--hue", facts.colour);
     button.addEventListener("click", () => {
       $("#pick-problem").value = base;
+      this.lossHere = loss;
       this.stagesOffered();
       $("#pick-state").value = stage;
       this.closer();

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....suites.problems.sized import sizes_written
 from ....suites.statistics.interval import Interval
-from ....suites.text import ZERO, coefficient_interval, exponential, interval, number, percent
+from ....suites.text import ZERO, coefficient_interval, exponential, interval, number, percent, setting
 from ...analysis.recommendation import Candidate, Recommendation, Recommended
 
 _WHEN = {"init": "before training", "early": "early in training", "final": "after training"}
@@ -27,7 +27,7 @@ def lines(found: Recommendation) -> list[str]:
         "loss with gradients" if wish.loss_gradients else "loss that gives values only",
         *(["unbiased"] if wish.unbiased else []),
         f"batch of {wish.batch}",
-        *([f"an evaluation of the loss takes {number(wish.loss_cost)} REINFORCE estimates"] if wish.loss_cost else []),
+        *([f"an evaluation of the loss takes {setting(wish.loss_cost)} REINFORCE estimates"] if wish.loss_cost else []),
         wish.stage,
     ]
     text = [", ".join(asked), *(line for note in found.notes for line in _wrapped(note))]

@@ -17,11 +17,11 @@ from ....suites.learning.summaries import mean, performance_profile, probability
 from ....suites.metrics import METRICS, label_of
 from ....suites.statistics.interval import Interval
 from ...analysis import tables
-from ..drawing.drawing import Drawing, FigureKind
-from ..drawing.facets import Sheet, facets, strips
-from ..drawing.panel import DASHED, DOTTED, Axis, Panel
-from ..drawing.scale import Scale
-from ..drawing.styles import Style, styles
+from .drawing import Drawing, FigureKind
+from .facets import Sheet, facets, strips
+from .panel import DASHED, DOTTED, Axis, Panel
+from .scale import Scale
+from .styles import Style, styles
 
 STEPS = FigureKind(
     "learning-steps",
