@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import structgrad
-from structgrad import estimators, oracles, suites
+from structgrad import estimators, oracles, reports, suites
 from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import DERIVED, ORACLES, Oracle
 from structgrad.suites import audit, tasks
@@ -144,7 +144,7 @@ def test_a_missing_docstring_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found == [("sparsely_documented", False), ("Silent", False), ("Silent.speak", False)]
 
 
-ROOMS = (oracles, estimators, suites, audit, audits_of_oracles, tasks)
+ROOMS = (oracles, estimators, suites, audit, audits_of_oracles, tasks, reports)
 """Those whose public names are on the site; how it reads their docstrings is in `.ci/documentation.py`."""
 
 

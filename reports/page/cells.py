@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...suites.text import rounded, whole
+from ...suites.text import significant, whole
 from ..analysis import tables
 from ..analysis.tables import Spread
 
@@ -25,8 +25,8 @@ class TableCell:
 
     @property
     def order(self) -> str:
-        """What the page sorts the entry by; empty where that is its text. Seven digits are more than any interval has."""
-        key = str(rounded(self.key, 7) if isinstance(self.key, float) else self.key)
+        """What the page sorts the entry by; empty where that is its text. Six digits are more than any interval has."""
+        key = significant(self.key, 6) if isinstance(self.key, float) else str(self.key)
         return "" if key == self.text and not self.notes and not self.verdict else key
 
 

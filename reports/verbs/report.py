@@ -96,7 +96,8 @@ def _rendered(run: Path, kind: str) -> bytes:
 
 def _draw(run: Path, folder: Path) -> None:
     from .. import results
-    from ..page import of_gradients, paper
+    from ..page import of_gradients
+    from ..page.drawing import paper
 
     frame, manifest = results.read(run)
     folder = (run if run.is_dir() else run.parent) / "figures" if str(folder) == "pdf" else folder

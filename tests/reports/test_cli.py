@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from structgrad.estimators import ESTIMATORS
 from structgrad.reports import results, terminal
 from structgrad.reports.cli import app
-from structgrad.reports.page import paper
+from structgrad.reports.page.drawing import paper
 from structgrad.reports.verbs.describe import names
 from structgrad.reports.verbs.run import launch, options, repeat
 from structgrad.suites.measures.suite import EFFORTS

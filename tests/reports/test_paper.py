@@ -10,7 +10,8 @@ import pytest
 
 from structgrad.reports import results
 from structgrad.reports.analysis import answers, tables
-from structgrad.reports.page import marks, paper
+from structgrad.reports.page import marks
+from structgrad.reports.page.drawing import paper
 from structgrad.suites.text import number
 from tests.reports import examples
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from ...suites.base import split_loss
-from ...suites.metrics import label_of
-from ...suites.text import interval, number, plural
-from .. import results
-from ..analysis import tables
-from ..analysis.answers import MAIN_BUDGET
-from . import marks
-from .drawing.styles import shown
+from ....suites.base import split_loss
+from ....suites.metrics import label_of
+from ....suites.text import interval, number, plural
+from ... import results
+from ...analysis import tables
+from ...analysis.answers import MAIN_BUDGET
+from .. import marks
+from .styles import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

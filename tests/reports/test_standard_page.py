@@ -1,0 +1,58 @@
+"""The page of the standard run, and the finding that the README opens with: both are those of the table that ships."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from structgrad.reports import published, results
+from structgrad.reports.page import standard_page
+from structgrad.reports.page.standard_page import Standard
+from tests.reports.recommendation_cases import REINFORCE, Made, rows, written
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def standard() -> Standard:
+    return Standard.load()
+
+
+def test_the_readme_opens_with_the_finding(standard: Standard) -> None:
+    said = " ".join((ROOT / "README.md").read_text().partition("\n## ")[0].split())
+    for sentence in standard.finding():
+        assert sentence in said
+
+
+def test_the_page_is_that_of_the_table(standard: Standard) -> None:
+    assert (ROOT / "docs/results/standard.md").read_text() == standard_page.page(standard)
+
+
+def test_the_table_holds_all_structures_at_four_entropies_and_real_scores_at_three_stages(standard: Standard) -> None:
+    measured = standard.measured().set_index("scores")
+    assert len(measured) == 19
+    assert set(measured["losses"]) == {3}
+    built_in = measured[measured.index.str.endswith("_regimes")]
+    assert set(built_in["states"]) == {"h=0.95, h=0.7, h=0.4, h=0.1"}
+    assert set(built_in["instances each"]) == {32}
+    assert set(measured.drop(built_in.index)["states"]) == {"init, early, final"}
+
+
+def test_a_contest_counts_who_is_the_best(tmp_path: Path) -> None:
+    """On two structures of one loss the relaxation wins, on a third REINFORCE, which alone has no bias there."""
+    good, bad = Made(bias=0.1, variance=0.0), Made(bias=3.0, variance=0.0)
+    table = [
+        replace(row, problem=f"{scores}@squared_distance", stage="h=0.5", loss="squared_distance")
+        for scores, relaxed in (("a", good), ("b", good), ("c", bad))
+        for row in rows({"reinforce": REINFORCE, "ste": relaxed})
+    ]
+    published.write(written(tmp_path / "run", table), folder=tmp_path)
+    found = Standard.load(tmp_path)
+    contest = found.contest("squared_distance", "h=0.5", 256)
+    assert contest.wins == Counter(ste=2, reinforce=1)
+    assert (contest.winner, contest.count, contest.share("ste")) == ("ste", 3, "2 of 3")
+    assert found.exact("squared_distance") == []
+    assert results.TABLE not in {path.name for path in tmp_path.iterdir()}
