@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ...suites.text import estimate, listed, number, plural
 from ..analysis import answers
 from ..analysis.answers import BUDGETS, MAIN_BUDGET, QUESTIONS, Answer
 from .cells import Table, TableCell, plain
 
-LABELS = {"rho": "ρ", "squared_error": "relative MSE", "variance_seconds": "variance × time"}
-"""What a score is, in front of its number."""
 
-MEANINGS = {
-    "rho": "ρ is what a step along the estimate gains of what one along the exact gradient would: 1 is as good, 0 useless.",
-    "squared_error": "The relative MSE is the mean squared error over the squared gradient: 0 is exact, 1 no better than not to move.",
-    "variance_seconds": "Variance × time is how long it takes to average the noise away: half of it, half as long.",
+@dataclass(frozen=True)
+class Score:
+    """What candidates are compared by: what stands in front of its number, and what it says, in a sentence."""
+
+    name: str
+    label: str
+    meaning: str
+
+
+SCORES = {
+    score.name: score
+    for score in (
+        Score("rho", "ρ", "ρ is what a step along the estimate gains of what one along the exact gradient would: 1 is as good, 0 useless."),
+        Score(
+            "squared_error",
+            "relative MSE",
+            "The relative MSE is the mean squared error over the squared gradient: 0 is exact, 1 no better than not to move.",
+        ),
+        Score(
+            "variance_seconds",
+            "variance × time",
+            "Variance × time is how long it takes to average the noise away: half of it, half as long.",
+        ),
+    )
 }
-"""What a score says, in a sentence."""
 
 
 def unit(score: str, *, timed: bool) -> str:
@@ -130,7 +149,7 @@ def answer_cell(answer: Answer | None) -> TableCell:
     """The winner with its score, why, and who may be as good."""
     if answer is None:
         return TableCell("–")
-    shown = f"{LABELS[answer.question.score]} {estimate(answer.score)}{unit(answer.question.score, timed=answer.timed)}"
+    shown = f"{SCORES[answer.question.score].label} {estimate(answer.score)}{unit(answer.question.score, timed=answer.timed)}"
     proof = f"; {answer.verdict}" if answer.question.unbiased and answer.verdict else ""
     rivals = f"or {listed(answer.tied)}" if answer.tied else "ahead of all others" if answer.rivals else "no other candidate"
     return TableCell(answer.estimator, answer.estimator, notes=(shown, answer.why + proof, rivals))

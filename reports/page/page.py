@@ -52,10 +52,10 @@ def _questions(*, timed: bool) -> dict[str, dict[str, object]]:
         question.name: {
             "asks": question.asks,
             "criterion": question.criterion,
-            "label": answering.LABELS[question.score],
+            "label": answering.SCORES[question.score].label,
             "unit": answering.unit(question.score, timed=timed),
             "lower": question.logarithmic,
-            "meaning": answering.MEANINGS[question.score],
+            "meaning": answering.SCORES[question.score].meaning,
             "budgeted": question.score != "variance_seconds",
         }
         for question in QUESTIONS

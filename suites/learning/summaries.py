@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from ..statistics.aggregates import student_mean
 from ..statistics.interval import LEVEL, Interval
+from ..statistics.selection import student_mean
 
 Array = np.ndarray
 

@@ -14,8 +14,9 @@ import numpy as np
 from ..base import Row
 from ..fragments import FragmentTable, IntervalAxis, curve, fragment, measured_text, metric_heading, shortened, small
 from ..metrics import unit_of
-from ..statistics.aggregates import Measured, aggregate, student_mean
+from ..statistics.aggregates import Measured, aggregate
 from ..statistics.interval import Interval
+from ..statistics.selection import student_mean
 from ..text import exponential, number
 
 SHOWN = (

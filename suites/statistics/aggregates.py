@@ -154,23 +154,6 @@ def compare(a: Measured, b: Measured, *, higher_is_better: bool = False) -> Pair
     return PairedComparison(count, len(a.values) - count, wins, ratio)
 
 
-def student_mean(values: Array) -> Interval:
-    """The mean of independent numbers, NaN where there is none, with the interval of Student's t.
-
-    Example:
-        >>> round(student_mean(np.array([1.0, 1.0, 2.0])).value, 3)
-        1.333
-    """
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return Interval(None)
-    middle = float(known.mean())
-    if len(known) < 2:
-        return Interval(middle)
-    half = float(scipy.special.stdtrit(len(known) - 1, (1 + LEVEL) / 2) * known.std(ddof=1) / np.sqrt(len(known)))
-    return Interval(middle, middle - half, middle + half, "t")
-
-
 class _Draws:
     """Resamples of n instances and standard normal noise for each, the same in every call."""
 

@@ -78,6 +78,23 @@ def mean_interval(scores: Array, errors: Array) -> Interval:
     return Interval(float(mean), float(mean - half), float(mean + half), "t")
 
 
+def student_mean(values: Array) -> Interval:
+    """The mean of independent numbers, NaN where there is none, with the interval of Student's t.
+
+    Example:
+        >>> round(student_mean(np.array([1.0, 1.0, 2.0])).value, 3)
+        1.333
+    """
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return Interval(None)
+    middle = float(known.mean())
+    if len(known) < 2:
+        return Interval(middle)
+    half = _half_width(known, known, (1 - LEVEL) / 2)
+    return Interval(middle, middle - half, middle + half, "t")
+
+
 def _half_width(values: Array, errors: Array, tail: float) -> float:
     """Of the interval of a mean over instances, with a chance of ``tail`` on each side."""
     if len(values) == 1:

@@ -113,16 +113,9 @@ def test_winners_count_cases(found: list[Answer]) -> None:
     assert sentence == "reinforce: best in 2 of 2 cases, and in none significantly worse than the best."
 
 
-def test_ranks_are_within_an_instance(frame: pd.DataFrame) -> None:
-    ranks = answers.ranks(frame)
-    assert set(ranks.groupby(["stage", "instance"])["rank"].sum()) == {1.5}
-    assert not (ranks["estimator"] == "exact").any()
-
-
 def test_two_runs_of_nothing_have_no_answers() -> None:
     assert answers.answers(results.to_frame([])) == []
     assert answering.minute([]) == []
-    assert answers.ranks(results.to_frame([])).empty
 
 
 def test_a_single_instance_has_the_interval_of_its_own_measurement() -> None:

@@ -197,6 +197,15 @@ def test_a_phone_shows_the_picture_without_scrolling_sideways(tab: browser.Brows
 
 
 @in_browser
+def test_long_names_of_problems_fit_a_phone(tab: browser.Browser, tmp_path: Path) -> None:
+    found = [*examples.rows(), *examples.rows("projective_tree_regimes@squared_distance_linear")]
+    (tmp_path / "page.html").write_text(report_page.to_html(results.to_frame(found), examples.MANIFEST))
+    tab.open(tmp_path / "page.html", width=390)
+    tab.until(DRAWN)
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+
+
+@in_browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_axe_finds_nothing_that_keeps_anybody_out(tab: browser.Browser, path: Path, width: int, dark: bool) -> None:

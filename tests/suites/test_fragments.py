@@ -20,8 +20,8 @@ from structgrad.suites.measures.measurement import FRAME_COLUMNS, Measurement
 from structgrad.suites.problems.sized import size_text
 from structgrad.suites.running import notebook
 from structgrad.suites.running.progress import Busy, Snapshot
-from structgrad.suites.statistics.aggregates import student_mean
 from structgrad.suites.statistics.interval import Interval
+from structgrad.suites.statistics.selection import student_mean
 from tests.reports import examples
 
 VOID = {"br"}

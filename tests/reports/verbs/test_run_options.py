@@ -75,6 +75,11 @@ def dry(*words: object) -> dict[str, Any]:
     return found
 
 
+def planned(*words: object) -> dict[str, Any]:
+    """A plan without its estimates, for another process may compile kernels between two of them."""
+    return {name: value for name, value in dry(*words).items() if name not in ("seconds", "compiling")}
+
+
 def test_a_file_says_the_same_as_options(tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -95,8 +100,9 @@ def test_a_file_says_the_same_as_options(tmp_path: Path) -> None:
     )
     options = ["bias", "-p", "subset_regimes", "-e", "rloo", "-e", "imle[lambda=2.5]", "--stage", "init", "--instances", "3"]
     more = ["--max-replicates", "512", "--replicates", "128", "--seconds", "120", "--builtin", "--no-timing", "-j", "1", "--seed", "7"]
-    assert dry("--config", path) == dry(*options, *more)
-    assert dry("--config", path, "--seed", "8", "-e", "ste") == dry(*options[:3], *options[7:], *more[:-2], "--seed", "8", "-e", "ste")
+    assert planned("--config", path) == planned(*options, *more)
+    other = planned("--config", path, "--seed", "8", "-e", "ste")
+    assert other == planned(*options[:3], *options[7:], *more[:-2], "--seed", "8", "-e", "ste")
 
 
 @pytest.mark.parametrize(
