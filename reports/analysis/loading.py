@@ -63,7 +63,9 @@ def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
 def comparable(base: Loaded, head: Loaded) -> tuple[list[Row], list[Row]]:
     """What of two tables is compared: beside a baseline what it keeps; beside the published table what both hold, rounded as it is."""
     if base.is_published or head.is_published:
-        first, second = (rows_of(published.reduced(frames.to_frame(loaded.rows))) for loaded in (base, head))
+        first, second = (
+            loaded.rows if loaded.is_published else rows_of(published.reduced(frames.to_frame(loaded.rows))) for loaded in (base, head)
+        )
         known = {_place(row) for row in first} & {_place(row) for row in second}
         if not known:
             names = ", ".join(dict.fromkeys(row.problem for row in (first if base.is_published else second)))

@@ -40,7 +40,8 @@ def test_the_table_of_the_package_is_small_and_whole() -> None:
         name: {"category": "category"}.get(dtype, dtype).replace("string", str(frame["reason"].dtype))
         for name, dtype in results.COLUMNS.items()
     }
-    pd.testing.assert_frame_equal(published.reduced(frame), frame, check_categorical=False)
+    part = frame.iloc[::97].reset_index(drop=True)
+    pd.testing.assert_frame_equal(published.reduced(part), part, check_categorical=False)
 
 
 def test_what_is_told_of_its_run_names_command_versions_machine_date_and_commit_and_no_folder() -> None:
@@ -137,9 +138,8 @@ def own(tmp_path: Path) -> Path:
 
 
 def test_a_run_is_compared_with_the_published_table_by_its_name(own: Path) -> None:
-    found = [json.loads(call("compare", *words, "--format", "json").stdout) for words in (("published", own), (own, "--with", "published"))]
-    assert found[0] == found[1]
     text = call("compare", "published", own).stdout
+    assert text == call("compare", own, "--with", "published").stdout
     assert "nothing changed" in text
     assert "missing" not in text
     assert "cosine" not in text
