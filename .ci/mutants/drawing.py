@@ -71,7 +71,6 @@ STRATA = {
     "reports/comparison": 1,
     "reports/page": 2,
     "reports/page/drawing": 1,
-    "reports/page/figures": 1,
     "reports/verbs": 2,
     "reports/verbs/describe": 1,
     "reports/verbs/doctor": 1,
