@@ -1,11 +1,17 @@
 """The page ``docs/results/standard.md``, its figures and the finding that the README opens with, from the published table.
 
-python -m structgrad.reports.page.standard_page --to docs/results
+python -m structgrad.reports.page.standard_page --to docs/results [--again FOLDER --data DIR]
+
+With ``--again`` everything is measured anew first: the commands of the published table run into that folder, and go on where they were
+stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +32,7 @@ from . import marks
 from .cells import plain_table
 from .drawing import paper
 from .markdown import markdown_table
+from .page import to_html
 
 GRADIENTS, VALUES, LINEAR = "squared_distance", "black_box", "squared_distance_linear"
 """Losses: with gradients between the structures, with values only, and the first one's twin that is linear between them."""
@@ -164,6 +171,36 @@ def write(folder: Path, *, of: Path = published.FOLDER) -> list[Path]:
     return [folder / name for name in contents]
 
 
+def again(folder: Path, data: Path, to: Path = published.FOLDER) -> Path:
+    """Measure the published table anew: run its commands, and make it of what they find.
+
+    Args:
+        folder: of the runs, a folder each; a run that was stopped there goes on.
+        data: the folder of the real score files.
+        to: where the table goes, by default into the package.
+
+    Returns:
+        The folder of the first run, whose page stands beside the finding.
+
+    Raises:
+        CalledProcessError: a run that failed, which has said why.
+    """
+    runs = []
+    for position, command in enumerate(published.load()[1]["command"].split(" && ")):
+        words = shlex.split(command)[1:]
+        words = [str(data) if before == "--data" else word for word, before in zip(words, ["", *words], strict=False)]
+        runs.append(folder / str(position))
+        subprocess.run([sys.executable, "-m", "structgrad.reports.cli", *words, "--out", str(runs[-1])], check=True)
+    published.write(*runs, folder=to)
+    return runs[0]
+
+
+def page_of_run(run: Path) -> bytes:
+    """The page of a run, with nothing of its folders."""
+    frame, manifest = results.read(run)
+    return to_html(frame, {**manifest, "command": published.command_of(str(manifest["command"])), "folder": "standard"}).encode()
+
+
 def page(standard: Standard) -> str:
     """The text of ``standard.md``."""
     about = standard.about
@@ -191,7 +228,14 @@ def main(words: list[str] | None = None) -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(prog="python -m structgrad.reports.page.standard_page", description=__doc__)
     parser.add_argument("--to", type=Path, required=True, help="the folder of the page")
-    for path in write(parser.parse_args(words).to):
+    parser.add_argument("--again", type=Path, metavar="FOLDER", help="measure the table anew, into runs of this folder")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="the folder of the real score files, for --again")
+    given = parser.parse_args(words)
+    if (given.again is None) != (given.data is None):
+        parser.error("got one of --again and --data; expected both or neither")
+    if given.again is not None:
+        results.write_whole(given.to / "standard-run.html", page_of_run(again(given.again, given.data)))
+    for path in write(given.to):
         print(path)  # noqa: T201
 
 

@@ -178,7 +178,7 @@ def _about(manifests: Sequence[Mapping[str, Any]], rows: pd.DataFrame) -> dict[s
     return {
         "kind": NAME,
         "schema_version": SCHEMA_VERSION,
-        "command": " && ".join(_command(str(manifest.get("command", ""))) for manifest in manifests),
+        "command": " && ".join(command_of(str(manifest.get("command", ""))) for manifest in manifests),
         "seed": first.get("seed"),
         "started": min((str(manifest["started"]) for manifest in manifests if manifest.get("started")), default=None),
         "finished": max((str(manifest["finished"]) for manifest in manifests if manifest.get("finished")), default=None),
@@ -189,7 +189,7 @@ def _about(manifests: Sequence[Mapping[str, Any]], rows: pd.DataFrame) -> dict[s
     }
 
 
-def _command(line: str) -> str:
+def command_of(line: str) -> str:
     """A command without the folder that it wrote to, and the program's own; of the folder of score files its name alone."""
     words = shlex.split(line)
     kept = [

@@ -41,6 +41,36 @@ def test_the_table_holds_all_structures_at_four_entropies_and_real_scores_at_thr
     assert set(measured.drop(built_in.index)["states"]) == {"init, early, final"}
 
 
+def test_the_table_is_measured_anew_by_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the commands that it names, with the folder of the score files, and what they leave is published."""
+    monkeypatch.setattr(
+        published, "load", lambda: (None, {"command": "structgrad run bias --builtin && structgrad run bias --data scores"})
+    )
+    called: list[list[str]] = []
+
+    def run(words: list[str], *, check: bool) -> None:
+        called.append(words[3:])
+        name = "built-in" if "--builtin" in words else "real"
+        found = rows({"reinforce": REINFORCE, "ste": Made(bias=0.3, variance=1 / 3)})
+        written(Path(words[-1]), [replace(row, problem=name) for row in found])
+
+    monkeypatch.setattr(standard_page.subprocess, "run", run)
+    first = standard_page.again(tmp_path / "runs", tmp_path / "data", tmp_path / "table")
+    assert called == [
+        ["run", "bias", "--builtin", "--out", str(tmp_path / "runs" / "0")],
+        ["run", "bias", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "runs" / "1")],
+    ]
+    monkeypatch.undo()
+    assert published.load(tmp_path / "table")[1]["problems"] == ["built-in", "real"]
+    assert str(tmp_path) not in standard_page.page_of_run(first).decode()
+
+
+def test_half_of_the_options_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        standard_page.main(["--to", str(tmp_path), "--again", str(tmp_path)])
+    assert "got one of --again and --data; expected both or neither" in capsys.readouterr().err
+
+
 def test_a_contest_counts_who_is_the_best(tmp_path: Path) -> None:
     """On two structures of one loss the relaxation wins, on a third REINFORCE, which alone has no bias there."""
     good, bad = Made(bias=0.1, variance=0.0), Made(bias=3.0, variance=0.0)
