@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..base import Row
-from ..fragments import FragmentTable, IntervalAxis, curve, fragment, measured_text, metric_heading, shortened, small
+from ..fragments import FragmentTable, IntervalAxis, curve, fragment, metric_heading, shortened, small
 from ..metrics import unit_of
 from ..statistics.aggregates import Measured, aggregate
 from ..statistics.interval import Interval
 from ..statistics.selection import student_mean
-from ..text import exponential, number
+from ..text import estimate, exponential, number, plural
 
 SHOWN = (
     "relative_bias",
@@ -75,7 +75,7 @@ def _title(rows: Sequence[Row]) -> str:
 
 def _facts(rows: Sequence[Row]) -> list[str]:
     problems, estimators = len({(row.problem, row.stage) for row in rows}), len({row.estimator for row in rows})
-    counted = [f"{problems} problem{'s' * (problems != 1)}", f"{estimators} estimator{'s' * (estimators != 1)}"]
+    counted = [plural(problems, "problem"), plural(estimators, "estimator")]
     seeds = sorted({row.seed for row in rows})
     return [*counted, *([f"seed {', '.join(map(str, seeds))}"] if seeds else []), f"{len(rows)} rows in .frame"]
 
@@ -134,7 +134,7 @@ def _counts(rows: Sequence[Row]) -> list[str]:
     ends = list(dict.fromkeys(exponential(end) for end in (min(logs), max(logs)))) if logs else []
     items = len({row.instance for row in rows if row.instance})
     what = "seed" if any(row.metric == "accuracy" for row in rows) else "instance"
-    return [*([" to ".join(ends) + " structures"] if ends else []), *([f"{items} {what}{'s' * (items != 1)}"] if items else [])]
+    return [*([" to ".join(ends) + " structures"] if ends else []), *([plural(items, what)] if items else [])]
 
 
 def _replicates(rows: Sequence[Row]) -> list[str]:
@@ -179,7 +179,7 @@ class _Column:
     def entry(self, name: str) -> str:
         if name not in self.found:
             return "–"
-        return f"{measured_text(self.found[name])}{self.axis.mark(self.found[name])}"
+        return f"{estimate(self.found[name])}{self.axis.mark(self.found[name])}"
 
 
 def _once(rows: Sequence[Row]) -> Iterator[Row]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..base import Row
 from ..frames import to_frame
+from ..text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +38,7 @@ class Results(list[Row]):
         counts = Counter(row.status for row in self)
         others = "".join(f", {number} {status}" for status, number in counts.items() if status != "ok")
         names = (("problem", {row.problem for row in self}), ("estimator", {row.estimator for row in self}))
-        shown = " of ".join(f"{len(found)} {name}{'s' * (len(found) != 1)}" for name, found in reversed(names)).replace(" of ", " on ")
+        shown = " of ".join(plural(len(found), name) for name, found in reversed(names)).replace(" of ", " on ")
         return f"<Results: {len(self)} rows of {shown}{others}>"
 
     @property

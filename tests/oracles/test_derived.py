@@ -66,7 +66,7 @@ from structgrad.suites.problems import BUILT_IN_PROBLEMS, load
 from structgrad.suites.problems.padding import counted_by
 from structgrad.suites.problems.regimes import REGIMES
 from structgrad.suites.problems.sized import sized_name, sized_regime
-from structgrad.suites.running.planning.presets import BEYOND
+from structgrad.suites.running.planning.presets import plan_of
 from structgrad.suites.speed.cases import CASES
 from structgrad.suites.speed.device import SMALL
 
@@ -77,7 +77,7 @@ print(json.dumps({
     "summary": BUILT_IN_PROBLEMS["toy_tiles_regimes"],
     "entropies": REGIMES["toy_tiles_regimes"].entropies,
     "of chains": REGIMES["chain_regimes"].entropies,
-    "beyond": "toy_tiles_regimes" in BEYOND,
+    "standard": "toy_tiles_regimes" in plan_of("standard").problems,
     "counted": counted_by(oracle),
     "sized": [sized_name("toy_tiles[w=2,n=6]"), sized_regime("toy_tiles[n=6,w=2]").entropies],
     "speed": {case.name: [list(case.event), case.multiply_adds] for case in CASES.values() if case.structure == "toy_tiles"},
@@ -97,7 +97,7 @@ def seen(folder: Path, declared: str) -> Any:
 def test_one_file_is_a_problem_a_speed_case_and_a_benchmark(tmp_path: Path) -> None:
     found = seen(tmp_path, DECLARED)
     assert found["registry"]
-    assert found["beyond"]
+    assert found["standard"]
     assert found["problem"] == [[4, 2], [5, 2], [4, 2]]
     assert (
         found["summary"]

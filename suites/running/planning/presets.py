@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....estimators import ESTIMATORS
-from ....oracles import DERIVED
 from ....oracles.registry import unknown
 from ... import problems
 from ...measures.suite import EFFORTS
@@ -90,8 +89,8 @@ gives values on structures and nothing else."""
 FIRST_PROBLEMS = ("subset_regimes", "chain_regimes", "constituency_regimes", "spanning_tree_regimes", "assignment_regimes")
 """Choices of parts, labels of a sequence, trees over spans, trees over words, and permutations."""
 
-BEYOND = ("categories_regimes", "policy_regimes", *(f"{name}_regimes" for name in DERIVED))
-"""Built-in problems that a first look leaves out: more than one for each of nine structures, and those of derivations alone."""
+SECOND = ("policy_regimes",)
+"""Built-in problems of a structure that has another one."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Preset:
         suites, problems, estimators, stages, losses, instances, portions: as in `Plan`.
         longest: seconds; a plan with a cell that is estimated to take longer is refused.
         problems: names; empty for a built-in one of every structure.
-        everything: whether problems beyond one per structure take part: categories, policies, and real ones at their stages of training.
+        everything: whether more than one problem per structure takes part: `SECOND`, and real ones at their stages of training.
     """
 
     summary: str
@@ -130,7 +129,7 @@ PRESETS: dict[str, Preset] = {
         problems=FIRST_PROBLEMS,
     ),
     "standard": Preset(
-        "all suites at four entropies, 32 instances each: for conclusions",
+        "all suites on every structure at four entropies, 32 instances each: for conclusions",
         (),
         CORE,
         ENTROPIES,
@@ -244,5 +243,5 @@ def _problems(preset: Preset, data: str | None) -> tuple[str, ...]:
     if preset.problems:
         return preset.problems
     if not preset.everything:
-        return tuple(name for name in BUILT_IN_PROBLEMS if name not in BEYOND)
+        return tuple(name for name in BUILT_IN_PROBLEMS if name not in SECOND)
     return (*BUILT_IN_PROBLEMS, *(name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS))

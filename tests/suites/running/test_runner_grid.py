@@ -17,7 +17,7 @@ from structgrad.suites.problems.named import BUILT_IN_PROBLEMS
 from structgrad.suites.running import scores
 from structgrad.suites.running.planning.grid import estimator_names, grid
 from structgrad.suites.running.planning.plan import Plan, Portion
-from structgrad.suites.running.planning.presets import BEYOND, CORE, FIRST_PROBLEMS, LOSSES, PRESETS, plan_of
+from structgrad.suites.running.planning.presets import CORE, FIRST_PROBLEMS, LOSSES, PRESETS, SECOND, plan_of
 from structgrad.suites.running.progress import CostModel, time_limit
 from tests.suites.running_cases import SMALL
 
@@ -117,7 +117,7 @@ def test_a_preset_covers_structures_states_and_losses(preset):
     plan = dataclasses.replace(plan_of(preset), instances=1)
     found = grid(plan)
     scores = {split_loss(cell.problem)[0] for cell in found.cells}
-    every = {"quick": set(FIRST_PROBLEMS), "standard": set(BUILT_IN_PROBLEMS) - set(BEYOND), "thorough": set(BUILT_IN_PROBLEMS)}
+    every = {"quick": set(FIRST_PROBLEMS), "standard": set(BUILT_IN_PROBLEMS) - set(SECOND), "thorough": set(BUILT_IN_PROBLEMS)}
     assert scores >= every[preset]
     assert len({cell.stage for cell in found.cells}) >= 3
     for name in scores:
