@@ -188,7 +188,9 @@ def oracle_name(oracle: Any) -> str:
         >>> oracle_name(Subset(3))
         'subset[k=3]'
     """
-    options = ",".join(f"{key}={value}" for key, value in asdict(oracle).items()) if _has_options(oracle) else ""
+    options = (
+        ",".join(f"{key}={value}" for key, value in asdict(oracle).items()) if is_dataclass(oracle) and not isinstance(oracle, type) else ""
+    )
     return f"{oracle.name}[{options}]" if options else str(oracle.name)
 
 
@@ -200,14 +202,10 @@ def estimator_name(estimator: Any) -> str:
         >>> [estimator_name(make_estimator(name)) for name in ("rloo", "rloo[num_samples=16]", "imle[lambda=2.5]")]
         ['rloo', 'rloo[num_samples=16]', 'imle[lambda=2.5]']
     """
-    options = fields(estimator) if _has_options(estimator) else ()
+    options = fields(estimator) if is_dataclass(estimator) else ()
     chosen = {one.name.rstrip("_"): value for one in options if (value := getattr(estimator, one.name)) != _default(one)}
     text = ",".join(f"{key}={getattr(value, 'name', value)}" for key, value in chosen.items())
     return f"{estimator.name}[{text}]" if text else str(estimator.name)
-
-
-def _has_options(given: Any) -> bool:
-    return is_dataclass(given)
 
 
 def _default(option: Field[Any]) -> Any:

@@ -16,7 +16,6 @@ from typing import Self
 from .metrics import label_of, rule_of
 from .scale import LogScale
 from .statistics.interval import Interval
-from .text import interval as interval_text
 from .text import number
 
 LIMIT = 30_000
@@ -32,7 +31,6 @@ _NOTES, _LONGEST_NOTE = 6, 300
 _LONGEST = 60
 _CLOSING = 200
 """Bytes for the note on what is left out, and for what closes."""
-_NAN = float("nan")
 
 # The class stands twice, so that rules for tables that a notebook has for all outputs do not win.
 _STYLE = (
@@ -145,16 +143,6 @@ def curve(points: Sequence[tuple[float, Interval]], widest: float, axis: Interva
     around = [place(x, low) for x, low, _ in bounds] + [place(x, high) for x, _, high in reversed(bounds)]
     line = "L".join(place(x, value) for x, value, _, _ in known)
     return _svg(f'<path class="area" d="M{"L".join(around)}Z"/><path d="M{line}"/>', TALL)
-
-
-def measured_text(found: Interval) -> str:
-    """A value with its interval in brackets.
-
-    Example:
-        >>> measured_text(Interval(0.5, 0.4, 0.62)), measured_text(Interval(2.0)), measured_text(Interval(None))
-        ('0.500 [0.400, 0.620]', '2', '–')
-    """
-    return interval_text(*(_NAN if end is None else end for end in (found.value, found.low, found.high)))
 
 
 def metric_heading(metric: str) -> str:

@@ -296,3 +296,14 @@ def exponential(logarithm: float) -> str:
         return whole(round(math.exp(logarithm)))
     exponent, rest = divmod(logarithm / math.log(10), 1)
     return f"about {10**rest:.0f}·10^{exponent:.0f}"
+
+
+def first_sentence(kind: type) -> str:
+    """The first sentence of a docstring, as plain text.
+
+    Example:
+        >>> first_sentence(type("Mine", (), {"__doc__": "Half of ``this``. And more."}))
+        'Half of `this`'
+    """
+    paragraph = (kind.__doc__ or "").strip().partition("\n\n")[0]
+    return " ".join(paragraph.split()).replace("``", "`").partition(". ")[0].rstrip(".")

@@ -116,16 +116,15 @@ def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -
     return pd.DataFrame([row for place in places(frame) for row in place.standings(asks)], columns=columns)
 
 
-def places(frame: pd.DataFrame) -> Iterator[AnsweredStage]:
+@tables.remembered
+def places(frame: pd.DataFrame) -> list[AnsweredStage]:
     """What is known at each problem and stage of a result table, in its order."""
     rows = tables.measured(frame)
     rows = rows[~rows["family"].isin(tables.REFERENCE_FAMILIES)]
     verdicts = {(str(row.problem), str(row.stage), str(row.estimator)): str(row.verdict) for row in tables.records(tables.verdicts(frame))}
     bounds = tables.bias_bounds(frame)
-    for _, part in rows.groupby(["problem", "stage"], sort=False):
-        place = AnsweredStage.of(part, verdicts, bounds)
-        if place is not None:
-            yield place
+    known = (AnsweredStage.of(part, verdicts, bounds) for _, part in rows.groupby(["problem", "stage"], sort=False))
+    return [place for place in known if place is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,18 +189,21 @@ class AnsweredStage:
     def standings(self, values_only: Callable[[str], bool]) -> Iterator[tuple[object, ...]]:
         """The rows of `standings`."""
         for question, budget in product(QUESTIONS, BUDGETS):
-            found = self.answer(question, budget, values_only)
-            if found is None:
+            allowed = self._allowed(question, values_only)
+            if not allowed:
                 continue
             scores, errors = self.scores(question.score, budget)
-            for name in self._allowed(question, values_only):
-                position = self.names.index(name)
+            chosen = best(scores[allowed], errors[allowed])
+            tied = {allowed[position] for position in chosen.tied}
+            for position in allowed:
                 own = _shown(mean_interval(scores[position], errors[position]), question)
-                standing = "best" if name == found.estimator else "tied" if name in found.tied else "behind"
-                yield (self.problem, self.stage, question.name, budget, name, own.value, own.low, own.high, found.instances, standing)
+                standing = "best" if position == allowed[chosen.winner] else "tied" if position in tied else "behind"
+                at = (self.problem, self.stage, question.name, budget, self.names[position])
+                yield (*at, own.value, own.low, own.high, scores.shape[1], standing)
 
-    def _allowed(self, question: Question, values_only: Callable[[str], bool]) -> list[str]:
-        return [name for name in self.names if self.refusal(name, question, values_only) is None]
+    def _allowed(self, question: Question, values_only: Callable[[str], bool]) -> list[int]:
+        """The positions of those that may compete."""
+        return [position for position, name in enumerate(self.names) if self.refusal(name, question, values_only) is None]
 
     def with_loss_cost(self, evaluation: float) -> AnsweredStage:
         """The same with a loss of which one evaluation takes so many times as long as one estimate of `REFERENCE` without a loss.
@@ -229,7 +231,7 @@ class AnsweredStage:
 
     def answer(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> Answer | None:
         """With the time of so many estimates of `REFERENCE` for each candidate; None where nobody may compete."""
-        allowed = [self.names.index(name) for name in self._allowed(question, values_only)]
+        allowed = self._allowed(question, values_only)
         return self._answer(question, budget, allowed) if allowed else None
 
     def _answer(self, question: Question, budget: float, allowed: list[int]) -> Answer:

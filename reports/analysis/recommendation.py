@@ -17,7 +17,7 @@ import pandas as pd
 
 from ...suites.base import TASK, split_loss
 from ...suites.statistics.interval import Interval
-from ...suites.text import exponential, number, setting
+from ...suites.text import exponential, first_sentence, number, setting
 from .. import published, results
 from .answers import AnsweredStage, Question, needs_values_only, places
 
@@ -321,6 +321,8 @@ class _Place:
         return "; ".join(f"{name}: {reason}" for name, reason in self._left_out(self._priced(wish), wish, values_only))
 
     def answer(self, wish: Wish, values_only: Callable[[str], bool]) -> Recommended | None:
+        from ...suites.problems.sized import sizes_of
+
         priced = self._priced(wish)
         found = priced.answer(wish.question, wish.batch, values_only)
         if found is None:
@@ -333,7 +335,7 @@ class _Place:
             values_only=self.values_only,
             stage=priced.stage,
             entropy=self.entropy,
-            sizes=_sizes(priced.problem, len(priced.instances)),
+            sizes=sizes_of(priced.problem, len(priced.instances)),
             structures=(float(counts.min()), float(counts.max())) if len(counts) else (math.nan, math.nan),
             instances=len(priced.instances),
             timed=priced.timed,
@@ -393,9 +395,9 @@ def _entropy_of(stage: str, known: Sequence[_Place], source: str) -> float:
     from ...suites.problems.regimes import USUAL_ENTROPIES, peaked_like
     from ...suites.problems.stage_names import number_of
 
-    number = number_of(stage, "h", 1)
-    if number is not None:
-        return number
+    given = number_of(stage, "h", 1)
+    if given is not None:
+        return given
     if stage not in STATES:
         stages = ", ".join(place.answered.stage for place in known)
         raise ValueError(f"--stage got {stage!r}; expected init, early, final, h=<number> with 0 < number < 1, or of {source}: {stages}")
@@ -425,11 +427,4 @@ def _meaning(loss: str) -> str:
     """The first sentence on a loss, without its marks; empty of one that has no name."""
     from ...suites.problems import LOSSES
 
-    text = (LOSSES[loss].__doc__ or "") if loss in LOSSES else ""
-    return " ".join(text.partition("\n\n")[0].split()).replace("`", "").rstrip(".")
-
-
-def _sizes(problem: str, instances: int) -> dict[str, tuple[int, int]]:
-    from ...suites.problems.sized import sizes_of
-
-    return sizes_of(problem, instances)
+    return first_sentence(LOSSES[loss]).replace("`", "") if loss in LOSSES else ""

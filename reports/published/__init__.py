@@ -6,7 +6,6 @@ that is compared with it is reduced in the same way first, so that what was roun
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import shlex
@@ -41,41 +40,29 @@ METRICS = (
 )
 """What a recommendation asks for."""
 
-COLUMNS = (
-    "suite",
-    "problem",
-    "stage",
-    "source",
-    "oracle",
-    "loss",
-    "estimator",
-    "family",
-    "extension",
-    "estimator_version",
-    "oracle_version",
-    "suite_version",
-    "objective",
-    "unbiased",
-    "deterministic",
-    "instance",
-    "log_count",
-    "normalised_entropy",
-    "truth_norm",
-    "metric",
-    "unit",
-    "value",
-    "low",
-    "high",
-    "interval",
-    "reference",
-    "tier",
-    "replicates",
-    "verdict",
-    "seed",
-    "dtype",
-    "device",
+LEFT_OUT = (
+    "cell",
+    "vertex_degree",
+    "offset",
+    "entropy",
+    "truth_method",
+    "truth_error",
+    "setting",
+    "size",
+    "batches",
+    "sampling",
+    "p_value",
+    "p_adjusted",
+    "status",
+    "reason",
+    "error_type",
+    "traceback",
+    "seconds",
+    "schema_version",
 )
-"""The columns that are kept; all others have the value that a row has by itself."""
+"""The columns of a result table that are not kept; they have the value that a row has by itself."""
+
+COLUMNS = tuple(name for name in frames.COLUMNS if name not in LEFT_OUT)
 
 _ROUNDED = ("normalised_entropy", "truth_norm", "value", "low", "high")
 _ONE_NUMBER = ["problem", "stage", "estimator", "instance", "metric"]
@@ -87,8 +74,9 @@ def reduced(frame: pd.DataFrame) -> pd.DataFrame:
     """What the published table keeps of the table of a run: rows of `METRICS` against the expected loss, rounded to float32.
 
     Example:
+        >>> from dataclasses import replace
         >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=0.1)
-        >>> kept = reduced(results.to_frame([row, dataclasses.replace(row, metric="cosine")]))
+        >>> kept = reduced(frames.to_frame([row, replace(row, metric="cosine")]))
         >>> list(kept["metric"]), float(kept["value"].iloc[0])
         (['gain'], 0.10000000149011612)
     """
@@ -105,9 +93,8 @@ def reduced(frame: pd.DataFrame) -> pd.DataFrame:
 def _with_all_columns(rows: pd.DataFrame) -> pd.DataFrame:
     """All columns of a result table; those that are not kept as a row has them by itself."""
     blank = Row("", "", "", "", "", "", "", "", "")
-    absent = [field.name for field in dataclasses.fields(Row) if field.name not in COLUMNS]
     frame = rows.reset_index(drop=True)
-    frame = frame.assign(**{name: [getattr(blank, name)] * len(frame) for name in absent})
+    frame = frame.assign(**{name: [getattr(blank, name)] * len(frame) for name in LEFT_OUT})
     return frame[list(frames.COLUMNS)].astype(frames.COLUMNS)
 
 

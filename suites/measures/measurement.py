@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...estimators.base import Estimator
 from ..base import estimator_name, loss_name, oracle_name
-from ..fragments import FragmentTable, IntervalAxis, fragment, measured_text, metric_heading, shortened, small
+from ..fragments import FragmentTable, IntervalAxis, fragment, metric_heading, shortened, small
 from ..frames import table
 from ..metrics import METRICS, unit_of
 from ..problems.sized import size_text
 from ..statistics.interval import Interval
-from ..text import exponential
+from ..text import estimate, exponential
 from ..truth.references import own_reference
 from .testing.bias_tests import Verdict
 
@@ -118,7 +118,7 @@ class Measurement:
         """One line."""
         whose = "" if self.pair is None else f" of {self.pair.estimator} on {self.pair.oracle}"
         shown = [name for name in SECTIONS[0][1][:2] if name in self.metrics]
-        numbers = [f"{METRICS[name].label} {measured_text(self.metrics[name])}" for name in shown]
+        numbers = [f"{METRICS[name].label} {estimate(self.metrics[name])}" for name in shown]
         return f"<Measurement{whose}: {', '.join([*numbers, self.verdict])}>"
 
     @property
@@ -181,5 +181,5 @@ def _section(title: str, found: dict[str, Interval]) -> list[tuple[str, ...]]:
     if not found:
         return []
     axis = IntervalAxis.of(next(iter(found)), found.values())
-    rows = [(metric_heading(name), small(unit_of(name)), measured_text(one), axis.mark(one)) for name, one in found.items()]
+    rows = [(metric_heading(name), small(unit_of(name)), estimate(one), axis.mark(one)) for name, one in found.items()]
     return [(small(title), "", "", axis.heading()), *rows]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -80,8 +79,5 @@ def test_zero_is_drawn_below_everything_else_and_marked() -> None:
     assert "0" not in Scale.of([1e-3, 10.0]).ticks()[1]
 
 
-def test_a_figure_can_be_saved(drawings: list[Drawing], tmp_path: Path) -> None:
-    vector, pixels = drawings[0].save(tmp_path)
-    assert (vector.suffix, pixels.suffix) == (".svg", ".png")
-    assert vector.read_text() == drawings[0].svg
-    assert pixels.read_bytes().startswith(b"\x89PNG")
+def test_a_figure_can_be_painted(drawings: list[Drawing]) -> None:
+    assert drawings[0].picture.png(50).startswith(b"\x89PNG")

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from ... import results
 from .canvas import Picture
 from .facets import Sheet
-
-FILES = ("svg", "png")
-"""The formats in which a figure is saved."""
-
-_DOTS_PER_INCH = 150
 
 
 @dataclass(frozen=True)
@@ -22,7 +15,7 @@ class Drawing:
 
     Attributes:
         name: for files and ids. ``kind``: of which there is one per problem. ``problem``: empty for all of them.
-        title, caption: what it shows, and how to read it. ``svg``: for a page.
+        title, caption: what it shows, and how to read it. ``svg``: for a page. ``picture``: the same as shapes, for pixels.
     """
 
     name: str
@@ -32,14 +25,6 @@ class Drawing:
     caption: str
     svg: str
     picture: Picture = field(compare=False, repr=False)
-
-    def save(self, directory: Path) -> list[Path]:
-        """Write ``<name>.svg`` and ``<name>.png`` into a folder."""
-        return [self._save(directory / f"{self.name}.{ending}") for ending in FILES]
-
-    def _save(self, path: Path) -> Path:
-        results.write_whole(path, self.svg.encode() if path.suffix == ".svg" else self.picture.png(_DOTS_PER_INCH))
-        return path
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ....suites.text import first_sentence
 from ..run import stamps
 from .names import KINDS
 
@@ -164,12 +165,6 @@ SOURCES: dict[str, Callable[[], list[Record]]] = {
 
 def _described(registry: Mapping[str, Any]) -> list[Record]:
     return [{"name": name, "description": value if isinstance(value, str) else first_sentence(value)} for name, value in registry.items()]
-
-
-def first_sentence(kind: type) -> str:
-    """The first sentence of a docstring, as plain text."""
-    paragraph = (kind.__doc__ or "").strip().partition("\n\n")[0]
-    return " ".join(paragraph.split()).replace("``", "`").partition(". ")[0].rstrip(".")
 
 
 def everything() -> dict[str, list[Record]]:

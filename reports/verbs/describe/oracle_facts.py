@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from ....suites.text import first_sentence
 from .estimator_facts import option_records
-from .listing import Record, first_sentence
+from .listing import Record
 
 _SIZE = 5
 """Structures are counted at this size, where no other is asked for."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....suites.problems.sized import sizes_written
 from ....suites.statistics.interval import Interval
-from ....suites.text import ZERO, coefficient_interval, exponential, interval, number, percent, setting
+from ....suites.text import ZERO, coefficient_interval, estimate, exponential, number, percent, setting
 from ...analysis.recommendation import Candidate, Recommendation, Recommended
 
 _WHEN = {"init": "before training", "early": "early in training", "final": "after training"}
@@ -38,7 +38,7 @@ def lines(found: Recommendation) -> list[str]:
 
 def _answer_lines(answer: Recommended) -> Iterator[str]:
     yield from _wrapped(f"Loss {answer.loss}" + (f": {answer.meaning}." if answer.meaning else "."), "")
-    yield f"{_INDENT}take {answer.best.estimator}, ρ {_shown(answer.best.rho)}"
+    yield f"{_INDENT}take {answer.best.estimator}, ρ {estimate(answer.best.rho)}"
     yield from _wrapped(_rivals(answer))
     yield from _wrapped(f"{answer.best.estimator}: {evidence(answer.best, timed=answer.timed)}.")
     yield from _wrapped(_measured(answer))
@@ -52,7 +52,7 @@ def _rivals(answer: Recommended) -> str:
         return "Nobody else competes."
     if not answer.tied:
         return f"Ahead of the {answer.rivals} other{'' if answer.rivals == 1 else 's'}."
-    tied = ", ".join(f"{rival.estimator} ({_value(rival.rho)})" for rival in answer.tied)
+    tied = ", ".join(f"{rival.estimator} ({number(rival.rho.value)})" for rival in answer.tied)
     return f"or {tied}: {len(answer.tied)} of {answer.rivals} that cannot be told from it"
 
 
@@ -125,14 +125,6 @@ def _source(found: Recommendation) -> str:
     day, commit = str(about.get("finished") or about.get("started") or "").partition("T")[0], environment.get("commit")
     facts = [day, environment.get("cpu"), f"structgrad {commit[:9]}" if commit else ""]
     return f"From {found.source}: {', '.join(str(fact) for fact in facts if fact)}."
-
-
-def _value(found: Interval) -> str:
-    return "–" if found.value is None else number(found.value)
-
-
-def _shown(found: Interval) -> str:
-    return interval(*(math.nan if bound is None else bound for bound in (found.value, found.low, found.high)))
 
 
 def _wrapped(text: str, indent: str = _INDENT) -> list[str]:
