@@ -41,7 +41,11 @@ def told(found: dict[str, pd.DataFrame], rows: int) -> str:
 def packed(found: dict[str, pd.DataFrame]) -> str:
     """Tables as columns in JSON, deflated, in base64: a browser unpacks it when somebody asks."""
     as_columns = {name: columns(table) for name, table in found.items()}
-    text = json.dumps(as_columns, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return deflated(json.dumps(as_columns, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
+
+
+def deflated(text: str) -> str:
+    """A text that a browser can inflate, in base64."""
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 

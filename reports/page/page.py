@@ -17,6 +17,9 @@ from .content import report
 from .drawing.learning import draw_learning
 from .learning import of_gradients
 
+MANY_ROWS = 30
+"""A table with more of them is compressed in the page, and filled when it comes into sight."""
+
 
 def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
     """The page. It holds its style, scripts and data, and asks for nothing else.
@@ -42,6 +45,7 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
             specs=_json(charts.specs()),
             questions=_json(_questions(timed=bool(drawn["cells"]["seconds"].notna().any()))),
             folder=manifest.get("folder", "RUN"),
+            many=MANY_ROWS,
         )
     )
 
@@ -71,4 +75,6 @@ def _json(found: object) -> Markup:
 def _environment() -> jinja2.Environment:
     """Compiles a template once."""
     loader = jinja2.PackageLoader(__package__)
-    return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    found.filters["deflated"] = dataset.deflated
+    return found

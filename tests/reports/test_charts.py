@@ -153,8 +153,8 @@ def test_a_click_on_a_mark_shows_its_numbers_its_row_and_how_to_measure_it_again
     cell = f"init-{name}"[:12]
     assert opened.run("document.querySelector('#chosen pre').textContent") == f"structgrad replay {cell} --run runs/one"
     opened.run("[...document.querySelectorAll('#chosen button')].find(one => one.textContent === 'Go to its row').click()")
+    opened.until("document.activeElement === document.querySelector('tr.found')")
     assert opened.run("[...document.querySelector('tr.found').cells].slice(0, 2).map(cell => cell.textContent)") == [name, "init"]
-    assert opened.run("document.activeElement === document.querySelector('tr.found')")
 
 
 @in_browser

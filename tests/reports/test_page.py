@@ -10,6 +10,7 @@ import pytest
 
 from structgrad.reports import page as report_page
 from structgrad.reports import results
+from structgrad.reports.page import page as page_module
 from tests.reports import browser, examples
 
 BINARY = browser.path()
@@ -186,4 +187,32 @@ def test_two_problems_are_shown_one_at_a_time(tab: browser.Browser, tmp_path: Pa
     assert tab.run(seen) == ["panel-1"]
     tab.run("document.getElementById('tab-2').click()")
     assert tab.run(seen) == ["panel-2"]
+    assert tab.complaints == []
+
+
+def test_a_table_of_many_rows_is_filled_when_it_comes_into_sight(
+    tab: browser.Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "MANY_ROWS", 2)
+    frame = results.to_frame(examples.rows() + examples.rows("other"))
+    path = tmp_path / "report.html"
+    path.write_text(report_page.to_html(frame, examples.MANIFEST))
+    tab.open(path)
+    tab.until(DRAWN)
+    rows = "document.getElementById('problem-{}').tBodies[0].rows.length"
+    packed = "document.getElementById('problem-{}').tBodies[0].dataset.packed !== undefined"
+    assert [tab.run(packed.format(name)) for name in ("toy", "other")] == [True, True]
+    assert tab.run("document.querySelectorAll('tbody[data-packed] tr').length === document.querySelectorAll('tbody[data-packed]').length")
+
+    tab.run("document.querySelector('#chart-ranking').scrollIntoView(); document.querySelector('#legend button').click()")
+    tab.run("[...document.querySelectorAll('#chosen button')].find(one => one.textContent === 'Go to its row').click()")
+    tab.until("document.activeElement === document.querySelector('tr.found')")
+    assert tab.run(rows.format("toy")) > 2
+    assert [tab.run(packed.format(name)) for name in ("toy", "other")] == [False, True]
+
+    tab.run("document.getElementById('tab-2').click(); document.getElementById('panel-2').scrollIntoView(); 0")
+    tab.until(f"!({packed.format('other')})")
+    click_title(tab, "#problem-other", "rel. bias")
+    assert tab.run(rows.format("other")) == tab.run(rows.format("toy"))
+    assert shown(tab, "#problem-other")[-1][0] == "imle[lambda=2.5]"
     assert tab.complaints == []

@@ -14,6 +14,7 @@ from structgrad.reports import page as report_page
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
 from structgrad.reports.page import dataset, markdown
+from structgrad.reports.page import page as page_module
 from structgrad.suites.metrics import METRICS
 from tests.reports import examples
 
@@ -205,6 +206,19 @@ def test_all_numbers_travel_with_the_page(frame: pd.DataFrame) -> None:
     assert overall["median"]["numbers"] == pytest.approx(list(aggregated["median"]), rel=1e-3, nan_ok=True)
     assert len(single["value"]["numbers"]) == (frame["metric"].astype(object).ne("") | frame["status"].ne("ok")).sum()
     assert "RuntimeError: <script>alert(1)</script> | no" in single["reason"]["words"]
+
+
+def test_long_tables_are_packed_as_they_would_stand(frame: pd.DataFrame, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "MANY_ROWS", 2)
+    packed = report_page.to_html(frame, examples.MANIFEST)
+
+    def spread(found: re.Match[str]) -> str:
+        return f"<tbody>{zlib.decompress(base64.b64decode(found[1])).decode()}</tbody>"
+
+    again, count = re.subn(r'<tbody data-packed="([^"]*)">.*?</tbody>', spread, packed, flags=re.DOTALL)
+    assert count > 3
+    assert "<tbody data-packed" not in source
+    assert re.sub(r">\s+<", "><", again) == re.sub(r">\s+<", "><", source)
 
 
 def test_infinite_and_missing_numbers_stay_apart_in_strict_json() -> None:

@@ -1,8 +1,4 @@
 // The picture of all problems, and the charts of the one that is chosen. Data and the library are unpacked once, when the page opens.
-async function inflated(id, format) {
-  const bytes = Uint8Array.from(atob($(id).textContent), letter => letter.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format))).text();
-}
 const infinite = { "∞": Infinity, "−∞": -Infinity };
 function rowsOf(columns) {
   const count = columns.length ? (columns[0].codes || columns[0].numbers).length : 0;
@@ -277,16 +273,17 @@ class Explorer {
     const copied = make("button", { type: "button", textContent: "Copy the command" });
     copied.addEventListener("click", () => copy(copied, command));
     const link = make("button", { type: "button", textContent: "Go to its row" });
-    const row = this.rowOf(cell);
     link.addEventListener("click", () => this.reveal(cell));
-    panel.replaceChildren(make("h3", { textContent: `${cell.estimator} on ${baseOf(cell)}, ${cell.stage}` }), list, code, make("p", {}, copied, " ", ...(row ? [link] : [])));
+    panel.replaceChildren(make("h3", { textContent: `${cell.estimator} on ${baseOf(cell)}, ${cell.stage}` }), list, code, make("p", {}, copied, " ", ...(this.tableOf(cell) ? [link] : [])));
   }
-  rowOf(cell) {
-    const table = document.getElementById(`problem-${cell.problem}`);
-    return table && [...table.tBodies[0].rows].find(row => row.cells[0].textContent.trim() === cell.estimator && row.cells[1].textContent.trim() === cell.stage);
+  tableOf(cell) {
+    return document.getElementById(`problem-${cell.problem}`);
   }
-  reveal(cell) {
-    const row = this.rowOf(cell);
+  async reveal(cell) {
+    const table = this.tableOf(cell);
+    await filled(table);
+    const row = [...table.tBodies[0].rows].find(row => row.cells[0].textContent.trim() === cell.estimator && row.cells[1].textContent.trim() === cell.stage);
+    if (!row) return;
     $$("[role=tab]").find(tab => tab.dataset.problem === cell.problem)?.click();
     for (let part = row.parentElement; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
     $$("tr.found").forEach(one => one.classList.remove("found"));
@@ -301,8 +298,8 @@ class Explorer {
 (async () => {
   if (!$("#matrix")) return;
   try {
-    const data = JSON.parse(await inflated("#marks", "deflate"));
-    const library = make("script", { textContent: await inflated("#vega", "gzip") });
+    const data = JSON.parse(await inflated($("#marks").textContent, "deflate"));
+    const library = make("script", { textContent: await inflated($("#vega").textContent, "gzip") });
     library.type = "module";
     await new Promise(done => { addEventListener("structgrad-drawn", done, { once: true }); library.textContent += "\ndispatchEvent(new Event('structgrad-drawn'));"; document.head.append(library); });
     const explorer = new Explorer(Object.fromEntries(Object.entries(data).map(([name, columns]) => [name, rowsOf(columns)])));

@@ -56,8 +56,32 @@ function chooser(title, words, chosen = "") {
 }
 const wordsOf = input => input.value.toLowerCase().split(/\s+/).filter(Boolean);
 
-// Tables of the page.
-for (const table of $$("main table:not([data-rows], #matrix)")) {
+// What the page holds compressed.
+async function inflated(text, format) {
+  const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format))).text();
+}
+
+// Tables of the page. One of many rows is filled when it comes into sight, so that a page of thousands opens as fast as a short one.
+const filling = new Map();
+function filled(table) {
+  if (!filling.has(table)) filling.set(table, fill(table));
+  return filling.get(table);
+}
+async function fill(table) {
+  const body = table.tBodies[0];
+  if (body.dataset.packed) {
+    try {
+      body.innerHTML = await inflated(body.dataset.packed, "deflate");
+    } catch (error) {
+      body.rows[0].cells[0].textContent = `This browser cannot unpack these rows (${error}); they lie in results.parquet beside the page.`;
+      return;
+    }
+    delete body.dataset.packed;
+  }
+  dress(table);
+}
+function dress(table) {
   const body = table.tBodies[0];
   [...table.tHead.rows[0].cells].forEach((header, column) => heading(header, ascending => {
     const rows = [...body.rows];
@@ -67,7 +91,7 @@ for (const table of $$("main table:not([data-rows], #matrix)")) {
     body.append(...rows);
   }));
   const controls = $(`[data-table="${CSS.escape(table.id)}"]`);
-  if (!controls) continue;
+  if (!controls) return;
   const titles = [...table.tHead.rows[0].cells].map(header => header.textContent);
   const word = row => column => row.cells[column].dataset.word ?? ($("b", row.cells[column]) ?? row.cells[column]).textContent;
   const chosen = JSON.parse(controls.dataset.filters).map(([title, initial]) => {
@@ -93,6 +117,16 @@ for (const table of $$("main table:not([data-rows], #matrix)")) {
   for (const input of [search, ...chosen.map(pair => pair[1])]) input.addEventListener("input", filter);
   controls.hidden = false;
   filter();
+}
+const inSight = new IntersectionObserver(entries => {
+  for (const { target } of entries.filter(entry => entry.isIntersecting)) {
+    inSight.unobserve(target);
+    filled(target);
+  }
+}, { rootMargin: "0px 0px 600px 0px" });
+for (const table of $$("main table:not([data-rows], #matrix)")) {
+  if (table.tBodies[0].dataset.packed) inSight.observe(table);
+  else filled(table);
 }
 
 // One problem at a time.
@@ -149,11 +183,6 @@ for (const button of $$("[data-save]")) {
 }
 
 // All numbers: unpacked when somebody opens them, drawn a screenful at a time.
-async function unpacked() {
-  const bytes = Uint8Array.from(atob($("#packed").textContent), letter => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
-}
 const SCREENFUL = 200;
 function explorer(root, sets) {
   const controls = $(".controls", root), table = $("table", root), more = $(".more", root);
@@ -227,7 +256,7 @@ $("#numbers details").addEventListener("toggle", async event => {
   if (!details.open || details.dataset.ready) return;
   details.dataset.ready = "loading";
   try {
-    explorer(details, await unpacked());
+    explorer(details, JSON.parse(await inflated($("#packed").textContent, "deflate")));
     details.dataset.ready = "yes";
   } catch (error) {
     $(".controls", details).replaceChildren(`This browser cannot unpack the numbers (${error}); they lie in results.parquet beside the page.`);
