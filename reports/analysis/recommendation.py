@@ -28,6 +28,9 @@ STATES = ("init", "early", "final")
 """States of a model before, early in and after training."""
 
 _PUBLISHED = "the published table"
+ALIKE = 0.1
+"""Normalised entropies that are no further apart are as peaked."""
+
 _VALUES_ONLY = "none"
 """How a loss goes on between the structures that gives values on them, and nothing else."""
 
@@ -100,7 +103,7 @@ class Recommended:
         problem, loss, stage: where it was measured. ``meaning``: of the loss, in words; empty where it has no name.
         values_only: whether the loss that was measured gives values only.
         entropy: normalised, the median over instances; None where it is not known.
-        sizes: the least and the largest of each, by letter; empty where they are not known. ``structures``: how many there are, likewise.
+        sizes: the least and the largest of each, in words; empty where they are not known. ``structures``: how many there are, likewise.
         instances: how many were measured. ``timed``: whether all got the same time, or else the same number of estimates.
         best: the best estimator. ``tied``: all that cannot be told from it, best first. ``rivals``: how many it was compared with.
         left_out: who does not compete, and why.
@@ -112,7 +115,7 @@ class Recommended:
     values_only: bool
     stage: str
     entropy: float | None
-    sizes: dict[str, tuple[int, int]]
+    sizes: str
     structures: tuple[float, float]
     instances: int
     timed: bool
@@ -129,6 +132,7 @@ class Recommendation:
     Attributes:
         wish: what was asked.
         answers: one for each loss that was measured and fits.
+        elsewhere: the same of other scores of the structure, at that stage or where they are about as peaked, with the same losses.
         notes: where what was measured is not quite what was asked, in sentences.
         source: which table. ``about``: what its run was.
         predictors: how well such an order foretold what models learn, see `published.predictors`.
@@ -136,6 +140,7 @@ class Recommendation:
 
     wish: Wish
     answers: tuple[Recommended, ...]
+    elsewhere: tuple[Recommended, ...]
     notes: tuple[str, ...]
     source: str
     about: results.Manifest
@@ -190,17 +195,27 @@ class _Table:
 
     def recommendation(self, wish: Wish) -> Recommendation:
         rows = self.frame[self.frame["status"] == "ok"]
-        rows = rows[~rows["problem"].astype(object).str.startswith(TASK)]
+        rows = everything = rows[~rows["problem"].astype(object).str.startswith(TASK)]
         rows, notes = self._of_structure(rows, wish)
         # Of all losses of the scores, for times are taken with one of them.
-        known = [_Place.of(place, rows) for place in places(rows)]
+        known = self._places(rows)
         if not known:
             raise ValueError(f"{self.source} holds no bias and variance of {wish.oracle}; {self._command(rows, wish)} measures them")
         fitting, more = self._of_loss(known, rows, wish)
         nearest, still_more = self._of_state(fitting, rows, wish)
         answers, empty = self._answers(nearest, wish)
         notes = list(dict.fromkeys([*notes, *more, *still_more, *empty]))
-        return Recommendation(wish, tuple(answers), tuple(notes), self.source, self.about, published.predictors())
+        others = everything[~everything["problem"].isin(rows["problem"])]
+        elsewhere = [other for answer in answers for other in self._elsewhere(others, answer, wish)]
+        return Recommendation(wish, tuple(answers), tuple(elsewhere), tuple(notes), self.source, self.about, published.predictors())
+
+    def _places(self, rows: pd.DataFrame) -> list[_Place]:
+        sizes = self.about.get("catalogue", {}).get("sizes", {})
+        found = []
+        for place in places(rows):
+            here = (rows["problem"] == place.problem) & (rows["stage"] == place.stage) & (rows["instance"] != "")
+            found.append(_Place(place, rows[here & rows["instance"].isin(place.instances)], sizes.get(place.problem, "")))
+        return found
 
     def _of_structure(self, rows: pd.DataFrame, wish: Wish) -> tuple[pd.DataFrame, list[str]]:
         """The rows of the measured scores of a structure that are nearest to what was asked, under all losses."""
@@ -208,7 +223,7 @@ class _Table:
         from ...oracles.registry import parse, unknown
 
         head, options = parse(wish.oracle)
-        heads = rows["oracle"].astype(object).str.partition("[")[0]
+        heads = _heads(rows)
         measured = list(dict.fromkeys(heads))
         if head not in measured:
             if head not in AVAILABLE_ORACLES:
@@ -221,7 +236,9 @@ class _Table:
         if not options or len(exact):
             names = scores[exact.index if len(exact) else scores.index]
             instances = rows.groupby(scores, sort=False)["instance"].nunique()
-            chosen = max(dict.fromkeys(names), key=lambda name: int(instances[name]))
+            # Scores of a model in that very state say more than random ones of a like entropy, of which there may be more.
+            there = set(scores[rows["stage"] == wish.stage])
+            chosen = max(dict.fromkeys(names), key=lambda name: (name in there, int(instances[name])))
             return rows[scores == chosen], []
         wanted = _log_count(wish.oracle)
         chosen = min(counts.index, key=lambda name: abs(counts[name] - wanted))
@@ -231,7 +248,7 @@ class _Table:
     def _absent(self, rows: pd.DataFrame, head: str, wish: Wish) -> str:
         """That a structure was not measured, with the one of the nearest number of structures."""
         problem, wanted = _built_in(head)
-        counts = rows["log_count"].astype(float).groupby(rows["oracle"].astype(object).str.partition("[")[0], sort=False).median()
+        counts = rows["log_count"].astype(float).groupby(_heads(rows), sort=False).median()
         near = "" if wanted is None or counts.empty else min(counts.index, key=lambda name: abs(counts[name] - wanted))
         nearest = f"; the nearest in the number of structures is --oracle {near}" if near else ""
         return f"{self.source} holds no {head}{nearest}; {self._command(rows, wish, problem)} measures it, then name that folder with --run"
@@ -275,9 +292,23 @@ class _Table:
         # Where a loss is linear between the structures, relaxations are exact: it flatters them, and comes last.
         return sorted(nearest, key=lambda place: place.extension == "linear"), notes
 
-    def _answers(self, nearest: list[_Place], wish: Wish) -> tuple[list[Recommended], list[str]]:
+    def _elsewhere(self, rows: pd.DataFrame, answer: Recommended, wish: Wish) -> Iterator[Recommended]:
+        """What other scores of the structure say under the same loss, at that stage or the nearest that is about as peaked."""
+        # Of all losses of the scores, for times are taken with one of them.
+        rows = rows[_heads(rows) == wish.oracle.partition("[")[0]]
+        known = [place for place in self._places(rows) if place.loss == answer.loss] if len(rows) else []
+        for problem in dict.fromkeys(place.answered.problem for place in known):
+            near = min((place for place in known if place.answered.problem == problem), key=lambda place: place.apart(wish.stage, answer))
+            found = near.answer(wish, self._values_only()) if near.apart(wish.stage, answer) <= ALIKE else None
+            if found:
+                yield found
+
+    def _values_only(self) -> Callable[[str], bool]:
         asks = self.about.get("catalogue", {}).get("values_only")
-        values_only = needs_values_only if asks is None else asks.__contains__
+        return needs_values_only if asks is None else asks.__contains__
+
+    def _answers(self, nearest: list[_Place], wish: Wish) -> tuple[list[Recommended], list[str]]:
+        values_only = self._values_only()
         found = [(place, place.answer(wish, values_only)) for place in nearest]
         missing = [
             f"With the loss {place.loss} nobody may compete: {place.reasons(wish, values_only)}." for place, answer in found if not answer
@@ -290,15 +321,11 @@ class _Table:
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """A problem at a stage, with its rows."""
+    """A problem at a stage, with its rows and its sizes in words."""
 
     answered: AnsweredStage
     rows: pd.DataFrame
-
-    @classmethod
-    def of(cls, answered: AnsweredStage, rows: pd.DataFrame) -> _Place:
-        here = (rows["problem"] == answered.problem) & (rows["stage"] == answered.stage) & (rows["instance"] != "")
-        return cls(answered, rows[here & rows["instance"].isin(answered.instances)])
+    sizes: str
 
     @property
     def loss(self) -> str:
@@ -317,12 +344,16 @@ class _Place:
         known = self.rows["normalised_entropy"].astype(float).dropna()
         return float(known.median()) if len(known) else None
 
+    def apart(self, stage: str, answer: Recommended) -> float:
+        """How far its state is from that of an answer: 0 at the stage itself, else by entropy."""
+        if self.answered.stage == stage:
+            return 0.0
+        return math.inf if self.entropy is None or answer.entropy is None else abs(self.entropy - answer.entropy)
+
     def reasons(self, wish: Wish, values_only: Callable[[str], bool]) -> str:
         return "; ".join(f"{name}: {reason}" for name, reason in self._left_out(self._priced(wish), wish, values_only))
 
     def answer(self, wish: Wish, values_only: Callable[[str], bool]) -> Recommended | None:
-        from ...suites.problems.sized import sizes_of
-
         priced = self._priced(wish)
         found = priced.answer(wish.question, wish.batch, values_only)
         if found is None:
@@ -335,7 +366,7 @@ class _Place:
             values_only=self.values_only,
             stage=priced.stage,
             entropy=self.entropy,
-            sizes=sizes_of(priced.problem, len(priced.instances)),
+            sizes=self.sizes,
             structures=(float(counts.min()), float(counts.max())) if len(counts) else (math.nan, math.nan),
             instances=len(priced.instances),
             timed=priced.timed,
@@ -377,6 +408,11 @@ class _Place:
             evaluations=priced.evaluations.get(name),
             replicates=int(sampled.median()) if len(sampled) else None,
         )
+
+
+def _heads(rows: pd.DataFrame) -> pd.Series[Any]:
+    """The structure of each row without sizes and options."""
+    return rows["oracle"].map(lambda name: str(name).partition("[")[0]).astype(object)
 
 
 def _median(rows: pd.DataFrame, column: str) -> float | None:

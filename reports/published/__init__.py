@@ -171,7 +171,10 @@ def _about(manifests: Sequence[Mapping[str, Any]], rows: pd.DataFrame) -> dict[s
         "finished": max((str(manifest["finished"]) for manifest in manifests if manifest.get("finished")), default=None),
         "rows": len(rows),
         "problems": [str(name) for name in rows["problem"].astype(object).drop_duplicates()],
-        "catalogue": {"values_only": first.get("catalogue", {}).get("values_only")},
+        "catalogue": {
+            "values_only": first.get("catalogue", {}).get("values_only"),
+            "sizes": {name: size for known in manifests for name, size in known.get("catalogue", {}).get("sizes", {}).items()},
+        },
         "environment": {name: environment.get(name) for name in _ENVIRONMENT},
     }
 

@@ -6,17 +6,14 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from ...oracles import AVAILABLE_ORACLES, LinearChain, make_oracle
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.derivations import DerivedOracle
 from ...oracles.options import Count, RefusedError, kind_of, refusal
 from ...oracles.registry import imported, parse, unknown
-from ..base import split_loss
 from .regimes import REGIMES, USUAL_ENTROPIES, Regime, chain_direction, normal, peaked_like
 
 SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
@@ -189,33 +186,16 @@ def size_names(kind: type[Oracle]) -> tuple[str, ...]:
     return ()
 
 
-def sizes_of(name: str, instances: int) -> dict[str, tuple[int, int]]:
-    """The least and the largest of each size over the first items of a built-in problem, by its letter; empty of any other problem.
+def sizes_of(oracle: Oracle, events: Iterable[tuple[int, ...]]) -> str:
+    """The least and the largest of each size behind event shapes, by its letter; empty where sizes do not follow from shapes.
 
     Example:
-        >>> sizes_of("chain_regimes", 8), sizes_of("subset[n=10,k=5]@mlp", 2), sizes_of("ner_ewt", 8)
-        ({'n': (3, 6), 't': (5, 5)}, {'n': (10, 10)}, {})
+        >>> sizes_of(LinearChain(), [(3, 5, 5), (6, 5, 5)])
+        'n = 3 to 6, t = 5'
     """
-    scores, _ = split_loss(name)
-    regime = REGIMES.get(scores)
-    # A task and somebody's own problem look like a structure with sizes, and no measurement is to fail for a label.
-    with contextlib.suppress(Exception):
-        regime = regime or (sized_regime(scores) if is_sized(scores) else None)
-    if regime is None:
-        return {}
-    shapes = {tuple(regime.draw(np.random.default_rng(0), index).shape) for index in range(max(instances, 1))}
-    found = [sizes_at(regime.oracle, shape) for shape in shapes]
-    return {letter: (min(sizes[letter] for sizes in found), max(sizes[letter] for sizes in found)) for letter in found[0]}
-
-
-def sizes_written(sizes: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Sizes and their ranges for people.
-
-    Example:
-        >>> sizes_written({"n": (3, 6), "t": (5, 5)})
-        ['n = 3 to 6', 't = 5']
-    """
-    return [f"{letter} = {low if low == high else f'{low} to {high}'}" for letter, (low, high) in sizes.items()]
+    found = [sizes_at(oracle, event) for event in dict.fromkeys(events)]
+    ranges = {letter: sorted({sizes.get(letter, 0) for sizes in found}) for letter in found[0]} if all(found) and found else {}
+    return ", ".join(f"{letter} = {ends[0] if len(ends) == 1 else f'{ends[0]} to {ends[-1]}'}" for letter, ends in ranges.items())
 
 
 def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:

@@ -172,14 +172,37 @@ def test_a_stored_stage_of_that_name_comes_first(tmp_path: Path) -> None:
     assert only(nearest).stage == "early"
 
 
+def test_scores_of_that_very_stage_come_before_more_of_a_like_entropy(tmp_path: Path) -> None:
+    """What the others say stands beside it: at that stage, or where they are about as peaked, under the same loss."""
+    trained = [
+        row for row in rows(KNOWN, problem="trained", stages={"early": 0.84, "final": 0.2}) if row.instance in ("", "item0", "item1")
+    ]
+    otherwise = {**KNOWN, "ste": Made(bias=5.0, variance=1.0, evaluations=3.0)}
+    made = rows(otherwise, problem="made", stages={"h=0.9": 0.9, "h=0.4": 0.4}, losses=("squared_distance", "squared_distance_linear"))
+    far = rows(KNOWN, problem="far", stages={"h=0.4": 0.4})
+    alike = rows(KNOWN, problem="alike", stages={"init": 0.93})
+    run = written(tmp_path, trained + made + far + alike)
+    found = recommend("subset", stage="early", run=run)
+    assert (only(found).problem, only(found).stage, only(found).instances, found.notes) == ("trained@squared_distance", "early", 2, ())
+    assert [(other.problem, other.stage) for other in found.elsewhere] == [
+        ("made@squared_distance", "h=0.9"),
+        ("alike@squared_distance", "init"),
+    ]
+    text = " ".join(" ".join(wording.lines(found)).split())
+    assert only(found).best.estimator == "ste"
+    assert re.search(r"made@squared_distance, 220 structures, h=0\.9, 3 instances: rloo, ρ [\d.]+; ste is behind\.", text)
+    assert re.search(r"alike@squared_distance, 220 structures, init \(h=0\.93\), 3 instances: ste, ρ [\d.]+\.", text)
+    assert recommend("subset", stage="final", run=run).elsewhere == ()
+
+
 def test_of_several_sizes_the_nearest_number_of_structures_is_taken(tmp_path: Path) -> None:
     table = rows(KNOWN, problem="subset[n=6,k=3]", count=20.0) + rows(KNOWN, problem="subset[n=20,k=3]", count=1140.0)
-    run = written(tmp_path, table)
+    run = written(tmp_path, table, catalogue={"sizes": {"subset[n=6,k=3]@squared_distance": "n = 6"}})
     near, exact = (recommend(f"subset[n={n},k=3]", stage="h=0.9", run=run) for n in (12, 6))
     assert only(near).problem == "subset[n=20,k=3]@squared_distance"
     assert "subset[n=12,k=3] has 220 structures; the nearest that was measured is subset[n=20,k=3]" in near.notes[0]
     assert (only(exact).problem, exact.notes) == ("subset[n=6,k=3]@squared_distance", ())
-    assert only(exact).sizes == {"n": (6, 6)}
+    assert only(exact).sizes == "n = 6"
 
 
 def test_without_times_all_average_the_same_number(tmp_path: Path) -> None:
@@ -299,6 +322,13 @@ def test_what_it_rests_on_is_said() -> None:
     text = wording.foretelling(published.predictors())
     assert "+.53 [+.37, +.66] (ρ of 16 estimates per item early in training); on the held-out half it was not confirmed" in text
     assert "− MSE, parameters before training +.58 [+.37, +.74]; ρ before training +.34 [+.19, +.47]" in text
+
+
+def test_the_how_to_shows_what_is_printed() -> None:
+    blocks = (PAGE.parents[1] / "how-to/choose.md").read_text().split("```")
+    shown = blocks[3].strip().splitlines()
+    found = wording.lines(recommend("spanning_tree", loss_gradients=False, stage="early"))
+    assert shown == found[: len(shown)]
 
 
 def test_an_interval_of_a_score_is_that_of_the_winner(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ....suites.problems.sized import sizes_written
 from ....suites.statistics.interval import Interval
-from ....suites.text import ZERO, coefficient_interval, estimate, exponential, number, percent, setting
+from ....suites.text import ZERO, coefficient_interval, estimate, exponential, number, percent, plural, setting
 from ...analysis.recommendation import Candidate, Recommendation, Recommended
 
 _WHEN = {"init": "before training", "early": "early in training", "final": "after training"}
@@ -33,6 +32,7 @@ def lines(found: Recommendation) -> list[str]:
     text = [", ".join(asked), *(line for note in found.notes for line in _wrapped(note))]
     for answer in found.answers:
         text += ["", *_answer_lines(answer)]
+        text += [line for one in found.elsewhere if one.loss == answer.loss for line in _wrapped(_beside(one, answer))]
     return [*text, "", *_wrapped(foretelling(found.predictors)), *_wrapped(_source(found))]
 
 
@@ -47,11 +47,21 @@ def _answer_lines(answer: Recommended) -> Iterator[str]:
         yield from _wrapped(f"Left out: {', '.join(zeros)}.")
 
 
+def _beside(other: Recommended, answer: Recommended) -> str:
+    """What other scores say of the same question."""
+    best, tied = other.best, [rival.estimator for rival in other.tied]
+    agrees = answer.best.estimator in (best.estimator, *tied)
+    also = f", or {answer.best.estimator}" if agrees and tied and best.estimator != answer.best.estimator else ""
+    return f"{_where(other)}, {plural(other.instances, 'instance')}: {best.estimator}{also}, ρ {estimate(best.rho)}" + (
+        "." if agrees else f"; {answer.best.estimator} is behind."
+    )
+
+
 def _rivals(answer: Recommended) -> str:
     if not answer.rivals:
         return "Nobody else competes."
     if not answer.tied:
-        return f"Ahead of the {answer.rivals} other{'' if answer.rivals == 1 else 's'}."
+        return f"Ahead of the {plural(answer.rivals, 'other')}."
     tied = ", ".join(f"{rival.estimator} ({number(rival.rho.value)})" for rival in answer.tied)
     return f"or {tied}: {len(answer.tied)} of {answer.rivals} that cannot be told from it"
 
@@ -93,12 +103,17 @@ def bias(found: Candidate) -> str:
 
 def _measured(answer: Recommended) -> str:
     """On what: problem, sizes, state, instances, replicates."""
+    sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
+    where = f"Measured on {_where(answer)}, {plural(answer.instances, 'instance')}, {sampled}"
+    return where + ("." if answer.timed else "; no times were taken: the same number of estimates for all.")
+
+
+def _where(answer: Recommended) -> str:
+    """Scores, sizes, state."""
     least, most = answer.structures
     counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in (least, most)))
     state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={number(answer.entropy, 2)})"
-    sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
-    words = [answer.problem, *sizes_written(answer.sizes), f"{counted} structures", state, f"{answer.instances} instances, {sampled}"]
-    return f"Measured on {', '.join(words)}" + ("." if answer.timed else "; no times were taken: the same number of estimates for all.")
+    return ", ".join(filter(None, [answer.problem, answer.sizes, f"{counted} structures", state]))
 
 
 def foretelling(known: Mapping[str, Any]) -> str:

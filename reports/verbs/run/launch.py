@@ -10,20 +10,22 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ....suites import text
 from ....suites.base import Row
-from ....suites.problems.sized import sizes_of, sizes_written
+from ....suites.problems import comes_from_task, split_loss
+from ....suites.problems.sized import sizes_of
 from ....suites.running import runner, store
 from ....suites.running.engines import ENGINES
 from ....suites.running.planning import compiling
 from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.planning.scope import Scope
+from ....suites.running.scores import load_problem
 from ....suites.running.work import Cell, Grid
 from ... import bibliography, page, results, terminal
 from ...analysis import answers, tables
@@ -168,7 +170,7 @@ class Launch:
             with _terminable(), terminal.progress(quiet=self.verbosity.quiet, verbose=self.verbosity.verbose) as progress:
                 rows = runner.run(self.plan, self.folder, machine=self.machine, progress=progress, scope=self.scope)
             left = len(self._unmeasured())
-            ending = {"status": "stopped" if left else "finished", "finished": _now(), "catalogue": _catalogue(rows)}
+            ending = {"status": "stopped" if left else "finished", "finished": _now(), "catalogue": _catalogue(self.plan, rows)}
             results.write(rows, self.folder, {**manifest, **ending})
             return self._finish(left)
 
@@ -253,20 +255,38 @@ class Launch:
         }
 
 
-def _catalogue(rows: list[Row]) -> results.Manifest:
-    """What a report asks of classes: with it, it imports none of them."""
+def _catalogue(plan: Plan, rows: list[Row]) -> results.Manifest:
+    """What a report asks of classes and of score files: with it, it looks at none of them."""
     measured = [row for row in rows if row.status != "skipped"]
     families, oracles = (dict.fromkeys(getattr(row, name) for row in measured) for name in ("family", "oracle"))
     estimators = dict.fromkeys(row.estimator for row in measured)
-    instances: dict[str, set[str]] = defaultdict(set)
-    for row in measured:
-        instances[row.problem].add(row.instance)
-    sizes = {problem: ", ".join(sizes_written(sizes_of(problem, len(found - {""})))) for problem, found in instances.items()}
     return {
         "values_only": list(filter(answers.needs_values_only, estimators)),
         "references": bibliography.cited(families, oracles),
-        "sizes": {problem: written for problem, written in sizes.items() if written},
+        "sizes": _sizes(plan, measured),
     }
+
+
+def _sizes(plan: Plan, rows: list[Row]) -> dict[str, str]:
+    """Of each problem with scores, the sizes of the instances that were measured, in words; what losses share is looked at once."""
+    measured: dict[tuple[str, str], set[str]] = defaultdict(set)
+    problems: dict[str, dict[str, None]] = defaultdict(dict)
+    for row in rows:
+        if row.instance and not comes_from_task(row.problem):
+            scores = split_loss(row.problem)[0]
+            problems[scores][row.problem] = None
+            measured[scores, row.stage].add(row.instance)
+    found: dict[str, str] = {}
+    for scores, named in problems.items():
+        events: list[tuple[int, ...]] = []
+        # Somebody's own problem may raise anything, and no run is to fail for a label.
+        with suppress(Exception):
+            for stage in [stage for name, stage in measured if name == scores]:
+                problem = load_problem(plan, next(iter(named)), stage, len(measured[scores, stage]))
+                events += [tuple(item.scores.shape) for item in problem.instances if item.name in measured[scores, stage]]
+            if written := sizes_of(problem.oracle, events):
+                found |= dict.fromkeys(named, written)
+    return found
 
 
 def _again(counts: dict[str, int]) -> str:

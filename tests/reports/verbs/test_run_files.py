@@ -52,7 +52,8 @@ def test_items_of_several_sizes_are_measured(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     from structgrad.reports import results
 
-    frame, _ = results.read(tmp_path / "out")
+    frame, manifest = results.read(tmp_path / "out")
+    assert set(manifest["catalogue"]["sizes"].values()) == {"n = 3 to 6"}
     counts = frame[frame["metric"] == "truth_norm"].set_index("instance")["log_count"].to_dict()
     assert {name: round(np.exp(count)) for name, count in counts.items()} == {str(item): n ** (n - 1) for item, n in enumerate((6, 4, 3))}
 
