@@ -170,6 +170,10 @@ class Suite(abc.ABC):
         An instance with a `limitation` gets a finding ``skipped`` with it.
         """
 
+    def concerns(self, estimator: Estimator[Any]) -> bool:
+        """Whether there is anything to ask of an estimator; of another one no cell is planned."""
+        return True
+
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """Why an instance is not measured, or in part only, as one sentence that is known before anything is measured; None where it is."""
         return None

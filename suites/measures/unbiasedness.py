@@ -38,13 +38,17 @@ class Unbiasedness(Suite):
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """``relative_bias`` with its verdict; of sampled estimators also ``bias_p_value`` and the upper bounds."""
         for name, estimator in estimators.items():
-            if estimator.unbiased and estimator.objective == "expected":
+            if self.concerns(estimator):
                 for instance in problem.instances:
                     reason = self.limitation(problem, instance, context)
                     if reason is None:
                         yield from _Examination(name, estimator, problem, instance, context).findings()
                     else:
                         yield Finding(name, "relative_bias", None, instance=instance.name, status="skipped", reason=reason)
+
+    def concerns(self, estimator: Estimator[Any]) -> bool:
+        """Whether it claims to be unbiased for the expected loss."""
+        return estimator.unbiased and estimator.objective == "expected"
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """No exact gradient to compare with."""

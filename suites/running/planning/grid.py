@@ -42,6 +42,7 @@ def grid(plan: Plan) -> Grid:
     limits: list[Limit] = []
     context, found_problems = plan.context(), stages_by_problem(plan)
     _check_kinds(plan, suites, list(found_problems))
+    _check_concerns(plan, suites, names)
     losses = Counter[str]()
     for name, stages in found_problems.items():
         losses[split_loss(name)[0]] += 1
@@ -55,13 +56,14 @@ def grid(plan: Plan) -> Grid:
                     continue
                 if portion.losses is not None and losses[split_loss(name)[0]] > portion.losses:
                     continue
+                asked = tuple(estimator for estimator in fitting if SUITES[suite]().concerns(make_estimator(estimator)))
                 found = sample(plan, name, stage)
                 reasons = limitations(suite, found, context)
                 limits += [Limit(suite, name, stage, len(reasons), len(found.instances), reasons[0])] if reasons else []
                 if len(reasons) == len(found.instances) and not SUITES[suite].partial:
-                    skips += [replace(skip_row(plan, found, estimator, reasons[0]), suite=suite) for estimator in fitting]
+                    skips += [replace(skip_row(plan, found, estimator, reasons[0]), suite=suite) for estimator in asked]
                 else:
-                    cells += _cells(plan, suite, (name, stage), fitting)
+                    cells += _cells(plan, suite, (name, stage), asked)
     return Grid(tuple(cells), tuple(skips), tuple(limits))
 
 
@@ -72,6 +74,14 @@ def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
         if not any(kind in kinds_of(name) for name in names):
             wanted, example = WANTED[kind]
             raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
+
+
+def _check_concerns(plan: Plan, suites: list[str], names: tuple[str, ...]) -> None:
+    """Refuse suites that have nothing to ask of any estimator."""
+    for suite in suites if plan.suites else ():
+        if not any(SUITES[suite]().concerns(make_estimator(name)) for name in names):
+            asked = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+            raise ValueError(f"the suite {suite} has nothing to ask of {asked}; name others by --estimator ({SUITES[suite].summary})")
 
 
 WANTED = {
