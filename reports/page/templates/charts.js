@@ -296,7 +296,7 @@ class Explorer {
 }
 
 (async () => {
-  if (!$("#matrix")) return;
+  if (!$("#matrix")) return watch();
   try {
     const data = JSON.parse(await inflated($("#marks").textContent, "deflate"));
     const library = make("script", { textContent: await inflated($("#vega").textContent, "gzip") });
@@ -309,4 +309,5 @@ class Explorer {
   } catch (error) {
     $("#matrix-note").textContent = `This browser cannot draw the charts (${error}); all their numbers stand in the tables below.`;
   }
+  watch();
 })();

@@ -124,9 +124,11 @@ const inSight = new IntersectionObserver(entries => {
     filled(target);
   }
 }, { rootMargin: "0px 0px 600px 0px" });
-for (const table of $$("main table:not([data-rows], #matrix)")) {
-  if (table.tBodies[0].dataset.packed) inSight.observe(table);
-  else filled(table);
+const tables = $$("main table:not([data-rows], #matrix)");
+for (const table of tables) if (!table.tBodies[0].dataset.packed) filled(table);
+// Called when the charts stand, or cannot: before, all that is below them is in sight.
+function watch() {
+  for (const table of tables) if (table.tBodies[0].dataset.packed) inSight.observe(table);
 }
 
 // One problem at a time.
