@@ -155,7 +155,10 @@ def _once(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
-    """Times are measured at one stage and for one loss of the same scores, on which they hardly depend: give them to all others."""
+    """Times are measured at one stage and for one loss of the same scores, on which they hardly depend: give them to all others.
+
+    Where another loss was timed at that very stage, the times are those.
+    """
     timed = rows["suite"].isin(TIMED_SUITES)
     timing = rows[timed]
     missing = rows.loc[~timed, _GROUP].drop_duplicates()
@@ -163,8 +166,12 @@ def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
     missing = missing.loc[missing["_merge"] == "left_only", _GROUP]
     for keys in (missing, timing):
         keys.insert(0, "scores", [split_loss(problem)[0] for problem in keys["problem"]])
+    there = timing.drop_duplicates(["scores", "stage", "estimator", "metric"]).drop(columns="problem")
     once = timing.drop_duplicates(["scores", "estimator", "metric"]).drop(columns=["problem", "stage"])
-    return pd.concat([rows, missing.merge(once, on=["scores", "estimator"])[list(rows.columns)]], ignore_index=True)
+    at_stage = missing.merge(there, on=["scores", "stage", "estimator"])
+    left = missing[~missing.set_index(_GROUP).index.isin(at_stage.set_index(_GROUP).index)]
+    given = [part[list(rows.columns)] for part in (rows, at_stage, left.merge(once, on=["scores", "estimator"]))]
+    return pd.concat(given, ignore_index=True)
 
 
 @remembered

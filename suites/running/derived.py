@@ -48,12 +48,14 @@ def _test(row: Row) -> tuple[str, ...]:
 def work_rows(rows: list[Row]) -> Iterator[Row]:
     """Variance times seconds of every estimator on every instance, and from how much work on `REFERENCE` beats it.
 
-    Seconds are those of the problem, measured at one of its stages, or else with another loss of the same scores. Each break-even is given
-    by the squared error and by rho, as the ``setting`` says: the squared error slanders estimators that are off by a scale.
+    Seconds are those of that stage of the problem, or else with another loss of the same scores, or at another stage. Each break-even is
+    given by the squared error and by rho, as the ``setting`` says: the squared error slanders estimators that are off by a scale.
     """
     timed = [row for row in rows if row.metric == "seconds_per_estimate" and row.status == "ok"]
-    seconds = {(split_loss(row.problem)[0], row.estimator): _interval(row) for row in reversed(timed)}
-    seconds |= {(row.problem, row.estimator): _interval(row) for row in timed}
+    seconds: dict[tuple[str, ...], Interval] = {}
+    for row in timed:
+        for key in _times_by_nearness(row.problem, row.stage):
+            seconds.setdefault((*key, row.estimator), _interval(row))
     supports = {(*_place(row), row.estimator): row.value for row in rows if row.metric == "support" and row.value is not None}
     places: dict[_Place, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
@@ -61,14 +63,20 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
             places[_place(row)][row.estimator][row.metric] = row
     for place, estimators in places.items():
         found = {name: metrics for name, metrics in estimators.items() if len(metrics) == len(_NEEDED)}
-        scores, _ = split_loss(place[0])
-        times = {name: seconds.get((place[0], name), seconds.get((scores, name), Interval(None))) for name in found}
+        nearest = _times_by_nearness(*place[:2])
+        times = {name: next((seconds[*key, name] for key in nearest if (*key, name) in seconds), Interval(None)) for name in found}
         calls = {name: _evaluations(metrics["gain"], supports.get((*place, name))) for name, metrics in found.items()}
         for name, metrics in found.items():
             yield _derived(metrics["gain"], "variance_seconds", variance_seconds(_intervals(metrics), times[name]))
             yield _derived(metrics["gain"], "loss_evaluations", calls[name])
         yield from _break_evens(found, "break_even_seconds", times)
         yield from _break_evens(found, "break_even_evaluations", calls)
+
+
+def _times_by_nearness(problem: str, stage: str) -> list[tuple[str, ...]]:
+    """What times are kept by: the problem at a stage, its scores there with any loss, the problem, its scores."""
+    scores, _ = split_loss(problem)
+    return [("problem", problem, stage), ("scores", scores, stage), ("problem", problem), ("scores", scores)]
 
 
 def target_rows(rows: list[Row]) -> Iterator[Row]:

@@ -94,6 +94,19 @@ def test_times_of_the_first_stage_serve_every_stage(frame: pd.DataFrame) -> None
     assert [spread.median for spread in claims["time_ratio"]] == [1.5] * 8
 
 
+def test_times_of_that_very_stage_serve_other_losses_of_the_scores() -> None:
+    times = {("a@f1", "init"): 1.0, ("a@f1", "final"): 2.0}
+    common = {key: value for key, value in examples.shared("reinforce", "init").items() if key not in ("problem", "stage")}
+    timed = [Row(cell="t", suite="wall_clock", problem=p, stage=s, **common, metric="time_ratio", value=v) for (p, s), v in times.items()]
+    asked = [
+        Row(cell="b", suite="bias", problem="a@mlp", stage=s, **common, instance="0", metric="rho", value=0.5)
+        for s in ("init", "early", "final")
+    ]
+    found = tables.measured(results.to_frame([*timed, *asked]))
+    found = found[(found["problem"] == "a@mlp") & (found["metric"] == "time_ratio")]
+    assert dict(zip(found["stage"], found["value"], strict=True)) == {"init": 1.0, "early": 1.0, "final": 2.0}
+
+
 def test_a_metric_that_several_suites_or_references_give_counts_once() -> None:
     shared = examples.shared("reinforce", "init")
     row = Row(cell="a", suite="bias", **shared, instance="0", metric="rho", value=1.0, reference="expected")

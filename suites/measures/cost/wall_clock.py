@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -45,7 +46,10 @@ MOST_ROWS = 1024
 """The largest launch of which `seconds_per_estimate` is taken."""
 
 LAUNCH = 8e-3
-"""Seconds that such a launch takes at most, unless `BATCH` rows take more."""
+"""Seconds that such a launch takes of most estimators, unless `BATCH` rows take more."""
+
+FAR = 8
+"""Estimators that take so many times as long as most of those beside them are launched with fewer rows."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,11 @@ def measure_times(  # noqa: PLR0913
             probes[name] = _probe(estimator, setting, budget)
         except Exception as error:  # any user-supplied code may run here
             failures[name] = described(error)
-        else:
-            contenders |= {(name, what): call for what, call in _calls(estimator, setting, probes[name], budget).items()}
+    # Of as many rows for all, so that what a launch costs is shared alike; of fewer only for those that would take far longer.
+    usual = statistics.median(probes.values()) if probes else 0.0
+    for name, probe in probes.items():
+        rows = _launch_rows(usual if probe <= FAR * usual else probe, len(scores))
+        contenders |= {(name, what): call for what, call in _calls(estimators[name], setting, probe, budget, rows).items()}
     spent = {key: probes[key[0]] for key in contenders}
     found = interleave(contenders, rounds=rounds, budget=budget, spent=spent)
     failures |= {name: reason for (name, _), reason in found.failures.items()}
@@ -124,19 +131,19 @@ class _Setting:
 
 
 def _probe(estimator: Estimator[Any], setting: _Setting, budget: float) -> float:
-    """Seconds of the fastest of a few steps, of which the first may compile; of one, where that takes long."""
+    """Seconds of the fastest of a few steps; of two, where they take long: the first may load or compile what all others use."""
+    _step(estimator, setting)
     seconds = sum(_step(estimator, setting))
     again = WARM_UP if seconds <= PATIENCE * budget else 0
     return min([seconds, *(sum(_step(estimator, setting)) for _ in range(again))])
 
 
-def _calls(estimator: Estimator[Any], setting: _Setting, probe: float, budget: float) -> dict[str, _Call]:
+def _calls(estimator: Estimator[Any], setting: _Setting, probe: float, budget: float, rows: int) -> dict[str, _Call]:
     """What is timed of an estimator: a step, a step under the stopwatch, and a launch of many rows. A slow one is spared what it can be."""
     oracle, loss, scores, watch = setting.oracle, setting.loss, setting.scores, setting.watch
     calls: dict[str, _Call] = {"share": functools.partial(oracle_seconds, estimator, timed_oracle(oracle, watch), loss, scores, watch)}
     if probe <= PATIENCE * budget:
         calls["step"] = functools.partial(_step, estimator, setting)
-    rows = _launch_rows(probe, len(scores))
     if rows > len(scores):
         calls[f"launch {rows}"] = functools.partial(_launch, estimator, setting, _more_rows(scores, rows))
     return calls
@@ -199,6 +206,7 @@ class WallClock(Suite):
     summary: ClassVar[str] = "seconds of a training step, forward, backward and inside the oracle, in interleaved rounds"
     exclusive: ClassVar[bool] = True
     together: ClassVar[bool] = True
+    version: ClassVar[int] = 2
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Times of all estimators, side by side; one that raises has a finding that says so."""

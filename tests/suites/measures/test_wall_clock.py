@@ -7,7 +7,7 @@ import time
 import numpy as np
 import torch
 
-from structgrad.estimators import ImplicitMLE, Reinforce, SparseMAP, StraightThrough, StructuredAttention
+from structgrad.estimators import ImplicitMLE, Reinforce, SparseMAP, StraightThrough, StructuredAttention, make_estimator
 from structgrad.oracles import Subset
 from structgrad.suites.measures.cost import oracle_share, wall_clock
 from structgrad.suites.measures.cost.interleaving import FEWEST_ROUNDS, PATIENCE, WARM_UP, interleave
@@ -43,6 +43,35 @@ def test_times_are_positive_and_complete():
 def test_without_the_reference_there_is_no_ratio():
     times = measure_times({"ste": StraightThrough()}, Subset(2), loss, scores(), rounds=5)
     assert times["ste"].ratio.value is None
+
+
+def test_what_is_loaded_by_the_first_call_makes_nobody_slow(monkeypatch):
+    """The first estimator of a process loads what all of them use; it was timed once, on few rows."""
+    monkeypatch.setattr(wall_clock, "time_once", cold(wall_clock.time_once))
+    times = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=7, budget=0.5)
+    assert times["reinforce"].forward.low is not None
+    assert times["reinforce"].rows == times["ste"].rows > BATCH
+
+
+def cold(step):
+    """The same, of which the first call takes ten seconds."""
+    calls = iter([10.0])
+
+    def slow(*given):
+        forward, backward = step(*given)
+        return forward + next(calls, 0.0), backward
+
+    return slow
+
+
+def test_rows_of_a_launch_are_as_many_for_all_but_the_far_slower(monkeypatch):
+    monkeypatch.setattr(wall_clock, "time_once", lambda estimator, *given: (PLANTED[estimator.name], 0.0))
+    times = measure_times({name: make_estimator(name) for name in PLANTED}, Subset(2), loss, scores(), rounds=7, budget=60)
+    assert {name: entry.rows for name, entry in times.items()} == {"reinforce": 256, "ste": 256, "rloo": 256, "exact": 32, "identity": 256}
+
+
+PLANTED = {"reinforce": 1e-3, "ste": 1e-4, "rloo": 7e-3, "exact": 2e-2, "identity": 1e-3}
+"""Seconds of a step: that of the middle is 1 millisecond, so that launches of 8 have 8 batches."""
 
 
 def contender(order, name, *seconds):

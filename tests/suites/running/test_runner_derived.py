@@ -64,6 +64,17 @@ def test_work_is_variance_times_seconds_and_the_budget_at_which_the_unbiased_one
     assert {row.unit for row in rows if row.metric.endswith("seconds")} == {"s"}
 
 
+def test_seconds_are_those_of_the_stage_where_it_was_timed():
+    """Before those of another loss at that stage, of another stage, and of another loss at another stage."""
+    here, elsewhere = BLANK.stage, "other"
+    other = f"{BLANK.problem}@f1"
+    places = [(BLANK.problem, here), (other, here), (BLANK.problem, elsewhere), (other, elsewhere)]
+    times = [dataclasses.replace(timed("reinforce", 1e-6 * (i + 1)), problem=p, stage=s) for i, (p, s) in enumerate(places)]
+    for known in range(len(times)):
+        rows = list(work_rows([*UNBIASED, *reversed(times[known:])]))
+        assert value(rows, "reinforce", "variance_seconds") == pytest.approx(26.8e-6 * (known + 1))
+
+
 def test_without_times_there_are_evaluations_and_without_the_reference_there_is_no_break_even():
     rows = list(work_rows([*UNBIASED, *BIASED]))
     assert value(rows, "ste_marginals", "variance_seconds") is None
