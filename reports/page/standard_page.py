@@ -98,10 +98,12 @@ class Standard:
     def exact(self, loss: str) -> list[str]:
         """The estimators without bias and variance wherever this loss was measured."""
         rows = tables.measured(self.frame)
-        of_loss = rows["problem"].map(lambda name: split_loss(str(name))[1]) == loss
-        rows = rows[of_loss & rows["metric"].isin(["relative_bias", "relative_variance"])]
-        worst = rows.groupby("estimator", sort=False)["value"].max()
-        return list(worst.index[worst < _EXACT])
+        rows = rows[rows["problem"].map(lambda name: split_loss(str(name))[1]) == loss]
+        # Of a gradient that nearly vanishes rounding is a larger share: the verdict allows for it.
+        inexact = (rows["metric"] == "relative_bias") & (rows["verdict"] != "unbiased-exact")
+        inexact |= (rows["metric"] == "relative_variance") & (rows["value"] > tables.ZERO)
+        worst = inexact.groupby(rows["estimator"], sort=False).any()
+        return list(worst.index[~worst])
 
     def finding(self) -> list[str]:
         """Five sentences."""
@@ -112,6 +114,7 @@ class Standard:
         blind = [self.contest(VALUES, f"h={h}") for h in (0.95, 0.7, 0.4)]
         late = self.contest(VALUES, "h=0.1")
         real = [self.contest(GRADIENTS, stage) for stage in ("init", "early", "final")]
+        ahead, worth = (", ".join(words) for words in zip(*((str(one.wins[first]), number(one.rho, 2)) for one in real), strict=True))
         used = published.predictors()
         triple = coefficient_interval(Interval(*used["used"]["correlation"]))
         confirmed = "confirmed" if used["confirmed"] else "did not confirm"
@@ -128,9 +131,9 @@ class Standard:
             f"{', '.join(str(one.wins[blind[0].winner]) for one in blind)} of {blind[0].count} at h = 0.95, 0.7, 0.4, and at h = 0.1 it is "
             f"{' or '.join(f'`{name}` ({count})' for name, count in late.wins.most_common())}; with one that is linear between the "
             f"structures, {' and '.join(f'`{name}`' for name in self.exact(LINEAR))} are exact in every state.",
-            f"Real scores agree until late: `{first}` is the best on {real[0].share(first)} sets before training, "
-            f"{real[1].share(first)} early in it, {real[2].share(first)} at its end (`{GRADIENTS}`); and over {used['tasks']} learnt tasks "
-            f"the order by ρ had a rank correlation of {triple} with {used['outcome']}, which held-out tasks {confirmed}.",
+            f"On scores of trained models `{first}` is the best on {ahead} of {real[0].count} sets before, early in and after training, "
+            f"with a median ρ of the best of {worth} (`{GRADIENTS}`); and over {used['tasks']} learnt tasks the order by ρ had a rank "
+            f"correlation of {triple} with {used['outcome']}, which held-out tasks {confirmed}.",
         ]
 
     def figures(self) -> dict[str, bytes]:
@@ -149,11 +152,17 @@ class Standard:
             counts = " to ".join(dict.fromkeys(exponential(end) for end in (logs.min(), logs.max())))
             instances = part[part["instance"].fillna("") != ""].groupby("stage", observed=True)["instance"].nunique().max()
             stages = ", ".join(part["stage"].astype(object).drop_duplicates())
-            lines.append((scores, part["oracle"].iloc[0], counts, stages, instances, part["loss"].nunique()))
-        return pd.DataFrame(lines, columns=["scores", "structure", "structures", "states", "instances each", "losses"])
+            sizes = self.about["catalogue"].get("sizes", {}).get(part["problem"].iloc[0], "")
+            lines.append((scores, part["oracle"].iloc[0], sizes, counts, stages, instances, part["loss"].nunique()))
+        return pd.DataFrame(lines, columns=["scores", "structure", "sizes", "structures", "states", "instances each", "losses"])
 
-
-_EXACT = 1e-9
+    def unsure(self) -> str:
+        """On how much the real scores rest: ``With 16 instances each, 12 of 30 of the best cannot be told from others``."""
+        contests = [self.contest(GRADIENTS, stage) for stage in ("init", "early", "final")]
+        undecided, count = (sum(getattr(one, name) for one in contests) for name in ("undecided", "count"))
+        real = self.frame[self.frame["stage"] == "final"]
+        instances = real[real["instance"].fillna("") != ""].groupby("problem", observed=True)["instance"].nunique().max()
+        return f"With {whole(instances)} instances each, {undecided} of {count} of the best cannot be told from others"
 
 
 def write(folder: Path, *, of: Path = published.FOLDER) -> list[Path]:
@@ -209,12 +218,14 @@ def page(standard: Standard) -> str:
         finding=standard.finding(),
         entropies=BUILT_IN,
         stages=REAL,
+        unsure=standard.unsure(),
         budget=MAIN_BUDGET,
         measured=markdown_table(plain_table("What was measured", standard.measured())),
         rows=whole(about["rows"]),
         estimators=", ".join(f"`{name}`" for name in names),
         day=str(about["finished"]).partition("T")[0],
         environment=about["environment"],
+        commits=" and ".join(commit[:9] for commit in about["commits"]),
         commands=about["command"].replace(" && ", "\n"),
     )
 

@@ -175,6 +175,7 @@ def _about(manifests: Sequence[Mapping[str, Any]], rows: pd.DataFrame) -> dict[s
             "values_only": first.get("catalogue", {}).get("values_only"),
             "sizes": {name: size for known in manifests for name, size in known.get("catalogue", {}).get("sizes", {}).items()},
         },
+        "commits": list(dict.fromkeys(manifest.get("environment", {}).get("commit") for manifest in manifests)),
         "environment": {name: environment.get(name) for name in _ENVIRONMENT},
     }
 

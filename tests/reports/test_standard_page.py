@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from structgrad.oracles import ORACLES
 from structgrad.reports import published, results
 from structgrad.reports.page import standard_page
 from structgrad.reports.page.standard_page import Standard
+from tests.reports import browser
 from tests.reports.recommendation_cases import REINFORCE, Made, rows, written
+from tests.reports.test_page import DRAWN
 
 ROOT = Path(__file__).parents[2]
+STRUCTURES = {"chain" if name == "linear_chain" else name for name in ORACLES}
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +36,33 @@ def test_the_page_is_that_of_the_table(standard: Standard) -> None:
     assert (ROOT / "docs/results/standard.md").read_text() == standard_page.page(standard)
 
 
+@pytest.mark.skipif(browser.path() is None, reason="no Chromium here; STRUCTGRAD_BROWSER may name one")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_of_the_run_is_small_and_opens_anywhere(tmp_path: Path, width: int) -> None:
+    path, binary = ROOT / "docs/results/standard-run.html", browser.path()
+    assert path.stat().st_size < 3_000_000
+    assert binary is not None
+    with browser.browser(binary, tmp_path) as tab:
+        tab.open(path, width=width)
+        tab.until(DRAWN)
+        assert tab.run("document.documentElement.scrollWidth") <= width
+        assert tab.run("document.querySelectorAll('#matrix tbody tr').length") == len(STRUCTURES)
+        assert (tab.complaints, len(tab.requests)) == ([], 1)
+
+
 def test_the_table_holds_all_structures_at_four_entropies_and_real_scores_at_three_stages(standard: Standard) -> None:
     measured = standard.measured().set_index("scores")
-    assert len(measured) == 19
+    assert len(measured) == 15 + 10
+    assert all(measured["sizes"])
     assert set(measured["losses"]) == {3}
     built_in = measured[measured.index.str.endswith("_regimes")]
     assert set(built_in["states"]) == {"h=0.95, h=0.7, h=0.4, h=0.1"}
     assert set(built_in["instances each"]) == {32}
-    assert set(measured.drop(built_in.index)["states"]) == {"init, early, final"}
+    assert {name.removesuffix("_regimes") for name in built_in.index} == STRUCTURES
+    real = measured.drop(built_in.index)
+    assert set(real["states"]) == {"init, early, final"}
+    assert set(real["instances each"]) == {16}
+    assert re.fullmatch(r"With 16 instances each, \d+ of 30 of the best cannot be told from others", standard.unsure())
 
 
 def test_the_table_is_measured_anew_by_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,3 +110,13 @@ def test_a_contest_counts_who_is_the_best(tmp_path: Path) -> None:
     assert (contest.winner, contest.count, contest.share("ste")) == ("ste", 3, "2 of 3")
     assert found.exact("squared_distance") == []
     assert results.TABLE not in {path.name for path in tmp_path.iterdir()}
+
+
+def test_rounding_of_a_gradient_that_nearly_vanishes_is_no_bias(tmp_path: Path) -> None:
+    known = {
+        "reinforce": REINFORCE,
+        "ste": Made(bias=3e-9, variance=0.0, verdict="unbiased-exact"),
+        "spigot": Made(bias=3e-9, variance=0.0),
+    }
+    published.write(written(tmp_path / "run", rows(known)), folder=tmp_path)
+    assert Standard.load(tmp_path).exact("squared_distance") == ["ste"]
