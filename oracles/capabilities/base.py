@@ -296,7 +296,8 @@ class Oracle(Configured, abc.ABC):
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(scores.detach(), self.event_ndim)
         distinct = shared.shape[: len(batch)]
-        results = [result.to(scores.dtype) for result in compute(at_least_single(shared.reshape(-1, *self._event(scores))))]
+        rows = shared if len(batch) == 1 else shared.reshape(-1, *self._event(scores))
+        results = [in_dtype(result, scores.dtype) for result in compute(at_least_single(rows))]
         if len(batch) != 1:
             results = [result.reshape((*distinct, *result.shape[1:])) for result in results]
         if distinct != batch:
@@ -328,6 +329,11 @@ def inner(structure: Tensor, scores: Tensor, event_ndim: int) -> Tensor:
     """``⟨θ, z⟩`` over the event dimensions, where a part that is 0 adds 0 even at score -inf."""
     product = structure * torch.where(structure != 0, scores, 0)
     return product.flatten(product.ndim - event_ndim).sum(-1)
+
+
+def in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """`Tensor.to`, which takes a microsecond where nothing is to be done."""
+    return values if values.dtype == dtype else values.to(dtype)
 
 
 def at_least_single(rows: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class LogPartition(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (scores,) = ctx.saved_tensors
         with serving_as(ctx.serving):
-            return unsqueeze_event(grads[0], ctx.oracle.event_ndim) * Marginals.apply(scores, ctx.oracle)[0], None  # type: ignore[no-untyped-call]
+            return unsqueeze_event(grads[0], ctx.oracle.event_ndim) * _marginals(scores, ctx.oracle), None
 
 
 class Marginals(torch.autograd.Function):
@@ -63,9 +63,9 @@ class Marginals(torch.autograd.Function):
         (scores,) = ctx.saved_tensors
         of_marginals, of_log_partition = grads
         with serving_as(ctx.serving):
-            gradient = None if of_marginals is None else CovarianceProduct.apply(scores, of_marginals, ctx.oracle)  # type: ignore[no-untyped-call]
+            gradient = None if of_marginals is None else _covariance_product(scores, of_marginals, ctx.oracle)
             if of_log_partition is not None:
-                first = unsqueeze_event(of_log_partition, ctx.oracle.event_ndim) * Marginals.apply(scores, ctx.oracle)[0]  # type: ignore[no-untyped-call]
+                first = unsqueeze_event(of_log_partition, ctx.oracle.event_ndim) * _marginals(scores, ctx.oracle)
                 gradient = first if gradient is None else gradient + first
         return gradient, None
 
@@ -90,6 +90,21 @@ class CovarianceProduct(torch.autograd.Function):
             product = reference_covariance_product(ctx.oracle._reference_log_partition, theta, direction, differentiable=True)
             first, second = torch.autograd.grad(product, (theta, direction), grads[0], create_graph=higher, materialize_grads=True)
         return first, second, None
+
+
+# In a backward that is not differentiated in turn the numbers alone are wanted: a function for autograd takes as long as a small kernel.
+
+
+def _marginals(scores: Tensor, oracle: Differentiable) -> Tensor:
+    result: Tensor = (Marginals.apply(scores, oracle) if torch.is_grad_enabled() else oracle._compute_marginals(scores))[0]  # type: ignore[no-untyped-call]
+    return result
+
+
+def _covariance_product(scores: Tensor, direction: Tensor, oracle: Differentiable) -> Tensor:
+    if not torch.is_grad_enabled():
+        return oracle._compute_covariance_product(scores, direction)
+    result: Tensor = CovarianceProduct.apply(scores, direction, oracle)  # type: ignore[no-untyped-call]
+    return result
 
 
 def reference_marginals(log_partition: Callable[[Tensor], Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:

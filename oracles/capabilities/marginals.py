@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..transforms import operation
-from .base import Oracle, at_least_single, inner
+from .base import Oracle, at_least_single, in_dtype, inner
 from .derivatives import LogPartition, Marginals, reference_covariance_product, reference_marginals
 
 
@@ -67,7 +67,7 @@ class MarginalOracle(Oracle):
 
         Its gradient is `marginals` where η is θ; of a policy that is normalised locally it is constantly 0, and so is its gradient.
         """
-        return self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]).to(scores.dtype)
+        return in_dtype(self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]), scores.dtype)
 
     @final
     @operation()
@@ -77,7 +77,7 @@ class MarginalOracle(Oracle):
         The Jacobian is ``Cov(z) ∂η/∂θ``: ``Cov(z)`` where η is θ.
         """
         valid, inside = self._parameters("marginals", scores, lengths)
-        return self._cut(self._marginals_of(valid)[0], inside).to(scores.dtype)
+        return in_dtype(self._cut(self._marginals_of(valid)[0], inside), scores.dtype)
 
     @final
     @operation()
@@ -173,15 +173,17 @@ class MarginalOracle(Oracle):
         def reference(rows: Tensor, along: Tensor) -> tuple[Tensor]:
             return (self._reference_covariance_product(rows, along),)
 
-        rows = at_least_single(scores.detach().reshape(-1, *self._event(scores)))
-        along = direction.detach().to(rows.dtype).reshape(rows.shape)
+        flat = scores.ndim == self.event_ndim + 1
+        rows = at_least_single(scores.detach() if flat else scores.detach().reshape(-1, *self._event(scores)))
+        along = in_dtype(direction.detach(), rows.dtype)
+        along = along if flat else along.reshape(rows.shape)
         kernel = self._kernel("covariance_product", rows)
         if kernel is None:
             product = self._reference_covariance_product(rows, along)
         else:
             product = kernel.results(tuple(rows.shape), rows)
             kernel.run_certified((rows.contiguous(), along.contiguous()), (product,), reference)
-        return product.reshape(scores.shape).to(scores.dtype)
+        return in_dtype(product if flat else product.reshape(scores.shape), scores.dtype)
 
     def _reference_log_partition(self, scores: Tensor) -> Tensor:
         rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))

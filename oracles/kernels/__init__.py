@@ -37,6 +37,11 @@ FEW = 3
 HUGE = 2**25
 """Bytes from which on the allocator hands out pages that were never touched before."""
 
+SMALL = 2**14
+"""Bytes up to which the fixed cost of an allocation is what counts."""
+
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+
 _Function = Callable[..., None]
 
 
@@ -161,12 +166,17 @@ def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...],
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros for a kernel's results. From `HUGE` on, NumPy allocates them: it asks for huge pages, which takes a quarter of the time."""
-    if math.prod(shape) * dtype.itemsize < HUGE or not dtype.is_floating_point or _shown.get():
+    """Zeros for a kernel's results.
+
+    NumPy allocates the small ones, which takes a quarter of the time, and those from `HUGE` on: it asks for huge pages, which takes a
+    quarter too.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if SMALL <= size < HUGE or dtype not in _NUMPY or _shown.get():
         result = torch.empty(shape, dtype=dtype)
         result.numpy().fill(0)
         return result
-    return torch.from_numpy(np.zeros(shape, np.float32 if dtype == torch.float32 else np.float64))
+    return torch.from_numpy(np.zeros(shape, _NUMPY[dtype]))
 
 
 def greatest(values: Tensor) -> float:
@@ -175,14 +185,14 @@ def greatest(values: Tensor) -> float:
     By NumPy, in one thread, as in `zeros`: OpenMP's threads, which torch would wake, go on spinning for a while where kernels want to run.
     """
     if values.dtype in (torch.float32, torch.float64):
-        return float(np.max(values.numpy()))
+        return float(values.numpy().max())
     return float(values.amax())
 
 
 def least(values: Tensor) -> float:
     """The minimum of a CPU tensor, NaN where there is one; see `greatest`."""
     if values.dtype in (torch.float32, torch.float64):
-        return float(np.min(values.numpy()))
+        return float(values.numpy().min())
     return float(values.amin())
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 VARIABLE = "STRUCTGRAD_KERNELS"
@@ -32,14 +30,17 @@ SERVING: ContextVar[bool] = ContextVar("structgrad_kernels_serving", default=CHO
 """Whether kernels serve in this context."""
 
 
-@contextmanager
-def serving_as(serving: bool) -> Iterator[None]:
+class serving_as:  # noqa: N801 - is called like a function, and entered at every gradient, where a generator's context takes longer
     """Let kernels serve in this context, or not.
 
     So a gradient is computed by what computed its value: on a GPU autograd does so in a thread of its own, which has another context.
     """
-    token = SERVING.set(serving)
-    try:
-        yield
-    finally:
-        SERVING.reset(token)
+
+    def __init__(self, serving: bool) -> None:
+        self.serving = serving
+
+    def __enter__(self) -> None:
+        self.token = SERVING.set(self.serving)
+
+    def __exit__(self, *raised: object) -> None:
+        SERVING.reset(self.token)
