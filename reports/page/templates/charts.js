@@ -284,7 +284,7 @@ class Explorer {
     await filled(table);
     const row = [...table.tBodies[0].rows].find(row => row.cells[0].textContent.trim() === cell.estimator && row.cells[1].textContent.trim() === cell.stage);
     if (!row) return;
-    $$("[role=tab]").find(tab => tab.dataset.problem === cell.problem)?.click();
+    if ($("#panels")) showPanel(cell.problem);
     for (let part = row.parentElement; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
     $$("tr.found").forEach(one => one.classList.remove("found"));
     row.hidden = false;

@@ -132,27 +132,14 @@ function watch() {
 }
 
 // One problem at a time.
-for (const list of $$("[role=tablist]")) {
-  const tabs = $$("[role=tab]", list);
-  const show = tab => {
-    for (const other of tabs) {
-      other.setAttribute("aria-selected", other === tab);
-      other.tabIndex = other === tab ? 0 : -1;
-      document.getElementById(other.getAttribute("aria-controls")).hidden = other !== tab;
-    }
-  };
-  tabs.forEach((tab, position) => {
-    tab.addEventListener("click", () => show(tab));
-    tab.addEventListener("keydown", event => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const next = tabs[(position + step + tabs.length) % tabs.length];
-      show(next);
-      next.focus();
-    });
-  });
-  list.hidden = false;
-  if (tabs.length) show(tabs[0]);
+function showPanel(problem) {
+  for (const panel of $$(".panel")) panel.hidden = panel.dataset.problem !== problem;
+  $("#pick-panel").value = problem;
+}
+if ($("#panels")) {
+  $("#panels").hidden = false;
+  $("#pick-panel").addEventListener("input", event => showPanel(event.target.value));
+  showPanel($("#pick-panel").value);
 }
 
 // Copies and downloads, made here from what the page holds.
