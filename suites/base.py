@@ -40,6 +40,19 @@ def split_loss(name: str) -> tuple[str, str | None]:
     return (scores, loss) if mark and loss.isidentifier() and not name.startswith((TASK, LEARNT)) else (name, None)
 
 
+def timed_nearest(problem: str, stage: str) -> list[tuple[str, ...]]:
+    """Keys of times, the nearest first, of which a problem at a stage takes the first that is known, for times hardly depend on either.
+
+    It is itself, its scores at that stage with another loss, itself at another stage, and its scores anywhere.
+
+    Example:
+        >>> timed_nearest("subset_regimes@f1", "init")[1], timed_nearest("subset_regimes@mlp", "init")[1]
+        (('scores', 'subset_regimes', 'init'), ('scores', 'subset_regimes', 'init'))
+    """
+    scores, _ = split_loss(problem)
+    return [("problem", problem, stage), ("scores", scores, stage), ("problem", problem), ("scores", scores)]
+
+
 class ProblemLoss(Protocol):
     """A loss on structures ``[..., *event] -> [...]`` that says what it can give.
 

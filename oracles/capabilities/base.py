@@ -288,6 +288,10 @@ class Oracle(Configured, abc.ABC):
     def _event(self, scores: Tensor) -> tuple[int, ...]:
         return tuple(scores.shape[scores.ndim - self.event_ndim :])
 
+    def _rows(self, values: Tensor) -> Tensor:
+        """[*batch, *event] -> [b, *event]; a reshape takes a microsecond where nothing is to be done."""
+        return values if values.ndim == self.event_ndim + 1 else values.reshape(-1, *self._event(values))
+
     def _rowwise(self, compute: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
         """Run ``compute`` on distinct rows [b, *event] and give its result back as [*batch, ...] in the dtype of the scores."""
         return self._rowwise_all(lambda rows: (compute(rows),), scores)[0]
@@ -296,8 +300,7 @@ class Oracle(Configured, abc.ABC):
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(scores.detach(), self.event_ndim)
         distinct = shared.shape[: len(batch)]
-        rows = shared if len(batch) == 1 else shared.reshape(-1, *self._event(scores))
-        results = [in_dtype(result, scores.dtype) for result in compute(at_least_single(rows))]
+        results = [in_dtype(result, scores.dtype) for result in compute(at_least_single(self._rows(shared)))]
         if len(batch) != 1:
             results = [result.reshape((*distinct, *result.shape[1:])) for result in results]
         if distinct != batch:

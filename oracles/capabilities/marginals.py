@@ -173,17 +173,15 @@ class MarginalOracle(Oracle):
         def reference(rows: Tensor, along: Tensor) -> tuple[Tensor]:
             return (self._reference_covariance_product(rows, along),)
 
-        flat = scores.ndim == self.event_ndim + 1
-        rows = at_least_single(scores.detach() if flat else scores.detach().reshape(-1, *self._event(scores)))
-        along = in_dtype(direction.detach(), rows.dtype)
-        along = along if flat else along.reshape(rows.shape)
+        rows = at_least_single(self._rows(scores.detach()))
+        along = in_dtype(self._rows(direction.detach()), rows.dtype)
         kernel = self._kernel("covariance_product", rows)
         if kernel is None:
             product = self._reference_covariance_product(rows, along)
         else:
             product = kernel.results(tuple(rows.shape), rows)
             kernel.run_certified((rows.contiguous(), along.contiguous()), (product,), reference)
-        return in_dtype(product if flat else product.reshape(scores.shape), scores.dtype)
+        return in_dtype(product if product.shape == scores.shape else product.reshape(scores.shape), scores.dtype)
 
     def _reference_log_partition(self, scores: Tensor) -> Tensor:
         rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))

@@ -27,10 +27,10 @@ BATCH = 32
 STATES = ("init", "early", "final")
 """States of a model before, early in and after training."""
 
-_PUBLISHED = "the published table"
 ALIKE = 0.1
 """Normalised entropies that are no further apart are as peaked."""
 
+_PUBLISHED = "the published table"
 _VALUES_ONLY = "none"
 """How a loss goes on between the structures that gives values on them, and nothing else."""
 
@@ -205,8 +205,10 @@ class _Table:
         nearest, still_more = self._of_state(fitting, rows, wish)
         answers, empty = self._answers(nearest, wish)
         notes = list(dict.fromkeys([*notes, *more, *still_more, *empty]))
-        others = everything[~everything["problem"].isin(rows["problem"])]
-        elsewhere = [other for answer in answers for other in self._elsewhere(others, answer, wish)]
+        # Of the same structure; and of all losses, as before.
+        others = everything[(_heads(everything) == _heads(rows).iloc[0]) & ~everything["problem"].isin(rows["problem"])]
+        beside = self._places(others) if len(others) else []
+        elsewhere = [other for answer in answers for other in self._elsewhere(beside, answer, wish)]
         return Recommendation(wish, tuple(answers), tuple(elsewhere), tuple(notes), self.source, self.about, published.predictors())
 
     def _places(self, rows: pd.DataFrame) -> list[_Place]:
@@ -292,14 +294,12 @@ class _Table:
         # Where a loss is linear between the structures, relaxations are exact: it flatters them, and comes last.
         return sorted(nearest, key=lambda place: place.extension == "linear"), notes
 
-    def _elsewhere(self, rows: pd.DataFrame, answer: Recommended, wish: Wish) -> Iterator[Recommended]:
+    def _elsewhere(self, known: list[_Place], answer: Recommended, wish: Wish) -> Iterator[Recommended]:
         """What other scores of the structure say under the same loss, at that stage or the nearest that is about as peaked."""
-        # Of all losses of the scores, for times are taken with one of them.
-        rows = rows[_heads(rows) == wish.oracle.partition("[")[0]]
-        known = [place for place in self._places(rows) if place.loss == answer.loss] if len(rows) else []
-        for problem in dict.fromkeys(place.answered.problem for place in known):
-            near = min((place for place in known if place.answered.problem == problem), key=lambda place: place.apart(wish.stage, answer))
-            found = near.answer(wish, self._values_only()) if near.apart(wish.stage, answer) <= ALIKE else None
+        alike = [(place.apart(wish.stage, answer), place) for place in known if place.loss == answer.loss]
+        for problem in dict.fromkeys(place.answered.problem for _, place in alike):
+            apart, near = min((one for one in alike if one[1].answered.problem == problem), key=lambda one: one[0])
+            found = near.answer(wish, self._values_only()) if apart <= ALIKE else None
             if found:
                 yield found
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from ...suites.base import FAILED, split_loss
+from ...suites.base import FAILED, timed_nearest
 from ...suites.text import ZERO as ZERO
 from ...suites.text import interval
 
@@ -155,23 +155,25 @@ def _once(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
-    """Times are measured at one stage and for one loss of the same scores, on which they hardly depend: give them to all others.
-
-    Where another loss was timed at that very stage, the times are those.
-    """
+    """Times are measured at one stage and for one loss of the same scores: all others get the nearest, as `timed_nearest` says."""
     timed = rows["suite"].isin(TIMED_SUITES)
     timing = rows[timed]
     missing = rows.loc[~timed, _GROUP].drop_duplicates()
     missing = missing.merge(timing[_GROUP].drop_duplicates(), how="left", indicator=True)
     missing = missing.loc[missing["_merge"] == "left_only", _GROUP]
-    for keys in (missing, timing):
-        keys.insert(0, "scores", [split_loss(problem)[0] for problem in keys["problem"]])
-    there = timing.drop_duplicates(["scores", "stage", "estimator", "metric"]).drop(columns="problem")
-    once = timing.drop_duplicates(["scores", "estimator", "metric"]).drop(columns=["problem", "stage"])
-    at_stage = missing.merge(there, on=["scores", "stage", "estimator"])
-    left = missing[~missing.set_index(_GROUP).index.isin(at_stage.set_index(_GROUP).index)]
-    given = [part[list(rows.columns)] for part in (rows, at_stage, left.merge(once, on=["scores", "estimator"]))]
-    return pd.concat(given, ignore_index=True)
+    known: dict[tuple[str, ...], int] = {}
+    for position, (problem, stage, estimator, metric) in enumerate(timing[[*_GROUP, "metric"]].itertuples(index=False, name=None)):
+        for key in timed_nearest(problem, stage):
+            known.setdefault((*key, estimator, metric), position)
+    given = [
+        (nearest, problem, stage)
+        for problem, stage, estimator in missing.itertuples(index=False, name=None)
+        for metric in timing["metric"].drop_duplicates()
+        if (nearest := next((known[at] for key in timed_nearest(problem, stage) if (at := (*key, estimator, metric)) in known), None))
+        is not None
+    ]
+    positions, problems, stages = zip(*given, strict=True) if given else ((), (), ())
+    return pd.concat([rows, timing.iloc[list(positions)].assign(problem=problems, stage=stages)], ignore_index=True)
 
 
 @remembered

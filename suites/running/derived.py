@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import get_args
 
-from ..base import REFERENCE, Row, split_loss
+from ..base import REFERENCE, Row, timed_nearest
 from ..metrics import unit_of
 from ..statistics.interval import Interval
 from ..statistics.testing.multiplicity import holm
@@ -54,7 +54,7 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
     timed = [row for row in rows if row.metric == "seconds_per_estimate" and row.status == "ok"]
     seconds: dict[tuple[str, ...], Interval] = {}
     for row in timed:
-        for key in _times_by_nearness(row.problem, row.stage):
+        for key in timed_nearest(row.problem, row.stage):
             seconds.setdefault((*key, row.estimator), _interval(row))
     supports = {(*_place(row), row.estimator): row.value for row in rows if row.metric == "support" and row.value is not None}
     places: dict[_Place, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
@@ -63,7 +63,7 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
             places[_place(row)][row.estimator][row.metric] = row
     for place, estimators in places.items():
         found = {name: metrics for name, metrics in estimators.items() if len(metrics) == len(_NEEDED)}
-        nearest = _times_by_nearness(*place[:2])
+        nearest = timed_nearest(*place[:2])
         times = {name: next((seconds[*key, name] for key in nearest if (*key, name) in seconds), Interval(None)) for name in found}
         calls = {name: _evaluations(metrics["gain"], supports.get((*place, name))) for name, metrics in found.items()}
         for name, metrics in found.items():
@@ -71,12 +71,6 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
             yield _derived(metrics["gain"], "loss_evaluations", calls[name])
         yield from _break_evens(found, "break_even_seconds", times)
         yield from _break_evens(found, "break_even_evaluations", calls)
-
-
-def _times_by_nearness(problem: str, stage: str) -> list[tuple[str, ...]]:
-    """What times are kept by: the problem at a stage, its scores there with any loss, the problem, its scores."""
-    scores, _ = split_loss(problem)
-    return [("problem", problem, stage), ("scores", scores, stage), ("problem", problem), ("scores", scores)]
 
 
 def target_rows(rows: list[Row]) -> Iterator[Row]:

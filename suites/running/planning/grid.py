@@ -42,7 +42,7 @@ def grid(plan: Plan) -> Grid:
     limits: list[Limit] = []
     context, found_problems = plan.context(), stages_by_problem(plan)
     _check_kinds(plan, suites, list(found_problems))
-    _check_concerns(plan, suites, names)
+    concerned = {suite: _concerned(plan, suite, names) for suite in suites}
     losses = Counter[str]()
     for name, stages in found_problems.items():
         losses[split_loss(name)[0]] += 1
@@ -56,7 +56,7 @@ def grid(plan: Plan) -> Grid:
                     continue
                 if portion.losses is not None and losses[split_loss(name)[0]] > portion.losses:
                     continue
-                asked = tuple(estimator for estimator in fitting if SUITES[suite]().concerns(make_estimator(estimator)))
+                asked = tuple(estimator for estimator in fitting if estimator in concerned[suite])
                 found = sample(plan, name, stage)
                 reasons = limitations(suite, found, context)
                 limits += [Limit(suite, name, stage, len(reasons), len(found.instances), reasons[0])] if reasons else []
@@ -76,12 +76,14 @@ def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
             raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
 
 
-def _check_concerns(plan: Plan, suites: list[str], names: tuple[str, ...]) -> None:
-    """Refuse suites that have nothing to ask of any estimator."""
-    for suite in suites if plan.suites else ():
-        if not any(SUITES[suite]().concerns(make_estimator(name)) for name in names):
-            asked = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-            raise ValueError(f"the suite {suite} has nothing to ask of {asked}; name others by --estimator ({SUITES[suite].summary})")
+def _concerned(plan: Plan, suite: str, names: tuple[str, ...]) -> set[str]:
+    """Of whom a suite has anything to ask; one that is named and has of nobody is refused."""
+    asking = SUITES[suite]()
+    found = {name for name in names if asking.concerns(make_estimator(name))}
+    if plan.suites and not found:
+        asked = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        raise ValueError(f"the suite {suite} has nothing to ask of {asked}; name others by --estimator ({asking.summary})")
+    return found
 
 
 WANTED = {
