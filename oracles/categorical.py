@@ -9,9 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from . import kernels
 from .active_set.solution import Projection
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
-from .capabilities.base import at_least_single
+from .capabilities.base import at_least_single, in_dtype
+from .capabilities.derivatives import unsqueeze_event
 from .capabilities.projection import RowArgmax
 from .numerics import log_sum_exp, running_sums
 from .simplex import projection
@@ -58,13 +60,15 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
 
     # Closed forms of what the base class would differentiate.
 
+    def _compute_log_partition(self, scores: Tensor) -> Tensor:
+        return self._rowwise(lambda rows: rows.logsumexp(-1), scores)
+
     def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        probabilities, log_partition = self._rowwise_all(softmax, scores)
+        probabilities, log_partition = self._rowwise_all(lambda rows: (softmax(rows), rows.logsumexp(-1)), scores)
         return probabilities, log_partition
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
-        probabilities, along = softmax(at_least_single(scores))[0], at_least_single(direction)
-        return (probabilities * (along - (probabilities * along).sum(-1, keepdim=True))).to(scores.dtype)
+        return in_dtype(softmax_product(softmax(at_least_single(scores)), at_least_single(direction)), scores.dtype)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 1
@@ -94,13 +98,23 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
         return torch.nn.functional.one_hot(ranks, event_shape[0])
 
 
-def softmax(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities [..., n] proportional to ``exp θ``, and the logarithm [...] of their sum; 0 and -inf for a row of -inf alone."""
-    # A finite number for -inf, so that the difference is -inf; and a sum that holds the maximum is at least 1.
-    top = rows.amax(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).min)
-    weights = (rows - top).exp_()
-    total = weights.sum(-1, keepdim=True)
-    return weights.div_(total.clamp(min=1)), (total.log() + top).squeeze(-1)
+def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
+    """Probabilities [*batch, ..., n] proportional to ``exp θ`` along the last dimension; 0 for an item with a row of -inf alone.
+
+    Args:
+        rows: scores; torch's own function gives NaN for a row of -inf alone.
+        event_ndim: how many of the last dimensions are one item.
+    """
+    probabilities = rows.softmax(-1)
+    if rows.device.type == "cpu" and rows.numel() and not math.isnan(kernels.greatest(probabilities)):
+        return probabilities
+    feasible = (rows > -math.inf).any(-1).flatten(rows.ndim - event_ndim).all(-1) if event_ndim > 1 else (rows > -math.inf).any(-1)
+    return torch.where(unsqueeze_event(feasible, event_ndim), probabilities, 0)
+
+
+def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:
+    """The derivative of `softmax` along a direction: ``p (v - ⟨p, v⟩)``."""
+    return probabilities * (direction - (probabilities * direction).sum(-1, keepdim=True))
 
 
 def inverse_cdf(cumulative: Tensor, uniforms: Tensor) -> Tensor:

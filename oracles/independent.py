@@ -11,9 +11,9 @@ from torch import Tensor
 
 from .active_set.solution import Projection
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
-from .capabilities.base import at_least_single
+from .capabilities.base import at_least_single, in_dtype
 from .capabilities.projection import RowArgmax
-from .categorical import inverse_cdf, softmax
+from .categorical import inverse_cdf, softmax, softmax_product
 from .numerics import cut, log_sum_exp, running_sums
 from .simplex import projection
 
@@ -67,18 +67,15 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
         feasible = (each > -math.inf).all(-1, keepdim=True)
         return torch.where(feasible.squeeze(-1), torch.where(feasible, each, 0).sum(-1), -math.inf)
 
-    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
-            probabilities, log_partition = softmax(rows)
-            return _where_feasible(rows, probabilities), log_partition.sum(-1)
+    def _compute_log_partition(self, scores: Tensor) -> Tensor:
+        return self._rowwise(_log_partition, scores)
 
-        marginals, log_partition = self._rowwise_all(compute, scores)
+    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        marginals, log_partition = self._rowwise_all(lambda rows: (softmax(rows, 2), _log_partition(rows)), scores)
         return marginals, log_partition
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
-        rows, along = at_least_single(scores), at_least_single(direction)
-        probabilities = _where_feasible(rows, softmax(rows)[0])
-        return (probabilities * (along - (probabilities * along).sum(-1, keepdim=True))).to(scores.dtype)
+        return in_dtype(softmax_product(softmax(at_least_single(scores), 2), at_least_single(direction)), scores.dtype)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
@@ -124,6 +121,11 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
             digits.append(ranks % parts)
             ranks = ranks // parts
         return torch.stack(digits[::-1], -1).unsqueeze(-1) == torch.arange(parts, device=ranks.device)
+
+
+def _log_partition(rows: Tensor) -> Tensor:
+    """``Σ_i log Σ_j exp θ_ij``: without +inf, -inf where one category is."""
+    return rows.logsumexp(-1).sum(-1)
 
 
 def _where_feasible(rows: Tensor, values: Tensor) -> Tensor:
