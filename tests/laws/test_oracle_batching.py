@@ -130,6 +130,7 @@ def test_kernels_get_expanded_rows_once(case: OracleCase, monkeypatch: pytest.Mo
 
 def every_operation(oracle: Any, scores: Tensor) -> None:
     oracle.argmax(scores)
+    oracle.log_partition(scores)
     oracle.log_partition(scores.requires_grad_()).sum().backward()
     oracle.sample(scores, generator=seeded())
     _ = oracle.project(scores).mean

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, enumerate_truth, make_scores, pulled_back, structures
+from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, enumerate_truth, launched_rows, make_scores, pulled_back, structures
 
 OPERATIONS = ("log_partition", "marginals", "entropy")
 
@@ -73,3 +73,11 @@ def test_a_plain_backward_keeps_no_graph(case: OracleCase) -> None:
     scores = make_scores(case, 1.0).requires_grad_()
     (gradient,) = torch.autograd.grad(case.oracle.marginals(scores).square().sum(), scores)
     assert not gradient.requires_grad
+
+
+@pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.potentials is None], ids=str)
+def test_a_log_partition_and_its_gradient_take_one_kernel(case: OracleCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = make_scores(case, 1.0, rows=4).requires_grad_()
+    sizes = launched_rows(monkeypatch)
+    case.oracle.log_partition(scores).sum().backward()
+    assert len(sizes) == (case.oracle.kernel is not None)

@@ -116,7 +116,11 @@ def test_kernels_apply_to_the_cpu_and_can_be_switched_off() -> None:
 STREAM = torch.Generator()
 
 GRADIENTS: dict[str, tuple[Any, tuple[int, ...], Callable[[Any, torch.Tensor], torch.Tensor]]] = {
-    "of a log-partition": (LinearChain(), (3, 2, 2), lambda oracle, leaf: oracle.log_partition(leaf)),
+    "of the gradient of a log-partition": (
+        LinearChain(),
+        (3, 2, 2),
+        lambda oracle, leaf: torch.autograd.grad(oracle.log_partition(leaf).sum(), leaf, create_graph=True)[0].square(),
+    ),
     "of marginals": (LinearChain(), (3, 2, 2), lambda oracle, leaf: oracle.marginals(leaf).square()),
     "of a policy": (ShiftReduce("local"), (4, 4, 2), lambda oracle, leaf: oracle.step_log_probs(leaf).exp()),
     "of an estimator": (
