@@ -17,27 +17,9 @@ from numpy.typing import NDArray
 
 from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
-from ..kernels.exponential import RANGE, SINGLE_RANGE, exponential, exponential_single, exponentials
-from ..kernels.vectors import (
-    WIDTH,
-    add,
-    greatest,
-    high_half,
-    least,
-    load,
-    load_singles,
-    low_half,
-    maximum,
-    minimum,
-    multiply,
-    multiply_add,
-    spread,
-    spread_single,
-    store,
-    subtract,
-    total,
-    where_greater,
-)
+from ..kernels.exponential import RANGE, exponentials
+from ..kernels.vectors import WIDTH, add, greatest, load, multiply, multiply_add, spread, store, total
+from .cpu_steps import add_up, combine, dot, first_above, scale_down, weigh
 
 Array = NDArray[Any]
 
@@ -75,86 +57,16 @@ def _space(rows):
 
 
 @uncounted
-def _weigh(source, start, weights, place, size):
-    """``exp(source − top)``; gives the maximum ``top`` and the least finite exponent, or (-inf, 0) where none is finite."""
-    top, bottom = _extent(source, start, size)
-    if top == -np.inf:
-        return top, 0.0
-    x = 0
-    if source.itemsize == 4 and top - bottom < SINGLE_RANGE:
-        highest = spread_single(np.float32(top))
-        while x + 2 * WIDTH <= size:
-            weight = exponential_single(subtract(load_singles(source, start + x), highest))
-            store(weights, place + x, low_half(weight))
-            store(weights, place + x + WIDTH, high_half(weight))
-            x += 2 * WIDTH
-    while x < size:
-        store(weights, place + x, exponential(subtract(load(source, start + x), spread(top))))
-        x += WIDTH
-    return top, bottom - top
-
-
-@uncounted
-def _extent(source, start, size):
-    """The greatest and the least finite number; (-inf, inf) where none is."""
-    nothing, most = spread(-np.inf), spread(np.inf)
-    top, bottom, x = nothing, most, 0
-    if source.itemsize == 4 and size >= 2 * WIDTH:
-        none, all_of_them = spread_single(np.float32(-np.inf)), spread_single(np.float32(np.inf))
-        tops, bottoms = none, all_of_them
-        while x + 2 * WIDTH <= size:
-            values = load_singles(source, start + x)
-            tops, bottoms = greatest(values, tops), least(where_greater(values, none, values, all_of_them), bottoms)
-            x += 2 * WIDTH
-        top, bottom = greatest(low_half(tops), high_half(tops)), least(low_half(bottoms), high_half(bottoms))
-    while x < size:
-        value = load(source, start + x)
-        top, bottom = greatest(value, top), least(where_greater(value, nothing, value, most), bottom)
-        x += WIDTH
-    return maximum(top), minimum(bottom)
-
-
-@uncounted
 def _weigh_step(row, i, space):
-    """Weights of a step, see `_weigh`."""
+    """Weights of a step, see `weigh`."""
     tags, columns = space.tags, space.columns
     size = tags * columns
     if tags == columns:
-        return _weigh(row, i * size, space.weights, i * size, size)
+        return weigh(row, i * size, space.weights, i * size, size)
     for p in range(tags):
         for c in range(tags):
             space.step[p * columns + c] = row[(i * tags + p) * tags + c]
-    return _weigh(space.step, 0, space.weights, i * size, size)
-
-
-@uncounted
-def _combine(prefixes, before, weights, place, tags, columns, here):
-    """``prefixes[here, c] = Σ_p prefixes[before, p] · weights[p, c]``, four vectors at once, of which the last may be the same."""
-    last = columns - WIDTH
-    for c in range(0, columns, 4 * WIDTH):
-        d, e, f = min(c + WIDTH, last), min(c + 2 * WIDTH, last), min(c + 3 * WIDTH, last)
-        one = two = three = four = spread(0.0)
-        for p in range(tags):
-            factor, at = spread(prefixes[before + p]), place + p * columns
-            one, two = multiply_add(factor, load(weights, at + c), one), multiply_add(factor, load(weights, at + d), two)
-            three, four = multiply_add(factor, load(weights, at + e), three), multiply_add(factor, load(weights, at + f), four)
-        store(prefixes, here + c, one)
-        store(prefixes, here + d, two)
-        store(prefixes, here + e, three)
-        store(prefixes, here + f, four)
-
-
-@uncounted
-def _scale(values, start, columns):
-    """Divide a row of a table by its greatest entry, which is returned."""
-    top = load(values, start)
-    for c in range(WIDTH, columns, WIDTH):
-        top = greatest(load(values, start + c), top)
-    highest = maximum(top)
-    factor = spread(1.0 / highest if highest > 0.0 else 1.0)
-    for c in range(0, columns, WIDTH):
-        store(values, start + c, multiply(load(values, start + c), factor))
-    return highest
+    return weigh(space.step, 0, space.weights, i * size, size)
 
 
 @uncounted
@@ -176,8 +88,8 @@ def _forward(row, space):
         top, deepest = _weigh_step(row, i, space)
         if top == -np.inf:
             return top, certified
-        _combine(prefixes, here - columns, space.weights, place, tags, columns, here)
-        space.scales[i] = _scale(prefixes, here, columns)
+        combine(prefixes, here - columns, space.weights, place, tags, columns, prefixes, here)
+        space.scales[i] = scale_down(prefixes, here, columns)
         certified = certified and deepest > -RANGE
         for c in range(tags):
             if prefixes[here + c] < LIMIT:
@@ -186,7 +98,7 @@ def _forward(row, space):
         if space.scales[i] == 0.0:
             return -np.inf, certified
         logarithm += top + math.log(space.scales[i])
-    return logarithm + math.log(_sum(prefixes, (space.length - 1) * columns, tags)), certified
+    return logarithm + math.log(add_up(prefixes, (space.length - 1) * columns, tags)), certified
 
 
 @uncounted
@@ -199,29 +111,12 @@ def _retreat(i, space):
         for c in range(0, columns, WIDTH):
             summed = multiply_add(load(space.weights, place + p * columns + c), load(suffixes, here + c), summed)
         suffixes[before + p] = total(summed)
-    scale, kept = _scale(suffixes, before, columns), True
+    scale, kept = scale_down(suffixes, before, columns), True
     for p in range(tags):
         if suffixes[before + p] < LIMIT:
             for c in range(tags):
                 kept = kept and not (suffixes[here + c] > 0.0 and space.weights[place + p * columns + c] > 0.0)
     return scale, kept
-
-
-@uncounted
-def _product(first, start, second, other, columns):
-    """The sum over tags of the products of two rows of tables."""
-    summed = spread(0.0)
-    for c in range(0, columns, WIDTH):
-        summed = multiply_add(load(first, start + c), load(second, other + c), summed)
-    return total(summed)
-
-
-@uncounted
-def _sum(values, start, tags):
-    summed = 0.0
-    for c in range(tags):
-        summed += values[start + c]
-    return summed
 
 
 @uncounted
@@ -268,14 +163,14 @@ def _backward(space, marginals):
     certified, size = True, tags * columns
     for i in range(space.length - 1, 0, -1):
         scale, kept = _retreat(i, space)
-        partition = scale * _product(prefixes, (i - 1) * columns, suffixes, (i - 1) % 2 * columns, columns)
+        partition = scale * dot(prefixes, (i - 1) * columns, suffixes, (i - 1) % 2 * columns, columns)
         certified = certified and kept and partition > LIMIT
         if tags == columns:
             _expect(i, partition, space, marginals, i * size)
         else:
             _expect(i, partition, space, space.step, 0)
             _hand_out(i, space, marginals)
-    partition = _product(prefixes, 0, suffixes, 0, columns)
+    partition = dot(prefixes, 0, suffixes, 0, columns)
     for c in range(tags):
         marginals[c] = prefixes[c] * suffixes[c] / partition
     return certified and partition > LIMIT
@@ -329,7 +224,7 @@ def _forward_rates(direction, space, along):
                 summed = multiply_add(load(space.weights, place + p * columns + c), change, summed)
             store(rates, here + c, multiply(summed, inverse))
     last = (space.length - 1) * columns
-    return _sum(rates, last, tags) / _sum(prefixes, last, tags)
+    return add_up(rates, last, tags) / add_up(prefixes, last, tags)
 
 
 @uncounted
@@ -340,7 +235,7 @@ def _backward_rates(direction, space, along, mean, product):
     certified, size = True, tags * columns
     for i in range(space.length - 1, 0, -1):
         scale, kept = _retreat(i, space)
-        partition = scale * _product(prefixes, (i - 1) * columns, suffixes, (i - 1) % 2 * columns, columns)
+        partition = scale * dot(prefixes, (i - 1) * columns, suffixes, (i - 1) % 2 * columns, columns)
         certified = certified and kept and partition > LIMIT
         _take_direction(direction, i, space, along)
         if tags == columns:
@@ -348,7 +243,7 @@ def _backward_rates(direction, space, along, mean, product):
         else:
             _expect_rates(i, scale, partition, mean, space, along, space.step, 0)
             _hand_out(i, space, product)
-    partition = _product(prefixes, 0, suffixes, 0, columns)
+    partition = dot(prefixes, 0, suffixes, 0, columns)
     for c in range(tags):
         product[c] = prefixes[c] / partition * (rates[c] + suffixes[c] * (direction[c] - mean))
     return certified and partition > LIMIT
@@ -390,7 +285,7 @@ def sample(rows, uniforms, structures, certified):
 def _draw(uniforms, space, last, tables, known, structure):
     """One sample, from the last tag backwards; the running sums over what leads to a tag are kept for the next."""
     tags = space.tags
-    tag = _first_above(last, 0, tags, uniforms[space.length - 1])
+    tag = first_above(last, 0, tags, uniforms[space.length - 1])
     for i in range(space.length - 1, 0, -1):
         table = (i * tags + tag) * tags
         if not known[i * tags + tag]:
@@ -398,24 +293,10 @@ def _draw(uniforms, space, last, tables, known, structure):
             for p in range(tags):
                 summed += space.prefixes[(i - 1) * space.columns + p] * space.weights[(i * tags + p) * space.columns + tag]
                 tables[table + p] = summed
-        previous = _first_above(tables, table, tags, uniforms[i - 1])
+        previous = first_above(tables, table, tags, uniforms[i - 1])
         structure[(i * tags + previous) * tags + tag] = 1
         tag = previous
     structure[tag] = 1
-
-
-@uncounted
-def _first_above(table, start, size, uniform):
-    """The first index whose running sum exceeds this share of the last one: bisection."""
-    threshold = uniform * table[start + size - 1]
-    low, high = 0, size - 1
-    while low < high:
-        middle = (low + high) // 2
-        if table[start + middle] > threshold:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 @compiled
