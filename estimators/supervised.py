@@ -180,6 +180,12 @@ def hamming(target: Tensor, cost: float = 1.0) -> Tensor:
     return cost * (1 - 2 * target)
 
 
+def _margins(oracle: Oracle, target: Tensor, cost: float) -> Tensor:
+    """`hamming`, which parts that are counted have no share in."""
+    binary = oracle.binary_mask(tuple(target.shape[target.ndim - oracle.event_ndim :]), target.device)
+    return torch.where(binary, hamming(target, cost), 0)
+
+
 def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None) -> Tensor:
     """The structured hinge loss ``max_z (⟨θ, z⟩ + c‖z − y‖²) − ⟨θ, y⟩``: the structured perceptron at ``θ + ρ``, ρ of `hamming`.
 
@@ -204,7 +210,7 @@ def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: f
         >>> margin_perceptron(Subset(2), torch.tensor([0.2, 0.6, 1.0]), target)  # the target leads by 0.4, where 2 is asked
         tensor(1.6000)
     """
-    return structured_perceptron(oracle, scores + hamming(target, cost).to(scores), target, lengths=lengths)
+    return structured_perceptron(oracle, scores + _margins(oracle, target, cost).to(scores), target, lengths=lengths)
 
 
 def margin_sparsemap_loss(
@@ -233,7 +239,7 @@ def margin_sparsemap_loss(
         tensor(0.8100)
     """
     _require("margin_sparsemap_loss", oracle, ProjectionOracle)
-    return sparsemap_loss(oracle, scores + hamming(target, cost).to(scores), target, lengths=lengths)
+    return sparsemap_loss(oracle, scores + _margins(oracle, target, cost).to(scores), target, lengths=lengths)
 
 
 @dataclass(frozen=True)

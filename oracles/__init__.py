@@ -34,6 +34,7 @@ from .random_streams import SeedBlocks
 from .shift_reduce import ShiftReduce
 from .spanning_tree import SpanningTree
 from .subset import Subset
+from .tied_chain import TiedChain
 
 Categories = IndependentCategoricals
 """An older name."""
@@ -43,6 +44,7 @@ ORACLES: dict[str, type[Oracle]] = {
     "categories": IndependentCategoricals,
     "subset": Subset,
     "linear_chain": LinearChain,
+    "tied_chain": TiedChain,
     "alignment": Alignment,
     "constituency": Constituency,
     "projective_tree": ProjectiveTree,
@@ -94,6 +96,7 @@ __all__ = [
     "SparseSolution",
     "Subset",
     "SubsetOracle",
+    "TiedChain",
     "make_oracle",
 ]
 

@@ -22,6 +22,7 @@ from structgrad.oracles import (
     ShiftReduce,
     SpanningTree,
     Subset,
+    TiedChain,
 )
 from structgrad.suites.truth.replay import ReplayOracle
 from tests.derived_cases import DERIVED_CASES
@@ -40,6 +41,7 @@ from tests.helpers import (
     structures,
     subsets,
     tag_sequences,
+    tied_tag_sequences,
 )
 
 
@@ -208,6 +210,7 @@ ALL_CASES = (
     OracleCase(ProjectiveTree(), (4, 4), projective_trees),
     OracleCase(Assignment(), (3, 3), permutations),
     OracleCase(ShiftReduce(), (5, 5, 2), derivations),
+    OracleCase(TiedChain(), (5, 2), tied_tag_sequences),
     *(OracleCase(row.oracle, row.paired, row.listed) for row in DERIVED_CASES),
 )
 """At least one row per oracle, for laws about pairs."""

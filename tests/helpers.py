@@ -26,6 +26,7 @@ from structgrad.oracles import (
     ShiftReduce,
     SpanningTree,
     Subset,
+    TiedChain,
     kernels,
 )
 from tests.derived_cases import DERIVED_CASES
@@ -78,6 +79,17 @@ def tag_sequences(oracle: LinearChain, event: tuple[int, ...]) -> Iterator[np.nd
         structure[0, 0, tags[0]] = 1
         for i in range(1, event[0]):
             structure[i, tags[i - 1], tags[i]] = 1
+        yield structure
+
+
+def tied_tag_sequences(oracle: TiedChain, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    length = event[0] - event[1]
+    for tags in itertools.product(range(event[1]), repeat=length):
+        structure = np.zeros(event)
+        for i, tag in enumerate(tags):
+            structure[i, tag] = 1
+            if i > 0:
+                structure[length + tags[i - 1], tag] += 1
         yield structure
 
 
@@ -207,6 +219,12 @@ ORACLE_CASES = (
     OracleCase(LinearChain(), (2, 2, 2), tag_sequences),
     OracleCase(LinearChain(), (3, 3, 3), tag_sequences),
     OracleCase(LinearChain(), (5, 2, 2), tag_sequences),
+    OracleCase(TiedChain(), (2, 1), tied_tag_sequences),
+    OracleCase(TiedChain(), (4, 3), tied_tag_sequences),
+    OracleCase(TiedChain(), (5, 1), tied_tag_sequences),
+    OracleCase(TiedChain(), (4, 2), tied_tag_sequences),
+    OracleCase(TiedChain(), (6, 3), tied_tag_sequences),
+    OracleCase(TiedChain(), (7, 2), tied_tag_sequences),
     OracleCase(Alignment(), (1, 1), monotone_paths),
     OracleCase(Alignment(), (1, 4), monotone_paths),
     OracleCase(Alignment(), (3, 2), monotone_paths),
@@ -258,6 +276,7 @@ GENERIC_CASES = (
             "ProjectiveTree(single_root=False)-4x4",
             "Subset(k=2)-5",
             "LinearChain()-3x3x3",
+            "TiedChain()-6x3",
             "SpanningTree(single_root=True)-4x4",
             "Constituency()-4x4",
         }
@@ -326,13 +345,34 @@ def pulled_back(case: OracleCase, scores: Tensor, gradient: Tensor) -> Tensor:
 
 def item_event(case: OracleCase, lengths: Tensor) -> tuple[int, ...]:
     """The event shape of an item of such a length alone."""
+    if isinstance(case.oracle, TiedChain):
+        return (int(lengths) + case.event[1], case.event[1])
     inside = case.oracle._inside(case.event, lengths).expand(case.event)
     return tuple(int(axis.max()) + 1 for axis in inside.nonzero().unbind(1))
 
 
 def cut_to_item(case: OracleCase, values: Tensor, lengths: Tensor) -> Tensor:
     """What values [..., *event] hold for an item of such a length alone."""
+    if isinstance(case.oracle, TiedChain):
+        return values[..., tied_item(case.event, int(lengths)), :]
     return values[(..., *(slice(size) for size in item_event(case, lengths)))]
+
+
+def tied_item(event: tuple[int, ...], length: int) -> Tensor:
+    """Which lines of a tied chain an item of a length has: its places, and the transitions, which come behind the padding."""
+    lines, tags = event
+    return torch.cat([torch.arange(length), torch.arange(lines - tags, lines)])
+
+
+def binary_parts(case: OracleCase) -> Tensor:
+    """Boolean [*event]: parts that no structure has more than once."""
+    return structures(case).amax(0) <= 1
+
+
+def scores_of_structures(z: Tensor, scores: Tensor) -> Tensor:
+    """Of structures [c, *event] under rows [b, *event]: [b, c]."""
+    parts = z.unsqueeze(0) * torch.where(z.unsqueeze(0) != 0, scores.unsqueeze(1), 0)
+    return parts.flatten(2).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -352,7 +392,7 @@ def enumerate_truth(case: OracleCase, scores: Tensor) -> Truth:
     """Everything about p(z) ∝ exp⟨θ, z⟩, θ the natural parameters of the scores, by looping over rows and structures in numpy."""
     flat = structures(case).flatten(1).numpy()
     rows = natural_parameters(case, scores).reshape(-1, flat.shape[1]).numpy()
-    totals = np.array([[row[z > 0].sum() for z in flat] for row in rows]).reshape(len(rows), len(flat))
+    totals = np.array([[row[z > 0] @ z[z > 0] for z in flat] for row in rows]).reshape(len(rows), len(flat))
     top = totals.max(1, keepdims=True)
     feasible = top[:, 0] > -math.inf
     weights = np.exp(totals - np.where(np.isfinite(top), top, 0))
@@ -371,9 +411,10 @@ def structure_indices(case: OracleCase, samples: Tensor) -> Tensor:
     """Which structure each sample [..., *event] is; fails where one is none."""
     known = structures(case).flatten(1).to(samples.dtype)
     flat = samples.reshape(-1, known.shape[1])
-    hits = (flat @ known.T == known.sum(-1)) & (flat.sum(-1, keepdim=True) == known.sum(-1))
+    # The square of the distance, exact for whole numbers.
+    hits = flat.square().sum(-1, keepdim=True) - 2 * flat @ known.T + known.square().sum(-1) == 0
     assert bool((hits.sum(-1) == 1).all()), "a sample is no structure"
-    assert bool(((flat == 0) | (flat == 1)).all()), "a sample is not 0/1"
+    assert bool((flat == flat.round()).all()), "a sample holds no whole numbers"
     return hits.to(torch.int8).argmax(-1).reshape(samples.shape[: samples.ndim - len(case.event)])
 
 

@@ -16,7 +16,17 @@ from structgrad.oracles import ORACLES
 ROOT = Path(__file__).parents[1]
 ROOMS = ("oracles", "estimators", "suites", "reports")
 
-STRUCTURES = ("linear_chain", "alignment", "constituency", "projective_tree", "subset", "shift_reduce", "assignment", "spanning_tree")
+STRUCTURES = (
+    "linear_chain",
+    "tied_chain",
+    "alignment",
+    "constituency",
+    "projective_tree",
+    "subset",
+    "shift_reduce",
+    "assignment",
+    "spanning_tree",
+)
 """Those with a folder: an oracle and kernels."""
 
 MOST_FILES = 15

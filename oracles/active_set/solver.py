@@ -262,7 +262,7 @@ class _ActiveSet:
         gain = residual * (atom - mean)
         gap = gain.sum(-1)
         self.gap = torch.where(ready, gap.clamp(min=0), self.gap)
-        products, size = (self.atoms @ atom.unsqueeze(-1)).squeeze(-1), atom.sum(-1)
+        products, size = (self.atoms @ atom.unsqueeze(-1)).squeeze(-1), atom.square().sum(-1)
         # What the atom adds to the affine hull of the others, squared; for one of them, nothing.
         column = torch.where(self.active, products + 1, 0).unsqueeze(-1)
         added = size + 1 - (column * torch.cholesky_solve(column, factor)).squeeze(-1).sum(-1)
@@ -282,7 +282,7 @@ class _ActiveSet:
         self.atoms[items, slots] = atom[items]
         self.gram[items, slots] = products[items]
         self.gram[items, :, slots] = products[items]
-        self.gram[items, slots, slots] = atom[items].sum(-1)
+        self.gram[items, slots, slots] = atom[items].square().sum(-1)
         self.correlations[items, slots] = ((atom - self.first) * self.theta).sum(-1)[items]
         self.active[items, slots] = True
         self.newest[items] = slots

@@ -76,6 +76,10 @@ class Oracle(Configured, abc.ABC):
         """Boolean ``[*event]``: which entries are parts. The others are ignored: never read, and 0 in every result."""
         return torch.ones(event_shape, dtype=torch.bool, device=device)
 
+    def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        """Boolean ``[*event]``: which parts are 0/1, all where not overridden. The others count how often a structure uses something."""
+        return torch.ones(event_shape, dtype=torch.bool, device=device)
+
     @final
     @operation()
     def argmax(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
@@ -204,6 +208,10 @@ class Oracle(Configured, abc.ABC):
         """Boolean ``[*batch, *event]``, broadcastable: what an item of these lengths uses."""
         positions = torch.arange(event_shape[0], device=lengths.device)
         return unsqueeze_event(positions < lengths.unsqueeze(-1), len(event_shape) - 1)
+
+    def _inside_padded(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """`_inside` of an event that `_complete` has made: the same, but where what it adds is not beyond the item by its place."""
+        return self._inside(event_shape, lengths)
 
     def _parts_inside(self, event_shape: tuple[int, ...], inside: Tensor) -> Tensor:
         """Of what is inside, which are parts: those of the whole event, but for structures whose parts depend on the length."""

@@ -60,7 +60,7 @@ def _kind(kind: type[Oracle]) -> type[Oracle]:
         return solution
 
     def within(self: Any, parts: Tensor, scores: Tensor) -> Tensor:
-        inside: Tensor = self._inside(self._event(scores), _sizes(self, scores))
+        inside: Tensor = self._inside_padded(self._event(scores), _sizes(self, scores))
         return parts & inside
 
     changed = {"parts_within": within} | ({"project": project} if hasattr(kind, "project") else {})

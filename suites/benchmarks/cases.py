@@ -25,6 +25,7 @@ _SMALL: Cases = {
     "spanning_tree 5": ("spanning_tree", (6, 6)),
     "assignment 5": ("assignment", (5, 5)),
     "shift_reduce 5": ("shift_reduce", (6, 6, 2)),
+    "tied_chain 5x3": ("tied_chain", (8, 3)),
 }
 _MIDDLE: Cases = {
     "categorical 1000": ("categorical", (1000,)),
@@ -37,11 +38,13 @@ _MIDDLE: Cases = {
     "spanning_tree 10": ("spanning_tree", (11, 11)),
     "assignment 8": ("assignment", (8, 8)),
     "shift_reduce 20": ("shift_reduce", (21, 21, 2)),
+    "tied_chain 32x16": ("tied_chain", (48, 16)),
 }
 _LARGE: Cases = {
     "policy 20": ("shift_reduce[normalization=local]", (21, 21, 2)),
     "subset 1000/10": ("subset[k=10]", (1000,)),
     "linear_chain 128x32": ("linear_chain", (128, 32, 32)),
+    "tied_chain 128x32": ("tied_chain", (160, 32)),
     "alignment 128x128": ("alignment", (128, 128)),
     "constituency 40": ("constituency", (40, 40)),
     "projective_tree 40": ("projective_tree", (41, 41)),

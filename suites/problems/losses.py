@@ -435,7 +435,7 @@ def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSe
     With P the number of parts of the gold structure and ε standard normal: ``linear`` weighs by ``ε − gold``; both extensions of
     ``squared_distance`` measure to ``gold + ε/2``; ``quadratic`` has the matrix ``ε/√P`` of 8 rows; ``mlp`` has 16 hidden units with
     weights ``ε/√P``, 5 classes, and as its label the class that it gives to gold; ``black_box`` hides that mlp. Entries that the oracle
-    ignores weigh nothing.
+    ignores weigh nothing, nor do parts that are counted (see `Oracle.binary_mask`): the loss of a tied chain is one of its tags.
 
     Args:
         name: a key of `LOSSES`, other than ``downstream``.
@@ -455,14 +455,17 @@ def make_loss(name: str, gold: Tensor, oracle: Oracle, *, seed: np.random.SeedSe
             f"`make_loss` got a gold structure of shape {tuple(gold.shape)} with {int((gold != 0).sum())} part(s); "
             f"expected {oracle.event_ndim} event dimension(s) and at least one part"
         )
-    return _MAKERS[name](_Tie(gold.double(), oracle.read_mask(tuple(gold.shape)), np.random.default_rng(seed)))
+    event = tuple(gold.shape)
+    parts = oracle.read_mask(event) & oracle.binary_mask(event)
+    return _MAKERS[name](_Tie(torch.where(parts, gold, 0).double(), gold.double(), parts, np.random.default_rng(seed)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Tie:
-    """What a random loss is made of: gold, the entries that are parts, and a random stream."""
+    """What a random loss is made of: gold at the entries that count, the structure that it is of, these entries, and a random stream."""
 
     gold: Tensor
+    structure: Tensor
     parts: Tensor
     random: np.random.Generator
 
@@ -490,7 +493,7 @@ _MAKERS: dict[str, Callable[[_Tie], StructureLoss]] = {
     "squared_distance_linear": lambda tie: LinearSquaredDistance(tie.gold + tie.noise() / 2, tie.parts),
     "quadratic": lambda tie: LowRankQuadratic(tie.scaled_noise(QUADRATIC_RANK), tie.gold),
     "hamming": lambda tie: Hamming(tie.gold),
-    "exact_match": lambda tie: ExactMatch(tie.gold, tie.parts),
+    "exact_match": lambda tie: ExactMatch(tie.structure, tie.parts),
     "f1": lambda tie: F1(tie.gold, tie.parts),
     "f1_multilinear": lambda tie: MultilinearF1(tie.gold, tie.parts),
     "mlp": _random_mlp,

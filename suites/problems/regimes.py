@@ -22,6 +22,7 @@ from ...oracles import (
     ShiftReduce,
     SpanningTree,
     Subset,
+    TiedChain,
 )
 from ...oracles.capabilities import MarginalOracle
 from ...oracles.derivations import DerivedOracle
@@ -152,10 +153,10 @@ def _chain(random: np.random.Generator, index: int) -> Tensor:
     return chain_direction(random, 3 + index % 4, 5)
 
 
-def chain_direction(random: np.random.Generator, length: int, tags: int) -> Tensor:
+def chain_direction(random: np.random.Generator, length: int, tags: int, kind: type[LinearChain | TiedChain] = LinearChain) -> Tensor:
     """As in trained taggers, unary scores dominate."""
     unary, other = torch.from_numpy(random.standard_normal((length, tags))), torch.from_numpy(random.standard_normal((tags + 2, tags))) / 4
-    return LinearChain.from_potentials(unary, other[:tags], start=other[tags], end=other[tags + 1])
+    return kind.from_potentials(unary, other[:tags], start=other[tags], end=other[tags + 1])
 
 
 def _uniform_policy(event: tuple[int, ...]) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles import Categorical, LinearChain
+from ...oracles import Categorical, LinearChain, TiedChain
 from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from .padding import counted_by, is_called_lengths, is_called_mask, item_event, padded_items, warn_once
@@ -274,6 +274,11 @@ class ScoreTables:
 
     def __init__(self, file: ScoreFile) -> None:
         self.file, self.oracle = file, oracle_of_arrays(file.oracle)
+        if isinstance(self.oracle, TiedChain):
+            raise ValueError(
+                f"got a score file with the oracle {file.oracle!r}; expected 'linear_chain', which takes unary scores [items, n, t] and a "
+                "transition matrix [t, t] from a file"
+            )
         file.convention.check(self.oracle)
         self.arrays = read_arrays(file.path)
         array = self._array(file.scores)

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...oracles import AVAILABLE_ORACLES, LinearChain, make_oracle
+from ...oracles import AVAILABLE_ORACLES, LinearChain, TiedChain, make_oracle
 from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.derivations import DerivedOracle
 from ...oracles.options import Count, RefusedError, kind_of, refusal
@@ -80,8 +80,9 @@ def sized_regime(name: str) -> Regime:
     # The options of an oracle decide between two regimes of one structure: shift-reduce with a policy or without.
     like = next((regime for regime in REGIMES.values() if regime.oracle == oracle), None) or _of_kind(oracle)
     draw = normal(event)
-    if isinstance(oracle, LinearChain):
-        draw = lambda random, index: chain_direction(random, sizes["length"], sizes["tags"])  # noqa: E731
+    if isinstance(oracle, LinearChain | TiedChain):
+        kind = type(oracle)
+        draw = lambda random, index: chain_direction(random, sizes["length"], sizes["tags"], kind)  # noqa: E731
     return dataclasses.replace(like, summary=f"random scores of {name}", oracle=oracle, draw=draw)
 
 
@@ -93,7 +94,8 @@ def sized_oracle(name: str) -> tuple[Oracle, tuple[int, ...]]:
 
 def _of_kind(oracle: MarginalOracle) -> Regime:
     found = (regime for regime in REGIMES.values() if type(regime.oracle) is type(oracle))
-    like = peaked_like(oracle.examples.like) if isinstance(oracle, DerivedOracle) else None
+    named = oracle.examples.like if isinstance(oracle, DerivedOracle) else LinearChain.name if isinstance(oracle, TiedChain) else ""
+    like = peaked_like(named)
     return next(found, Regime("", oracle, normal(), like.entropies if like else USUAL_ENTROPIES))
 
 

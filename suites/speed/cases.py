@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...oracles import CTC, DERIVED, DerivedOracle, LinearChain, make_oracle
+from ...oracles import CTC, DERIVED, DerivedOracle, LinearChain, TiedChain, make_oracle
 from ..benchmarks.cases import BETWEEN, LARGE, MIDDLE, SIZED
 from ..benchmarks.cases import CASES as TABLE
 
@@ -50,10 +50,11 @@ class Case:
         Of connectionist temporal classification, those of log-probabilities of symbols, and a text in which none comes twice.
         """
         stream = torch.Generator().manual_seed(0)
-        if isinstance(self.oracle, LinearChain):
-            length, tags = self.event[:2]
+        if isinstance(self.oracle, LinearChain | TiedChain):
+            tags = self.event[-1]
+            length = self.event[0] - tags * isinstance(self.oracle, TiedChain)
             unary, transition = torch.randn(batch, length, tags, generator=stream), torch.randn(tags, tags, generator=stream)
-            return LinearChain.from_potentials(unary, transition)
+            return self.oracle.from_potentials(unary, transition)
         if isinstance(self.oracle, CTC):
             frames, labels = self.event[0], self.event[1] // 2
             log_probs = torch.randn(batch, frames, labels + 1, generator=stream).log_softmax(-1)
@@ -66,6 +67,7 @@ _PROJECTIONS = frozenset({"project", "project_backward"})
 
 _MULTIPLY_ADDS: dict[str, Callable[[Any, tuple[int, ...]], float]] = {
     "linear_chain": lambda oracle, event: event[0] * event[1] * event[2],
+    "tied_chain": lambda oracle, event: (event[0] - event[1]) * event[1] ** 2,
     "constituency": lambda oracle, event: event[0] ** 3 / 6,
     "projective_tree": lambda oracle, event: (event[0] - 1) ** 3 / 2,
     "spanning_tree": lambda oracle, event: (event[0] - 1) ** 3 / 3,

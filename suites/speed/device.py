@@ -51,8 +51,8 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-8}
 """Of a difference, relative to the scale of a result."""
 
 SMALL: dict[str, tuple[int, ...]] = {
-    "linear_chain": (5, 4, 4), "constituency": (6, 6), "projective_tree": (6, 6), "spanning_tree": (6, 6), "alignment": (5, 4),
-    "assignment": (5, 5), "subset": (14,), "shift_reduce": (6, 6, 2), "categorical": (9,), "categories": (4, 3),
+    "linear_chain": (5, 4, 4), "tied_chain": (9, 4), "constituency": (6, 6), "projective_tree": (6, 6), "spanning_tree": (6, 6),
+    "alignment": (5, 4), "assignment": (5, 5), "subset": (14,), "shift_reduce": (6, 6, 2), "categorical": (9,), "categories": (4, 3),
 } | {name: kind.event_of(kind.examples.small[-1]) for name, kind in DERIVED.items()}  # fmt: skip
 """An event that plain torch is quick with, by structure."""
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...oracles import LinearChain
 from .cases import Case
 
 FORBIDDEN = -1e5
@@ -55,7 +56,8 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
 
     def distribution(theta: Tensor) -> Any:
         match case.structure:
-            case "linear_chain":
+            case "linear_chain" | "tied_chain":
+                theta = _edges(case, theta)
                 edges = theta[:, 1:].mT.clone()
                 edges[:, 0] += theta[:, 0, 0].unsqueeze(-2)
                 return library.LinearChainCRF(edges)
@@ -73,7 +75,7 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
                 return kind(inner, multiroot=False)
         return None
 
-    served = {"linear_chain", "constituency", "labelled_constituency", "semi_markov", "projective_tree", "spanning_tree"}
+    served = {"linear_chain", "tied_chain", "constituency", "labelled_constituency", "semi_markov", "projective_tree", "spanning_tree"}
     if case.structure not in served:
         return None
     if case.structure == "spanning_tree" and operation not in {"log_partition", "marginals", "marginals_backward"}:
@@ -101,6 +103,12 @@ def _segments_by_start(theta: Tensor) -> Tensor:
     return moved
 
 
+def _edges(case: Case, theta: Tensor) -> Tensor:
+    """Scores of a chain as those of its edges: [b, n, t, t]."""
+    tags = theta.shape[-1]
+    return LinearChain.from_potentials(theta[:, :-tags], theta[:, -tags:]) if case.structure == "tied_chain" else theta
+
+
 def supar(case: Case, operation: str, scores: Tensor) -> Call | None:
     """Chains from a transition matrix that all positions share; one sample a call."""
     library = importlib.import_module("supar.structs")
@@ -112,6 +120,9 @@ def supar(case: Case, operation: str, scores: Tensor) -> Call | None:
                 unary, transition = theta[:, :, 0], theta.new_zeros(tags + 1, tags + 1)
                 transition[:-1, :-1] = theta[0, 1] - theta[0, 1, :1]
                 return library.LinearChainCRF(unary, transition)
+            case "tied_chain":
+                tags = theta.shape[-1]
+                return library.LinearChainCRF(theta[:, :-tags], torch.nn.functional.pad(theta[0, -tags:], (0, 1, 0, 1)))
             case "constituency":
                 return library.ConstituencyCRF(torch.nn.functional.pad(theta, (1, 0, 0, 1)))
             case "projective_tree":
@@ -120,7 +131,7 @@ def supar(case: Case, operation: str, scores: Tensor) -> Call | None:
                 return library.MatrixTree(theta.mT.contiguous())
         return None
 
-    if case.structure not in {"linear_chain", "constituency", "projective_tree", "spanning_tree"}:
+    if case.structure not in {"linear_chain", "tied_chain", "constituency", "projective_tree", "spanning_tree"}:
         return None
     calls: dict[str, Call] = {
         "argmax": lambda: distribution(scores).argmax,
@@ -138,6 +149,7 @@ def synjax(case: Case, operation: str, scores: Tensor) -> Call | None:
     jax, library = importlib.import_module("jax"), importlib.import_module("synjax")
     kinds: dict[str, Callable[[Any], Any]] = {
         "linear_chain": lambda theta: library.LinearChainCRF(log_potentials=theta),
+        "tied_chain": lambda theta: library.LinearChainCRF(log_potentials=edges(theta)),
         "constituency": lambda theta: library.TreeCRF(log_potentials=theta[..., None]),
         "projective_tree": lambda theta: library.SpanningTreeCRF(theta, directed=True, projective=True, single_root_edge=True),
         "spanning_tree": lambda theta: library.SpanningTreeCRF(theta, directed=True, projective=False, single_root_edge=True),
@@ -146,6 +158,11 @@ def synjax(case: Case, operation: str, scores: Tensor) -> Call | None:
     if case.structure not in kinds or (case.structure == "spanning_tree" and operation.startswith("sample")):
         return None
     build, key = kinds[case.structure], jax.random.PRNGKey(0)
+
+    def edges(theta: Any) -> Any:
+        tags = theta.shape[-1]
+        later = jax.numpy.arange(theta.shape[-2] - tags)[:, None, None] > 0
+        return theta[:, :-tags, None] + jax.numpy.where(later, theta[:, None, -tags:], 0)
 
     def marginals(theta: Any) -> Any:
         return build(theta).marginals()

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Space:
-    """What is enumerated: structures as deviations from the best one, the pivot.
+    """What is enumerated: structures as deviations from the best one, the pivot; parts that are counted as they are.
 
     Args:
         loss: ``[..., *event] -> [...]``; evaluated in float64 on structures only.
@@ -56,6 +56,8 @@ class Space:
             raise ValueError("`exact_truth` got scores that forbid every structure; expected at least one feasible structure")
         examine_loss(loss, oracle, self.scores)
         finite = torch.where(forbidden, 0, potentials.flatten())
+        # Parts that are counted are taken from 0, as all others are from what the best structure has.
+        best = best * oracle.binary_mask(self.event, scores.device).flatten()
         self.pivot_score = finite @ best
         # Only parts that are read are summed: half of the square of a constituency tree.
         self._places = oracle.read_mask(self.event, scores.device).flatten().nonzero().squeeze(-1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from structgrad.oracles import DERIVED, Alignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset
+from structgrad.oracles import DERIVED, Alignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset, TiedChain
 
 
 def sparsemax(values: np.ndarray) -> tuple[complex, np.ndarray]:
@@ -23,6 +23,15 @@ def sparsemax(values: np.ndarray) -> tuple[complex, np.ndarray]:
         if (p.real >= 0).all() and (value := p @ finite - p @ p / 2).real > best.real:
             best, found = value, p
     return best, found
+
+
+def walk_of_tied_chain(row: np.ndarray) -> np.ndarray:
+    """That of the chain whose every edge has the score of its tag and of its transition."""
+    lines, tags = row.shape
+    length = lines - tags
+    edges = np.stack([row[i] + (row[length:] if i else np.zeros((tags, tags))) for i in range(length)])
+    expected = walk_of_chain(edges)
+    return np.concatenate([expected.sum(1), expected[1:].sum(0)])
 
 
 def walk_of_chain(row: np.ndarray) -> np.ndarray:
@@ -83,6 +92,7 @@ STATED = (Constituency, ProjectiveTree, ShiftReduce, Subset, *DERIVED.values())
 
 WALKS: dict[type[Any], Callable[[Any, np.ndarray], np.ndarray]] = {
     LinearChain: lambda oracle, row: walk_of_chain(row),
+    TiedChain: lambda oracle, row: walk_of_tied_chain(row),
     Alignment: lambda oracle, row: walk_of_alignment(row),
     **dict.fromkeys(STATED, walk_of_derivations),
 }

@@ -21,6 +21,7 @@ TREES = frozenset({"argmax", "score", "log_prob"})
 
 WAIT: dict[str, frozenset[str]] = {
     "linear_chain": PROJECTIONS,
+    "tied_chain": PROJECTIONS,
     "alignment": PROJECTIONS,
     "constituency": PROJECTIONS,
     "projective_tree": PROJECTIONS,

@@ -8,16 +8,20 @@ import pytest
 import torch
 
 from structgrad.oracles import Subset
-from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, cut_to_item, item_event, make_scores, natural_parameters, structures
+from tests.helpers import (
+    ORACLE_CASES,
+    REGIMES,
+    OracleCase,
+    cut_to_item,
+    item_event,
+    make_scores,
+    natural_parameters,
+    scores_of_structures,
+    structures,
+)
 
 cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 regimes = pytest.mark.parametrize("regime", REGIMES, ids=str)
-
-
-def totals_of(z: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Scores of structures [c, *event] under rows [b, *event]: [b, c]."""
-    parts = torch.where(z.unsqueeze(0) != 0, scores.unsqueeze(1), 0)
-    return parts.flatten(2).sum(-1)
 
 
 @cases
@@ -28,11 +32,11 @@ def test_equals_the_sorted_enumeration(case: OracleCase, regime: float | str) ->
     k = min(len(everything), 7)
     best = case.oracle.kbest(scores, k)
     assert best.shape == (k, *scores.shape)
-    expected = totals_of(everything, natural).sort(-1, descending=True).values[:, :k]
+    expected = scores_of_structures(everything, natural).sort(-1, descending=True).values[:, :k]
     listed = {tuple(z.flatten().tolist()) for z in everything}
     for row in range(len(scores)):
         feasible = int((expected[row] > -math.inf).sum())
-        found = totals_of(best[:feasible, row], natural[row : row + 1])[0]
+        found = scores_of_structures(best[:feasible, row], natural[row : row + 1])[0]
         torch.testing.assert_close(found, expected[row, :feasible], rtol=1e-12, atol=1e-12)
         kept = {tuple(z.flatten().tolist()) for z in best[:feasible, row]}
         assert len(kept) == feasible

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import SparseSolution
-from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, enumerate_truth, make_scores, structure_indices, structures
+from tests.helpers import ORACLE_CASES, REGIMES, OracleCase, binary_parts, enumerate_truth, make_scores, structure_indices, structures
 
 
 def feasible_projection(case: OracleCase, regime: float | str, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, SparseSolution]:
@@ -48,7 +48,7 @@ def test_the_mean_is_the_weighted_sum_of_atoms(case: OracleCase, regime: float |
     torch.testing.assert_close(solution.weights.sum(-1), torch.ones_like(solution.gap), rtol=0, atol=1e-12)
     assert bool((solution.weights >= 0).all())
     assert bool((solution.mean >= 0).all())
-    assert bool((solution.mean <= 1 + 1e-12).all())
+    assert bool((solution.mean <= structures(case).amax(0) + 1e-12).all())
 
 
 @pytest.mark.parametrize("regime", REGIMES, ids=str)
@@ -69,7 +69,9 @@ def test_atoms_are_affinely_independent_structures(case: OracleCase, regime: flo
 def test_a_point_of_the_polytope_is_its_own_projection(case: OracleCase) -> None:
     inside = case.oracle.marginals(make_scores(case, 1.0))
     torch.testing.assert_close(case.oracle.project(inside).mean, inside, rtol=0, atol=1e-9)
-    assert torch.equal(case.oracle.project(structures(case)).mean, structures(case))
+    # Where parts are counted, the best structure may be another one than the point itself, which then comes out as a mean.
+    own = 0.0 if bool(binary_parts(case).all()) else 1e-12
+    torch.testing.assert_close(case.oracle.project(structures(case)).mean, structures(case), rtol=0, atol=own)
 
 
 @pytest.mark.parametrize("case", ORACLE_CASES, ids=str)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ....oracles import kernels
 from ....oracles.capabilities import EnumerableOracle, KBestOracle, MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
-from ...problems.padding import item_event
 from ..result import Check
 from .listing import Listing
 
@@ -164,8 +163,6 @@ def lengths(scene: Scene) -> None:
         raise DisagreementError(
             f"an item of length {shorter[0].tolist()} has all parts; expected some beyond it, of length {limits.tolist()}"
         )
-    item = item_event(oracle, scene.listing.event, shorter[0].numpy())
-    within = (slice(None), *(slice(size) for size in item))
     spoilt = torch.where(inside, scene.scores, math.nan)
     calls: dict[str, Callable[..., Tensor]] = {"argmax": oracle.argmax}
     if isinstance(oracle, MarginalOracle):
@@ -175,14 +172,21 @@ def lengths(scene: Scene) -> None:
     for name, call in calls.items():
         found = call(scene.scores, lengths=shorter)
         _same(f"`{name}` with NaN beyond the length", call(spoilt, lengths=shorter), found, 0.0)
-        alone, cut = call(scene.scores[within].contiguous()), found[within] if found.ndim > 1 else found
+        alone, cut = call(_item(inside[0], scene.scores)), _item(inside[0], found) if found.ndim > 1 else found
         if name == "argmax":  # of structures that tie, either; where all are forbidden, any
-            allowed = scene.scores[within].clamp(min=-1e100)
+            allowed = _item(inside[0], scene.scores).clamp(min=-1e100)
             alone, cut = ((best * allowed).flatten(1).sum(1) for best in (alone, cut))
             alone, cut = alone[alone > -1e90], cut[alone > -1e90]
         _same(f"`{name}` of a shorter item", cut, alone, 1e-9 * scene.size())
         if found.ndim > 1:
             _same(f"`{name}` beyond the length", found.masked_fill(inside, 0), torch.zeros_like(found), 0.0)
+
+
+def _item(inside: Tensor, values: Tensor) -> Tensor:
+    """Of values [b, *event], those of an item alone that has the parts inside [*event]: the lines of every axis that hold one."""
+    for axis, places in enumerate(inside.nonzero().unbind(1), start=1):
+        values = values.index_select(axis, places.unique())
+    return values
 
 
 def log_partition(scene: Scene) -> None:

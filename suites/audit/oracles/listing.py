@@ -83,7 +83,8 @@ def check_rules(listing: Listing, derivations: Derivations | None) -> Iterator[C
         yield Check(
             "derivations", where, "violated", f"{len(structures)} structures are listed, and {len(structures) - distinct} of them twice"
         )
-    if not bool(((structures == 0) | (structures == 1)).all()):
+    binary = listing.oracle.binary_mask(listing.event).flatten()
+    if not bool(((structures == 0) | (structures == 1) | ~binary).all()):
         yield Check("derivations", where, "violated", "a structure holds other numbers than 0 and 1")
     if derivations is not None:
         yield from _derived(listing, derivations)

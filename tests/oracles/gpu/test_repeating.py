@@ -24,6 +24,7 @@ CASES: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
     "categories": (1024, (32, 16), (32, 16)),
     "subset[k=10]": (1024, (1000,), (1000,)),
     "linear_chain": (1024, (128, 32, 32), (32, 16, 16)),
+    "tied_chain": (256, (160, 32), (12, 4)),
     "alignment": (64, (512, 512), (32, 24)),
     "constituency": (1024, (40, 40), (20, 20)),
     "constituency, several warps": (256, (100, 100), (60, 60)),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Alignment, Categorical, LinearChain, Subset
+from structgrad.oracles import Alignment, Categorical, LinearChain, Subset, TiedChain
 from structgrad.suites.base import ProblemLoss
 from structgrad.suites.problems import Offset
 from structgrad.suites.problems.losses import (
@@ -31,6 +31,7 @@ from structgrad.suites.problems.losses import (
     StructureLoss,
     make_loss,
 )
+from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.closed_form import CountForm, LinearForm, PointForm, QuadraticForm
 
 EVENT = (3, 2, 2)
@@ -420,3 +421,20 @@ def test_a_shifted_loss_keeps_all_but_its_values() -> None:
         assert [getattr(loss, name) for name in kept] == [getattr(case.loss, name) for name in kept]
         if case.loss.differentiable:
             assert torch.equal(*(torch.autograd.grad(one(z).sum(), z)[0] for one in (loss, case.loss)))
+
+
+@pytest.mark.parametrize("name", ["linear", "squared_distance", "quadratic", "hamming", "exact_match", "f1", "mlp"])
+def test_losses_of_tied_chains_look_at_tags_alone(name: str) -> None:
+    oracle, event = TiedChain(), (7, 3)
+    every = oracle.enumerate(event).double()
+    loss = make_loss(name, every[5], oracle, seed=0)
+    counted = ~oracle.binary_mask(event)
+    torch.testing.assert_close(loss(every.masked_fill(counted, 0)) if name != "exact_match" else loss(every + counted), loss(every))
+    scores = TiedChain.from_potentials(
+        *(torch.randn(size, 3, generator=torch.Generator().manual_seed(size), dtype=torch.float64) for size in (4, 3))
+    )
+    truth = exact_truth(loss, oracle, scores)
+    leaf = scores.clone().requires_grad_()
+    probabilities = oracle.log_prob(every, leaf).exp()
+    (gradient,) = torch.autograd.grad((probabilities * loss(every)).sum(), leaf)
+    torch.testing.assert_close(truth.gradient, gradient, rtol=1e-9, atol=1e-12)

@@ -442,3 +442,11 @@ def test_bad_numbers_are_found_at_their_place_in_the_file(tmp_path: Path) -> Non
     tables.scores(0)
     with pytest.raises(ValueError, match=r"key 'unary\[1\]' holds nan at index \(2, 1\)"):
         tables.scores(1)
+
+
+def test_a_file_of_a_tied_chain_is_one_of_a_chain(tmp_path: Path) -> None:
+    np.savez(tmp_path / "tagger.npz", scores=np.zeros((2, 7, 3)))
+    with pytest.raises(
+        ValueError, match="got a score file with the oracle 'tied_chain'; expected 'linear_chain', which takes unary scores"
+    ):
+        ScoreTables(ScoreFile(str(tmp_path / "tagger.npz"), "tied_chain"))

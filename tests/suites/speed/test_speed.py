@@ -114,9 +114,17 @@ def test_peers_that_are_always_there(peer: Peer) -> None:
 
 BESIDE = {
     "torch": {"categorical", "categories", "subset", "ctc"},
-    "torch-struct": {"linear_chain", "constituency", "labelled_constituency", "semi_markov", "projective_tree", "spanning_tree"},
-    "supar": {"linear_chain", "constituency", "projective_tree", "spanning_tree"},
-    "synjax": {"linear_chain", "constituency", "projective_tree", "spanning_tree", "alignment"},
+    "torch-struct": {
+        "linear_chain",
+        "tied_chain",
+        "constituency",
+        "labelled_constituency",
+        "semi_markov",
+        "projective_tree",
+        "spanning_tree",
+    },
+    "supar": {"linear_chain", "tied_chain", "constituency", "projective_tree", "spanning_tree"},
+    "synjax": {"linear_chain", "tied_chain", "constituency", "projective_tree", "spanning_tree", "alignment"},
     "scipy": {"assignment"},
     "lapx": {"assignment"},
     "ufal.chu_liu_edmonds": {"spanning_tree"},

@@ -1,0 +1,226 @@
+"""Tag sequences of a first-order chain, by its factors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle, SamplingOracle
+from ..capabilities.relaxation import Maximum
+from ..linear_chain import LinearChain
+
+EDGES = LinearChain()
+"""The same chain with a score for every tag pair at every place: what the references compute with."""
+
+
+@dataclass(frozen=True)
+class TiedChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+    """Tag sequences by their factors: event ``[n + t, t]``, a line of tags for each of n places, then one transition matrix ``[t, t]``.
+
+    ``scores[..., i, c]`` scores tag c at place i, ``scores[..., n + p, c]`` tag c after tag p, wherever that happens. A structure holds the
+    tag of every place as 0/1, and *how often* every transition is used (see `binary_mask`). It is the law of `LinearChain` with
+    ``from_potentials(unary, transition)``, whose samples, ties and order it shares, at an n-th of the memory: no score of an edge is made.
+    Gradients come as those of the factors, so that a matrix that all items share gets the sum over items from `Tensor.expand`. ``lengths``
+    counts places.
+
+    Viterbi, forward recursion and forward-filtering backward-sampling, O(n t²) additions for O((n + t) t) scores; the projection, on the
+    polytope of tags and counts, is the active set over Viterbi calls.
+
+    References:
+        Rabiner 1989, "A tutorial on hidden Markov models", section III; Lafferty, McCallum & Pereira 2001, section 3.
+
+    Example:
+        >>> oracle = TiedChain()
+        >>> scores = TiedChain.from_potentials(torch.tensor([[0.0, 1.0], [2.0, 0.0], [0.0, 0.5]]), torch.eye(2))
+        >>> TiedChain.tags(oracle.argmax(scores))
+        tensor([0, 0, 0])
+        >>> oracle.marginals(scores)[3:]  # expected transitions
+        tensor([[0.8893, 0.3239],
+                [0.4340, 0.3527]])
+        >>> oracle.count(tuple(scores.shape))
+        8
+    """
+
+    name: ClassVar[str] = "tied_chain"
+    event_ndim: ClassVar[int] = 2
+    references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
+    kernel: ClassVar[str | None] = "tied_chain"
+    _ignores_entries: ClassVar[bool] = True
+
+    @classmethod
+    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
+        length, tags = cls._sizes(sizes, "length", "tags")
+        return (length + tags, tags)
+
+    @classmethod
+    def from_potentials(
+        cls,
+        unary: Tensor,
+        transition: Tensor | None = None,
+        start: Tensor | None = None,
+        end: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor:
+        """Scores ``[*batch, n + t, t]`` from the potentials of a tagger; differentiable in all of them.
+
+        ``score(y) = start[y₀] + Σ unary[i, y_i] + Σ transition[y_{i−1}, y_i] + end[y_{n−1}]``.
+
+        Args:
+            unary: [*batch, n, t].
+            transition: [*batch?, t, t], axis 0 the previous tag, axis 1 the next one; 0 when None.
+            start: [*batch?, t].
+            end: [*batch?, t].
+            lengths: int [*batch], where ``end`` is added at the last place of shorter items.
+        """
+        if unary.ndim < 2:
+            raise ValueError(f"`from_potentials` got unary of shape {tuple(unary.shape)}; expected [*batch, n, t]")
+        length, tags = unary.shape[-2:]
+        if transition is not None and tuple(transition.shape[-2:]) != (tags, tags):
+            raise ValueError(f"`from_potentials` got a transition of shape {tuple(transition.shape)}; expected (..., {tags}, {tags})")
+        for name, potential in (("start", start), ("end", end)):
+            if potential is not None and tuple(potential.shape[-1:]) != (tags,):
+                raise ValueError(f"`from_potentials` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
+        place = torch.arange(length, device=unary.device).unsqueeze(-1)
+        last = length - 1 if lengths is None else lengths.unsqueeze(-1).unsqueeze(-1) - 1
+        if start is not None:
+            unary = unary + torch.where(place == 0, start.unsqueeze(-2), 0)
+        if end is not None:
+            unary = unary + torch.where(place == last, end.unsqueeze(-2), 0)
+        matrix = unary.new_zeros(tags, tags) if transition is None else transition
+        return torch.cat([unary, matrix.expand(*unary.shape[:-2], tags, tags)], -2)
+
+    @classmethod
+    def structure(cls, tags: Tensor, num_tags: int, dtype: torch.dtype | None = None, lengths: Tensor | None = None) -> Tensor:
+        """Tag indices ``[*batch, n]`` to structures ``[*batch, n + t, t]``; the inverse of `tags`. What lies beyond ``lengths`` is 0."""
+        inside = (
+            torch.ones_like(tags) if lengths is None else (torch.arange(tags.shape[-1], device=tags.device) < lengths.unsqueeze(-1)).long()
+        )
+        tags = tags * inside
+        pairs = tags[..., :-1] * num_tags + tags[..., 1:]
+        used = torch.zeros(*tags.shape[:-1], num_tags**2, dtype=torch.int64, device=tags.device).scatter_add_(-1, pairs, inside[..., 1:])
+        counts = used.reshape(*tags.shape[:-1], num_tags, num_tags)
+        places = one_hot(tags, num_tags) * inside.unsqueeze(-1)
+        return torch.cat([places, counts], -2).to(dtype or torch.get_default_dtype())
+
+    @classmethod
+    def tags(cls, structure: Tensor) -> Tensor:
+        """Tag indices ``[*batch, n]`` of structures ``[*batch, n + t, t]``."""
+        places = _places(structure)
+        return (places.byte() if places.dtype == torch.bool else places).argmax(-1)
+
+    def count(self, event_shape: tuple[int, ...]) -> int:
+        lines, tags = event_shape
+        return int(tags ** (lines - tags))
+
+    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        """A chain of one place has no transition."""
+        lines, tags = event_shape
+        mask = torch.ones(event_shape, dtype=torch.bool, device=device)
+        mask[lines - tags :] = lines - tags > 1
+        return mask
+
+    def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        lines, tags = event_shape
+        return (torch.arange(lines, device=device) < lines - tags).unsqueeze(-1).expand(event_shape)
+
+    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
+        if len(event_shape) != 2 or event_shape[0] <= event_shape[1]:
+            raise ValueError(f"`{call}` got event shape {event_shape}; expected (n + t, t), build it with TiedChain.from_potentials")
+
+    # Lengths: one tag more, which ends an item, and stays. It comes last, so that results are cut back to what they were.
+
+    def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (event_shape[0] - event_shape[1],)
+
+    def _inside(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        """Its places, and the transitions, which come behind the padding."""
+        lines, tags = event_shape
+        line = torch.arange(lines, device=lengths.device)
+        return ((line < lengths.unsqueeze(-1)) | (line >= lines - tags)).unsqueeze(-1)
+
+    def _parts_inside(self, event_shape: tuple[int, ...], inside: Tensor) -> Tensor:
+        """An item of one place has no transition."""
+        lines, tags = event_shape
+        line = torch.arange(lines, device=inside.device).unsqueeze(-1)
+        return inside & ((line < lines - tags) | inside[..., 1:2, :]) & self.read_mask(event_shape, inside.device)
+
+    def _inside_padded(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
+        lines, tags = event_shape
+        line, tag = torch.arange(lines, device=lengths.device).unsqueeze(-1), torch.arange(tags, device=lengths.device)
+        return self._inside(event_shape, lengths) & (line < lines - 1) & (tag < tags - 1)
+
+    def _complete(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        unary, transition = pad(_places(scores), (0, 1)), pad(_transitions(scores), (0, 1, 0, 1))
+        tags = scores.shape[-1]
+        ends = torch.arange(tags + 1, device=scores.device) == tags
+        beyond = (torch.arange(unary.shape[-2], device=scores.device) >= lengths.unsqueeze(-1)).unsqueeze(-1)
+        unary = torch.where(ends | beyond, torch.where(ends & beyond, 0, -math.inf), unary)
+        # From the end to a tag there is no way; what comes from a tag to the end is free.
+        transition = torch.where(ends.unsqueeze(-1) & ~ends, -math.inf, transition)
+        return torch.cat([unary, transition], -2)
+
+    # What kernels do not serve: by the edges.
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return self._tied(EDGES._argmax(_untied(rows)))
+
+    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
+        return EDGES._value(_untied(rows), maximum)
+
+    def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        marginals, log_partition = EDGES._reference_marginals(_untied(self._cleaned(rows.detach())))
+        return self._tied(marginals), log_partition
+
+    def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
+        return self._tied(EDGES._reference_covariance_product(_untied(self._cleaned(rows.detach())), _untied(self._cleaned(along))))
+
+    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[0] - event_shape[1]
+
+    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        return self._tied(EDGES._sample(_untied(rows), uniforms))
+
+    def _kbest(self, rows: Tensor, k: int) -> Tensor:
+        return self._tied(EDGES._kbest(_untied(rows), k))
+
+    # The first tag is the most significant digit of a rank.
+
+    def _rank(self, structures: Tensor) -> Tensor:
+        tags, base = self.tags(structures), structures.shape[-1]
+        ranks = tags.new_zeros(len(tags))
+        for place in range(tags.shape[-1]):
+            ranks = ranks * base + tags[:, place]
+        return ranks
+
+    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        lines, base = event_shape
+        digits = []
+        for _ in range(lines - base):
+            digits.append(ranks % base)
+            ranks = ranks // base
+        return self.structure(torch.stack(digits[::-1], -1), base, torch.uint8 if lines < 256 else torch.int64)
+
+    @staticmethod
+    def _tied(edges: Tensor) -> Tensor:
+        """Numbers ``[..., n, t, t]`` of edges to those of places and transitions, ``[..., n + t, t]``."""
+        return torch.cat([edges.sum(-2), edges[..., 1:, :, :].sum(-3)], -2)
+
+
+def _places(values: Tensor) -> Tensor:
+    """The lines of tags, ``[..., n, t]``."""
+    return values[..., : values.shape[-2] - values.shape[-1], :]
+
+
+def _transitions(values: Tensor) -> Tensor:
+    """The lines of transitions, ``[..., t, t]``."""
+    return values[..., values.shape[-2] - values.shape[-1] :, :]
+
+
+def _untied(rows: Tensor) -> Tensor:
+    """Scores of edges ``[..., n, t, t]``, as sums of those of places and transitions."""
+    return LinearChain.from_potentials(_places(rows), _transitions(rows))
