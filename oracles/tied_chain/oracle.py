@@ -164,20 +164,44 @@ class TiedChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
         transition = torch.where(ends.unsqueeze(-1) & ~ends, -math.inf, transition)
         return torch.cat([unary, transition], -2)
 
-    # What kernels do not serve: by the edges.
+    # What kernels do not serve, by the edges: those have kernels of their own, on a GPU too.
+
+    def _best(self, rows: Tensor) -> Tensor:
+        return self._tied(EDGES._best(self._edges(rows))) if self._edges_serve("argmax", rows) else super()._best(rows)
+
+    def _compute_log_partition(self, scores: Tensor) -> Tensor:
+        if self._edges_serve("log_partition", self._rows(scores)):
+            return EDGES._compute_log_partition(self._edges(scores))
+        return super()._compute_log_partition(scores)
+
+    def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        marginals, log_partition = EDGES._compute_marginals(self._edges(rows))
+        return self._tied(marginals), log_partition
+
+    def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
+        return self._tied(EDGES._compute_covariance_product(self._edges(rows), self._edges(along)))
+
+    def _reference_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        return (
+            self._tied(EDGES._draw(self._edges(rows), uniforms))
+            if self._edges_serve("sample", rows)
+            else super()._reference_draw(rows, uniforms)
+        )
+
+    def _edges_serve(self, operation: str, rows: Tensor) -> bool:
+        """Whether edges have a kernel for rows [b, n + t, t] where their factors have none."""
+        return self._kernel(operation, rows) is None and EDGES._kernel(operation, _untied(rows[:0])) is not None
+
+    def _edges(self, rows: Tensor) -> Tensor:
+        return _untied(self._cleaned(rows.detach()))
+
+    # In plain torch.
 
     def _argmax(self, rows: Tensor) -> Tensor:
         return self._tied(EDGES._argmax(_untied(rows)))
 
     def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
         return EDGES._value(_untied(rows), maximum)
-
-    def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        marginals, log_partition = EDGES._reference_marginals(_untied(self._cleaned(rows.detach())))
-        return self._tied(marginals), log_partition
-
-    def _reference_covariance_product(self, rows: Tensor, along: Tensor) -> Tensor:
-        return self._tied(EDGES._reference_covariance_product(_untied(self._cleaned(rows.detach())), _untied(self._cleaned(along))))
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0] - event_shape[1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -71,6 +73,45 @@ def test_the_covariance_is_that_of_the_edges(length: int, tags: int) -> None:
     found = gradients(ORACLE.marginals(TiedChain.from_potentials(*mine)), mine)
     expected = gradients(tied(EDGES.marginals(LinearChain.from_potentials(*theirs))), theirs)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@dataclass(frozen=True)
+class WithoutKernels(TiedChain):
+    """As on a device that has kernels of edges alone."""
+
+    kernel: ClassVar[str | None] = None
+
+
+@sizes
+def test_where_it_has_no_kernel_those_of_the_edges_serve(length: int, tags: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = TiedChain.from_potentials(*potentials(length, tags)).requires_grad_()
+    direction = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    used = set()
+    find = kernels.find
+    monkeypatch.setattr(kernels, "find", lambda name, operation, *rest: used.add((name, operation)) or find(name, operation, *rest))
+
+    def results(oracle: TiedChain) -> list[Tensor]:
+        marginals = oracle.marginals(scores)
+        (product,) = torch.autograd.grad((marginals * direction).sum(), scores)
+        (gradient,) = torch.autograd.grad(oracle.log_partition(scores).sum(), scores)
+        plain = scores.detach()
+        samples = oracle.sample(plain, 3, generator=seeded())
+        return [
+            oracle.argmax(plain),
+            oracle.log_partition(plain),
+            marginals.detach(),
+            gradient,
+            product,
+            samples,
+            oracle.project(plain).mean,
+        ]
+
+    expected = results(ORACLE)
+    used.clear()
+    for found, wanted in zip(results(WithoutKernels()), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    operations = ("argmax", "log_partition", "marginals", "covariance_product", "sample")
+    assert {("linear_chain", operation) for operation in operations} <= used
 
 
 @pytest.mark.parametrize("operation", ["log_partition", "marginals"])
