@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import estimators
-from ..oracles.capabilities import MarginalOracle, Oracle
+from ..oracles.capabilities import MarginalOracle, Oracle, WarmStart
 from ..oracles.capabilities.ragged import Inside, of_lengths
 from .base import NOTHING, Estimator, Loss, PathwiseEstimator
 
@@ -74,12 +74,13 @@ class StructuredLayer(nn.Module):
         self._seen: list[Seen] = []
         self._check_evaluation()
 
-    def forward(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, scores: Tensor, *, lengths: Tensor | None = None, warm: WarmStart | None = None) -> Tensor:
         """A structure ``[*batch, *event]``: differentiable in training, for estimators that are pathwise; see ``evaluation`` else.
 
         Args:
             scores: ``[*batch, *event]``.
             lengths: of the items, where they differ; what lies beyond is 0 in the structure, and has no gradient.
+            warm: what is kept of the projections of this batch, for estimators that project: see `WarmStart`.
         """
         if not self.training and not self._own_relaxation:
             evaluate = self.oracle.argmax if self.evaluation == "argmax" else self.oracle.marginals  # type: ignore[attr-defined]
@@ -91,25 +92,28 @@ class StructuredLayer(nn.Module):
                 "which hands on a structure with a gradient: train with `surrogate` or `train_step`"
             )
         theta, seen = self._begin(scores, lengths)
-        structure = self.estimator.structure(self._oracle(lengths), theta, generator=self._generator(scores))
+        structure = self.estimator.structure(self._oracle(lengths, warm), theta, generator=self._generator(scores))
         self._keep(seen)
         return structure if lengths is None else self._cut(structure, scores, lengths)
 
-    def surrogate(self, loss: Loss, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    def surrogate(self, loss: Loss, scores: Tensor, *, lengths: Tensor | None = None, warm: WarmStart | None = None) -> Tensor:
         """``[*batch]``: the objective's estimate, whose gradient in scores and decoder is what training follows.
 
         Args:
             loss: maps structures ``[..., *batch, *event]`` to ``[..., *batch]``; what lies beyond the lengths is 0 in them.
             scores: ``[*batch, *event]``.
             lengths: of the items, where they differ.
+            warm: what is kept of the projections of this batch: see `WarmStart`.
         """
         theta, seen = self._begin(scores, lengths)
-        inside, oracle = self._inside(loss, scores, lengths), self._oracle(lengths)
+        inside, oracle = self._inside(loss, scores, lengths), self._oracle(lengths, warm)
         value = self.estimator.surrogate(inside, oracle, theta, generator=self._generator(scores))
         self._keep(seen, value)
         return value
 
-    def rounds(self, loss: Loss, scores: Callable[[], Tensor], *, lengths: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def rounds(
+        self, loss: Loss, scores: Callable[[], Tensor], *, lengths: Tensor | None = None, warm: WarmStart | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Scores and surrogate of every step of the optimiser that one set of samples serves: one, but for estimators with inner steps."""
         first = scores()
         theta, seen = self._begin(first, lengths)
@@ -121,7 +125,7 @@ class StructuredLayer(nn.Module):
             given.append(scores())
             return self._padded(given[-1], lengths)
 
-        inside, oracle, generator = self._inside(loss, first, lengths), self._oracle(lengths), self._generator(first)
+        inside, oracle, generator = self._inside(loss, first, lengths), self._oracle(lengths, warm), self._generator(first)
         for number, surrogate in enumerate(self.estimator.rounds(inside, oracle, padded, generator=generator)):
             if number == 0:
                 self._keep(seen, surrogate)
@@ -193,8 +197,9 @@ class StructuredLayer(nn.Module):
             self.generator = torch.Generator(scores.device).manual_seed(int(seed))
         return self.generator
 
-    def _oracle(self, lengths: Tensor | None) -> Oracle:
-        return self.oracle if lengths is None else of_lengths(self.oracle, lengths)
+    def _oracle(self, lengths: Tensor | None, warm: WarmStart | None) -> Oracle:
+        oracle = self.oracle if warm is None else warm(self.oracle)  # type: ignore[type-var]
+        return oracle if lengths is None else of_lengths(oracle, lengths)
 
     def _padded(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
         return scores if lengths is None else self.oracle.pad(scores, lengths)
@@ -238,6 +243,7 @@ def train_step(  # noqa: PLR0913
     loss: Loss,
     *,
     lengths: Tensor | None = None,
+    warm: WarmStart | None = None,
     regulariser: Callable[[Tensor], Tensor] | None = None,
     clip: float | None = None,
 ) -> Tensor:
@@ -257,6 +263,7 @@ def train_step(  # noqa: PLR0913
         scores: gives ``[*batch, *event]`` with the parameters as they are; called once for each inner step.
         loss: of structures, with the parameters as they are.
         lengths: of the items, where they differ.
+        warm: what is kept of the projections of this batch, for estimators that project: see `WarmStart`.
         regulariser: ``[*batch]``, of the scores as they were given, which is added to the loss.
         clip: the longest gradient, over all parameters of the optimiser.
 
@@ -280,7 +287,7 @@ def train_step(  # noqa: PLR0913
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     _check_step(layer, parameters)
     values = None
-    for theta, surrogate in layer.rounds(loss, scores, lengths=lengths):
+    for theta, surrogate in layer.rounds(loss, scores, lengths=lengths, warm=warm):
         total = surrogate if regulariser is None else surrogate + regulariser(theta)
         optimiser.zero_grad()
         total.mean().backward()

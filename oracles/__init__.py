@@ -17,6 +17,7 @@ from .capabilities import (
     RelaxedOracle,
     SamplingOracle,
     SubsetOracle,
+    WarmStart,
 )
 from .categorical import Categorical
 from .constituency import Constituency
@@ -97,6 +98,7 @@ __all__ = [
     "Subset",
     "SubsetOracle",
     "TiedChain",
+    "WarmStart",
     "make_oracle",
 ]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import kernels
 from .active_set.solution import Projection
+from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
 from .capabilities.derivatives import unsqueeze_event
@@ -78,7 +79,7 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
         feasible = (rows.amax(-1, keepdim=True) > -math.inf).to(rows.dtype).expand(*index.shape, 1)
         return rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), feasible)
 
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         mean, free, gap = projection.project(rows, 1)
 
         def decompose() -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .active_set.solution import Projection
+from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
 from .capabilities.projection import RowArgmax
@@ -85,7 +86,7 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
         drawn = rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), 1)
         return _where_feasible(rows, drawn)
 
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         items, categories, parts = rows.shape
         # A category in the padding has no part at all, and forbids nothing.
         known = rows if inside is None else torch.where(inside, rows, 0)

@@ -32,6 +32,26 @@ class AtomLists:
     support: Tensor
     event: torch.Size
 
+    @classmethod
+    def of(cls, atoms: Tensor, weights: Tensor) -> AtomLists:
+        """Lists of atoms ``[b, m, *event]`` and weights ``[b, m]``, but for those of weight 0.
+
+        Example:
+            >>> lists = AtomLists.of(torch.eye(3)[:2].unsqueeze(0), torch.tensor([[0.5, 0.5]]))
+            >>> lists.parts, lists.sizes, lists.support
+            (array([0, 1], dtype=int32), array([1, 1], dtype=int32), tensor([2]))
+        """
+        used = weights > 0
+        held = atoms.flatten(2)[used] != 0
+        parts, sizes = (counted.to(torch.int32).cpu().numpy() for counted in (held.nonzero()[:, 1], held.sum(-1)))
+        return cls(parts, sizes, weights[used].double().cpu(), used.sum(-1).cpu(), atoms.shape[2:])
+
+    def parts_in(self, event: torch.Size) -> np.ndarray:
+        """`parts` as flat indices in an event that holds, or is held by, this one."""
+        if event == self.event:
+            return self.parts
+        return np.ravel_multi_index(np.unravel_index(self.parts, self.event), event).astype(np.int32)
+
     @cached_property
     def padded_weights(self) -> Tensor:
         """``[b, m]``, with 0 behind the last atom of a row."""
@@ -69,7 +89,7 @@ class AtomLists:
         return item, torch.arange(len(item)) - (self.support.cumsum(0) - self.support)[item]
 
     @cached_property
-    def _bounds(self) -> Tensor:
+    def bounds(self) -> Tensor:
         """[b, 3]: of each row its first atom, how many it has, and where their parts begin."""
         first = self.support.cumsum(0) - self.support
         begin = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])[first.numpy()]
@@ -78,7 +98,7 @@ class AtomLists:
     def _moved(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:
         width = self.event.numel() if to_parts else self.padded_weights.shape[1]
         product = torch.zeros(*direction.shape[:2], width, dtype=torch.float64)
-        arrays = (self._bounds, direction.double().contiguous(), product)
+        arrays = (self.bounds, direction.double().contiguous(), product)
         operations = math.ceil(len(self.parts) / max(1, len(self.support))) * self.padded_weights.shape[1]
         # Imported here, because this loads the compiler.
         from .cpu_factor import move

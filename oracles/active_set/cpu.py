@@ -6,7 +6,7 @@ structure's ``project`` is one loop over these steps, because compiled functions
     space, found = active_set.workspace(d, most_parts), active_set.nothing_found()
     residual = space.residual.reshape(...)
     for item in range(len(rows)):
-        active_set.start(space, rows[item].reshape(-1))
+        space = active_set.start(space, rows[item].reshape(-1), inside[item], begin[item], atoms)
         count = best_parts(residual, ..., space.parts)
         while active_set.advance(space, inside[item], count):
             space = active_set.with_room(space)
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.compilation import compiled, inner, uncounted
+from ..kernels.compilation import compiled, fused, inner, uncounted
 from .cpu_factor import (
     ATOMS,
     FREED,
@@ -43,7 +43,10 @@ from .cpu_factor import (
     workspace,
 )
 
-__all__ = ["advance", "nothing_found", "record", "result", "start", "with_room", "workspace"]
+__all__ = ["Atoms", "advance", "nothing_found", "record", "result", "start", "with_room", "workspace"]
+
+Atoms = tuple[Array, Array, Array]
+"""Of many items, end to end: the parts of each atom (int32), how many parts it has (int32), and its weight."""
 
 NOTICEABLE = 10.0
 """A gap of more than this much rounding is worth the exchange of a dependent atom."""
@@ -74,14 +77,58 @@ def nothing_found() -> Found:
 
 
 @compiled
-def start(space: ActiveSetWorkspace, row: Array) -> None:
-    """Take up the scores [d] of an item: the first residual."""
+def start(space: ActiveSetWorkspace, row: Array, inside: Array, begin: Array, atoms: Atoms) -> ActiveSetWorkspace:
+    """Take up the scores [d] of an item, and the atoms of an earlier solution: the first residual is what their optimum leaves.
+
+    Args:
+        space: with room for what comes; the result is it, or a larger one.
+        row: scores, -inf where a part is forbidden.
+        inside: [d] which parts count; where it is empty, all do.
+        begin: int64 [3], the item's first atom, how many atoms it has (0 where there is no earlier solution), and where their parts begin.
+        atoms: of all items. Those that use what is forbidden now are left out.
+    """
     for place in range(space.counters[SLOTS]):
         space.slot[space.part[place]] = -1
     for i in range(len(space.counters)):
         space.counters[i] = 0
     space.values[GAP], space.values[REFERENCE] = 0.0, 0.0
     copied(row, space.residual)
+    many = begin[1]
+    space.counters[ATOMS] = many
+    while len(space.weights) < many:
+        space = with_room(space)
+    space.counters[ATOMS] = 0
+    if _resume(space, inside, begin, atoms):
+        _descend(space)
+        _set_residual(space)
+    return space
+
+
+@uncounted
+def _resume(space: ActiveSetWorkspace, inside: Array, begin: Array, atoms: Atoms) -> bool:
+    """Put in the atoms of an earlier solution, with weights of sum 1; False where none of them is allowed."""
+    parts, sizes, weights = atoms
+    first, many, at = begin[0], begin[1], begin[2]
+    sum_of_weights = 0.0
+    for s in range(first, first + many):
+        allowed, size = weights[s] > 0, sizes[s]
+        for i in range(size):
+            space.parts[i] = parts[at + i]
+            allowed = allowed and space.residual[parts[at + i]] > -np.inf
+        at += size
+        if not allowed:
+            continue
+        size, score = _to_slots(space, inside, size), 0.0
+        for i in range(size):
+            score += space.scores[space.parts[i]]
+        if space.counters[ATOMS] == 0:
+            space.values[REFERENCE] = score
+        if append(space, space.parts, size, score - space.values[REFERENCE]):
+            space.weights[space.counters[ATOMS] - 1] = weights[s]
+            sum_of_weights += weights[s]
+    for s in range(space.counters[ATOMS]):
+        space.weights[s] /= sum_of_weights
+    return sum_of_weights > 0
 
 
 @compiled
@@ -118,7 +165,7 @@ def advance(space: ActiveSetWorkspace, inside: Array, count: int) -> bool:
     return True
 
 
-@compiled
+@fused
 def _to_slots(space: ActiveSetWorkspace, inside: Array, count: int) -> int:
     """Replace the parts of the new atom that count by their slots; how many there are, or -1 where one is forbidden."""
     parts, slot, kept = space.parts, space.slot, 0

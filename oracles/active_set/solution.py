@@ -52,12 +52,16 @@ class SparseSolution:
         scores: [*batch, *event], the scores that were projected.
         shared: the batch shape with expanded dimensions cut to 1.
         event_ndim: how many event dimensions there are.
+        oracle: that projected them; None where a solver was called directly.
+        lengths: of every row, where items differ.
     """
 
     projection: Projection
     scores: Tensor
     shared: tuple[int, ...]
     event_ndim: int
+    oracle: Any = None
+    lengths: Tensor | None = None
 
     @cached_property
     @uncompiled
@@ -145,17 +149,18 @@ class SparseSolution:
         return moved.permute([order.index(dim) for dim in dims] + list(range(len(dims), moved.ndim)))
 
     @cached_property
-    def _decomposition(self) -> tuple[Tensor, Tensor]:
+    def decomposition(self) -> tuple[Tensor, Tensor]:
+        """Atoms ``[b, m, *event]`` and weights ``[b, m]`` of distinct rows, without gradients."""
         return self.projection.decompose()
 
     @property
     def _flat_atoms(self) -> Tensor:
-        return self._shaped(self._decomposition[0].flatten(2).double())
+        return self._shaped(self.decomposition[0].flatten(2).double())
 
     @property
     def _plain_weights(self) -> Tensor:
         lists = self.projection.lists
-        return self._shaped(self._decomposition[1] if lists is None else lists.padded_weights)
+        return self._shaped(self.decomposition[1] if lists is None else lists.padded_weights)
 
     @cached_property
     def _weights(self) -> Tensor:

@@ -8,11 +8,11 @@ asks the oracle for the best atom along the residual ``θ − μ``. The largest 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -22,6 +22,7 @@ from ..kernels.gpu.first_use import Trial
 from .atoms import AtomLists
 from .device_atoms import DeviceAtoms
 from .solution import Projection, SparseSolution, affine_factor, solve_factored
+from .start import Start, nothing
 
 ROUNDING = 1e-15
 """A gap below this much of the sums that it is the difference of is rounding."""
@@ -34,7 +35,12 @@ MAP_CALLS = 32
 
 
 def solve(
-    argmax: Callable[[Tensor, Tensor], Tensor], rows: Tensor, max_steps: int | None = None, *, empty: Callable[[], bool] = lambda: False
+    argmax: Callable[[Tensor, Tensor], Tensor],
+    rows: Tensor,
+    max_steps: int | None = None,
+    *,
+    empty: Callable[[], bool] = lambda: False,
+    start: Start | None = None,
 ) -> Projection:
     """Project rows [b, *event] on the convex hull of the structures that ``argmax`` can return.
 
@@ -44,6 +50,7 @@ def solve(
         max_steps: cap on argmax calls; the default, ``20·(d + 1)`` for d parts, was never reached in tests at score scales 0.05 to 50.
             Where it stops the solver, the gap in the result says how far from optimal the answer is.
         empty: whether having no part is a structure, asked once such an argmax is met; else it says that the row has none.
+        start: atoms to begin with, of rows that differ little.
 
     Cost: per step one argmax, products of all m atoms with one vector, and one Cholesky factorisation (m³/3); typically 2 to 3 steps per
     atom of the answer.
@@ -59,6 +66,8 @@ def solve(
     event = rows.shape[1:]
     theta = rows.flatten(1)
     state = _ActiveSet(theta, lambda direction, items: argmax(direction.unflatten(1, event), items).flatten(1).to(theta.dtype), empty)
+    if start is not None:
+        state.resume(*start.dense(theta))
     closed = []
     for _ in range(max_steps or 20 * (theta.shape[1] + 1)):
         if not state.step():
@@ -68,13 +77,14 @@ def solve(
     return _joined([*closed, state], event)
 
 
-def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None = None) -> Projection:
+def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None = None, start: Start | None = None) -> Projection:
     """Project rows [b, *event] with the compiled active set of a structure; the mean is known at once, the atoms are decoded on first use.
 
     Args:
         kernel: ``project`` of the structure's module in `structgrad.oracles.kernels`.
         rows: float64 scores with their padding completed, so that every structure of a short item goes on there in one way.
         inside: [b, *event] bool, the parts that count; all where it is None. Its event may be smaller than that of the completed rows.
+        start: atoms to begin with, of rows that differ little.
 
     Cost: per step one MAP, and O(m²) for the m atoms; memory for the atoms of the answers alone.
 
@@ -94,15 +104,15 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
     def project(items: Any, *arrays: Any) -> None:
         found[items[0] if len(items) else 0] = solver(*arrays)
 
-    arrays = (torch.arange(count), rows.contiguous(), counted.contiguous(), mean, gap, support)
-    kernels.launch(project, arrays, kernel.options, MAP_CALLS * kernel.operations)
+    begin, atoms = nothing(count) if start is None else start.lists(event)
+    arrays = (torch.arange(count), rows.contiguous(), counted.contiguous(), begin, mean, gap, support)
+    kernels.launch(project, arrays, (atoms, *kernel.options), MAP_CALLS * kernel.operations)
     columns = zip(*(found[item] for item in sorted(found)), strict=True)
     # In memory of torch, like all results.
     parts, sizes, weights = (torch.cat([torch.from_numpy(piece) for piece in column]) for column in columns)
     kept = event if inside is None else inside.shape[1:]
-    if kept != event:
-        parts = torch.tensor(np.ravel_multi_index(np.unravel_index(parts.numpy(), event), kept), dtype=torch.int32)
-    lists = AtomLists(parts.numpy(), sizes.numpy(), weights, support, kept)
+    completed = AtomLists(parts.numpy(), sizes.numpy(), weights, support, event)
+    lists = dataclasses.replace(completed, parts=completed.parts_in(kept), event=kept)
     return Projection(gap=gap, decompose=lists.decompose, mean=mean.unflatten(1, event)[(slice(None), *map(slice, kept))], lists=lists)
 
 
@@ -214,6 +224,20 @@ class _ActiveSet:
         self.newest = torch.full_like(self.index, -1)
         self.gap = torch.full_like(theta[:, 0], math.inf)
         self.open = ~infeasible
+
+    def resume(self, atoms: Tensor, weights: Tensor) -> None:
+        """Begin with atoms [b, m, d] of these weights [b, m], where some are allowed; before the first step."""
+        allowed = (weights > 0) & ~(atoms * self.forbidden.unsqueeze(1)).any(-1)
+        resumed = allowed.any(-1) & self.open
+        # Where there is none, the best structure stays, in the first slot.
+        single = torch.zeros_like(allowed)
+        single[:, :1] = self.active
+        self.active = torch.where(resumed.unsqueeze(-1), allowed, single)
+        given = torch.where(self.active, torch.where(resumed.unsqueeze(-1), weights, 1), 0)
+        self.weights = given / given.sum(-1, keepdim=True).clamp(min=1e-300)
+        self.atoms = torch.where(resumed.unsqueeze(-1).unsqueeze(-1), atoms, self.first.unsqueeze(1))
+        self.gram = self.atoms @ self.atoms.mT
+        self.correlations = ((self.atoms - self.first.unsqueeze(1)) * self.theta.unsqueeze(1)).sum(-1)
 
     def split_closed(self) -> _ActiveSet:
         """Take the closed items out, so that no work is done on them, and give them back."""

@@ -364,13 +364,13 @@ def argmax(rows, structures):
 
 
 @compiled
-def project(rows, inside, mean, gap, support):
+def project(rows, inside, begin, mean, gap, support, atoms):
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     n, m = rows.shape[1:]
     solver, found = active_set.workspace(n * m, n + m - 1), active_set.nothing_found()
     residual, space = solver.residual.reshape((n, m)), _workspace(n, m)
     for b in range(rows.shape[0]):
-        active_set.start(solver, rows[b].reshape(-1))
+        solver = active_set.start(solver, rows[b].reshape(-1), inside[b], begin[b], atoms)
         count = best_parts(residual, space, solver.parts)
         while active_set.advance(solver, inside[b], count):
             solver = active_set.with_room(solver)

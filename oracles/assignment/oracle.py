@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..active_set.solution import Projection
+from ..active_set.start import Start
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
 from ..capabilities.base import FORBIDDEN
 from ..capabilities.projection import RowArgmax
@@ -117,7 +118,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         completed = torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
         return torch.where(torch.diag_embed(beyond), 0, completed)
 
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         return birkhoff.project(rows, argmax, inside)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:

@@ -9,6 +9,7 @@ from .marginals import MarginalOracle
 from .projection import ProjectionOracle
 from .relaxation import RelaxedOracle
 from .sampling import SamplingOracle
+from .warm_start import WarmStart
 
 __all__ = [
     "EnumerableOracle",
@@ -21,4 +22,5 @@ __all__ = [
     "RelaxedOracle",
     "SamplingOracle",
     "SubsetOracle",
+    "WarmStart",
 ]

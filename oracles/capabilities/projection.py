@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import kernels
 from ..active_set import solver
 from ..active_set.solution import Projection, SparseSolution
+from ..active_set.start import Start
 from ..numerics import share_rows
 from ..transforms import operation, refuse_duals, transforming, uncompiled
 from .base import Oracle, at_least_single
@@ -32,22 +33,42 @@ class ProjectionOracle(Oracle):
         (2, True)
     """
 
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         """The projection of float64 rows [b, *event], without gradients, which `SparseSolution` adds: by the active set, or a closed form.
 
         ``inside`` [b, *event] is False in the padding of shorter items (None where there is none): padding is forbidden in the rows, and is
-        0 in every atom, which is a structure of the item alone. ``argmax(direction, items)`` is `_argmax` for some rows, so cut.
+        0 in every atom, which is a structure of the item alone. ``argmax(direction, items)`` is `_argmax` for some rows, so cut. A closed
+        form has no use for the atoms of ``start``.
         """
-        return solver.solve(argmax, rows, empty=lambda: self._holds_empty(self._event(rows)))
+        return solver.solve(argmax, rows, empty=lambda: self._holds_empty(self._event(rows)), start=start)
 
     @final
     @uncompiled
-    def project(self, scores: Tensor, *, lengths: Tensor | None = None) -> SparseSolution:
+    def project(self, scores: Tensor, *, lengths: Tensor | None = None, start: SparseSolution | None = None) -> SparseSolution:
         """``argmin_{μ ∈ conv Z} ½‖μ − θ‖²``: the sparse mean with its atoms and weights, differentiable, with a certified gap.
 
         Forbidden parts (``-inf``) are 0 in every atom. An infeasible item gives mean 0, weights 0 and gap ``inf``. Computed in float64.
+
+        The active set begins with the atoms of ``start``, which saves it the way there where scores differ little from those of that
+        solution, as between training steps. Mean, gap and gradients are those without it, up to rounding; where the mean lies on a face
+        that is no simplex, the atoms may be others. Closed forms, and kernels of the GPU, begin anew. `WarmStart` keeps solutions for this.
+
+        Args:
+            scores: ``[*batch, *event]``.
+            lengths: of the items, where they differ.
+            start: a solution of this oracle for scores of this shape and these lengths; ValueError for any other.
+
+        Example:
+            >>> from structgrad.oracles import LinearChain
+            >>> scores = torch.linspace(-1, 1, 45).sin().reshape(5, 3, 3)
+            >>> before = LinearChain().project(scores)
+            >>> after = LinearChain().project(scores + 0.01, start=before)
+            >>> torch.allclose(after.mean, LinearChain().project(scores + 0.01).mean, atol=1e-6)
+            True
         """
         if transforming():
+            if start is not None:
+                raise ValueError("`project` got a start under torch.func; expected none: leave it out, because a transform has other rows")
             return self._project_transformed(scores, lengths)
         refuse_duals("project", scores)
         self._check_tensor("project", scores)
@@ -61,8 +82,48 @@ class ProjectionOracle(Oracle):
         shared = share_rows(valid.detach(), self.event_ndim)
         rows = at_least_single(shared.reshape(-1, *self._event(scores))).double()
         sizes = None if lengths is None else self._row_lengths(lengths, tuple(batch), self._event(scores))
-        projection = self._project_rows(rows, sizes)
-        return SparseSolution(projection, valid, tuple(shared.shape[: len(batch)]), self.event_ndim)
+        distinct = tuple(shared.shape[: len(batch)])
+        beginning = None if start is None else self._beginning(start, scores, lengths, distinct)
+        projection = self._project_rows(rows, sizes, beginning)
+        return SparseSolution(projection, valid, distinct, self.event_ndim, self, None if lengths is None else lengths.clone())
+
+    def start_refusal(self, start: Any, scores: Tensor, lengths: Tensor | None = None) -> str | None:
+        """Why a projection of these scores cannot begin with a solution, in a sentence; None where it can.
+
+        Args:
+            start: what may be a solution.
+            scores: ``[*batch, *event]``.
+            lengths: of the items, where they differ.
+
+        Cost: one comparison of lengths, which waits for the device that they are on.
+
+        Example:
+            >>> from structgrad.oracles import LinearChain
+            >>> start = LinearChain().project(torch.zeros(2, 4, 3, 3))
+            >>> LinearChain().start_refusal(start, torch.zeros(3, 4, 3, 3))
+            'a start of shape (2, 4, 3, 3); expected that of the scores, (3, 4, 3, 3): give the solution of the same items'
+        """
+        if not isinstance(start, SparseSolution):
+            return f"a start of type {type(start).__name__}; expected a solution: give what `project` returned"
+        if start.oracle != self:
+            owner = "no oracle" if start.oracle is None else f"the oracle {start.oracle}"
+            return f"a start of {owner}; expected one of {self}: give a solution of this oracle"
+        if start.scores.shape != scores.shape:
+            shapes = f"{tuple(start.scores.shape)}; expected that of the scores, {tuple(scores.shape)}"
+            return f"a start of shape {shapes}: give the solution of the same items"
+        known = start.lengths
+        if (known is None) != (lengths is None) or (known is not None and lengths is not None and not torch.equal(known, lengths)):
+            return "a start of other lengths; expected those of the scores: give the solution of the same items"
+        return None
+
+    def _beginning(self, start: SparseSolution, scores: Tensor, lengths: Tensor | None, distinct: tuple[int, ...]) -> Start:
+        """Atoms for the distinct rows of these scores, or ValueError where the solution is one of another problem."""
+        refusal = self.start_refusal(start, scores, lengths)
+        if refusal is not None:
+            raise ValueError(f"`project` got {refusal}")
+        batch = scores.shape[: len(distinct)]
+        of_item = torch.arange(math.prod(start.shared)).reshape(start.shared).expand(batch)
+        return Start(start, of_item[tuple(slice(size) for size in distinct)].reshape(-1))
 
     def _project_transformed(self, scores: Tensor, lengths: Tensor | None) -> SparseSolution:
         """The solution under a transform, whose gradients are those of two operations: each of them solves anew."""
@@ -86,7 +147,7 @@ class ProjectionOracle(Oracle):
         solution = self.project(scores, lengths=lengths)
         return solution.atoms, solution.weights
 
-    def _project_rows(self, rows: Tensor, lengths: Tensor | None) -> Projection:
+    def _project_rows(self, rows: Tensor, lengths: Tensor | None, start: Start | None) -> Projection:
         kernel = self._kernel("project", rows)
         inside = None if lengths is None else self._inside(self._event(rows), lengths).expand_as(rows)
 
@@ -94,11 +155,11 @@ class ProjectionOracle(Oracle):
             return self._argmax_inside(direction, None if lengths is None else lengths[items])
 
         if kernel is None:
-            return self._project(rows, argmax, inside)
+            return self._project(rows, argmax, inside, start)
         completed = rows if lengths is None else self._complete(rows, lengths)
         if isinstance(kernel, kernels.Kernel):
-            return solver.solve_compiled(kernel, completed, inside)
-        return solver.solve_on_device(kernel, completed, inside, lambda: self._project(rows, argmax, inside), self._best)
+            return solver.solve_compiled(kernel, completed, inside, start)
+        return solver.solve_on_device(kernel, completed, inside, lambda: self._project(rows, argmax, inside, start), self._best)
 
     def _row_lengths(self, lengths: Tensor, batch: tuple[int, ...], event: tuple[int, ...]) -> Tensor:
         """Lengths of every row: [b], or [b, several]."""

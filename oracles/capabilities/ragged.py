@@ -55,8 +55,9 @@ class Inside:
 def _kind(kind: type[Oracle]) -> type[Oracle]:
     """A subclass whose operations that measure leave the padding out."""
 
-    def project(self: Any, scores: Tensor, *, lengths: Tensor | None = None) -> SparseSolution:
-        solution: SparseSolution = kind.project(self, scores, lengths=_sizes(self, scores) if lengths is None else lengths)  # type: ignore[attr-defined]
+    def project(self: Any, scores: Tensor, *, lengths: Tensor | None = None, start: SparseSolution | None = None) -> SparseSolution:
+        sizes = _sizes(self, scores) if lengths is None else lengths
+        solution: SparseSolution = kind.project(self, scores, lengths=sizes, start=start)  # type: ignore[attr-defined]
         return solution
 
     def within(self: Any, parts: Tensor, scores: Tensor) -> Tensor:

@@ -97,13 +97,13 @@ def best_parts(row: Array, space: BestSpansWorkspace, parts: Array) -> int:
 
 
 @compiled
-def project(rows: Array, inside: Array, mean: Array, gap: Array, support: Array) -> tuple[Array, Array, Array]:
+def project(rows: Array, inside: Array, begin: Array, mean: Array, gap: Array, support: Array, atoms: active_set.Atoms) -> active_set.Atoms:
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     n = rows.shape[1]
     solver, found, space = active_set.workspace(n * n, 2 * n - 1), active_set.nothing_found(), _workspace(n)
     residual = solver.residual.reshape((n, n))
     for b in range(rows.shape[0]):
-        active_set.start(solver, rows[b].reshape(-1))
+        solver = active_set.start(solver, rows[b].reshape(-1), inside[b], begin[b], atoms)
         count = best_parts(residual, space, solver.parts)
         while active_set.advance(solver, inside[b], count):
             solver = active_set.with_room(solver)

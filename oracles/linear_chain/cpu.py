@@ -368,13 +368,13 @@ def _reach_few(row, best, i, tags):
 
 
 @compiled
-def project(rows, inside, mean, gap, support):
+def project(rows, inside, begin, mean, gap, support, atoms):
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     length, tags = rows.shape[1], rows.shape[2]
     space, found = active_set.workspace(length * tags * tags, length), active_set.nothing_found()
     residual, best = space.residual, np.empty(length * tags)
     for b in range(rows.shape[0]):
-        active_set.start(space, rows[b].reshape(-1))
+        space = active_set.start(space, rows[b].reshape(-1), inside[b], begin[b], atoms)
         count = best_parts(residual, best, space.parts, length, tags)
         while active_set.advance(space, inside[b], count):
             space = active_set.with_room(space)

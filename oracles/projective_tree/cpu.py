@@ -270,7 +270,7 @@ def _write(group, lane, lanes, marginals):
 
 
 @compiled
-def project(rows, covered, mean, gap, support, single_root):
+def project(rows, covered, begin, mean, gap, support, atoms, single_root):
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`).
 
     Items go side by side, so that one recursion finds the best tree of each; those that are done wait for the last of their group.
@@ -282,7 +282,7 @@ def project(rows, covered, mean, gap, support, single_root):
         last = min(first + lanes, len(rows))
         waiting = [b - first for b in range(first, last)]
         for b in range(first, last):
-            active_set.start(solvers[b - first], rows[b].reshape(size * size))
+            solvers[b - first] = active_set.start(solvers[b - first], rows[b].reshape(size * size), covered[b], begin[b], atoms)
         while len(waiting) > 0:
             for lane in waiting:
                 load_scores(solvers[lane].residual, space.scores, lane, lanes)

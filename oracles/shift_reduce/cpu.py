@@ -71,13 +71,13 @@ def _best_parts(row: Array, values: Array, parts: Array) -> int:
 
 
 @compiled
-def project(rows: Array, inside: Array, mean: Array, gap: Array, support: Array) -> tuple[Array, Array, Array]:
+def project(rows: Array, inside: Array, begin: Array, mean: Array, gap: Array, support: Array, atoms: active_set.Atoms) -> active_set.Atoms:
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     size = rows.shape[1]
     solver, found, values = active_set.workspace(2 * size * size, 2 * size - 3), active_set.nothing_found(), np.empty((size + 1, size + 1))
     residual = solver.residual.reshape((size, size, 2))
     for b in range(rows.shape[0]):
-        active_set.start(solver, rows[b].reshape(-1))
+        solver = active_set.start(solver, rows[b].reshape(-1), inside[b], begin[b], atoms)
         count = _best_parts(residual, values, solver.parts)
         while active_set.advance(solver, inside[b], count):
             solver = active_set.with_room(solver)

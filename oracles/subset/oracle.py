@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad, softplus
 
 from ..active_set.solution import Projection
+from ..active_set.start import Start
 from ..capabilities import MarginalOracle, Oracle, SubsetOracle
 from ..capabilities.projection import RowArgmax
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
@@ -150,7 +151,7 @@ class Subset(SubsetOracle, DerivedOracle):
             remaining = remaining - chosen[-1].long()
         return torch.stack(chosen, -1)
 
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         mean, free, gap = projection.project(rows, self.k)
         return Projection(gap=gap, decompose=lambda: systematic_atoms(mean, self.k), mean=mean, free=free)
 

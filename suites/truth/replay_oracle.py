@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
 from ...oracles.active_set.solution import Projection
+from ...oracles.active_set.start import Start
 from ...oracles.capabilities import (
     EnumerableOracle,
     FactorisedOracle,
@@ -99,8 +100,8 @@ class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 0
 
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
-        return self.real._project(rows, argmax, inside)  # type: ignore[no-any-return]
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
+        return self.real._project(rows, argmax, inside, start)  # type: ignore[no-any-return]
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         return self.real._kbest(rows, k)  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ from structgrad.oracles import Alignment, Constituency, LinearChain, ProjectiveT
 from structgrad.oracles.active_set import cpu as active_set
 from structgrad.oracles.active_set import cpu_factor
 from structgrad.oracles.active_set.solver import solve, solve_compiled
+from structgrad.oracles.active_set.start import nothing
 
 SMALL: tuple[tuple[Any, tuple[int, ...]], ...] = (
     (LinearChain(), (3, 3, 3)),
@@ -77,6 +78,11 @@ def reference(oracle: Any, scores: Tensor) -> SparseSolution:
 
 def noise(event: tuple[int, ...], rows: int = 12, seed: int = 0) -> Tensor:
     return torch.randn(rows, *event, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def nothing_to_begin_with() -> tuple[Any, Any]:
+    begin, atoms = nothing(1)
+    return begin[0].numpy(), atoms
 
 
 def assert_a_valid_decomposition(solution: SparseSolution) -> None:
@@ -168,7 +174,7 @@ def test_items_end_soon_after_the_last_atom_is_found(scale: float) -> None:
     vertices = SpanningTree().enumerate((5, 5), dtype=torch.float64).flatten(1).numpy()
     space, everything = active_set.workspace(25, 4), np.zeros(0, bool)
     for row in (scale * noise((5, 5), rows=20).round() + 0.3 * noise((5, 5), rows=20, seed=1)).flatten(1).numpy():
-        active_set.start(space, row)
+        active_set.start(space, row, everything, *nothing_to_begin_with())
         while True:
             best = vertices[(vertices @ space.residual).argmax()].nonzero()[0]
             space.parts[: len(best)] = best
@@ -182,7 +188,7 @@ def test_items_end_soon_after_the_last_atom_is_found(scale: float) -> None:
 def test_an_atom_that_rounding_gives_no_weight_is_refused() -> None:
     """Its correlation is made too low here: then the weights are at their optimum already, and it must leave them so."""
     space, everything = active_set.workspace(4, 1), np.zeros(0, bool)
-    active_set.start(space, np.array([0.5, 0.4, 0.0, 0.0]))
+    active_set.start(space, np.array([0.5, 0.4, 0.0, 0.0]), everything, *nothing_to_begin_with())
     for part in (0, 1):
         space.parts[0] = part
         assert active_set.advance(space, everything, 1)

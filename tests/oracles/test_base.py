@@ -22,6 +22,7 @@ from structgrad.oracles import (
 )
 from structgrad.oracles.active_set import solver
 from structgrad.oracles.active_set.solution import Projection
+from structgrad.oracles.active_set.start import Start
 from structgrad.oracles.capabilities.projection import RowArgmax
 from structgrad.oracles.numerics import log_sum_exp, share_rows, zero_ignored
 
@@ -52,8 +53,8 @@ class Corners(ProjectionOracle):
         best = (inner > 0).to(rows.dtype).scatter(-1, inner.argmax(-1, keepdim=True), 1)
         return torch.nn.functional.pad(best, (0, 1))
 
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Projection:
-        return solver.solve(argmax, rows)
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
+        return solver.solve(argmax, rows, start=start)
 
 
 def test_an_oracle_of_a_third_party_needs_an_argmax_alone() -> None:

@@ -215,13 +215,15 @@ def _place(position: int, last_word: int) -> int:
 
 
 @compiled
-def project(rows: Array, inside: Array, mean: Array, gap: Array, support: Array, single_root: bool) -> tuple[Array, Array, Array]:
+def project(
+    rows: Array, inside: Array, begin: Array, mean: Array, gap: Array, support: Array, atoms: active_set.Atoms, single_root: bool
+) -> active_set.Atoms:
     """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
     size = rows.shape[1]
     solver, found, space = active_set.workspace(size * size, size - 1), active_set.nothing_found(), workspace(size)
     residual = solver.residual.reshape((size, size))
     for b in range(rows.shape[0]):
-        active_set.start(solver, rows[b].reshape(-1))
+        solver = active_set.start(solver, rows[b].reshape(-1), inside[b], begin[b], atoms)
         count = best_parts(residual, single_root, space, solver.parts)
         while active_set.advance(solver, inside[b], count):
             solver = active_set.with_room(solver)
