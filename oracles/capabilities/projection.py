@@ -87,22 +87,8 @@ class ProjectionOracle(Oracle):
         projection = self._project_rows(rows, sizes, beginning)
         return SparseSolution(projection, valid, distinct, self.event_ndim, self, None if lengths is None else lengths.clone())
 
-    def start_refusal(self, start: Any, scores: Tensor, lengths: Tensor | None = None) -> str | None:
-        """Why a projection of these scores cannot begin with a solution, in a sentence; None where it can.
-
-        Args:
-            start: what may be a solution.
-            scores: ``[*batch, *event]``.
-            lengths: of the items, where they differ.
-
-        Cost: one comparison of lengths, which waits for the device that they are on.
-
-        Example:
-            >>> from structgrad.oracles import LinearChain
-            >>> start = LinearChain().project(torch.zeros(2, 4, 3, 3))
-            >>> LinearChain().start_refusal(start, torch.zeros(3, 4, 3, 3))
-            'a start of shape (2, 4, 3, 3); expected that of the scores, (3, 4, 3, 3): give the solution of the same items'
-        """
+    def _start_refusal(self, start: Any, scores: Tensor, lengths: Tensor | None = None) -> str | None:
+        """Why a projection of these scores cannot begin with a solution; None where it can. To compare lengths waits for their device."""
         if not isinstance(start, SparseSolution):
             return f"a start of type {type(start).__name__}; expected a solution: give what `project` returned"
         if start.oracle != self:
@@ -112,13 +98,15 @@ class ProjectionOracle(Oracle):
             shapes = f"{tuple(start.scores.shape)}; expected that of the scores, {tuple(scores.shape)}"
             return f"a start of shape {shapes}: give the solution of the same items"
         known = start.lengths
-        if (known is None) != (lengths is None) or (known is not None and lengths is not None and not torch.equal(known, lengths)):
+        if (known is None) != (lengths is None) or (
+            known is not None and lengths is not None and not torch.equal(known.to(lengths.device), lengths)
+        ):
             return "a start of other lengths; expected those of the scores: give the solution of the same items"
         return None
 
     def _beginning(self, start: SparseSolution, scores: Tensor, lengths: Tensor | None, distinct: tuple[int, ...]) -> Start:
         """Atoms for the distinct rows of these scores, or ValueError where the solution is one of another problem."""
-        refusal = self.start_refusal(start, scores, lengths)
+        refusal = self._start_refusal(start, scores, lengths)
         if refusal is not None:
             raise ValueError(f"`project` got {refusal}")
         batch = scores.shape[: len(distinct)]

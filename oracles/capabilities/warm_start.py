@@ -64,7 +64,7 @@ def _kind(kind: type[ProjectionOracle]) -> type[ProjectionOracle]:
         memory: WarmStart = self._warm
         if transforming():
             return kind.project(self, scores, lengths=lengths, start=start)
-        if start is None and memory.solution is not None and self.start_refusal(memory.solution, scores, lengths) is None:
+        if start is None and memory.solution is not None and self._start_refusal(memory.solution, scores, lengths) is None:
             start = memory.solution
         solution = kind.project(self, scores, lengths=lengths, start=start)
         memory.solution = dataclasses.replace(solution, scores=solution.scores.detach())

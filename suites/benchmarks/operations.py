@@ -22,12 +22,13 @@ LISTED = 4096
 
 @dataclass(frozen=True)
 class Inputs:
-    """Scores [batch, *event], others to compare them with, their best structures, and a generator."""
+    """Scores [batch, *event], others to compare them with, their best structures, a generator, and a solution for scores a step before."""
 
     scores: Tensor
     others: Tensor
     structures: Tensor
     generator: torch.Generator
+    before: Any = None
 
     @property
     def event(self) -> tuple[int, ...]:
@@ -56,6 +57,7 @@ OPERATIONS: dict[str, Operation] = {
     "sample": lambda oracle, given: oracle.sample(given.scores, generator=given.generator),
     "sample_64": lambda oracle, given: oracle.sample(given.scores, 64, generator=given.generator),
     "project": lambda oracle, given: oracle.project(given.scores).mean,
+    "project_warm": lambda oracle, given: oracle.project(given.scores, start=given.before).mean,
     "project_backward": lambda oracle, given: _backward(lambda leaf: oracle.project(leaf).mean, given.scores),
     "kbest_8": lambda oracle, given: oracle.kbest(given.scores, 8),
     "enumerate": lambda oracle, given: oracle.enumerate(given.event, 0, min(oracle.count(given.event), LISTED)),
@@ -72,7 +74,7 @@ SUMS = frozenset({"log_partition", "marginals", "marginals_backward", "log_prob"
 
 def method_of(operation: str) -> str:
     """``sample_64`` → ``sample``."""
-    return operation.removesuffix("_backward").removesuffix("_64").removesuffix("_8")
+    return operation.removesuffix("_backward").removesuffix("_warm").removesuffix("_64").removesuffix("_8")
 
 
 def left_out(operation: str, oracle: Any, event: tuple[int, ...], batch: int) -> str | None:

@@ -18,6 +18,9 @@ from .cases import CASES, SIZED
 from .grid import HOME, HOMES
 from .operations import OPERATIONS, Inputs, left_out
 
+STEP = 0.01
+"""How much scores differ from those of the solution that a warm start begins with: a step of training."""
+
 FLOOR = 1e-12
 """Rounding below it would look like a regression from 0."""
 
@@ -86,7 +89,8 @@ def operation_task(case: str, operation: str, batch: int, device: str) -> Prepar
     if reason is not None:
         raise NotImplementedError(reason)
     scores, others = normal(2, batch, *event, seed=0, device=device)
-    given = Inputs(scores, others, oracle.argmax(scores), torch.Generator(device).manual_seed(0))
+    before = oracle.project(scores - STEP * others) if operation == "project_warm" else None
+    given = Inputs(scores, others, oracle.argmax(scores), torch.Generator(device).manual_seed(0), before)
     OPERATIONS[operation](oracle, given)
     return PreparedCall(functools.partial(OPERATIONS[operation], oracle, given), given.generator, device)
 

@@ -20,7 +20,7 @@ from structgrad.estimators import (
     make_estimator,
     train_step,
 )
-from structgrad.oracles import Categorical, ShiftReduce, Subset
+from structgrad.oracles import Categorical, LinearChain, ShiftReduce, Subset, WarmStart
 from structgrad.oracles.capabilities import Oracle
 from tests.estimator_cases import numbers, table_loss
 
@@ -248,3 +248,29 @@ def test_a_step_asks_for_training_and_for_all_parameters() -> None:
 
 def test_names_and_estimators_are_the_same() -> None:
     assert StructuredLayer(Subset(2), "imle[lambda=2.5]").estimator == make_estimator("imle[lambda=2.5]")
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([3, 4])], ids=["whole", "shorter"])
+@pytest.mark.parametrize("name", ["sparsemap", "sparsemap_marginalisation"])
+def test_a_warm_start_changes_no_training(name: str, lengths: Tensor | None) -> None:
+    first = torch.randn(2, 4, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    target = LinearChain().argmax(-first)
+    trained, memories = [], (None, WarmStart())
+    for memory in memories:
+        table, layer = nn.Parameter(first.clone()), StructuredLayer(LinearChain(), name)
+        optimiser = torch.optim.SGD([table], lr=0.01)
+        values = [
+            train_step(layer, optimiser, lambda table=table: table, lambda z: (z * target).sum((-3, -2, -1)), lengths=lengths, warm=memory)
+            for _ in range(10)
+        ]
+        trained.append(torch.stack(values))
+    torch.testing.assert_close(*trained, rtol=0, atol=1e-8)
+    assert memories[1] is not None
+    assert memories[1].solution is not None
+
+
+def test_forward_takes_a_warm_start() -> None:
+    layer, memory, scores = StructuredLayer(LinearChain(), "sparsemap"), WarmStart(), torch.randn(2, 4, 3, 3)
+    torch.testing.assert_close(layer(scores, warm=memory), layer(scores))
+    assert memory.solution is not None
+    torch.testing.assert_close(layer(scores * 1.01, warm=memory), layer(scores * 1.01))
