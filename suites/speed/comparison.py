@@ -1,4 +1,4 @@
-"""Time our operations and those of peers side by side: interleaved, in CPU time of one process, by medians.
+"""Time our operations and those of peers side by side: interleaved, in CPU time of one process, by medians, in several ways.
 
 Run it with ``python -m structgrad.suites.speed``; the figures mean something as ratios within one run alone.
 """
@@ -6,46 +6,41 @@ Run it with ``python -m structgrad.suites.speed``; the figures mean something as
 from __future__ import annotations
 
 import math
+import resource
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from .cases import OPERATIONS, Case, operations
-from .floor import MachineLimits, floor
+from .cases import CASES, OPERATIONS, Case
 from .peers import PEERS
+from .ways import interleaved
 
 TOLERANCE = 1e-3
 """Results that differ by more, relative to their scale, are another law's: the peer is timed, and marked."""
 
-ROUNDS = 7
-SHORTEST = 2e-3
-"""Seconds that one timing takes at least: calls are repeated up to this."""
-
-LONGEST = 10.0
-"""Seconds of one call from which on a contender is timed once."""
-
 
 @dataclass(frozen=True)
 class SpeedComparison:
-    """One operation on one case at one batch size.
+    """One operation on one case at one batch size, timed in one way.
 
     Attributes:
+        way: see `structgrad.suites.speed.ways`.
         seconds: median CPU time of one call, by contender; ours is ``structgrad``.
         floor: see `floor`.
         disagreements: peers whose result is not ours, with the largest difference relative to the scale of ours: timed, and marked.
-        failures: peers that raised an error, with its first line.
+        failures: contenders that raised an error or ended their process, with what was said first.
     """
 
     case: str
     operation: str
     batch: int
+    way: str
     seconds: dict[str, float]
-    floor: float
+    floor: float = math.nan
     disagreements: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -57,39 +52,48 @@ class SpeedComparison:
 
     @property
     def ratio(self) -> float:
-        """How many times longer the fastest peer takes; NaN without one."""
+        """How many times longer the fastest peer takes; NaN without one, or without ours."""
         peer = self.fastest_peer
-        return math.nan if peer is None else self.seconds[peer] / self.seconds["structgrad"]
+        return math.nan if peer is None or "structgrad" not in self.seconds else self.seconds[peer] / self.seconds["structgrad"]
 
 
-def compare(cases: list[Case], batches: list[int], machine: MachineLimits, chosen: list[str] | None = None) -> Iterator[SpeedComparison]:
-    """Every operation of every case at every batch size, one after the other."""
-    for case in cases:
-        for operation in operations(case):
-            if chosen is None or operation in chosen:
-                for batch in batches:
-                    yield compare_one(case, operation, batch, machine)
-
-
-def compare_one(case: Case, operation: str, batch: int, machine: MachineLimits) -> SpeedComparison:
-    """Time one operation against every peer that offers it."""
+def compare_one(case: Case, operation: str, batch: int, ways: Sequence[str], peers: Sequence[str] | None = None) -> list[SpeedComparison]:
+    """Time one operation against every peer that offers it, or those named, in each way; floors are not known here."""
     scores, generator = case.scores(batch), torch.Generator().manual_seed(0)
     calls: dict[str, Callable[[], Any]] = {"structgrad": lambda: OPERATIONS[operation](case.oracle, scores, generator)}
-    ours = calls["structgrad"]()
+    ours = _statistic(case, operation, calls["structgrad"]())
     disagreements, failures = {}, {}
     for peer in PEERS:
-        call = peer.prepare(case, operation, scores) if peer.installed else None
-        if call is not None:
-            try:
-                difference = _difference(_statistic(case, operation, call()), _statistic(case, operation, ours))
-            except Exception as error:
-                failures[peer.name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        if not peer.installed or (peers is not None and peer.name not in peers):
+            continue
+        try:
+            call = peer.prepare(case, operation, scores)
+            if call is None:
                 continue
-            calls[peer.name] = call
-            if difference > TOLERANCE:
-                disagreements[peer.name] = difference
-    least = floor(case, operation, batch, machine)
-    return SpeedComparison(case.name, operation, batch, interleaved(calls), least, disagreements, failures)
+            difference = _difference(_statistic(case, operation, call()), ours)
+        except Exception as error:
+            failures[peer.name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            continue
+        calls[peer.name] = call
+        if difference > TOLERANCE:
+            disagreements[peer.name] = difference
+    return [
+        SpeedComparison(case.name, operation, batch, way, interleaved(calls, way), disagreements=disagreements, failures=failures)
+        for way in ways
+    ]
+
+
+def compare_named(row: dict[str, Any], peers: list[str], memory: float) -> dict[str, Any]:
+    """As `compare_one`, of what JSON can hold, in a process that gets no more than so many bytes: see `structgrad.suites.speed.grid`."""
+    single_thread()
+    limit_memory(memory)
+    found = compare_one(CASES[row["case"]], row["operation"], row["batch"], row["ways"], peers)
+    return {result.way: {"seconds": result.seconds, "disagreements": result.disagreements, "failures": result.failures} for result in found}
+
+
+def limit_memory(limit: float) -> None:
+    """Let this process have so many bytes of memory of its own and no more: what asks for more fails, instead of the machine."""
+    resource.setrlimit(resource.RLIMIT_DATA, (int(limit), resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def _statistic(case: Case, operation: str, result: Any) -> np.ndarray | None:
@@ -104,34 +108,6 @@ def _statistic(case: Case, operation: str, result: Any) -> np.ndarray | None:
 def _difference(theirs: np.ndarray | None, ours: np.ndarray | None) -> float:
     """The largest, relative to the scale of ours; 0 where nothing can be compared."""
     return 0.0 if theirs is None or ours is None else float(np.abs(theirs - ours).max() / np.abs(ours).max())
-
-
-def interleaved(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median CPU seconds of one call of each, timed in turns so that what else the machine does hits all alike.
-
-    Short calls are timed in a loop that has begun: what their contenders left in the caches would weigh more than they do.
-    """
-    repeats, once = {}, {}
-    for name, call in calls.items():
-        once[name] = _timed(call, 1)
-        if once[name] < LONGEST:
-            once[name] = min(_timed(call, 1) for _ in range(3))
-        repeats[name] = max(1, min(1000, math.ceil(SHORTEST / max(once[name], 1e-7))))
-    timings: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            if once[name] < LONGEST or not timings[name]:
-                if repeats[name] > 1:
-                    call()
-                timings[name].append(_timed(call, repeats[name]))
-    return {name: statistics.median(values) for name, values in timings.items()}
-
-
-def _timed(call: Callable[[], Any], repeats: int) -> float:
-    start = time.process_time()
-    for _ in range(repeats):
-        call()
-    return (time.process_time() - start) / repeats
 
 
 def geometric_mean(ratios: list[float]) -> float:

@@ -11,6 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from structgrad.suites.speed.comparison import limit_memory
+
 
 def fine(number: int) -> dict[str, Any]:
     print("this goes to standard error")  # noqa: T201
@@ -19,6 +23,11 @@ def fine(number: int) -> dict[str, Any]:
 
 def raising(number: int) -> dict[str, Any]:
     raise RuntimeError(f"no {number}\nat all")
+
+
+def greedy(limit: float, wanted: int) -> dict[str, Any]:
+    limit_memory(limit)
+    return {"got": np.ones(wanted, dtype=np.uint8).size}
 
 
 def no_number(number: int) -> dict[str, Any]:

@@ -14,9 +14,10 @@ import torch
 from structgrad.oracles import DERIVED, ORACLES, SemiMarkov
 from structgrad.suites.speed import comparison
 from structgrad.suites.speed.cases import CASES, OPERATIONS, Case, operations
-from structgrad.suites.speed.comparison import SpeedComparison, compare_one, geometric_mean, interleaved
+from structgrad.suites.speed.comparison import SpeedComparison, compare_one, geometric_mean
 from structgrad.suites.speed.floor import MachineLimits, floor, measure_machine
 from structgrad.suites.speed.peers import PEERS, Peer
+from structgrad.suites.speed.ways import WAYS
 
 UNCONSTRAINED = pytest.mark.filterwarnings("ignore:.*does not define `arg_constraints`:UserWarning")
 """Distributions of torch-struct."""
@@ -56,7 +57,12 @@ def test_a_peer_is_timed_beside_ours_and_marked_where_it_disagrees(monkeypatch: 
     lacking = Peer("lacking", "torch", lambda case, operation, scores: None)
     absent = Peer("absent", "no_such_module_of_this_name", lambda case, operation, scores: pytest.fail("was asked"))
     monkeypatch.setattr(comparison, "PEERS", (right, wrong, broken, lacking, absent))
-    found = compare_one(SMALL, "log_partition", 2, MACHINE)
+    hot, training = compare_one(SMALL, "log_partition", 2, ("hot", "training"))
+    assert (hot.way, training.way) == ("hot", "training")
+    assert set(training.seconds) == set(hot.seconds)
+    found, named = hot, compare_one(SMALL, "log_partition", 2, ("hot",), ["right"])[0]
+    assert set(named.seconds) == {"structgrad", "right"}
+    assert not named.failures
     assert set(found.seconds) == {"structgrad", "right", "wrong"}
     assert set(found.disagreements) == {"wrong"}
     assert found.failures == {"broken": "ZeroDivisionError: division by zero"}
@@ -65,21 +71,15 @@ def test_a_peer_is_timed_beside_ours_and_marked_where_it_disagrees(monkeypatch: 
 
 
 def test_the_ratio_is_that_of_the_fastest_peer() -> None:
-    found = SpeedComparison("case", "argmax", 1, {"structgrad": 2.0, "slow": 10.0, "fast": 3.0}, floor=1.0)
+    found = SpeedComparison("case", "argmax", 1, "hot", {"structgrad": 2.0, "slow": 10.0, "fast": 3.0}, floor=1.0)
     assert found.fastest_peer == "fast"
     assert found.ratio == 1.5
-    alone = SpeedComparison("case", "argmax", 1, {"structgrad": 2.0}, floor=1.0)
+    alone = SpeedComparison("case", "argmax", 1, "hot", {"structgrad": 2.0}, floor=1.0)
     assert alone.fastest_peer is None
     assert math.isnan(alone.ratio)
+    assert math.isnan(SpeedComparison("case", "argmax", 1, "hot", {"peer": 1.0}, floor=1.0).ratio)
     assert geometric_mean([2.0, 8.0, math.nan]) == pytest.approx(4.0)
     assert math.isnan(geometric_mean([math.nan]))
-
-
-def test_contenders_take_turns() -> None:
-    order: list[str] = []
-    timed = interleaved({"first": lambda: order.append("first"), "second": lambda: order.append("second")})
-    assert set(timed) == {"first", "second"}
-    assert order.index("second") < len(order) - 1 - order[::-1].index("first")
 
 
 def test_floors_count_bytes_and_multiply_adds() -> None:
@@ -218,12 +218,16 @@ def test_the_command_prints_ratios_and_writes_every_timing(
     shown = capsys.readouterr().out
     assert "subset 20/5" in shown
     assert "times faster" in shown
+    assert "slower than a peer: " in shown
     frame = pd.read_csv(target)
     assert {"structgrad", "torch"} <= set(frame["contender"])
+    assert set(frame["way"]) == set(WAYS)
     assert (frame["seconds"] > 0).all()
 
 
-@pytest.mark.parametrize(("option", "message"), [("--operation", "operation 'nothing'"), ("--case", "case 'nothing'")])
+@pytest.mark.parametrize(
+    ("option", "message"), [("--operation", "operation 'nothing'"), ("--case", "case 'nothing'"), ("--way", "way 'nothing'")]
+)
 def test_the_command_refuses_what_it_does_not_know(
     option: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
