@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..transforms import uncompiled
+from .. import kernels
+from ..transforms import transforming, uncompiled
 from .atoms import MovableAtoms
 
 
@@ -73,7 +75,7 @@ class SparseSolution:
             return mean.reshape(*mean.shape[:-1], *self._event).expand(self.scores.shape).to(self.scores.dtype)
         # The Jacobian of a projection is symmetric.
         adjoint = self._move_mean if lists is None else lambda direction: self._grouped(direction, lists, from_parts=True)
-        return self._attached(self._shaped(known).expand(self.scores.shape), adjoint).to(self.scores.dtype)
+        return self._attached(kernels.converted(self._shaped(known), self.scores.dtype).expand(self.scores.shape), adjoint)
 
     @property
     @uncompiled
@@ -125,6 +127,8 @@ class SparseSolution:
     def _move_free(self, direction: Tensor) -> Tensor:
         assert self.projection.free is not None
         free, dims = self._shaped(self.projection.free), tuple(range(-self.event_ndim, 0))
+        if free.is_cpu and free.shape == direction.shape and not (torch.is_grad_enabled() or transforming()):
+            return _move_free_plainly(free, direction, dims)
         inside = torch.where(free, direction, 0)
         average = inside.sum(dims, keepdim=True) / free.sum(dims, keepdim=True).clamp(min=1)
         return torch.where(free, inside - average, 0)
@@ -178,7 +182,16 @@ class _Attached(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.adjoint(grads[0]), None, None
+        return ctx.adjoint(grads[0].double()), None, None
+
+
+def _move_free_plainly(free: Tensor, direction: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """`SparseSolution._move_free` where nothing is differentiated: NumPy's steps take a third of the time, and the sum is torch's."""
+    parts, along = free.numpy(), direction.contiguous().numpy()
+    inside = np.where(parts, along, 0)
+    total = torch.from_numpy(inside).sum(dims, keepdim=True).numpy()
+    average = total / np.maximum(np.add.reduce(parts, axis=dims, dtype=np.int64, keepdims=True), 1)
+    return torch.from_numpy(np.where(parts, inside - average, 0))
 
 
 def affine_solve(gram: Tensor, active: Tensor, correlations: Tensor, total: float = 0.0) -> Tensor:

@@ -248,8 +248,8 @@ class Oracle(Configured, abc.ABC):
     def _checked(self, call: str, scores: Tensor) -> Tensor:
         """The scores, or ValueError. Values are looked at on the CPU alone: elsewhere it would synchronise."""
         self._check_tensor(call, scores)
-        if scores.device.type == "cpu" and scores.numel():
-            distinct = share_rows(scores.detach(), self.event_ndim)
+        if scores.is_cpu and scores.numel():
+            distinct = share_rows(kernels.plain(scores), self.event_ndim)
             # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
             if not kernels.greatest(distinct) < math.inf:
                 bad = ~(distinct < math.inf) & self.read_mask(self._event(scores), scores.device)
@@ -305,6 +305,8 @@ class Oracle(Configured, abc.ABC):
         return self._rowwise_all(lambda rows: (compute(rows),), scores)[0]
 
     def _rowwise_all(self, compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor) -> list[Tensor]:
+        if scores.ndim == self.event_ndim + 1 and scores.stride(0):  # one batch dimension that shares nothing: rows as they are
+            return [kernels.converted(result, scores.dtype) for result in compute(at_least_single(kernels.plain(scores)))]
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(scores.detach(), self.event_ndim)
         distinct = shared.shape[: len(batch)]

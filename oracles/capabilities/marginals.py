@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..transforms import operation
 from .base import Oracle, at_least_single, in_dtype, inner
 from .derivatives import LogPartition, Marginals, reference_covariance_product, reference_marginals
@@ -173,8 +174,8 @@ class MarginalOracle(Oracle):
         def reference(rows: Tensor, along: Tensor) -> tuple[Tensor]:
             return (self._reference_covariance_product(rows, along),)
 
-        rows = at_least_single(self._rows(scores.detach()))
-        along = in_dtype(self._rows(direction.detach()), rows.dtype)
+        rows = at_least_single(self._rows(kernels.plain(scores)))
+        along = in_dtype(self._rows(kernels.plain(direction)), rows.dtype)
         kernel = self._kernel("covariance_product", rows)
         if kernel is None:
             product = self._reference_covariance_product(rows, along)

@@ -15,7 +15,7 @@ from ..active_set.solution import Projection, SparseSolution
 from ..active_set.start import Start
 from ..numerics import share_rows
 from ..transforms import operation, refuse_duals, transforming, uncompiled
-from .base import Oracle, at_least_single
+from .base import Oracle, in_dtype
 
 RowArgmax = Callable[[Tensor, Tensor], Tensor]
 """MAP of directions [i, *event] that belong to the rows of these indices [i]."""
@@ -71,16 +71,17 @@ class ProjectionOracle(Oracle):
                 raise ValueError("`project` got a start under torch.func; expected none: leave it out, because a transform has other rows")
             return self._project_transformed(scores, lengths)
         refuse_duals("project", scores)
-        self._check_tensor("project", scores)
-        inside = None if lengths is None else self._prepared("project", scores, lengths)[1]
-        if inside is None:
+        inside = None
+        if lengths is None:
             valid = self._cleaned(self._checked("project", scores))
         else:
+            inside = self._prepared("project", scores, lengths)[1]
+            assert inside is not None
             beyond = self._cleaned(torch.full_like(scores, -math.inf))
             valid = torch.where(self._parts_inside(self._event(scores), inside), scores, beyond)
         batch = scores.shape[: scores.ndim - self.event_ndim]
-        shared = share_rows(valid.detach(), self.event_ndim)
-        rows = at_least_single(shared.reshape(-1, *self._event(scores))).double()
+        shared = share_rows(kernels.plain(valid), self.event_ndim)
+        rows = in_dtype(self._rows(shared), torch.float64)
         sizes = None if lengths is None else self._row_lengths(lengths, tuple(batch), self._event(scores))
         distinct = tuple(shared.shape[: len(batch)])
         beginning = None if start is None else self._beginning(start, scores, lengths, distinct)

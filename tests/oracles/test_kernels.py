@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import os
 import subprocess
 import sys
@@ -236,3 +237,13 @@ def test_what_does_not_count_references_gets_and_gives_no_arrays() -> None:
 
 def _returned(function: ast.FunctionDef) -> list[ast.expr]:
     return [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
+
+
+@pytest.mark.parametrize("size", [3, 5000])
+def test_numbers_are_rounded_to_float32_as_torch_rounds_them(size: int) -> None:
+    special = torch.tensor([math.inf, -math.inf, math.nan, 1e300, -1e300, 1e-300, 1e-42, 1 + 2.0**-24, 0.1, -0.0], dtype=torch.float64)
+    values = special.repeat(size)
+    found = kernels.converted(values, torch.float32)
+    np.testing.assert_array_equal(found.view(torch.int32).numpy(), values.to(torch.float32).view(torch.int32).numpy())
+    assert kernels.converted(values, torch.float64) is values
+    assert kernels.converted(values, torch.float16).dtype == torch.float16

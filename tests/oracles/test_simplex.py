@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from structgrad.oracles import kernels
+from structgrad.oracles import Subset, kernels
 from structgrad.oracles.kernels.selection import FEW, kth_largest
 from structgrad.oracles.simplex.projection import project
 
@@ -155,3 +155,17 @@ def test_the_kth_largest_equals_sorting(size: int) -> None:
             before = numbers.clone()
             assert kth_largest(numbers.double().numpy(), k, np.empty(size)) == ordered[k - 1].item()
             assert torch.equal(before, numbers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("batch", [(), (1,), (5,), (2, 3)])
+def test_a_gradient_is_the_same_bits_whether_it_is_differentiated_in_turn(dtype: torch.dtype, batch: tuple[int, ...]) -> None:
+    stream = torch.Generator().manual_seed(3)
+    scores = torch.randn(*batch, 37, generator=stream).to(dtype).requires_grad_()
+    weights = torch.randn(37, *batch, generator=stream).to(dtype).movedim(0, -1)
+    plain, higher = (
+        torch.autograd.grad(Subset(9).project(scores).mean, scores, weights, create_graph=create)[0] for create in (False, True)
+    )
+    assert plain.dtype == dtype
+    assert torch.equal(plain, higher)
+    assert bool((plain != 0).any())
