@@ -47,6 +47,7 @@ class TiedSpace(NamedTuple):
     suffixes: Array  # [n · columns]
     after: Array  # [n · columns], weights times suffixes
     before: Array  # [n · columns], prefixes over the partition function, from which the next place is reached
+    falls: Array  # [n], what the suffixes of a place were divided by
 
 
 @inner
@@ -57,7 +58,7 @@ def _space(rows):
     return TiedSpace(
         length, tags, columns, np.full(columns, -np.inf, rows.dtype), np.full(tags * columns, -np.inf, rows.dtype),
         np.zeros(size), np.zeros(columns * columns), np.zeros(columns * columns), np.ones(length),
-        np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size),
+        np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size), np.ones(length),
     )  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def _backward(space):
         for c in range(0, columns, WIDTH):
             store(space.before, there + c, multiply(factor, load(prefixes, there + c)))
         combine(space.after, here, space.turned, 0, tags, columns, suffixes, there)
-        scale_down(suffixes, there, columns)
+        space.falls[i - 1] = scale_down(suffixes, there, columns)
         for p in range(tags if _some_lost(suffixes, there, prefixes, there, columns) else 0):
             if suffixes[there + p] < LIMIT:
                 for c in range(tags):
@@ -163,12 +164,24 @@ def _backward(space):
 
 
 @uncounted
-def _expect_tags(space, i, marginals):
+def _expect_tags(space, i, line, marginals):
     """The marginals of place i."""
     columns, here = space.columns, i * space.columns
-    inverse = 1.0 / dot(space.prefixes, here, space.suffixes, here, columns)
-    for c in range(space.tags):
-        marginals[i * space.tags + c] = space.prefixes[here + c] * space.suffixes[here + c] * inverse
+    inverse = spread(1.0 / dot(space.prefixes, here, space.suffixes, here, columns))
+    for c in range(0, columns, WIDTH):
+        store(line, c, multiply(inverse, multiply(load(space.prefixes, here + c), load(space.suffixes, here + c))))
+    _write_line(line, marginals, i, space.tags, columns)
+
+
+@uncounted
+def _write_line(line, results, i, tags, columns):
+    """Copy a line of the tables to line i of the results."""
+    if tags == columns:
+        for c in range(0, columns, WIDTH):
+            store(results, i * tags + c, load(line, c))
+    else:
+        for c in range(tags):
+            results[i * tags + c] = line[c]
 
 
 @uncounted
@@ -186,6 +199,10 @@ def _hand_out(space, lines, p, c, results):
     """Copy what belongs to four lines of transitions to where it is read."""
     tags = space.tags
     start = space.length * tags
+    if tags == space.columns:
+        for q in range(4):
+            store(results, start + (p + q) * tags + c, load(lines, q * WIDTH))
+        return
     for q in range(p, min(p + 4, tags)):
         for x in range(c, min(c + WIDTH, tags)):
             results[start + q * tags + x] = lines[(q - p) * WIDTH + x - c]
@@ -215,13 +232,14 @@ def log_partition(rows, log_partition, certified):
 def marginals(rows, marginals, log_partition, certified):
     """Marginals [b, n + t, t] of rows, and their log-partition [b]."""
     space, lines = _space(rows), np.empty(4 * WIDTH)
+    line = np.empty(space.columns)
     for b in range(rows.shape[0]):
         log_partition[b], certified[b] = _forward(rows[b].reshape(-1), space)
         if log_partition[b] > -np.inf and certified[b]:
             certified[b] = _backward(space)
             found = marginals[b].reshape(-1)
             for i in range(space.length):
-                _expect_tags(space, i, found)
+                _expect_tags(space, i, line, found)
             if space.length > 1:
                 _expect_transitions(space, found, lines)
 
@@ -309,21 +327,20 @@ def _backward_rates(space, rates, mean, product):
     for i in range(length - 1, -1, -1):
         here, there = i * columns, (i - 1) * columns
         inverse = 1.0 / dot(prefixes, here, suffixes, here, columns)
-        for c in range(tags):
-            change = rates.prefixes[here + c] - mean * prefixes[here + c]
-            product[i * tags + c] = (change * suffixes[here + c] + prefixes[here + c] * rates.suffixes[here + c]) * inverse
+        less, over = spread(-mean), spread(inverse)
         for c in range(0, columns, WIDTH):
-            rate = multiply_add(load(rates.along, here + c), load(suffixes, here + c), load(rates.suffixes, here + c))
-            store(rates.after, here + c, multiply(load(space.weights, here + c), rate))
+            prefix, suffix, rate = load(prefixes, here + c), load(suffixes, here + c), load(rates.suffixes, here + c)
+            change = multiply_add(less, prefix, load(rates.prefixes, here + c))
+            store(rates.line, c, multiply(over, multiply_add(change, suffix, multiply(prefix, rate))))
+            store(rates.after, here + c, multiply(load(space.weights, here + c), multiply_add(load(rates.along, here + c), suffix, rate)))
+        _write_line(rates.line, product, i, tags, columns)
         if i == 0:
             break
-        factor, less = spread(inverse / space.scales[i]), spread(-mean)
+        factor = spread(inverse / space.scales[i])
         for c in range(0, columns, WIDTH):
             rate = multiply_add(less, load(prefixes, there + c), load(rates.prefixes, there + c))
             store(rates.before, there + c, multiply(factor, rate))
-        # The scale of the suffixes, which the rates share: the same product as theirs, before it was divided.
-        combine(space.after, here, space.turned, 0, tags, columns, rates.line, 0)
-        scaled = spread(1.0 / scale_down(rates.line, 0, columns))
+        scaled = spread(1.0 / space.falls[i - 1])
         combine(rates.after, here, space.turned, 0, tags, columns, rates.suffixes, there)
         combine(space.after, here, rates.turned, 0, tags, columns, rates.line, 0)
         for c in range(0, columns, WIDTH):
