@@ -111,14 +111,12 @@ def _resume(space: ActiveSetWorkspace, inside: Array, begin: Array, atoms: Atoms
     first, many, at = begin[0], begin[1], begin[2]
     sum_of_weights = 0.0
     for s in range(first, first + many):
-        allowed, size = weights[s] > 0, sizes[s]
-        for i in range(size):
+        for i in range(sizes[s]):
             space.parts[i] = parts[at + i]
-            allowed = allowed and space.residual[parts[at + i]] > -np.inf
-        at += size
-        if not allowed:
+        at += sizes[s]
+        size, score = _to_slots(space, inside, sizes[s]), 0.0
+        if size < 0 or not weights[s] > 0:
             continue
-        size, score = _to_slots(space, inside, size), 0.0
         for i in range(size):
             score += space.scores[space.parts[i]]
         if space.counters[ATOMS] == 0:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import LinearChain, TiedChain, kernels
+from structgrad.oracles.capabilities.ragged import of_lengths
 from tests.helpers import seeded
 
 ORACLE, EDGES = TiedChain(), LinearChain()
@@ -121,6 +122,26 @@ def test_what_the_range_cannot_hold_is_found_elsewhere(operation: str) -> None:
     factors, edges = TiedChain.from_potentials(unary, transition), LinearChain.from_potentials(unary, transition)
     found, expected = getattr(ORACLE, operation)(factors), getattr(EDGES, operation)(edges)
     torch.testing.assert_close(found, expected if operation == "log_partition" else tied(expected), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("unary", [[[0, -600], [0, 0], [-math.inf, 0]], [[-math.inf, 0], [0, 0], [0, -600]]], ids=["prefix", "suffix"])
+def test_a_tag_whose_weight_underflows_is_not_lost(unary: list[list[float]]) -> None:
+    """No tag may follow another one: what is left is 1, 1, 1 of score -1800, beside tags of weight 1 that lead nowhere."""
+    transition = torch.tensor([[0, -math.inf], [-math.inf, -600]], dtype=torch.float64)
+    scores = TiedChain.from_potentials(torch.tensor([unary], dtype=torch.float64), transition)
+    torch.testing.assert_close(ORACLE.log_partition(scores), torch.tensor([-1800.0], dtype=torch.float64))
+    assert torch.equal(ORACLE.marginals(scores), TiedChain.structure(torch.tensor([[1, 1, 1]]), 2, torch.float64))
+
+
+def test_what_padding_adds_is_no_part_of_an_item() -> None:
+    """The tag that ends an item, and the ways to it, carry no noise."""
+    scores, lengths = torch.zeros(2, 5, 2), torch.tensor([3, 2])
+    padded = ORACLE.pad(scores, lengths)
+    ragged = of_lengths(ORACLE, lengths)
+    within = ragged.parts_within(ragged.free_parts(padded), padded)
+    assert torch.equal(within[:, :5, :2], ORACLE.free_parts(scores, lengths=lengths))
+    assert not within[:, 5:].any()
+    assert not within[:, :, 2:].any()
 
 
 def test_single_precision_is_close_to_double() -> None:
