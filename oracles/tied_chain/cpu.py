@@ -110,12 +110,13 @@ def _forward(row, space):
         combine(prefixes, before, space.transition, 0, tags, columns, prefixes, here)
         for c in range(0, columns, WIDTH):
             store(prefixes, here + c, multiply(load(prefixes, here + c), load(weights, here + c)))
-        space.scales[i] = scale_down(prefixes, here, columns)
+        # Before they are scaled: what is below the range of normal numbers keeps few digits, however large it is made.
         if _some_lost(prefixes, here, weights, here, columns):
             for c in range(tags):
                 if prefixes[here + c] < LIMIT and weights[here + c] > 0.0:
                     for p in range(tags):
                         certified = certified and not (prefixes[before + p] > 0.0 and space.transition[p * columns + c] > 0.0)
+        space.scales[i] = scale_down(prefixes, here, columns)
         if space.scales[i] == 0.0:
             return -np.inf, certified
         # A logarithm takes as long as a line of tags: one for many scales.
@@ -154,12 +155,12 @@ def _backward(space):
         for c in range(0, columns, WIDTH):
             store(space.before, there + c, multiply(factor, load(prefixes, there + c)))
         combine(space.after, here, space.turned, 0, tags, columns, suffixes, there)
-        space.falls[i - 1] = scale_down(suffixes, there, columns)
         for p in range(tags if _some_lost(suffixes, there, prefixes, there, columns) else 0):
             if suffixes[there + p] < LIMIT:
                 for c in range(tags):
                     reached = suffixes[here + c] > 0.0 and space.weights[here + c] > 0.0
                     certified = certified and not (reached and space.turned[c * columns + p] > 0.0)
+        space.falls[i - 1] = scale_down(suffixes, there, columns)
     return certified
 
 

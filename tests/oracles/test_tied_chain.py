@@ -133,6 +133,18 @@ def test_a_tag_whose_weight_underflows_is_not_lost(unary: list[list[float]]) -> 
     assert torch.equal(ORACLE.marginals(scores), TiedChain.structure(torch.tensor([[1, 1, 1]]), 2, torch.float64))
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["suffixes", "prefixes"])
+def test_two_ways_of_the_same_score_share_the_law_where_each_underflows(turned: bool) -> None:
+    """One tag has large transitions, the other one large scores: products of both lie below the range of normal numbers."""
+    length = 7
+    transition = torch.tensor([[-690, -math.inf], [-math.inf, 0]], dtype=torch.float64)
+    unary = torch.tensor([[0.0, -699.0]] * length, dtype=torch.float64)
+    unary[-1 if turned else 0] = torch.tensor([-9.0 * (length - 1), 0.0])
+    scores = TiedChain.from_potentials(unary.unsqueeze(0), transition)
+    expected = torch.full((1, length, 2), 0.5, dtype=torch.float64)
+    torch.testing.assert_close(ORACLE.marginals(scores)[:, :length], expected, rtol=1e-9, atol=1e-9)
+
+
 def test_what_padding_adds_is_no_part_of_an_item() -> None:
     """The tag that ends an item, and the ways to it, carry no noise."""
     scores, lengths = torch.zeros(2, 5, 2), torch.tensor([3, 2])
