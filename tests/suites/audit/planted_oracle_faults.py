@@ -187,8 +187,8 @@ class OtherRanks(_InTorch):
 class Rounded(_InTorch):
     """The projection of scores that were rounded before."""
 
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None) -> Any:
-        return super()._project(rows.round(decimals=1), argmax, inside)
+    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Any) -> Any:
+        return super()._project(rows.round(decimals=1), argmax, inside, start)
 
 
 class LengthsForgotten(_InTorch):
