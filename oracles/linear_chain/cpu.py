@@ -89,12 +89,13 @@ def _forward(row, space):
         if top == -np.inf:
             return top, certified
         combine(prefixes, here - columns, space.weights, place, tags, columns, prefixes, here)
-        space.scales[i] = scale_down(prefixes, here, columns)
         certified = certified and deepest > -RANGE
+        # Before they are scaled: what is below the range of normal numbers keeps few digits, however large it is made.
         for c in range(tags):
             if prefixes[here + c] < LIMIT:
                 for p in range(tags):
                     certified = certified and not (prefixes[here - columns + p] > 0.0 and space.weights[place + p * columns + c] > 0.0)
+        space.scales[i] = scale_down(prefixes, here, columns)
         if space.scales[i] == 0.0:
             return -np.inf, certified
         logarithm += top + math.log(space.scales[i])
@@ -111,12 +112,12 @@ def _retreat(i, space):
         for c in range(0, columns, WIDTH):
             summed = multiply_add(load(space.weights, place + p * columns + c), load(suffixes, here + c), summed)
         suffixes[before + p] = total(summed)
-    scale, kept = scale_down(suffixes, before, columns), True
+    kept = True
     for p in range(tags):
         if suffixes[before + p] < LIMIT:
             for c in range(tags):
                 kept = kept and not (suffixes[here + c] > 0.0 and space.weights[place + p * columns + c] > 0.0)
-    return scale, kept
+    return scale_down(suffixes, before, columns), kept
 
 
 @uncounted

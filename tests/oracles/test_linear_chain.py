@@ -102,6 +102,17 @@ def test_a_long_chain_of_large_scores_stays_finite() -> None:
     torch.testing.assert_close(LinearChain().marginals(scores.detach()).sum((-2, -1)), torch.ones(400, dtype=torch.float64))
 
 
+def test_a_tag_that_comes_back_from_below_normal_numbers_keeps_its_digits() -> None:
+    """Tag 1 falls to 1e-320 of a weight that no item reaches, where it leads by e^600 in the end."""
+    scores = torch.full((4, 3, 3), -math.inf, dtype=torch.float64)
+    scores[0, 0, :2] = torch.tensor([0.0, -655.0])
+    for i, (first, second) in enumerate(((-690.0, -82.0), (-690.0, 0.0), (0.0, 0.0)), start=1):
+        scores[i, 0, 0], scores[i, 1, 1], scores[i, 2, 2] = first, second, 0.0
+    expected = torch.tensor(-655.0 - 82.0, dtype=torch.float64)
+    torch.testing.assert_close(LinearChain().log_partition(scores), expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(LinearChain().marginals(scores)[3].diagonal()[:2], torch.tensor([0.0, 1.0], dtype=torch.float64))
+
+
 def test_the_event_shape_by_name() -> None:
     assert LinearChain.event_shape(length=5, tags=3) == (5, 3, 3)
 
