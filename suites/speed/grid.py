@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -91,22 +92,32 @@ class CaseProcess:
 
 
 def beside_survivors(ask: Ask, peers: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Ours beside all peers; where the process ends, each peer alone, then ours beside those that live.
+    """Ours beside all peers; where the process ends, ours beside each peer, then beside those that live, if they are not too much together.
 
     Returns:
         What was timed, empty where ours fails alone; and why contenders are missing.
     """
     found, failures = ask(list(peers)), {}
     if found.failure:
-        failures = {peer: answer.failure for peer in peers if (answer := ask([peer])).failure}
+        alone = {peer: ask([peer]) for peer in peers}
+        failures = {peer: answer.failure for peer, answer in alone.items() if answer.failure}
         living = [peer for peer in peers if peer not in failures]
         found = ask(living)
-        if found.failure and living:  # together they are too much
-            failures |= {peer: found.failure for peer in living}
-            found = ask([])
+        if found.failure and living:
+            found = IsolatedAnswer(_side_by_side([alone[peer].value for peer in living]))
     if found.failure:
         return {}, {"structgrad": found.failure}
     return found.value, failures
+
+
+def _side_by_side(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One answer of several, by way: all contenders, and the median of ours, which is in each."""
+    merged = {}
+    for way in answers[0]:
+        ours = [answer[way]["seconds"]["structgrad"] for answer in answers]
+        told = {key: {name: value for answer in answers for name, value in answer[way][key].items()} for key in answers[0][way]}
+        merged[way] = told | {"seconds": told["seconds"] | {"structgrad": statistics.median(ours)}}
+    return merged
 
 
 def to_frame(results: Sequence[SpeedComparison]) -> pd.DataFrame:
