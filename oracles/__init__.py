@@ -28,6 +28,7 @@ from .derived.edit_alignment import EditAlignment
 from .derived.labelled_constituency import LabelledConstituency
 from .derived.second_order_chain import SecondOrderChain
 from .derived.semi_markov import SemiMarkov
+from .derived.tied_semi_markov import TiedSemiMarkov
 from .independent import IndependentCategoricals
 from .linear_chain import LinearChain
 from .projective_tree import ProjectiveTree
@@ -98,6 +99,7 @@ __all__ = [
     "Subset",
     "SubsetOracle",
     "TiedChain",
+    "TiedSemiMarkov",
     "WarmStart",
     "make_oracle",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from structgrad.oracles import CTC, DerivedOracle, EditAlignment, LabelledConstituency, SecondOrderChain, SemiMarkov
+from structgrad.oracles import CTC, DerivedOracle, EditAlignment, LabelledConstituency, SecondOrderChain, SemiMarkov, TiedSemiMarkov
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,15 @@ class DerivedCase:
 
     Attributes:
         oracle: with its default options.
-        listed: its structures as 0/1 arrays, by code that shares nothing with the oracle, in the order of `DerivedOracle.enumerate`.
+        listed: its structures as arrays of 0/1 and counts, by code that shares nothing with the oracle, in the order of
+            `DerivedOracle.enumerate`.
         events: shapes at which every law about oracles holds; the last stands for the oracle where a law costs more, and has 4 to 50
             structures.
         paired: a shape for laws about pairs with estimators, of 4 to 50 structures.
         ragged: a shape with room for items of ``lengths``.
         lengths: of six items.
         item: the first sizes of the event of an item of a length.
+        tail: of an event shape, how many lines of the first axis lie behind the padding, and belong to every item.
     """
 
     oracle: DerivedOracle
@@ -34,20 +36,35 @@ class DerivedCase:
     ragged: tuple[int, ...]
     lengths: tuple[Any, ...] = (4, 2, 3, 2, 4, 3)
     item: Callable[[Any], tuple[int, ...]] = lambda length: (length,)
+    tail: Callable[[tuple[int, ...]], int] = lambda event: 0
 
 
-def segmentations(oracle: SemiMarkov, event: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """In the order of the last label, then of size and label before from the last segment on."""
-    length, width, tags = event[:3]
+def labelled_segments(length: int, width: int, tags: int) -> list[tuple[list[int], list[int], tuple[int, ...]]]:
+    """Last tokens, sizes and labels, in the order of the last label, then of size and label before from the last segment on."""
     found = []
     for cuts in itertools.product((False, True), repeat=length - 1):
         ends = [*(i for i, cut in enumerate(cuts) if cut), length - 1]
         sizes = np.diff([-1, *ends]).tolist()
         for labels in itertools.product(range(tags), repeat=len(ends) if max(sizes) <= width else 0):
             found += [(ends, sizes, labels)] if labels else []
-    for ends, sizes, labels in sorted(found, key=lambda each: (each[2][-1], *zip(each[1][::-1], (*each[2][-2::-1], 0), strict=True))):
+    return sorted(found, key=lambda each: (each[2][-1], *zip(each[1][::-1], (*each[2][-2::-1], 0), strict=True)))
+
+
+def segmentations(oracle: SemiMarkov, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    for ends, sizes, labels in labelled_segments(*event[:3]):
         structure = np.zeros(event)
         structure[ends, np.array(sizes) - 1, (0, *labels[:-1]), labels] = 1
+        yield structure
+
+
+def tied_segmentations(oracle: TiedSemiMarkov, event: tuple[int, ...]) -> Iterator[np.ndarray]:
+    lines, width, tags = event
+    length = next(length for length in range(1, lines) if (lines - length) * width >= tags > (lines - length - 1) * width)
+    for ends, sizes, labels in labelled_segments(length, width, tags):
+        structure = np.zeros(event)
+        structure[ends, np.array(sizes) - 1, labels] = 1
+        for before, after in itertools.pairwise(labels):
+            structure[length:].reshape(-1, tags)[before, after] += 1
         yield structure
 
 
@@ -137,6 +154,15 @@ DERIVED_CASES = (
         (5, 4, 5),
         lengths=((4, 2), (2, 3), (3, 1), (2, 2), (4, 1), (3, 3)),
         item=lambda length: (length[0] + 1, length[1] + 1),
+    ),
+    DerivedCase(
+        TiedSemiMarkov(),
+        tied_segmentations,
+        ((2, 1, 1), (3, 3, 2), (4, 2, 3), (5, 1, 2), (4, 2, 2)),
+        (4, 2, 2),
+        (5, 2, 2),
+        item=lambda length: (length + 1,),
+        tail=lambda event: -(-event[2] // event[1]),
     ),
     DerivedCase(SecondOrderChain(), second_order_sequences, ((1, 2, 2, 2), (2, 2, 2, 2), (5, 2, 2, 2)), (3, 2, 2, 2), (5, 2, 2, 2)),
 )

@@ -159,19 +159,22 @@ def covariance_product(tables: Tables, rows: Tensor, along: Tensor) -> Tensor:
 
 
 def walk(tables: Tables, labels: Tensor, decide: Decision) -> Tensor:
-    """Structures from the root down: boolean [*walks, d], from the labels [*walks] of the roots.
+    """Structures from the root down: boolean [*walks, d], from the labels [*walks] of the roots; int64 where parts are counted.
 
     Every step takes the next node of a preorder, in as many steps as the longest derivation has nodes.
     """
     shape, device = tuple(labels.shape), labels.device
-    taken = torch.zeros((*shape, tables.parts + 1), dtype=torch.bool, device=device)
+    counted = tables.binary is not None
+    taken = torch.zeros((*shape, tables.parts + 1), dtype=torch.int64 if counted else torch.bool, device=device)
+    take = taken.scatter_add_ if counted else taken.scatter_
+    one = torch.ones((*shape, 1), dtype=taken.dtype, device=device)
     if all(level.second is None for level in tables.levels):
         node = torch.full_like(labels, tables.root)
         for step in range(tables.steps):
             edges = Edges(*(table[node] for table in tables.edges))
             place, labels, _ = decide(step, node, labels, edges)
             node, part = (table.gather(-1, place.unsqueeze(-1)) for table in (edges.first, edges.parts))
-            taken.scatter_(-1, part, True)
+            take(-1, part, one)
             node = node.squeeze(-1)
         return taken[..., :-1]
     # Nodes that wait, each with its label, on a stack whose place 0 holds `UNIT`: there a walk stays that is at its end.
@@ -183,7 +186,7 @@ def walk(tables: Tables, labels: Tensor, decide: Decision) -> Tensor:
         edges = Edges(*(table[node] for table in tables.edges))
         place, of_first, of_second = decide(step, node, label, edges)
         first, second, part = (table.gather(-1, place.unsqueeze(-1)).squeeze(-1) for table in edges)
-        taken.scatter_(-1, part.unsqueeze(-1), True)
+        take(-1, part.unsqueeze(-1), one)
         top = (top - 1).clamp(min=0)
         for following, load in ((second, of_second), (first, of_first)):
             above = (top + 1).expand(2, *shape).unsqueeze(-1)
@@ -234,7 +237,7 @@ def sample(tables: Tables, rows: Tensor, uniforms: Tensor) -> Tensor:
         return place, label, label
 
     structures = walk(tables, torch.zeros(uniforms.shape[:-1], dtype=torch.int64, device=rows.device), drawn)
-    return structures & (values[:, tables.root] > -math.inf).unsqueeze(-1)
+    return structures * (values[:, tables.root] > -math.inf).unsqueeze(-1)
 
 
 def kbest(tables: Tables, rows: Tensor, k: int) -> Tensor:
@@ -279,10 +282,12 @@ def unrank(tables: Tables, ranks: Tensor) -> Tensor:
 def rank(tables: Tables, structures: Tensor) -> Tensor:
     """The inverse of `unrank`: int64 [c] from structures [c, d].
 
-    Where a part of the structure scores 1 and any other −1, it alone is the best; so the best edges are its derivation.
+    Where a part of the structure scores 1 and any other −1, it alone is the best; so the best edges are its derivation. Parts that are
+    counted score nothing: the others tell structures apart.
     """
     starts, counts = tables.ranking
-    votes = torch.nn.functional.pad(2 * (structures != 0).double() - 1, (0, 1))
+    votes = 2 * (structures != 0).double() - 1
+    votes = torch.nn.functional.pad(votes if tables.binary is None else votes * tables.binary, (0, 1))
     values, ranks = _leaves(tables, votes), torch.zeros((len(votes), tables.nodes), dtype=torch.int64, device=votes.device)
     for level in tables.levels:
         values[:, level.heads], place = _joined(level, values, votes).max(2)

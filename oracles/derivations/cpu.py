@@ -126,7 +126,7 @@ def argmax(packed, rows, structures):
 
 @compiled
 def unrank(packed, ranking, ranks, structures):
-    """The structures of ranks: by the edge of the root, then by its first node, then by its second. Sets their parts in uint8 [c, d]."""
+    """The structures of ranks: by the edge of the root, then by its first node, then by its second. Adds their parts to integers [c, d]."""
     waiting, places = np.empty(packed.sizes[2] + 2, np.int64), np.empty(packed.sizes[2] + 2, np.int64)
     for row in range(len(ranks)):
         _take_apart(packed, ranking, ranks[row], waiting, places, structures[row])
@@ -521,9 +521,9 @@ def _descend(packed, space, lane, uniforms, waiting, structure):
                 total += term
                 if total > threshold:
                     break
-        for place in (packed.node_parts[node], packed.edge_parts[chosen]):
-            if place < none:
-                structure[packed.used[place // WIDTH]] = 1
+        part = packed.edge_parts[chosen]
+        if part < none:
+            structure[packed.used[part // WIDTH]] += 1
         for place in (packed.second[chosen], packed.first[chosen]):
             if place > 0:
                 top += 1
@@ -562,9 +562,9 @@ def _follow(packed, chosen, lane, waiting, structure):
         node = waiting[top] // WIDTH
         top -= 1
         x = int(chosen[node * WIDTH + lane])
-        for place in (packed.node_parts[node], packed.edge_parts[x]):
-            if place < none:
-                structure[packed.used[place // WIDTH]] = 1
+        part = packed.edge_parts[x]
+        if part < none:
+            structure[packed.used[part // WIDTH]] += 1
         for place in (packed.second[x], packed.first[x]):
             if place > 0:
                 top += 1
@@ -583,9 +583,9 @@ def _take_apart(packed, ranking, rank, waiting, places, structure):
                 x = middle
             else:
                 end = middle
-        for place in (packed.node_parts[node], packed.edge_parts[x]):
-            if place < none:
-                structure[packed.used[place // WIDTH]] = 1
+        part = packed.edge_parts[x]
+        if part < none:
+            structure[packed.used[part // WIDTH]] += 1
         node, second, rank = packed.first[x] // WIDTH, packed.second[x] // WIDTH, rank - ranking.starts[x]
         if second > 0:
             behind = ranking.counts[second]

@@ -82,6 +82,9 @@ def kernel(oracle: DerivedOracle, operation: str, rows: Tensor) -> kernels.AnyKe
     if not served or not SERVING.get() or not kernels.gpu.takes(rows):
         return None
     event = tuple(rows.shape[1:])
+    # A walk of the kernels takes a part, and does not count it; sums do.
+    if operation in ("argmax", "sample") and oracle._tables(event).binary is not None:
+        return None
     graph = graph_of(oracle, event, rows.device)
     if graph is None:
         return None

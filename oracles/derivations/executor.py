@@ -81,7 +81,7 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, pa
 
 
 def unrank(ranks: Array, structures: Array, packed: Packed, ranking: Ranking) -> None:
-    """The structures of int64 ranks [c], as uint8 [c, *event], in the order of `algorithms.unrank`."""
+    """The structures of int64 ranks [c], as integers [c, *event], in the order of `algorithms.unrank`."""
     _cpu().unrank(packed, ranking, ranks, structures.reshape(len(ranks), packed.sizes[0]))
 
 

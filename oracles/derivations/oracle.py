@@ -52,7 +52,9 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
     * ``axes``, the names of the sizes along the event: ``("length", "tags", "tags")`` is an event ``[n, t, t]``, and refuses others. Where
       sizes are no plain axes, it has ``event_ndim``, ``size_names``, `event_shape` and `_check_event` instead;
     * `derivations`, the hypergraph of an event shape. Every structure has exactly one derivation, takes each of its parts once, and comes
-      through no node twice; `structgrad.oracles.derivations.walked` lists them all, to check that on small events.
+      through no node twice; `structgrad.oracles.derivations.walked` lists them all, to check that on small events;
+    * `binary_mask`, where a part may be taken several times: which parts are 0/1. The others are counted, as is a score that rules at
+      many places share. Parts that are 0/1 must tell all structures apart.
 
     Parts of no structure are ignored entries. Ties go to the edge that comes first, and structures are enumerated by the edge of the root,
     then by its first node, then by its second. A sample takes one uniform for each node of its derivation, in preorder, but for one that
@@ -191,7 +193,9 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
         if packed is None:
             return algorithms.unrank(self._tables(event_shape, ranks.device), ranks).reshape(-1, *event_shape)
         kernel = executor.unranking(packed, _ranking(self, event_shape))
-        structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8)
+        # How often a part is counted, at most once for each node of a derivation, must fit.
+        fits = self._tables(event_shape).binary is None or int(packed.sizes[1]) < 256
+        structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8 if fits else torch.int64)
         kernel(ranks.contiguous(), structures)
         return structures
 
@@ -213,7 +217,7 @@ def _stated(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Derivations:
 def _tables(oracle: DerivedOracle, event_shape: tuple[int, ...], device: torch.device) -> Tables:
     # Made in inference mode, they could take part in no gradient later.
     with torch.inference_mode(False):
-        tables = tables_of(_stated(oracle, event_shape), device)
+        tables = tables_of(_stated(oracle, event_shape), device, oracle.binary_mask(event_shape).flatten())
     if not tables.counts[tables.root]:
         raise ValueError(f"`{oracle.name}` has no structure of event shape {event_shape}; expected one at least, or a shape it refuses")
     return tables

@@ -28,6 +28,7 @@ class Tables:
         steps: how many nodes the longest derivation has. ``waiting``: how many of them, at most, wait while others are gone through.
         counts: exact integers [nodes], how many derivations each node has. ``possible``: the first edge of each that has any.
         read: boolean [parts], which parts are in some structure.
+        binary: boolean [parts], which are 0/1; None where all are, and none is counted.
     """
 
     derivations: Derivations
@@ -42,6 +43,7 @@ class Tables:
     counts: np.ndarray
     possible: Tensor
     read: Tensor
+    binary: Tensor | None = None
 
     @property
     def nodes(self) -> int:
@@ -69,8 +71,8 @@ class Tables:
             return tuple(table.to(self.joins.device) for table in cut)  # type: ignore[return-value]
 
 
-def tables_of(derivations: Derivations, device: torch.device) -> Tables:
-    """The tables of a hypergraph."""
+def tables_of(derivations: Derivations, device: torch.device, binary: Tensor | None = None) -> Tables:
+    """The tables of a hypergraph, of whose parts [parts] those that are 0/1 may be said."""
     counts, sizes, waiting = _measured(derivations)
     first, second, parts = _edges(derivations)
     joins = torch.zeros(derivations.nodes, dtype=torch.bool)
@@ -91,6 +93,7 @@ def tables_of(derivations: Derivations, device: torch.device) -> Tables:
         counts,
         ways.int().argmax(1).to(device),
         _read(derivations, counts).to(device),
+        None if binary is None or bool(binary.all()) else binary.to(device),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles import Categorical, LinearChain, TiedChain
+from ...oracles import Categorical, LinearChain, TiedChain, TiedSemiMarkov
 from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from .padding import counted_by, is_called_lengths, is_called_mask, item_event, padded_items, warn_once
@@ -278,6 +278,11 @@ class ScoreTables:
             raise ValueError(
                 f"got a score file with the oracle {file.oracle!r}; expected 'linear_chain', which takes unary scores [items, n, t] and a "
                 "transition matrix [t, t] from a file"
+            )
+        if isinstance(self.oracle, TiedSemiMarkov) and file.lengths is not None:
+            raise ValueError(
+                f"got a score file of {file.oracle!r} with lengths={file.lengths!r}; expected items of one size, in whose padding no "
+                "transitions lie: write a file for each length"
             )
         file.convention.check(self.oracle)
         self.arrays = read_arrays(file.path)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...oracles import LinearChain
+from ...oracles import LinearChain, TiedSemiMarkov
 from .cases import Case
 
 FORBIDDEN = -1e5
@@ -65,8 +65,8 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
                 return library.TreeCRF(theta.triu().unsqueeze(-1))
             case "labelled_constituency":
                 return library.TreeCRF(theta)
-            case "semi_markov":
-                return library.SemiMarkovCRF(_segments_by_start(theta))
+            case "semi_markov" | "tied_semi_markov":
+                return library.SemiMarkovCRF(_segments_by_start(_labelled_pairs(case, theta)))
             case "projective_tree" | "spanning_tree":
                 # It writes into its input, which must not be a leaf.
                 theta = theta if theta.requires_grad else theta.detach().requires_grad_()
@@ -75,7 +75,8 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
                 return kind(inner, multiroot=False)
         return None
 
-    served = {"linear_chain", "tied_chain", "constituency", "labelled_constituency", "semi_markov", "projective_tree", "spanning_tree"}
+    served = {"linear_chain", "tied_chain", "constituency", "labelled_constituency", "semi_markov", "tied_semi_markov"}
+    served |= {"projective_tree", "spanning_tree"}
     if case.structure not in served:
         return None
     if case.structure == "spanning_tree" and operation not in {"log_partition", "marginals", "marginals_backward"}:
@@ -101,6 +102,17 @@ def _segments_by_start(theta: Tensor) -> Tensor:
         moved[:, : size - longer, longer + 1] = theta[:, longer:, longer].mT
     moved[:, 0, :, :, 1:] = FORBIDDEN
     return moved
+
+
+def _labelled_pairs(case: Case, theta: Tensor) -> Tensor:
+    """Scores of segments, by the label before too: [b, n, w, t, t]."""
+    if case.structure == "semi_markov":
+        return theta
+    transitions = TiedSemiMarkov.transitions(theta).unsqueeze(-3).unsqueeze(-3)
+    width, tags = theta.shape[-2:]
+    segments = theta[:, : theta.shape[1] + (-tags // width)].unsqueeze(-2)
+    first = torch.arange(segments.shape[1]).reshape(-1, 1, 1, 1) == torch.arange(width).reshape(-1, 1, 1)
+    return segments + torch.where(first, 0, transitions)
 
 
 def _edges(case: Case, theta: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from tests.helpers import (
     OracleCase,
     binary_trees,
     derivations,
+    lines_behind,
     monotone_paths,
     one_hots,
     permutations,
@@ -96,8 +97,8 @@ def item_event(case: OracleCase, length: Any) -> tuple[int, ...]:
 
 def inside(case: OracleCase, row: int) -> tuple[slice | Tensor, ...]:
     """Where an item alone lies in an event: at the first places of every axis, but for transitions, which come behind the padding."""
-    if isinstance(case.oracle, TiedChain):
-        return (tied_item(case.event, int(lengths_of(case)[row])),)
+    if lines_behind(case):
+        return (tied_item(case, int(lengths_of(case)[row])),)
     return tuple(slice(size) for size in item_event(case, lengths_of(case)[row].tolist()))
 
 
@@ -132,7 +133,7 @@ def alone(case: OracleCase, scores: Tensor, row: int) -> Tensor:
 def test_equals_the_item_alone(case: OracleCase, scale: float) -> None:
     scores = padded_scores(case, scale)
     for operation in operations_of(case.oracle, ALONE):
-        if isinstance(case.oracle, TiedChain) and operation == "project_weights":
+        if lines_behind(case) and operation == "project_weights":
             continue  # faces of its polytope are no simplices: other atoms give the same mean
         together = OPERATIONS[operation](case.oracle, scores, lengths=lengths_of(case))
         for row in range(len(SIZES)):

@@ -68,10 +68,10 @@ def listed(oracle: Oracle, event: tuple[int, ...]) -> Listing:
 
 
 def indicators(chosen: Sequence[tuple[int, ...]], parts: int) -> Tensor:
-    """Structures [n, d] from the parts that each of them takes."""
+    """Structures [n, d] from the parts that each of them takes, as often as it does."""
     structures = torch.zeros(len(chosen), parts, dtype=torch.float64)
     for structure, taken in zip(structures, chosen, strict=True):
-        structure[list(taken)] = 1
+        structure.index_add_(0, torch.tensor(taken, dtype=torch.int64), structures.new_ones(len(taken)))
     return structures
 
 
@@ -95,23 +95,24 @@ def check_rules(listing: Listing, derivations: Derivations | None) -> Iterator[C
 
 def _derived(listing: Listing, derivations: Derivations) -> Iterator[Check]:
     where, ways = str(listing), walked(derivations, 10 * MOST)
-    again = [way for way in ways if len(set(way)) < len(way)]
-    if again:
-        part = next(part for part in again[0] if again[0].count(part) > 1)
+    binary = listing.oracle.binary_mask(listing.event).flatten().tolist()
+    part = next((part for way in ways if len(set(way)) < len(way) for part in way if binary[part] and way.count(part) > 1), None)
+    if part is not None:
         yield Check("derivations", where, "violated", f"a derivation takes {_named(listing, part)} twice; expected every part at most once")
         return
-    sets = [frozenset(way) for way in ways]
+    sets = [tuple(sorted(way)) for way in ways]
     ambiguous = next((one for one in sets if sets.count(one) > 1), None)
     if ambiguous is not None:
-        told = ", ".join(_named(listing, part) for part in sorted(ambiguous))
+        told = ", ".join(_named(listing, part) for part in ambiguous)
         yield Check(
             "derivations", where, "violated", f"{{{told}}} has {sets.count(ambiguous)} derivations; expected exactly one for each structure"
         )
         return
-    wanted = {frozenset(row.nonzero().flatten().tolist()) for row in listing.structures}
+    every = torch.arange(listing.structures.shape[1])
+    wanted = {tuple(every.repeat_interleave(row.long()).tolist()) for row in listing.structures}
     for found, said in ((wanted - set(sets), "has no derivation"), (set(sets) - wanted, "is derived and is no structure")):
         if found:
-            told = ", ".join(_named(listing, part) for part in sorted(min(found, key=sorted)))
+            told = ", ".join(_named(listing, part) for part in min(found))
             yield Check("derivations", where, "violated", f"{{{told}}} {said}, as {len(found) - 1} more")
             return
     yield Check("derivations", where, "holds", f"{len(sets)} derivations of as many structures")

@@ -152,6 +152,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 DERIVED = (*device.OPERATIONS, "sample_often")
+_SUMS = ("log_partition", "marginals", "covariance_product")
 
 CASES: dict[str, Case] = {
     "categorical": Case("categorical", ((1,), (5,), (1000,), (8192,))),
@@ -182,6 +183,7 @@ CASES: dict[str, Case] = {
     "labelled_constituency": Case("labelled_constituency", ((1, 1, 1), (5, 5, 2), (20, 20, 8), (64, 64, 16)), only=DERIVED, covers=False),
     "ctc": Case("ctc", ((1, 3, 3), (6, 5, 3), (64, 33, 3), (512, 101, 3)), only=DERIVED, covers=False),
     "edit_alignment": Case("edit_alignment", ((2, 2, 5), (5, 4, 5), (33, 33, 5), (257, 257, 5)), only=DERIVED, covers=False),
+    "tied_semi_markov": Case("tied_semi_markov", ((2, 1, 1), (6, 3, 2), (34, 4, 8), (129, 16, 16)), only=_SUMS, covers=False),
     "second_order_chain": Case(
         "second_order_chain", ((1, 1, 1, 1), (5, 3, 3, 3), (32, 8, 8, 8), (33, 32, 32, 32)), only=DERIVED, covers=False
     ),

@@ -120,6 +120,7 @@ BESIDE = {
         "constituency",
         "labelled_constituency",
         "semi_markov",
+        "tied_semi_markov",
         "projective_tree",
         "spanning_tree",
     },
@@ -137,7 +138,7 @@ BESIDE = {
 }
 """Which oracles each peer is timed beside."""
 
-ALONE = {"shift_reduce", *DERIVED} - {"semi_markov", "labelled_constituency", "ctc"}
+ALONE = {"shift_reduce", *DERIVED} - {"semi_markov", "tied_semi_markov", "labelled_constituency", "ctc"}
 """Oracles without a peer: no library offers shift-reduce derivations, alignments with affine gaps, or chains of order 2."""
 
 
