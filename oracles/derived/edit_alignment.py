@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
 
@@ -18,7 +19,7 @@ class EditAlignment(DerivedOracle):
     ``scores[..., i, j, a]`` scores an action that ends after i symbols of the first string and j of the second: 0 matches the two symbols
     before; 1 deletes one of the first string and 2 goes on deleting; 3 inserts one of the second and 4 goes on inserting. Entries of no
     alignment are ignored; lengths are those of both strings. Ties go to a match before a deletion before an insertion, from the end. O(n
-    m).
+    m). `from_potentials` and `from_symbols` make the scores from those of symbols, differentiably.
 
     References:
         Gotoh 1982, "An improved algorithm for matching biological sequences"; Durbin et al. 1998, "Biological sequence analysis", 2.3.
@@ -33,7 +34,7 @@ class EditAlignment(DerivedOracle):
     name: ClassVar[str] = "edit_alignment"
     event_ndim: ClassVar[int] = 3
     size_names: ClassVar[tuple[str, ...]] = ("rows", "columns")
-    references: ClassVar[tuple[str, ...]] = ("gotoh1982improved", "durbin1998biological")
+    references: ClassVar[tuple[str, ...]] = ("gotoh1982improved", "durbin1998biological", "ristad1998learning")
     examples: ClassVar[Examples] = Examples(
         small=((4, 4), (4, 5), (5, 5), (6, 6)), usual=(32, 32), like="alignment", counted="symbols of both strings"
     )
@@ -42,6 +43,67 @@ class EditAlignment(DerivedOracle):
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
         rows, columns = cls._sizes(sizes, *cls.size_names)
         return (rows + 1, columns + 1, 5)
+
+    @classmethod
+    def from_potentials(cls, match: Tensor, delete: Tensor, insert: Tensor, opening: Tensor | float = 0.0) -> Tensor:
+        """Scores ``[*batch, n + 1, m + 1, 5]`` from scores of symbols at their places; differentiable in all of them.
+
+        Args:
+            match: [*batch, n, m], of two symbols that are matched.
+            delete: [*batch?, n], of a symbol of the first string that is deleted.
+            insert: [*batch?, m], of a symbol of the second string that is inserted.
+            opening: [*batch?], added for every run of deletions and every run of insertions; 0 makes costs of gaps linear.
+
+        Example:
+            >>> match, one = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.full((2,), -1.0, requires_grad=True)
+            >>> scores = EditAlignment.from_potentials(match, one, one, opening=-0.5)
+            >>> EditAlignment().argmax(scores).nonzero().tolist()
+            [[1, 1, 0], [2, 2, 0]]
+        """
+        if match.ndim < 2:
+            raise ValueError(f"`from_potentials` got match of shape {tuple(match.shape)}; expected [*batch, n, m]")
+        rows, columns = match.shape[-2:]
+        for name, gap, size in (("delete", delete, rows), ("insert", insert, columns)):
+            if tuple(gap.shape[-1:]) != (size,):
+                raise ValueError(f"`from_potentials` got {name} of shape {tuple(gap.shape)}; expected (..., {size})")
+        event = (*match.shape[:-2], rows + 1, columns + 1)
+        opens = torch.as_tensor(opening, dtype=match.dtype, device=match.device).unsqueeze(-1).unsqueeze(-1)
+        deletes = pad(delete, (1, 0)).unsqueeze(-1).expand(event)
+        inserts = pad(insert, (1, 0)).unsqueeze(-2).expand(event)
+        return torch.stack([pad(match, (1, 0, 1, 0)), deletes + opens, deletes, inserts + opens, inserts], -1)
+
+    @classmethod
+    def from_symbols(
+        cls, strings: tuple[Tensor, Tensor], substitution: Tensor, deletion: Tensor, insertion: Tensor, opening: Tensor | float = 0.0
+    ) -> Tensor:
+        """Scores ``[*batch, n + 1, m + 1, 5]`` of two strings from scores of symbols, such as a learnable edit distance has.
+
+        Args:
+            strings: int64 [*batch, n] and [*batch, m], numbers of symbols; in what lies beyond an item's lengths, any.
+            substitution: [v, v], of matching a symbol of the first string with one of the second.
+            deletion: [v], of a symbol of the first string.
+            insertion: [v], of a symbol of the second string.
+            opening: [], added for every run of deletions and every run of insertions.
+
+        References:
+            Ristad & Yianilos 1998, "Learning string-edit distance", section 2.
+
+        Example:
+            >>> costs = torch.eye(3).requires_grad_()
+            >>> scores = EditAlignment.from_symbols((torch.tensor([0, 1]), torch.tensor([0, 2, 1])), costs, -torch.ones(3), -torch.ones(3))
+            >>> torch.autograd.grad(EditAlignment().log_partition(scores), costs)[0]  # expected numbers of matches, by symbols
+            tensor([[0.6995, 0.0084, 0.1865],
+                    [0.0084, 0.6995, 0.1865],
+                    [0.0000, 0.0000, 0.0000]])
+        """
+        first, second = strings
+        if tuple(substitution.shape) != (len(deletion), len(insertion)):
+            raise ValueError(
+                f"`from_symbols` got a substitution of shape {tuple(substitution.shape)}; expected ({len(deletion)}, {len(insertion)}), as "
+                "many symbols as deletion and insertion have"
+            )
+        match = substitution[first.unsqueeze(-1), second.unsqueeze(-2)]
+        return cls.from_potentials(match, deletion[first], insertion[second], opening)
 
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         """Three nodes per cell, by the last action: a match, a deletion, an insertion."""

@@ -36,6 +36,26 @@ class LabelledConstituency(DerivedOracle):
     references: ClassVar[tuple[str, ...]] = ("stern2017minimal",)
     examples: ClassVar[Examples] = Examples(small=((3, 2), (4, 2), (5, 2)), usual=(10, 8), like="constituency", counted="tokens")
 
+    @classmethod
+    def from_potentials(cls, spans: Tensor, labels: Tensor) -> Tensor:
+        """Scores ``[*batch, n, n, t]`` from those of spans and of their labels; differentiable in both.
+
+        Args:
+            spans: [*batch, n, n], of a span whatever its label.
+            labels: [*batch?, n, n, t], of a label given its span; or [t], of a label wherever it stands.
+
+        Example:
+            >>> scores = LabelledConstituency.from_potentials(torch.zeros(3, 3), torch.tensor([0.0, 1.0]))
+            >>> LabelledConstituency().marginals(scores)[0, 2]
+            tensor([0.2689, 0.7311])
+        """
+        if spans.ndim < 2 or spans.shape[-1] != spans.shape[-2]:
+            raise ValueError(f"`from_potentials` got spans of shape {tuple(spans.shape)}; expected [*batch, n, n]")
+        if labels.ndim != 1 and tuple(labels.shape[-3:-1]) != tuple(spans.shape[-2:]):
+            size = spans.shape[-1]
+            raise ValueError(f"`from_potentials` got labels of shape {tuple(labels.shape)}; expected (..., {size}, {size}, t) or (t,)")
+        return spans.unsqueeze(-1) + labels
+
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         """Two nodes per span: cut anywhere, and with any label."""
         size, _, labels = event_shape
