@@ -158,7 +158,7 @@ DERIVED_CASES = (
     DerivedCase(
         TiedSemiMarkov(),
         tied_segmentations,
-        ((2, 1, 1), (3, 3, 2), (4, 2, 3), (5, 1, 2), (4, 2, 2)),
+        ((2, 1, 1), (3, 3, 2), (4, 2, 3), (4, 2, 2)),
         (4, 2, 2),
         (5, 2, 2),
         item=lambda length: (length + 1,),

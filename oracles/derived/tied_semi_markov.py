@@ -93,9 +93,12 @@ class TiedSemiMarkov(DerivedOracle):
         width = length.shape[-2] if isinstance(length, Tensor) else length
         if not isinstance(width, int) or width < 1:
             raise ValueError(f"`from_potentials` got length={length!r}; expected scores [*batch?, w, {tags}], or an integer w >= 1")
-        # The tokens of every window, from its last one on; sums, and not differences of sums, so that what is -inf stays where it is.
-        windows = pad(unary, (0, 0, width - 1, 0)).unfold(-2, width, 1).flip(-1).cumsum(-1).mT
-        segments = windows + length.unsqueeze(-3) if isinstance(length, Tensor) else windows
+        # A token more to the left each time: sums, and not differences of sums, so that what is -inf stays where it is.
+        windows = [unary]
+        for longer in range(1, width):
+            windows.append(windows[-1] + pad(unary, (0, 0, longer, 0))[..., : unary.shape[-2], :])
+        segments = torch.stack(windows, -2)
+        segments = segments + length.unsqueeze(-3) if isinstance(length, Tensor) else segments
         return cls.from_segments(segments, transition, start, end, lengths)
 
     @classmethod

@@ -98,7 +98,7 @@ def limit_memory(limit: float) -> None:
 
 def _statistic(case: Case, operation: str, result: Any) -> np.ndarray | None:
     """What can be compared whatever the layout: log-partitions, and the sum of squares of marginals and projections of the same parts."""
-    other_parts = case.structure in {"linear_chain", "tied_chain", "ctc"}
+    other_parts = case.structure in {"linear_chain", "tied_chain", "tied_semi_markov", "ctc"}
     if operation not in {"log_partition", "marginals", "project"} or (operation != "log_partition" and other_parts):
         return None
     values = np.asarray(result.detach() if isinstance(result, torch.Tensor) else result, dtype=np.float64)

@@ -103,7 +103,7 @@ def sums_by_listing(oracle: Any, rows: Tensor, along: Tensor) -> tuple[Tensor, T
     for place, parts in enumerate(listed):
         np.add.at(taken[place].numpy(), list(parts), 1)
     flat, moved = rows.flatten(1).double().cpu(), torch.where(rows > -math.inf, along, 0).flatten(1).double().cpu()
-    scores = torch.where(taken > 0, flat.unsqueeze(1), 0).sum(2)
+    scores = (torch.where(taken > 0, flat.unsqueeze(1), 0) * taken).sum(2)
     chances = scores.softmax(1).nan_to_num(0)
     marginals = chances @ taken
     slopes = moved @ taken.mT
