@@ -226,8 +226,7 @@ class TiedSemiMarkov(DerivedOracle):
         beyond = token.reshape(-1, 1, 1) >= lengths.reshape(*lengths.shape, 1, 1, 1)
         ends = label == labels - 1
         completion = torch.zeros_like(segments).masked_fill(~(beyond & ends & (longer.unsqueeze(-1) == 0)), -math.inf)
-        # From the end to a label there is no way; what comes from a label to the end is free.
-        transition = torch.where(ends.unsqueeze(-1) & ~ends, -math.inf, transition)
+        # What comes from a label to the end is free; from there, no segment leads on but those of the end.
         return _packed(torch.where(beyond | ends, completion, segments), transition)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from structgrad.oracles import (
     ProjectiveTree,
     ShiftReduce,
     Subset,
+    kernels,
 )
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, walked
 from structgrad.oracles.kernels import switch
@@ -124,6 +126,39 @@ def test_counts_are_exact_beyond_int64() -> None:
 def test_ranks_beyond_float64_are_exact() -> None:
     oracle, event, last = Restated(Subset(30)), (60,), math.comb(60, 30)
     assert oracle.rank(oracle.enumerate(event, last - 3, last)).tolist() == [last - 3, last - 2, last - 1]
+
+
+@dataclass(frozen=True)
+class Repeated(DerivedOracle):
+    """Part 0 and part 2 once, or part 1 and part 2 four times."""
+
+    name = "repeated"
+    axes = ("size",)
+
+    def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
+        builder = Builder(3)
+        node = once = builder.add(torch.tensor([[UNIT]]), torch.tensor([[2]]))
+        for _ in range(3):
+            node = builder.add(node.unsqueeze(0), torch.tensor([[2]]))
+        return builder.finish(builder.add(torch.stack([node, once], 1), torch.tensor([[1, 0]])))
+
+    def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        return torch.tensor([True, True, False], device=device)
+
+
+@pytest.mark.parametrize("serving", [True, False])
+def test_parts_of_several_rules_are_counted(serving: bool) -> None:
+    oracle, scores = Repeated(), torch.tensor([0.5, 0.0, 0.25], dtype=torch.float64)
+    with nullcontext() if serving else kernels.disabled():
+        assert oracle.enumerate((3,)).tolist() == [[0, 1, 4], [1, 0, 1]]
+        assert oracle.argmax(scores).tolist() == [0, 1, 4]
+        assert oracle.kbest(scores, 2).tolist() == [[0, 1, 4], [1, 0, 1]]
+        assert oracle.rank(oracle.enumerate((3,))).tolist() == [0, 1]
+        drawn = oracle.sample(scores, 500, generator=seeded(0)).mean(0)
+    torch.testing.assert_close(
+        oracle.marginals(scores), torch.tensor([0.25, 1.0]).double().softmax(0) @ oracle.enumerate((3,)).double().flip(0)
+    )
+    torch.testing.assert_close(drawn, oracle.marginals(scores), rtol=0, atol=0.3)
 
 
 def test_large_scores_of_a_long_chain() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import SemiMarkov, TiedSemiMarkov
+from structgrad.oracles.capabilities.ragged import of_lengths
 from structgrad.suites.audit.oracles.listing import check_rules, listed
 
 ORACLE = TiedSemiMarkov()
@@ -94,6 +95,15 @@ def test_more_transitions_than_a_byte_counts() -> None:
     (structure,) = ORACLE.enumerate((301, 1, 1))
     assert structure[-1].item() == 299
     assert ORACLE.argmax(torch.zeros(301, 1, 1))[-1].item() == 299
+
+
+def test_padding_has_no_part_inside() -> None:
+    scores, lengths = TiedSemiMarkov.from_potentials(torch.zeros(2, 3, 2), 2), torch.tensor([2, 3])
+    padded, inside = ORACLE.pad(scores, lengths), ORACLE.length_mask((4, 2, 2), lengths) & ORACLE.read_mask((4, 2, 2))
+    assert padded.shape == (2, 5, 2, 3)
+    within = of_lengths(ORACLE, lengths).parts_within(ORACLE.free_parts(padded), padded)
+    assert torch.equal(within[:, :4, :, :2], inside)
+    assert within.sum() == inside.sum()
 
 
 def test_the_audit_knows_which_parts_may_be_taken_twice() -> None:
