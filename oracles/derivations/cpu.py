@@ -70,14 +70,14 @@ def evaluate(packed, rows, directions, wide: bool, marginals, products, log_part
 
     Rows, directions, marginals and products are `Numbers`.
     """
-    deep, twice = _size(marginals) > 0, _size(products) > 0
+    deep, twice = size_of(marginals) > 0, size_of(products) > 0
     space = _workspace(packed, wide, twice, deep or twice, twice)
-    for start in range(0, _size(rows), WIDTH):
-        count = min(WIDTH, _size(rows) - start)
-        _gather(packed, rows, start, count, space.scores)
+    for start in range(0, size_of(rows), WIDTH):
+        count = min(WIDTH, size_of(rows) - start)
+        gather(packed, rows, start, count, space.scores)
         _inside(packed, space, wide, twice, log_partition, certified, start, count)
         if twice:
-            _gather(packed, directions, start, count, space.taken_rates)
+            gather(packed, directions, start, count, space.taken_rates)
             _move_inside(packed, space)
             _outside_rates(packed, space)
             _scatter(packed, space.taken_rates, log_partition, start, count, products)
@@ -93,10 +93,10 @@ def evaluate(packed, rows, directions, wide: bool, marginals, products, log_part
 def sample(packed, rows, uniforms, wide: bool, structures, certified):
     """Structures [b, s, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder. Rows and structures are `Numbers`."""
     space = _workspace(packed, wide, True, True, False)
-    log_partition, waiting = np.empty(_size(rows)), np.empty(packed.sizes[2] + 2, np.int64)
-    for start in range(0, _size(rows), WIDTH):
-        count = min(WIDTH, _size(rows) - start)
-        _gather(packed, rows, start, count, space.scores)
+    log_partition, waiting = np.empty(size_of(rows)), np.empty(packed.sizes[2] + 2, np.int64)
+    for start in range(0, size_of(rows), WIDTH):
+        count = min(WIDTH, size_of(rows) - start)
+        gather(packed, rows, start, count, space.scores)
         _inside(packed, space, wide, True, log_partition, certified, start, count)
         for lane in range(count):
             if log_partition[start + lane] > -math.inf:
@@ -113,10 +113,10 @@ def argmax(packed, rows, structures):
     nodes, parts = len(packed.begins) - 1, len(packed.used)
     scores, best = np.zeros((parts + 1) * WIDTH), np.zeros(nodes * WIDTH)
     chosen, waiting = np.zeros(nodes * WIDTH), np.empty(packed.sizes[2] + 2, np.int64)
-    for start in range(0, _size(rows), WIDTH):
-        count = min(WIDTH, _size(rows) - start)
-        _gather(packed, rows, start, count, scores)
-        _maximise(packed, scores, best, chosen)
+    for start in range(0, size_of(rows), WIDTH):
+        count = min(WIDTH, size_of(rows) - start)
+        gather(packed, rows, start, count, scores)
+        maximise(packed, scores, best, chosen)
         for lane in range(count):
             if structures.singles.shape[0] > 0:
                 _follow(packed, chosen, lane, waiting, structures.singles[start + lane])
@@ -157,12 +157,12 @@ def _workspace(packed, wide: bool, keep: bool, deep: bool, twice: bool):
 
 
 @uncounted
-def _size(numbers) -> int:
+def size_of(numbers) -> int:
     return numbers.doubles.shape[0] + numbers.singles.shape[0]
 
 
 @uncounted
-def _gather(packed, rows, start, count, scores):
+def gather(packed, rows, start, count, scores):
     if rows.singles.shape[0] > 0:
         _lay(packed, rows.singles, start, count, scores)
     else:
@@ -531,7 +531,7 @@ def _descend(packed, space, lane, uniforms, waiting, structure):
 
 
 @uncounted
-def _maximise(packed, scores, best, chosen):
+def maximise(packed, scores, best, chosen):
     for level in range(len(packed.levels)):
         flags = packed.levels[level, 2]
         for node in range(packed.levels[level, 0], packed.levels[level, 1]):

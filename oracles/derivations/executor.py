@@ -20,7 +20,7 @@ from .packing import Array, Numbers, Packed, Ranking
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly."""
 
-OPERATIONS = ("argmax", "log_partition", "marginals", "covariance_product", "sample")
+OPERATIONS = ("argmax", "kbest", "log_partition", "marginals", "covariance_product", "sample")
 """Those that the executor has, by their functions here."""
 
 _NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) for ndim in (2, 3))
@@ -39,6 +39,11 @@ def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
 def argmax(rows: Array, structures: Array, packed: Packed) -> None:
     """The best structures [b, *event]; of edges that tie at a node, the first. Some structure where all are forbidden."""
     _cpu().argmax(packed, _numbers(packed, rows), _numbers(packed, structures))
+
+
+def kbest(rows: Array, structures: Array, packed: Packed) -> None:
+    """The best structures [b, k, *event], in the order of `algorithms.kbest`; 0 where fewer than k are feasible."""
+    _kbest().kbest(packed, _numbers(packed, rows), _numbers(packed, structures, structures.shape[1]))
 
 
 def log_partition(rows: Array, log_partition: Array, certified: Array, packed: Packed) -> None:
@@ -89,6 +94,11 @@ def unrank(ranks: Array, structures: Array, packed: Packed, ranking: Ranking) ->
 def _cpu() -> Any:
     """The compiled functions: the compiler is loaded when they are first needed."""
     return importlib.import_module(".cpu", __package__)
+
+
+@cache
+def _kbest() -> Any:
+    return importlib.import_module(".cpu_kbest", __package__)
 
 
 def _numbers(packed: Packed, values: Array, *draws: int) -> Numbers:

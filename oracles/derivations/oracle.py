@@ -181,8 +181,14 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
         return drawn.reshape(*drawn.shape[:2], *rows.shape[1:])
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        listed = algorithms.kbest(self._tables_for(rows), rows.flatten(1), k)
-        return listed.reshape(k, *rows.shape)
+        kernel = StatedOracle._kernel(self, "kbest", rows)
+        if kernel is None:
+            listed = algorithms.kbest(self._tables_for(rows), rows.flatten(1), k)
+            return listed.reshape(k, *rows.shape)
+        # Few numbers are 1: what is written, and cast to the dtype of the scores, is mostly zeros, of which float32 has the fewest bytes.
+        structures = kernel.results((len(rows), k, *rows.shape[1:]), rows, torch.float32)
+        kernel(rows.contiguous(), structures)
+        return structures.movedim(1, 0)
 
     def _rank(self, structures: Tensor) -> Tensor:
         return algorithms.rank(self._tables_for(structures), structures.flatten(1))

@@ -14,7 +14,7 @@ from ..active_set.solution import Projection
 from ..active_set.start import Start
 from ..capabilities import MarginalOracle, Oracle, SubsetOracle
 from ..capabilities.projection import RowArgmax
-from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
+from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 from ..options import Count
 from ..simplex import projection
 
@@ -159,8 +159,8 @@ class Subset(SubsetOracle, DerivedOracle):
         # Only the first k + size − 1 parts by score can be in them: k better subsets hold one of these where another holds a later part.
         size = min(rows.shape[1], k + self.k - 1)
         parts = rows.sort(dim=-1, descending=True, stable=True).indices[:, :size].sort(-1).values
-        chosen = algorithms.kbest(self._tables((size,), rows.device), rows.gather(1, parts), k)
-        return torch.zeros((k, *rows.shape), dtype=torch.bool, device=rows.device).scatter_(-1, parts.expand(k, -1, -1), chosen)
+        chosen = super()._kbest(rows.gather(1, parts), k)
+        return torch.zeros((k, *rows.shape), dtype=chosen.dtype, device=rows.device).scatter_(-1, parts.expand(k, -1, -1), chosen)
 
 
 def truncated_product(left: Tensor, right: Tensor, degree: int) -> Tensor:

@@ -131,6 +131,7 @@ OPERATIONS: dict[str, Operation] = {
     "marginals_backward": lambda oracle, scores, generator: _marginals_backward(oracle, scores),
     "sample": lambda oracle, scores, generator: oracle.sample(scores, 1, generator=generator),
     "sample64": lambda oracle, scores, generator: oracle.sample(scores, 64, generator=generator),
+    "kbest16": lambda oracle, scores, generator: oracle.kbest(scores, 16),
     "project": lambda oracle, scores, generator: oracle.project(scores).mean,
     "project_backward": lambda oracle, scores, generator: _project_backward(oracle, scores),
 }

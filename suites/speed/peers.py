@@ -88,6 +88,7 @@ def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
         "marginals_backward": lambda: _backward(scores, lambda leaf: distribution(leaf).marginals),
         "sample": lambda: distribution(scores).sample((1,)),
         "sample64": lambda: distribution(scores).sample((64,)),
+        "kbest16": lambda: distribution(scores).topk(16),
     }.get(operation)
 
 
@@ -153,6 +154,8 @@ def supar(case: Case, operation: str, scores: Tensor) -> Call | None:
     }
     if case.structure != "spanning_tree":
         calls["sample"] = lambda: distribution(scores.clone()).sample()
+    if case.structure in {"linear_chain", "tied_chain", "constituency", "projective_tree"}:
+        calls["kbest16"] = lambda: distribution(scores.clone()).topk(16)
     return calls.get(operation)
 
 

@@ -92,6 +92,9 @@ LEFT_OUT = frozenset(
 )  # fmt: skip
 """Small sizes, which say nothing about a large device."""
 
+WITHOUT_KERNEL = frozenset({"kbest16"})
+"""Operations that no device has a kernel for: plain torch asks the device for every list."""
+
 MOST_NUMBERS = 2**30
 """Of one result: what is larger is not timed."""
 
@@ -109,7 +112,8 @@ def tasks(chosen: str = "", most: int = BATCH, *, held: bool = True) -> list[Dev
         [('assignment 1000', 'argmax', 8)]
     """
     cases = [case for name, case in DEVICE_CASES.items() if name not in LEFT_OUT]
-    found = [DeviceTask(case, operation, min(BATCHES.get(case.name, BATCH), most)) for case in cases for operation in operations(case)]
+    timed = [(case, operation) for case in cases for operation in operations(case) if operation not in WITHOUT_KERNEL]
+    found = [DeviceTask(case, operation, min(BATCHES.get(case.name, BATCH), most)) for case, operation in timed]
     wanted = [task for task in found if task.numbers <= MOST_NUMBERS and chosen in task.name]
     targets = TARGETS if held else {}
     return sorted(

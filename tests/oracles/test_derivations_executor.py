@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, Subset, kernels
-from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, cpu, executor
+from structgrad.oracles.capabilities.base import FORBIDDEN
+from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, algorithms, cpu, cpu_kbest, executor
 from structgrad.oracles.derivations.packing import Packed, pack
+from structgrad.oracles.derivations.tables import tables_of
 from structgrad.suites.truth.closed_form.derivations import gibbs_law
 from structgrad.suites.truth.closed_form.families import derivations_of
 
@@ -74,6 +76,12 @@ def sample(packed: Packed, rows: Tensor, uniforms: Tensor) -> tuple[Tensor, ...]
 def argmax(packed: Packed, rows: Tensor) -> Tensor:
     structures = torch.zeros_like(rows)
     executor.kernel(packed, "argmax")(rows.contiguous(), structures)
+    return structures
+
+
+def kbest(packed: Packed, rows: Tensor, k: int) -> Tensor:
+    structures = rows.new_zeros(len(rows), k, rows.shape[1], dtype=torch.float32)
+    executor.kernel(packed, "kbest")(rows.contiguous(), structures)
     return structures
 
 
@@ -159,6 +167,24 @@ def test_samples_follow_the_law(name: str, scale: float) -> None:
     votes = 2 * structures[:, 0] - 1
     feasible = expected.sum(1) > 0
     torch.testing.assert_close(argmax(packed, votes)[feasible], structures[:, 0][feasible])
+
+
+@pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize("scale", [None, *SCALES])
+@pytest.mark.parametrize("name", CASES)
+def test_the_k_best_are_those_of_plain_torch_in_the_same_order(name: str, scale: float | None, holes: bool) -> None:
+    oracle, event, derivations, packed = derived(name)
+    # Scores of few values have many structures of equal score; of three values next to each other, sums that are equal by rounding alone.
+    rows = rows_of(derivations, scale or 1.0, holes=holes)
+    rows = rows if scale else torch.cat([rows.round(), 1e15 + rows.sign()])
+    k = min(oracle.count(event), 30)
+    expected = algorithms.kbest(tables_of(derivations, torch.device("cpu")), torch.where(rows > -math.inf, rows, FORBIDDEN), k).movedim(
+        0, 1
+    )
+    expected = expected & ~(expected & (rows == -math.inf).unsqueeze(1)).any(-1, keepdim=True)
+    found = kbest(packed, rows, k)
+    assert torch.equal(found.bool(), expected)
+    assert torch.equal(kbest(packed, rows[:1], 1)[0, 0], found[0, 0])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -281,6 +307,7 @@ def test_the_empty_item_alone_is_a_structure() -> None:
         expected,
         covariance_product(packed, rows, rows)[0],
         argmax(packed, rows),
+        kbest(packed, rows, 1)[:, 0].double(),
         sample(packed, rows, rows.new_zeros(9, 1, 0))[0].squeeze(1),
     ):
         assert torch.equal(found, nothing)
@@ -301,4 +328,5 @@ def test_one_compilation_serves_all_structures_and_dtypes() -> None:
             covariance_product(packed, rows, rows)
             sample(packed, rows, torch.rand(9, 2, max(int(packed.sizes[1]), 1), dtype=torch.float64))
             argmax(packed, rows)
-    assert [len(function.signatures) for function in (cpu.evaluate, cpu.sample, cpu.argmax)] == [1, 1, 1]
+            kbest(packed, rows, 1)
+    assert [len(function.signatures) for function in (cpu.evaluate, cpu.sample, cpu.argmax, cpu_kbest.kbest)] == [1, 1, 1, 1]

@@ -45,7 +45,7 @@ def test_operations_compute_what_they_say(name: str) -> None:
     scores = case.scores(3)
     for operation in operations(case):
         result = OPERATIONS[operation](case.oracle, scores, torch.Generator())
-        leading = {"log_partition": (3,), "sample": (1, 3, *case.event), "sample64": (64, 3, *case.event)}
+        leading = {"log_partition": (3,), "sample": (1, 3, *case.event), "sample64": (64, 3, *case.event), "kbest16": (16, 3, *case.event)}
         assert tuple(result.shape) == leading.get(operation, (3, *case.event))
         assert bool(result.isfinite().all())
 
