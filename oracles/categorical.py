@@ -15,6 +15,7 @@ from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
 from .capabilities.derivatives import unsqueeze_event
+from .capabilities.indices import NONE, chosen
 from .capabilities.projection import RowArgmax
 from .numerics import log_sum_exp, running_sums
 from .simplex import projection
@@ -22,7 +23,7 @@ from .simplex import projection
 
 @dataclass(frozen=True)
 class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
-    """One of n: event ``[n]``, structures are one-hot.
+    """One of n: event ``[n]``, structures are one-hot, their index ``[]`` the category.
 
     Cost: O(n) each; the projection (sparsemax) sorts, but for the CPU, where it is compiled and O(n).
 
@@ -40,6 +41,8 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
 
     name: ClassVar[str] = "categorical"
     event_ndim: ClassVar[int] = 1
+    index_ndim: ClassVar[int] = 0
+    _indices_are_parts: ClassVar[bool] = False
     references: ClassVar[tuple[str, ...]] = ("martins2016softmax",)
 
     @classmethod
@@ -52,6 +55,21 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 1:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n,)")
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return ()
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return indices.unsqueeze(-1)
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return parts.squeeze(-1)
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return chosen(structures, -1)
+
+    def _best_indices(self, rows: Tensor) -> Tensor:
+        return rows.argmax(-1)
 
     def _argmax(self, rows: Tensor) -> Tensor:
         return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
@@ -73,6 +91,10 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 1
+
+    def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        index = inverse_cdf(running_sums(rows.double()), uniforms.squeeze(-1).T)
+        return torch.where(rows.amax(-1) > -math.inf, index, NONE).T
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         index = inverse_cdf(running_sums(rows.double()), uniforms.squeeze(-1))

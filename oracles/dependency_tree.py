@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from .capabilities import Oracle
+from .capabilities.indices import NONE, chosen, placed
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,15 @@ class DependencyTree(Oracle, abc.ABC):
     """Trees over a root and n words: event ``[n + 1, n + 1]``, ``scores[..., h, m]`` scores the arc from head h to modifier m.
 
     Index 0 is the root, words are 1..n; every word has one head. Column 0 and the diagonal are no arcs, and are ignored. ``lengths``
-    counts words.
+    counts words. Indices ``[n]`` are the heads of the words.
 
     Args:
         single_root: exactly one word is headed by the root; with False, any number of words.
     """
 
     single_root: bool = True
+
+    _indices_are_parts: ClassVar[bool] = False
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -45,6 +48,23 @@ class DependencyTree(Oracle, abc.ABC):
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         position = torch.arange(event_shape[0], device=device)
         return (position != position.unsqueeze(-1)) & (position > 0)
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (event_shape[0] - 1,)
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[0]
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        size = event_shape[0]
+        return torch.where(indices < 0, NONE, indices * size + torch.arange(1, size, device=indices.device))
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        size = event_shape[0]
+        return placed(parts // size, torch.where(parts < 0, size, parts % size - 1), size - 1)
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return chosen(structures[..., 1:], -2)
 
     def kernel_options(self) -> tuple[Any, ...]:
         return (self.single_root,)

@@ -13,6 +13,7 @@ from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
+from .capabilities.indices import NONE, chosen, placed
 from .capabilities.projection import RowArgmax
 from .categorical import inverse_cdf, softmax, softmax_product
 from .numerics import cut, log_sum_exp, running_sums
@@ -23,7 +24,8 @@ from .simplex import projection
 class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Several independent categories: event ``[n, t]``, one of t parts in each of n rows; with t = 2, n bits.
 
-    ``scores[..., i, j]`` scores part j of category i. A bit of logit φ has scores ``(0, φ)``.
+    ``scores[..., i, j]`` scores part j of category i. A bit of logit φ has scores ``(0, φ)``. Indices ``[n]`` are the parts that the
+    categories have.
 
     Cost: O(nt) each; k best n sorts of k t numbers; the projection is a sparsemax per category, its atoms those of the inverse distribution
     functions at common levels, at most n (t − 1) + 1.
@@ -42,6 +44,7 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
 
     name: ClassVar[str] = "categories"
     event_ndim: ClassVar[int] = 2
+    _indices_are_parts: ClassVar[bool] = False
     references: ClassVar[tuple[str, ...]] = ("martins2016softmax",)
 
     @classmethod
@@ -59,6 +62,26 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
         """The first part of every category beyond the length."""
         free = torch.where(torch.arange(scores.shape[-1], device=scores.device) == 0, 0.0, -math.inf).to(scores)
         return torch.where(self._inside(self._event(scores), lengths), scores, free)
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return event_shape[:1]
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[1]
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        categories, parts = event_shape
+        return torch.where(indices < 0, NONE, torch.arange(categories, device=indices.device) * parts + indices)
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        categories, each = event_shape
+        return placed(parts % each, torch.where(parts < 0, categories, parts // each), categories)
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return chosen(structures, -1)
+
+    def _best_indices(self, rows: Tensor) -> Tensor:
+        return rows.argmax(-1)
 
     def _argmax(self, rows: Tensor) -> Tensor:
         return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
@@ -80,6 +103,11 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
+
+    def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        index = inverse_cdf(running_sums(rows.double()), uniforms.transpose(0, 1))
+        feasible = (rows > -math.inf).any(-1).all(-1, keepdim=True)
+        return torch.where(feasible, index, NONE).transpose(0, 1)
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         index = inverse_cdf(running_sums(rows.double()), uniforms)

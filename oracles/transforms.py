@@ -96,7 +96,10 @@ def _transformed(method: Callable[..., Any], given: Mapping[str, Any], leads: bo
     """The result of a call whose tensors may be those of a transform."""
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     fixed = {name: value for name, value in given.items() if name not in tensors}
-    tensors = _aligned(tensors, given.get("oracle", given.get("self")), event_ndims)
+    oracle = given.get("oracle", given.get("self"))
+    if given.get("as_indices"):  # of structures that are given, not of those that come out
+        event_ndims = {**event_ndims, "z": oracle.index_ndim}
+    tensors = _aligned(tensors, oracle, event_ndims)
     serving = SERVING.get()
 
     def run(*values: Tensor) -> tuple[Tensor, ...]:

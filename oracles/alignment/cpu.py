@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, fused, inner, uncounted
+from ..kernels.parts import mark, no_numbers, no_structures, number
 from ..kernels.wide_range import LARGEST, NOTHING, logarithm, normalise, reference, relative, split
 
 Array = NDArray[Any]
@@ -278,25 +279,46 @@ def covariance_product(rows, direction, product, certified):
             _unskew(space.results, space.grid, product[b])
 
 
-@compiled
 def sample(rows, uniforms, structures, certified):
-    """Structures [b, s, n, m] from uniforms [b, s, n + m − 1]: walks from the last cell back, one uniform a step."""
-    space = _workspace(rows.shape[1], rows.shape[2])
-    positions = np.empty((2, TOGETHER), np.int64)
+    """Structures [b, s, n, m] from uniforms [b, s, n + m − 1]."""
+    _sample(rows, uniforms, structures, no_numbers(1), certified)
+
+
+def sample_parts(rows, uniforms, numbers, certified):
+    """The same samples by the numbers of their parts, [b, s, n + m − 1]."""
+    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified)
+
+
+@compiled
+def _sample(rows, uniforms, structures, numbers, certified):
+    """Walks from the last cell back, one uniform a step: into structures, or into numbers where there is room for these."""
+    n, m = rows.shape[1:]
+    space, positions = _workspace(n, m), np.empty((3, TOGETHER), np.int64)
+    parts = np.empty((TOGETHER, n + m - 1), np.int64)
     for b in range(rows.shape[0]):
         log_partition, certified[b] = _load(rows[b], space)
         if certified[b] and log_partition > -math.inf:
             for first in range(0, uniforms.shape[1], TOGETHER):
-                some = slice(first, first + TOGETHER)
-                _walk(space.grid, space.chances, positions, uniforms[b, some], structures[b, some])
+                together = uniforms[b, first : first + TOGETHER]
+                _walk(space.grid, space.chances, positions, together, parts)
+                for s in range(len(together)):
+                    count = positions[2, s]
+                    if len(numbers) > 0:
+                        number(parts[s, n + m - 1 - count :], count, numbers[b, first + s])
+                    else:
+                        mark(parts[s, n + m - 1 - count :], count, structures[b, first + s].reshape(-1))
 
 
 @inner
-def _walk(grid, chances, positions, uniforms, structures):
-    """Walks side by side, because the steps of one wait for each other, and without branches, because none could be foreseen."""
-    rows, columns = positions
-    rows[:], columns[:] = grid.rows - 1, grid.columns - 1
-    structures[:, grid.rows - 1, grid.columns - 1] = 1
+def _walk(grid, chances, positions, uniforms, parts):
+    """Walks side by side, because the steps of one wait for each other, and without branches, because none could be foreseen.
+
+    Their parts are written from the end of the lists on, so that they ascend; how many there are is the third line of the positions.
+    """
+    rows, columns, counts = positions
+    last = grid.rows + grid.columns - 2
+    rows[:], columns[:], counts[:] = grid.rows - 1, grid.columns - 1, 1
+    parts[:, last] = grid.rows * grid.columns - 1
     for step in range(grid.rows + grid.columns - 2):
         for s in range(len(uniforms)):
             i, j, uniform = rows[s], columns[s], uniforms[s, step]
@@ -307,8 +329,9 @@ def _walk(grid, chances, positions, uniforms, structures):
             up = (1 - left) * np.int64((uniform >= diagonal) & (above > 0.0))
             going = np.int64(i + j > 0)
             i, j = i - going * (1 - left), j - going * (1 - up)
-            rows[s], columns[s] = i, j
-            structures[s, i, j] = 1
+            rows[s], columns[s], counts[s] = i, j, counts[s] + going
+            # From the first cell a walk goes nowhere, and writes it again in the same place.
+            parts[s, last + 1 - counts[s]] = i * grid.columns + j
 
 
 @inner
@@ -353,14 +376,26 @@ def best_parts(row, space, parts):
     return count
 
 
-@compiled
 def argmax(rows, structures):
     """The best path of each row."""
+    _argmax(rows, structures, no_numbers())
+
+
+def argmax_parts(rows, numbers):
+    """The same structures by the numbers of their parts, [b, n + m − 1]."""
+    _argmax(rows, no_structures(rows), numbers)
+
+
+@compiled
+def _argmax(rows, structures, numbers):
     n, m = rows.shape[1:]
     space, parts = _workspace(n, m), np.empty(n + m - 1, np.int32)
     for b in range(rows.shape[0]):
-        for k in range(best_parts(rows[b], space, parts)):
-            structures[b, parts[k] // m, parts[k] % m] = 1
+        count = best_parts(rows[b], space, parts)
+        if len(numbers) > 0:
+            number(parts[:count][::-1], count, numbers[b])
+        else:
+            mark(parts, count, structures[b].reshape(-1))
 
 
 @compiled

@@ -19,7 +19,8 @@ class Alignment(DerivedOracle):
 
     A path leads from cell (0, 0) to (n − 1, m − 1) by steps to the right (i, j + 1), down (i + 1, j) and diagonal (i + 1, j + 1); its score
     is the sum over its cells, so paths have max(n, m) to n + m − 1 parts. For costs, see `from_costs`. Items of a batch may be smaller than
-    the event: ``lengths`` is then int ``[*batch, 2]``, how many rows and columns each has.
+    the event: ``lengths`` is then int ``[*batch, 2]``, how many rows and columns each has. Indices ``[n + m − 1]`` are the cells
+    ``i m + j`` along the path, then -1.
 
     One dynamic programme over the n + m − 1 antidiagonals, O(nm): all cells of one are computed at once. Samples walk back from the last
     cell with n + m − 1 uniforms each. The projection is the active set over argmax calls. Of equal scores, the path is taken that, walking
@@ -66,6 +67,9 @@ class Alignment(DerivedOracle):
 
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         return torch.ones(event_shape, dtype=torch.bool, device=device)
+
+    def _most_parts(self, event_shape: tuple[int, ...]) -> int:
+        return sum(event_shape) - 1
 
     def length_limits(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
         return event_shape

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..kernels.compilation import compiled, inner, uncounted
+from ..kernels.parts import mark, no_numbers, no_structures, number
 from .cpu_matching import load_costs, match, matching_workspace
 from .cpu_permanent import LOW, coefficients, collect, count_bits, gather, pair, propagate, reverse, spread, start
 
@@ -56,16 +57,30 @@ def best_parts(scores, costs, floats, integers, parts):
     return n if allowed == n else 0
 
 
-@compiled
 def argmax(rows, structures):
     """Best permutations; where every one is forbidden, one with a largest allowed part is completed somehow."""
+    _argmax(rows, structures, no_numbers())
+
+
+def argmax_parts(rows, numbers):
+    """The same structures by the numbers of their parts, [b, n]."""
+    _argmax(rows, no_structures(rows), numbers)
+
+
+@compiled
+def _argmax(rows, structures, numbers):
     n = rows.shape[1]
     costs, floats, integers = matching_workspace(n)
+    parts = np.empty(n, np.int64)
     for b in range(rows.shape[0]):
         load_costs(rows[b], costs)
         match(costs, floats, integers)
         for i in range(n):
-            structures[b, i, integers[0, i]] = 1
+            parts[i] = i * n + integers[0, i]
+        if len(numbers) > 0:
+            number(parts, n, numbers[b])
+        else:
+            mark(parts, n, structures[b].reshape(-1))
 
 
 @inner
@@ -191,10 +206,21 @@ def covariance_product(rows, direction, product, certified):
                 product[b, i, j] = (tilted[0, i, j] * space.totals[i, j] + weights[0, i, j] * rises[i, j]) / total
 
 
-@compiled
 def sample(rows, uniforms, structures, certified):
-    """Permutations by uniforms [b, s, n]: one table per row, then from the last row of each sample to the first."""
+    """Permutations by uniforms [b, s, n]."""
+    _sample(rows, uniforms, structures, no_numbers(1), certified)
+
+
+def sample_parts(rows, uniforms, numbers, certified):
+    """The same samples by the numbers of their parts, [b, s, n]."""
+    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified)
+
+
+@compiled
+def _sample(rows, uniforms, structures, numbers, certified):
+    """One table per row, then from the last row of each sample to the first: into structures, or into numbers where there is room."""
     n = rows.shape[1]
+    parts = np.empty(n, np.int64)
     space = _workspace(n)
     for b in range(rows.shape[0]):
         load_costs(rows[b], space.costs)
@@ -202,12 +228,16 @@ def sample(rows, uniforms, structures, certified):
         if top > -math.inf:
             _sum(space, 1)
             for s in range(uniforms.shape[1]):
-                _walk(space.tables[0], space.weights[0], uniforms[b, s], structures[b, s])
+                _walk(space.tables[0], space.weights[0], uniforms[b, s], parts)
+                if len(numbers) > 0:
+                    number(parts, n, numbers[b, s])
+                else:
+                    mark(parts, n, structures[b, s].reshape(-1))
 
 
 @uncounted
-def _walk(prefix, weights, uniforms, structure):
-    n = structure.shape[0]
+def _walk(prefix, weights, uniforms, parts):
+    n = len(parts)
     rest = (1 << n) - 1
     for i in range(n - 1, -1, -1):
         total = 0.0
@@ -223,5 +253,5 @@ def _walk(prefix, weights, uniforms, structure):
                     chosen = j
                 if below > threshold:
                     break
-        structure[i, chosen] = 1
+        parts[i] = i * n + chosen
         rest ^= 1 << chosen

@@ -13,6 +13,7 @@ from ..active_set.solution import Projection
 from ..active_set.start import Start
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
 from ..capabilities.base import FORBIDDEN
+from ..capabilities.indices import NONE, chosen, placed
 from ..capabilities.projection import RowArgmax
 from ..device_tables import made_once
 from ..numerics import log_sum_exp, running_sums
@@ -34,6 +35,8 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     With ``lengths``, an item of length l uses rows and columns below l. Of permutations with equal scores the one that the search meets
     first is returned, the same for every batch.
 
+    Indices ``[n]`` are the columns of the rows.
+
     References:
         Kuhn 1955, "The Hungarian method"; Jonker & Volgenant 1987, "A shortest augmenting path algorithm"; Murty 1968, "An algorithm for
         ranking all the assignments in order of increasing cost"; Valiant 1979, "The complexity of computing the permanent".
@@ -52,6 +55,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
 
     name: ClassVar[str] = "assignment"
     event_ndim: ClassVar[int] = 2
+    _indices_are_parts: ClassVar[bool] = False
     kernel: ClassVar[str | None] = "assignment"
     references: ClassVar[tuple[str, ...]] = ("kuhn1955hungarian", "jonker1987shortest", "murty1968algorithm", "valiant1979complexity")
 
@@ -66,6 +70,23 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 2 or event_shape[0] != event_shape[1]:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, n)")
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return event_shape[:1]
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[1]
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        size = event_shape[0]
+        return torch.where(indices < 0, NONE, torch.arange(size, device=indices.device) * size + indices)
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        size = event_shape[0]
+        return placed(parts % size, torch.where(parts < 0, size, parts // size), size)
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return chosen(structures, -1)
 
     def check_marginals(self, call: str, event_shape: tuple[int, ...]) -> None:
         if event_shape[0] > LARGEST_SUM:

@@ -31,12 +31,13 @@ from ..numerics import cut, share_rows, zero_ignored
 from ..options import Configured
 from ..transforms import operation, transforming
 from .derivatives import unsqueeze_event
+from .indices import IndexedStructures
 
 FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
 
 
-class Oracle(Configured, abc.ABC):
+class Oracle(IndexedStructures, Configured, abc.ABC):
     """A finite set of structures with a MAP solver.
 
     A subclass is a frozen dataclass that holds options (never tensors), and implements `count`, `_check_event` and `_argmax`; the public
@@ -82,21 +83,29 @@ class Oracle(Configured, abc.ABC):
 
     @final
     @operation()
-    def argmax(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """The highest-scoring structure (MAP), ties to the lowest index: ``[*batch, *event]`` of 0/1, dtype of the scores."""
+    def argmax(self, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
+        """The highest-scoring structure (MAP), ties to the lowest index: ``[*batch, *event]`` of 0/1, dtype of the scores.
+
+        With ``as_indices`` the same structure in compact form, int64 ``[*batch, *index]``: see `indices`.
+        """
         valid, inside = self._prepared("argmax", scores, lengths)
+        if as_indices:
+            best = self._rowwise_indices(lambda rows: self._best_indices(self.natural_parameters(rows)), valid)
+            return self._cut_indices(best, inside, self._event(valid))
         return self._cut(self._rowwise(lambda rows: self._best(self.natural_parameters(rows)), valid), inside)
 
     @final
     @operation()
-    def score(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    def score(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """``⟨η, z⟩``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
         It is what `argmax` maximises and what `kbest` ranks by: ``⟨θ, z⟩``, for a policy that is normalised locally the log-probability.
-        ``z`` and ``scores`` broadcast against each other, so that many structures may share one row of scores.
+        ``z`` and ``scores`` broadcast against each other, so that many structures may share one row of scores. With ``as_indices`` z is
+        given in compact form, ``[*batch, *index]``, and neither it nor the gradient is ever made dense for every structure.
         """
         valid, inside = self._prepared("score", scores, lengths)
-        return self._score("score", z, self.natural_parameters(at_least_single(valid)), inside).to(scores.dtype)
+        score = self._score_indices if as_indices else self._score
+        return score("score", z, self.natural_parameters(at_least_single(valid)), inside).to(scores.dtype)
 
     @final
     @operation()

@@ -132,8 +132,10 @@ class KBestOracle(Oracle):
 
     @final
     @operation(leading="k")
-    def kbest(self, scores: Tensor, k: int, *, lengths: Tensor | None = None) -> Tensor:
+    def kbest(self, scores: Tensor, k: int, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """The ``k`` highest-scoring structures, best first: ``[k, *batch, *event]``; the zero tensor where fewer are feasible.
+
+        With ``as_indices`` the same in compact form, int64 ``[k, *batch, *index]``, all -1 where fewer are feasible: see `indices`.
 
         Raises:
             ValueError: k is not within ``1 .. count``.
@@ -155,4 +157,5 @@ class KBestOracle(Oracle):
             return (structures * unsqueeze_event(feasible, self.event_ndim)).movedim(0, 1)
 
         listed = self._rowwise(best, valid)
-        return self._cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)
+        structures = self._cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)
+        return self._of_dense(structures) if as_indices else structures

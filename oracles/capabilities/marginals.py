@@ -88,13 +88,14 @@ class MarginalOracle(Oracle):
 
     @final
     @operation()
-    def log_prob(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    def log_prob(self, z: Tensor, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """``log p(z) = ⟨η, z⟩ − A``: ``[*batch]``, differentiable in the scores; ``-inf`` for a structure with a forbidden part.
 
-        ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores.
+        ``z`` and ``scores`` broadcast against each other, so that many samples may share one row of scores. With ``as_indices`` z is given
+        in compact form, ``[*batch, *index]``: see `score`.
         """
         single, inside = self._parameters("log_prob", scores, lengths)
-        total = self._score("log_prob", z, single, inside)
+        total = (self._score_indices if as_indices else self._score)("log_prob", z, single, inside)
         log_partition = self._log_partition_of(single)
         return torch.where(log_partition > -math.inf, total - log_partition, -math.inf).to(scores.dtype)
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from ..active_set.solution import SparseSolution
@@ -32,7 +33,8 @@ class Inside:
 
     Args:
         function: of ``[..., *batch, *event]``. Where it says that it ``ignores_padding``, structures without a gradient come to it as they
-            are: those that all items share may lie in memory once, which it can make use of.
+            are: those that all items share may lie in memory once, which it can make use of. Where it says that it ``takes_indices``,
+            it is one of indices ``[..., *batch, *index]``, and sees -1 in the padding.
         oracle: of the structures.
         lengths: ``[*batch]``.
         event_shape: of the padded structures.
@@ -44,8 +46,17 @@ class Inside:
         self.inside = inside.expand(*inside.shape[: inside.ndim - len(event_shape)], *event_shape)
 
     def __call__(self, structure: Tensor) -> Tensor:
+        if getattr(self.function, "takes_indices", False):
+            return self.function(self.oracle._cut_indices(structure, self.inside, self._padded_event()))
         as_it_is = not structure.requires_grad and getattr(self.function, "ignores_padding", False)
         return self.function(structure if as_it_is else self.oracle._cut(structure, self.inside))
+
+    def _padded_event(self) -> tuple[int, ...]:
+        """What `Oracle.pad` makes of the event, whatever the lengths: indices come from there, where the function takes these."""
+        event = tuple(self.inside.shape[self.inside.ndim - self.oracle.event_ndim :])
+        limits = self.oracle.length_limits(event)
+        shortest = torch.ones(() if len(limits) == 1 else (len(limits),), dtype=torch.int64)
+        return tuple(self.oracle.pad(torch.zeros(event), shortest).shape)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.function, name)

@@ -28,12 +28,28 @@ class SamplingOracle(MarginalOracle):
 
     @operation(leading="num_samples")
     def sample(
-        self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator, lengths: Tensor | None = None
+        self,
+        scores: Tensor,
+        num_samples: int | None = None,
+        *,
+        generator: torch.Generator,
+        lengths: Tensor | None = None,
+        as_indices: bool = False,
     ) -> Tensor:
         """Exact samples: ``[*batch, *event]``, or ``[num_samples, *batch, *event]``; not differentiable (see `log_prob`).
 
         Uniforms are drawn in float64 whatever the scores' dtype: float32 uniforms would make rare structures impossible.
         An infeasible item gives the zero tensor.
+
+        With ``as_indices`` the same samples in compact form, int64 ``[*batch, *index]`` or ``[num_samples, *batch, *index]``, all -1 for an
+        infeasible item (see `indices`). Where a kernel writes these, no dense structure is made: of a long chain that is most of the time.
+
+        Example:
+            >>> from structgrad.oracles import LinearChain
+            >>> scores = LinearChain.from_potentials(torch.tensor([[0.0, 9.0], [9.0, 0.0], [9.0, 0.0]]))
+            >>> LinearChain().sample(scores, 2, generator=torch.Generator().manual_seed(0), as_indices=True)
+            tensor([[1, 0, 0],
+                    [1, 0, 0]])
         """
         check_generator("sample", generator)
         if num_samples is not None and not (isinstance(num_samples, int) and num_samples >= 1):
@@ -51,11 +67,13 @@ class SamplingOracle(MarginalOracle):
         rows = at_least_single(share_rows(valid, self.event_ndim).reshape(-1, *event))
         shuffled = uniforms.permute(*order, len(batch) + 1)
         repeats = math.prod(shuffled.shape[len(distinct) : -1])
-        drawn = self._draw(self.natural_parameters(rows), shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]))
-        drawn = drawn.reshape(*shuffled.shape[:-1], *event).to(scores.dtype)
+        draw, shape = (self._draw_indices, self.index_shape(event)) if as_indices else (self._draw, event)
+        drawn = draw(self.natural_parameters(rows), shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]))
+        drawn = drawn.reshape(*shuffled.shape[:-1], *shape)
         back = [order.index(dim) for dim in [len(batch), *range(len(batch))]]
-        structures = drawn.permute(*back, *range(len(back), len(back) + self.event_ndim))
-        return self._cut(structures[0] if num_samples is None else structures, inside)
+        structures = (drawn if as_indices else drawn.to(scores.dtype)).permute(*back, *range(len(back), len(back) + len(shape)))
+        structures = structures[0] if num_samples is None else structures
+        return self._cut_indices(structures, inside, event) if as_indices else self._cut(structures, inside)
 
     def _draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         """Structures [b, s, *event] from rows [b, *event] and uniforms [b, s, noise]: compiled where that applies."""
@@ -69,6 +87,15 @@ class SamplingOracle(MarginalOracle):
         structures = kernel.results((*uniforms.shape[:2], *rows.shape[1:]), rows)
         kernel.run_certified((rows.contiguous(), uniforms.contiguous()), (structures,), reference)
         return structures
+
+    def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        """Indices [b, s, *index] of the samples that `_draw` gives."""
+
+        def reference(rows: Tensor, uniforms: Tensor) -> tuple[Tensor]:
+            return (self._numbered(self._of_dense(self._reference_draw(rows, uniforms)), tuple(rows.shape[1:])),)
+
+        parts = self._kernel_parts("sample_parts", (rows.contiguous(), uniforms.contiguous()), tuple(uniforms.shape[:2]), reference)
+        return self._of_dense(self._draw(rows, uniforms)) if parts is None else self._from_parts(parts, tuple(rows.shape[1:]))
 
     def _reference_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         return self._sample(self._cleaned(rows), uniforms.transpose(0, 1)).transpose(0, 1)

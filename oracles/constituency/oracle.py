@@ -17,6 +17,8 @@ class Constituency(DerivedOracle):
     """Binary trees over n leaves: event ``[n, n]``, ``scores[..., i, j]`` scores the span of tokens i to j, both inclusive.
 
     A tree holds 2n − 1 spans: the n of width 1 and the whole sentence, which are in every tree and whose scores count, and n − 2 others.
+    Indices ``[2n − 1]`` are the spans ``i n + j``, in ascending order.
+
     Entries below the diagonal are ignored. Ties go to the lowest split: of two ways to cut a span, the one with the shorter left part.
 
     CKY (inside, outside and max-plus) and top-down sampling, O(n³); the projection is the active set over CKY calls. Structures are
@@ -82,6 +84,9 @@ class Constituency(DerivedOracle):
         """The tree of the item is the left part of every wider span: its right part is one token of the padding."""
         start = torch.arange(event_shape[0], device=lengths.device).unsqueeze(-1)
         return (start == 0) | (start == start.mT)
+
+    def _most_parts(self, event_shape: tuple[int, ...]) -> int:
+        return 2 * event_shape[0] - 1
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         """One uniform for each span that is cut; a single token takes none."""

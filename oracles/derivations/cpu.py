@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..kernels.compilation import compiled, uncounted
 from ..kernels.exponential import exponential
+from ..kernels.parts import ascend, mark, number
 from ..kernels.vectors import (
     WIDTH,
     add,
@@ -90,8 +91,12 @@ def evaluate(packed, rows, directions, wide: bool, marginals, products, log_part
 
 
 @compiled
-def sample(packed, rows, uniforms, wide: bool, structures, certified):
-    """Structures [b, s, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder. Rows and structures are `Numbers`."""
+def sample(packed, rows, uniforms, wide: bool, structures, numbers, certified):
+    """Structures [b, s, d] by uniforms [b, s, steps], one for each node of a derivation, in preorder. Rows and structures are `Numbers`.
+
+    Where there is room for them, numbers of parts [b, s, p] take the place of structures.
+    """
+    parts = np.empty(packed.sizes[1] + 1, np.int64)
     space = _workspace(packed, wide, True, True, False)
     log_partition, waiting = np.empty(size_of(rows)), np.empty(packed.sizes[2] + 2, np.int64)
     for start in range(0, size_of(rows), WIDTH):
@@ -101,27 +106,35 @@ def sample(packed, rows, uniforms, wide: bool, structures, certified):
         for lane in range(count):
             if log_partition[start + lane] > -math.inf:
                 for draw in range(uniforms.shape[1]):
-                    if structures.singles.shape[0] > 0:
-                        _descend(packed, space, lane, uniforms[start + lane, draw], waiting, structures.singles[start + lane, draw])
+                    found = _descend(packed, space, lane, uniforms[start + lane, draw], waiting, parts)
+                    if numbers.shape[0] > 0:
+                        ascend(parts, found)
+                        number(parts, found, numbers[start + lane, draw])
+                    elif structures.singles.shape[0] > 0:
+                        mark(parts, found, structures.singles[start + lane, draw])
                     else:
-                        _descend(packed, space, lane, uniforms[start + lane, draw], waiting, structures.doubles[start + lane, draw])
+                        mark(parts, found, structures.doubles[start + lane, draw])
 
 
 @compiled
-def argmax(packed, rows, structures):
-    """The best structure of each row; of edges that tie, the first. Both are `Numbers`."""
-    nodes, parts = len(packed.begins) - 1, len(packed.used)
-    scores, best = np.zeros((parts + 1) * WIDTH), np.zeros(nodes * WIDTH)
+def argmax(packed, rows, structures, numbers):
+    """The best structure of each row; of edges that tie, the first. Both are `Numbers`; numbers of parts [b, p] as in `sample`."""
+    nodes, parts = len(packed.begins) - 1, np.empty(packed.sizes[1] + 1, np.int64)
+    scores, best = np.zeros((len(packed.used) + 1) * WIDTH), np.zeros(nodes * WIDTH)
     chosen, waiting = np.zeros(nodes * WIDTH), np.empty(packed.sizes[2] + 2, np.int64)
     for start in range(0, size_of(rows), WIDTH):
         count = min(WIDTH, size_of(rows) - start)
         gather(packed, rows, start, count, scores)
         maximise(packed, scores, best, chosen)
         for lane in range(count):
-            if structures.singles.shape[0] > 0:
-                _follow(packed, chosen, lane, waiting, structures.singles[start + lane])
+            found = _follow(packed, chosen, lane, waiting, parts)
+            if numbers.shape[0] > 0:
+                ascend(parts, found)
+                number(parts, found, numbers[start + lane])
+            elif structures.singles.shape[0] > 0:
+                mark(parts, found, structures.singles[start + lane])
             else:
-                _follow(packed, chosen, lane, waiting, structures.doubles[start + lane])
+                mark(parts, found, structures.doubles[start + lane])
 
 
 @compiled
@@ -500,9 +513,12 @@ def _outside_rates(packed, space):
 
 
 @uncounted
-def _descend(packed, space, lane, uniforms, waiting, structure):
-    """A sample: the edge of every node, by its probability given the node. An item made of nothing in one way takes no uniform."""
-    none = len(packed.used) * WIDTH
+def _descend(packed, space, lane, uniforms, waiting, parts):
+    """The parts of a sample, and how many there are: the edge of every node, by its probability given the node.
+
+    An item made of nothing in one way takes no uniform.
+    """
+    none, found = len(packed.used) * WIDTH, 0
     waiting[0], top, step = len(space.nodes) - WIDTH, 0, 0
     if waiting[0] == 0:
         top = -1
@@ -521,13 +537,14 @@ def _descend(packed, space, lane, uniforms, waiting, structure):
                 total += term
                 if total > threshold:
                     break
-        part = packed.edge_parts[chosen]
-        if part < none:
-            structure[packed.used[part // WIDTH]] += 1
+        if packed.edge_parts[chosen] < none:
+            parts[found] = packed.used[packed.edge_parts[chosen] // WIDTH]
+            found += 1
         for place in (packed.second[chosen], packed.first[chosen]):
             if place > 0:
                 top += 1
                 waiting[top] = place
+    return found
 
 
 @uncounted
@@ -552,9 +569,9 @@ def maximise(packed, scores, best, chosen):
 
 
 @uncounted
-def _follow(packed, chosen, lane, waiting, structure):
-    """The derivation of the chosen edges."""
-    none = len(packed.used) * WIDTH
+def _follow(packed, chosen, lane, waiting, parts):
+    """The parts of the derivation of the chosen edges, and how many there are."""
+    none, found = len(packed.used) * WIDTH, 0
     waiting[0], top = len(chosen) - WIDTH, 0
     if waiting[0] == 0:
         top = -1
@@ -562,13 +579,14 @@ def _follow(packed, chosen, lane, waiting, structure):
         node = waiting[top] // WIDTH
         top -= 1
         x = int(chosen[node * WIDTH + lane])
-        part = packed.edge_parts[x]
-        if part < none:
-            structure[packed.used[part // WIDTH]] += 1
+        if packed.edge_parts[x] < none:
+            parts[found] = packed.used[packed.edge_parts[x] // WIDTH]
+            found += 1
         for place in (packed.second[x], packed.first[x]):
             if place > 0:
                 top += 1
                 waiting[top] = place
+    return found
 
 
 @uncounted

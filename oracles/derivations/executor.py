@@ -20,8 +20,10 @@ from .packing import Array, Numbers, Packed, Ranking
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly."""
 
-OPERATIONS = ("argmax", "kbest", "log_partition", "marginals", "covariance_product", "sample")
+OPERATIONS = ("argmax", "argmax_parts", "kbest", "log_partition", "marginals", "covariance_product", "sample", "sample_parts")
 """Those that the executor has, by their functions here."""
+
+_NO_PARTS = tuple(np.zeros((0,) * ndim, np.int64) for ndim in (2, 3))
 
 _NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) for ndim in (2, 3))
 
@@ -38,7 +40,12 @@ def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
 
 def argmax(rows: Array, structures: Array, packed: Packed) -> None:
     """The best structures [b, *event]; of edges that tie at a node, the first. Some structure where all are forbidden."""
-    _cpu().argmax(packed, _numbers(packed, rows), _numbers(packed, structures))
+    _cpu().argmax(packed, _numbers(packed, rows), _numbers(packed, structures), _NO_PARTS[0])
+
+
+def argmax_parts(rows: Array, numbers: Array, packed: Packed) -> None:
+    """The same structures by the numbers of their parts in ascending order, [b, p]: 1 + part, 0 behind the last."""
+    _cpu().argmax(packed, _numbers(packed, rows), _NONE[0], numbers)
 
 
 def kbest(rows: Array, structures: Array, packed: Packed) -> None:
@@ -80,9 +87,19 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, pa
     """Structures [b, s, *event] by uniforms [b, s, steps], one for each node that needs it in preorder; 0 where none is feasible."""
 
     def draw(wide: bool, rows: Array, uniforms: Array, found: Array, certified: Array) -> None:
-        _cpu().sample(packed, _numbers(packed, rows), uniforms, wide, _numbers(packed, found, found.shape[1]), certified)
+        found_parts = _numbers(packed, found, found.shape[1])
+        _cpu().sample(packed, _numbers(packed, rows), uniforms, wide, found_parts, _NO_PARTS[1], certified)
 
     _certified(draw, (rows, uniforms), (structures,), certified)
+
+
+def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array, packed: Packed) -> None:
+    """The same structures by the numbers of their parts in ascending order, [b, s, p]: 1 + part, 0 behind the last."""
+
+    def draw(wide: bool, rows: Array, uniforms: Array, found: Array, certified: Array) -> None:
+        _cpu().sample(packed, _numbers(packed, rows), uniforms, wide, _NONE[1], found, certified)
+
+    _certified(draw, (rows, uniforms), (numbers,), certified)
 
 
 def unrank(ranks: Array, structures: Array, packed: Packed, ranking: Ranking) -> None:

@@ -40,6 +40,9 @@ class StatedOracle(Oracle):
         own = super()._kernel(operation, rows)
         if own is not None or operation not in executor.OPERATIONS or not kernels.enabled(rows) or kernels.gpu.takes(rows):
             return own
+        dense = operation.removesuffix("_parts")
+        if dense != operation and super()._kernel(dense, rows) is not None:
+            return None  # a structure's own kernel may use other uniforms, and break ties otherwise: its dense results are taken
         packed = _packed(self, tuple(rows.shape[1:]))
         return None if packed is None else executor.kernel(packed, operation)
 
@@ -138,6 +141,9 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         return self._tables(event_shape, device).read.reshape(event_shape).clone()
 
+    def _most_parts(self, event_shape: tuple[int, ...]) -> int:
+        return _longest(self, tuple(event_shape))
+
     def _completion(self, event_shape: tuple[int, ...], lengths: Tensor) -> Tensor:
         """Boolean ``[*batch, *event]``, broadcastable: what goes on beyond an item, in the one way that there is."""
         raise ValueError(f"got lengths for the oracle {self.name}, which has none; implement `_completion`, or cut the scores")
@@ -227,6 +233,14 @@ def _tables(oracle: DerivedOracle, event_shape: tuple[int, ...], device: torch.d
     if not tables.counts[tables.root]:
         raise ValueError(f"`{oracle.name}` has no structure of event shape {event_shape}; expected one at least, or a shape it refuses")
     return tables
+
+
+@lru_cache(maxsize=64)
+def _longest(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> int:
+    """The largest number of parts that a structure has."""
+    tables = oracle._tables(event_shape)
+    ones = torch.ones(1, tables.parts, dtype=torch.float64)
+    return max(1, int(algorithms.value(tables, ones, torch.amax)))
 
 
 @lru_cache(maxsize=64)

@@ -40,7 +40,7 @@ HUGE = 2**25
 SMALL = 2**14
 """Bytes up to which the fixed cost of an allocation is what counts."""
 
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_}
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_, torch.int64: np.int64}
 
 _Function = Callable[..., None]
 

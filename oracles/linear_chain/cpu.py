@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import RANGE, exponentials
+from ..kernels.parts import mark, no_numbers, no_structures, number
 from ..kernels.vectors import WIDTH, add, greatest, load, multiply, multiply_add, spread, store, total
 from .cpu_steps import add_up, combine, dot, first_above, scale_down, weigh
 
@@ -267,23 +268,38 @@ def _expect_rates(i, scale, partition, mean, space, along, out, start):
         rates[before + p] = total(summed) / scale
 
 
-@compiled
 def sample(rows, uniforms, structures, certified):
-    """Structures [b, s, n, t, t] from uniforms [b, s, n]: forward filtering once, then backward sampling."""
+    """Structures [b, s, n, t, t] from uniforms [b, s, n]."""
+    _sample(rows, uniforms, structures, no_numbers(1), certified)
+
+
+def sample_parts(rows, uniforms, numbers, certified):
+    """The same samples by the numbers of their parts, [b, s, n]."""
+    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified)
+
+
+@compiled
+def _sample(rows, uniforms, structures, numbers, certified):
+    """Forward filtering once, then backward sampling: into structures, or into numbers where there is room for these."""
     space = _space(rows)
     length, tags, columns = space.length, space.tags, space.columns
     tables, known, last = np.empty(length * tags * tags), np.empty(length * tags, np.bool_), np.empty(tags)
+    parts = np.empty(length, np.int64)
     for b in range(rows.shape[0]):
         logarithm, certified[b] = _forward(rows[b].reshape(-1), space)
         if logarithm > -np.inf and certified[b]:
             known[:] = False
             last[:] = space.prefixes[(length - 1) * columns : (length - 1) * columns + tags].cumsum()
             for s in range(uniforms.shape[1]):
-                _draw(uniforms[b, s], space, last, tables, known, structures[b, s].reshape(-1))
+                _draw(uniforms[b, s], space, last, tables, known, parts)
+                if len(numbers) > 0:
+                    number(parts, length, numbers[b, s])
+                else:
+                    mark(parts, length, structures[b, s].reshape(-1))
 
 
 @uncounted
-def _draw(uniforms, space, last, tables, known, structure):
+def _draw(uniforms, space, last, tables, known, parts):
     """One sample, from the last tag backwards; the running sums over what leads to a tag are kept for the next."""
     tags = space.tags
     tag = first_above(last, 0, tags, uniforms[space.length - 1])
@@ -295,21 +311,31 @@ def _draw(uniforms, space, last, tables, known, structure):
                 summed += space.prefixes[(i - 1) * space.columns + p] * space.weights[(i * tags + p) * space.columns + tag]
                 tables[table + p] = summed
         previous = first_above(tables, table, tags, uniforms[i - 1])
-        structure[(i * tags + previous) * tags + tag] = 1
+        parts[i] = (i * tags + previous) * tags + tag
         tag = previous
-    structure[tag] = 1
+    parts[0] = tag
+
+
+def argmax(rows, structures):
+    """MAP structures [b, n, t, t] of rows."""
+    _argmax(rows, structures, no_numbers())
+
+
+def argmax_parts(rows, numbers):
+    """The same structures by the numbers of their parts, [b, n]."""
+    _argmax(rows, no_structures(rows), numbers)
 
 
 @compiled
-def argmax(rows, structures):
-    """MAP structures [b, n, t, t] of rows."""
+def _argmax(rows, structures, numbers):
     length, tags = rows.shape[1], rows.shape[2]
     best, parts = np.empty(length * tags), np.empty(length, np.int32)
     for b in range(rows.shape[0]):
         count = best_parts(rows[b].reshape(-1), best, parts, length, tags)
-        flat = structures[b].reshape(length * tags * tags)
-        for k in range(count):
-            flat[parts[k]] = 1
+        if len(numbers) > 0:
+            number(parts, count, numbers[b])
+        else:
+            mark(parts, count, structures[b].reshape(length * tags * tags))
 
 
 @uncounted

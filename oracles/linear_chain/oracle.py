@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..capabilities.indices import NONE, chosen
 from ..derivations import UNIT, Builder, Derivations, DerivedOracle
 
 
@@ -16,7 +17,8 @@ from ..derivations import UNIT, Builder, Derivations, DerivedOracle
 class LinearChain(DerivedOracle):
     """Tag sequences: event ``[n, t, t]``, ``scores[..., i, p, c]`` scores tag p at i − 1 followed by tag c at i.
 
-    At i = 0 only row p = 0 is read: ``scores[..., 0, 0, c]`` is the score of starting with tag c; the other rows are ignored.
+    At i = 0 only row p = 0 is read: ``scores[..., 0, 0, c]`` is the score of starting with tag c; the other rows are ignored. Indices
+    ``[n]`` are the tags.
 
     Viterbi, forward recursion and forward-filtering backward-sampling, O(n t²); the projection is the active set over Viterbi calls.
 
@@ -36,6 +38,7 @@ class LinearChain(DerivedOracle):
     axes: ClassVar[tuple[str, ...]] = ("length", "tags", "tags")
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
     kernel: ClassVar[str | None] = "linear_chain"
+    _indices_are_parts: ClassVar[bool] = False
 
     @classmethod
     def from_potentials(
@@ -91,6 +94,24 @@ class LinearChain(DerivedOracle):
         mask[0, 1:] = False
         return mask
 
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return event_shape[:1]
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[1]
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        length, tags, _ = event_shape
+        previous = torch.nn.functional.pad(indices[..., :-1], (1, 0))
+        parts = (torch.arange(length, device=indices.device) * tags + previous) * tags + indices
+        return torch.where((indices < 0) | (previous < 0), NONE, parts)
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return torch.where(parts < 0, NONE, parts % event_shape[1])
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return chosen(structures.any(-2), -1)
+
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 3 or event_shape[1] != event_shape[2]:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n, t, t), build it with LinearChain.from_potentials")
@@ -121,7 +142,8 @@ class LinearChain(DerivedOracle):
 
     def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
         # The executors take uniforms as derivations do; samples on a device that has no kernel for them come from `_sample`.
-        return kernels.find(self.kernel, operation, rows) if operation == "sample" else super()._kernel(operation, rows)
+        samples = operation in ("sample", "sample_parts")
+        return kernels.find(self.kernel, operation, rows) if samples else super()._kernel(operation, rows)
 
     def _rank(self, structures: Tensor) -> Tensor:
         return _with_digits_turned(super()._rank(structures), structures.shape[1], structures.shape[2])

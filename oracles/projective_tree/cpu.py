@@ -16,10 +16,11 @@ import numpy as np
 from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import exponentials
+from ..kernels.parts import mark, no_numbers, no_structures, number
 from .cpu_best import Best, best_parts, best_workspace, fill_best, load_scores, read_best
 from .cpu_charts import LEFT_ARC, RIGHT, RIGHT_ARC, inside, outside
 
-__all__ = ["argmax", "best_parts", "log_partition", "marginals", "operations", "project"]
+__all__ = ["argmax", "argmax_parts", "best_parts", "log_partition", "marginals", "operations", "project"]
 
 Array = np.ndarray[Any, Any]
 
@@ -79,9 +80,18 @@ def group_of(rows):
     )  # fmt: skip
 
 
-@compiled
-def argmax(rows, structures, single_root):
+def argmax(rows: Array, structures: Array, single_root: bool) -> None:
     """The best structures [b, n + 1, n + 1]."""
+    _argmax(rows, structures, no_numbers(), single_root)
+
+
+def argmax_parts(rows: Array, numbers: Array, single_root: bool) -> None:
+    """The same structures by the numbers of their parts, [b, n]."""
+    _argmax(rows, no_structures(rows), numbers, single_root)
+
+
+@compiled
+def _argmax(rows, structures, numbers, single_root):
     size, group = rows.shape[1], group_of(rows)
     lanes = len(group.totals)
     for first in range(0, len(rows), lanes):
@@ -91,9 +101,10 @@ def argmax(rows, structures, single_root):
         fill_best(group.best, count, single_root)
         for lane in range(count):
             read_best(group.best, lane, count, group.parts)
-            structure = structures[first + lane].reshape(size * size)
-            for k in range(size - 1):
-                structure[group.parts[k]] = 1
+            if len(numbers) > 0:
+                number(group.parts, size - 1, numbers[first + lane])
+            else:
+                mark(group.parts, size - 1, structures[first + lane].reshape(size * size))
 
 
 @uncounted

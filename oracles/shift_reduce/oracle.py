@@ -12,6 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from ..capabilities import PolicyOracle
 from ..capabilities.base import at_least_single
+from ..capabilities.indices import NONE, placed
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
 from ..kernels.switch import SERVING, serving_as
 from ..numerics import share_rows
@@ -27,7 +28,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
 
     A derivation of n leaves is 2n − 1 actions from state (0, 0) to (n, 1). Action 0, SHIFT, needs i < n and leads to (i + 1, d + 1); action
     1, REDUCE, needs d ≥ 2 and leads to (i, d − 1). Derivations are the binary trees over n leaves in postorder. Entries that are on no
-    derivation are ignored. Of equal scores, the one that shifts first is taken.
+    derivation are ignored. Of equal scores, the one that shifts first is taken. Indices ``[2n - 1]`` are the actions.
 
     Dynamic programmes over the states, O(n²), in 2n − 1 steps: state (i, d) is reached after 2i − d actions, so that all states of one step
     are computed at once. Samples walk forward through one backward pass, with 2n − 1 uniforms each. The projection is the active set over
@@ -66,6 +67,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
     event_ndim: ClassVar[int] = 3
     references: ClassVar[tuple[str, ...]] = ("kuhlmann2011dynamic", "dyer2016recurrent", "andor2016globally")
     kernel: ClassVar[str] = "shift_reduce"
+    _indices_are_parts: ClassVar[bool] = False
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -143,6 +145,30 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         place = torch.arange(event_shape[0], device=device)
         shifts, depth, shifting = place.reshape(-1, 1, 1), place.reshape(-1, 1), torch.arange(2, device=device) == SHIFT
         return (depth <= shifts) & (depth >= (shifts > 0).long()) & torch.where(shifting, shifts < event_shape[0] - 1, depth >= 2)
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (2 * event_shape[0] - 3,)
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        return 2
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        size, step = event_shape[0], torch.arange(indices.shape[-1], device=indices.device)
+        before = (indices == SHIFT).long()
+        shifts = before.cumsum(-1) - before
+        state = (shifts * size + (2 * shifts - step).clamp(min=0)).clamp(max=size * size - 1)
+        # Once there is none, there is none.
+        return torch.where((indices < 0).cumsum(-1) > 0, NONE, state * 2 + indices)
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        size, state = event_shape[0], parts // 2
+        most = 2 * size - 3
+        return placed(parts % 2, torch.where(parts < 0, most, 2 * (state // size) - state % size), most)
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        event = tuple(structures.shape[-3:])
+        parts = torch.arange(math.prod(event), device=structures.device).expand(*structures.shape[:-3], -1)
+        return self._from_parts(torch.where(structures.flatten(-3), parts, NONE), event)
 
     def derivations(self, event_shape: tuple[int, ...]) -> Derivations:
         """A node per state: what completes a derivation from there; a level per number of actions before, from the last."""

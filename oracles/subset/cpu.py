@@ -18,6 +18,7 @@ import numpy as np
 
 from ..kernels.compilation import compiled, inner, reordered, uncounted
 from ..kernels.exponential import exponentials
+from ..kernels.parts import mark, no_numbers, no_structures, number
 from ..kernels.selection import kth_largest
 
 BLOCK = 8
@@ -53,6 +54,24 @@ def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
                 structure[part] = 0
                 count -= 1
             part -= 1
+
+
+@compiled
+def argmax_parts(rows: np.ndarray, numbers: np.ndarray, k: int) -> None:
+    """The same structures by the numbers of their parts, [b, k]."""
+    size = rows.shape[1]
+    work = np.empty(size)
+    for item in range(len(rows)):
+        row, listed = rows[item], numbers[item]
+        last, above, count = kth_largest(row, k, work), 0, 0
+        for part in range(size):
+            above += row[part] > last
+        for part in range(size):
+            tied = row[part] == last and above < k
+            if row[part] > last or tied:
+                listed[count] = 1 + part
+                count += 1
+                above += tied
 
 
 @compiled
@@ -117,9 +136,20 @@ def covariance_product(rows: np.ndarray, direction: np.ndarray, product: np.ndar
             product[item, part] = length * (weights[part, TAKE_TANGENT] * value + weights[part, TAKE] * tangent)
 
 
-@compiled
 def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray, k: int) -> None:
-    """Exact samples: part by part, taken with its probability given how many are still to be taken."""
+    """Exact samples."""
+    _sample(rows, uniforms, structures, no_numbers(1), certified, k)
+
+
+def sample_parts(rows: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray, certified: np.ndarray, k: int) -> None:
+    """The same samples by the numbers of their parts, [b, s, k]."""
+    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified, k)
+
+
+@compiled
+def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numbers: np.ndarray, certified: np.ndarray, k: int) -> None:
+    """Part by part, taken with its probability given how many are still to be taken: into structures, or numbers where there is room."""
+    parts = np.empty(k, np.int64)
     size = rows.shape[1]
     certified[:] = _representable(size, k)
     weights, work, suffixes = np.empty((size, 2)), np.empty((2, size)), _polynomials(size + 1, k)
@@ -130,13 +160,16 @@ def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certi
         for part in range(size - 1, -1, -1):
             _multiply(suffixes[part + 1], suffixes[part], weights[part])
         for draw in range(uniforms.shape[1]):
-            structure, uniform = structures[item, draw], uniforms[item, draw]
-            column, part = BLOCK + k, 0
+            uniform, column, part = uniforms[item, draw], BLOCK + k, 0
             while column > BLOCK and part < size:
                 if uniform[part] * suffixes[part, column] < weights[part, TAKE] * suffixes[part + 1, column - 1]:
-                    structure[part] = 1
+                    parts[BLOCK + k - column] = part
                     column -= 1
                 part += 1
+            if len(numbers) > 0:
+                number(parts, BLOCK + k - column, numbers[item, draw])
+            else:
+                mark(parts, BLOCK + k - column, structures[item, draw])
 
 
 @uncounted

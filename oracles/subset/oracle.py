@@ -21,7 +21,7 @@ from ..simplex import projection
 
 @dataclass(frozen=True)
 class Subset(SubsetOracle, DerivedOracle):
-    """Exactly ``k`` of ``n``: event ``[n]``, structures hold k ones.
+    """Exactly ``k`` of ``n``: event ``[n]``, structures hold k ones; indices ``[k]`` are the parts that are taken, in ascending order.
 
     The Gibbs law is the conditional Poisson law (not Plackett-Luce, which Gumbel top-k draws): of n independent parts, given that k are
     taken. The log-partition is a coefficient of ``∏ (1 − p_i + p_i x)``, O(nk), multiplied out pair by pair, so in log n steps; a sample
@@ -53,6 +53,9 @@ class Subset(SubsetOracle, DerivedOracle):
 
     def count(self, event_shape: tuple[int, ...]) -> int:
         return math.comb(event_shape[0], self.k)
+
+    def _most_parts(self, event_shape: tuple[int, ...]) -> int:
+        return self.k
 
     def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         return torch.ones(event_shape, dtype=torch.bool, device=device)

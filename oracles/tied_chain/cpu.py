@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import RANGE
+from ..kernels.parts import no_numbers, no_structures
 from ..kernels.vectors import WIDTH, add, greatest, least, load, minimum, multiply, multiply_add, spread, store, where_greater
 from ..linear_chain.cpu_steps import add_up, combine, dot, first_above, scale_down, weigh
 
@@ -363,27 +364,42 @@ def _expect_transition_rates(space, rates, product, lines):
             _hand_out(space, lines, p, c, product)
 
 
-@compiled
 def sample(rows, uniforms, structures, certified):
-    """Structures [b, s, n + t, t] from uniforms [b, s, n]: forward filtering once, then backward sampling."""
+    """Structures [b, s, n + t, t] from uniforms [b, s, n]."""
+    _sample(rows, uniforms, structures, no_numbers(1), certified)
+
+
+def sample_parts(rows, uniforms, numbers, certified):
+    """The same samples by the numbers of their parts, [b, s, n]."""
+    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified)
+
+
+@compiled
+def _sample(rows, uniforms, structures, numbers, certified):
+    """Forward filtering once, then backward sampling: into structures, or into numbers where there is room for these."""
     space = _space(rows)
     length, tags, columns = space.length, space.tags, space.columns
     tables, known, last = np.empty(length * tags * tags), np.empty(length * tags, np.bool_), np.empty(tags)
+    chosen = np.empty(length, np.int64)
     for b in range(rows.shape[0]):
         logarithm, certified[b] = _forward(rows[b].reshape(-1), space)
         if logarithm > -np.inf and certified[b]:
             known[:] = False
             last[:] = space.prefixes[(length - 1) * columns : (length - 1) * columns + tags].cumsum()
             for s in range(uniforms.shape[1]):
-                _draw(uniforms[b, s], space, last, tables, known, structures[b, s].reshape(-1))
+                _draw(uniforms[b, s], space, last, tables, known, chosen)
+                if len(numbers) > 0:
+                    _number(chosen, tags, numbers[b, s])
+                else:
+                    _write(chosen, tags, structures[b, s].reshape(-1))
 
 
 @uncounted
-def _draw(uniforms, space, last, tables, known, structure):
+def _draw(uniforms, space, last, tables, known, chosen):
     """One sample, from the last tag backwards; the running sums over what leads to a tag are kept for the next."""
     length, tags, columns = space.length, space.tags, space.columns
     tag = first_above(last, 0, tags, uniforms[length - 1])
-    structure[(length - 1) * tags + tag] = 1
+    chosen[length - 1] = tag
     for i in range(length - 1, 0, -1):
         table = (i * tags + tag) * tags
         if not known[i * tags + tag]:
@@ -392,23 +408,49 @@ def _draw(uniforms, space, last, tables, known, structure):
                 summed += space.prefixes[(i - 1) * columns + p] * space.turned[tag * columns + p]
                 tables[table + p] = summed
         previous = first_above(tables, table, tags, uniforms[i - 1])
-        structure[(length + previous) * tags + tag] += 1
-        structure[(i - 1) * tags + previous] = 1
+        chosen[i - 1] = previous
         tag = previous
 
 
-@compiled
+@uncounted
+def _write(chosen, tags, structure):
+    """The parts of a sequence of tags: its places, and how often every transition is used."""
+    length = len(chosen)
+    for i in range(length):
+        structure[i * tags + chosen[i]] = 1
+        if i > 0:
+            structure[(length + chosen[i - 1]) * tags + chosen[i]] += 1
+
+
+@uncounted
+def _number(chosen, tags, numbers):
+    """The numbers of its places alone, which say the rest."""
+    for i in range(len(chosen)):
+        numbers[i] = 1 + i * tags + chosen[i]
+
+
 def argmax(rows, structures):
-    """MAP structures [b, n + t, t] of rows: Viterbi.
+    """MAP structures [b, n + t, t] of rows."""
+    _argmax(rows, structures, no_numbers())
+
+
+def argmax_parts(rows, numbers):
+    """The same structures by the numbers of their parts, [b, n]."""
+    _argmax(rows, no_structures(rows), numbers)
+
+
+@compiled
+def _argmax(rows, structures, numbers):
+    """Viterbi: into structures, or into numbers where there is room for these.
 
     Back-pointers are not stored: the way back looks for the lowest previous tag that gives the same sum.
     """
     tags = rows.shape[2]
     length, columns = rows.shape[1] - tags, (tags + WIDTH - 1) // WIDTH * WIDTH
     transition, best = np.full(columns * columns, -np.inf), np.full(length * columns, -np.inf)
-    reached = np.empty(length * columns)
+    reached, chosen = np.empty(length * columns), np.empty(length, np.int64)
     for b in range(rows.shape[0]):
-        row, structure = rows[b].reshape(-1), structures[b].reshape(-1)
+        row = rows[b].reshape(-1)
         for p in range(tags):
             for c in range(tags):
                 transition[p * columns + c] = row[(length + p) * tags + c]
@@ -422,14 +464,17 @@ def argmax(rows, structures):
         for c in range(1, tags):
             if best[last + c] > best[last + tag]:
                 tag = c
-        structure[(length - 1) * tags + tag] = 1
+        chosen[length - 1] = tag
         for i in range(length - 1, 0, -1):
             previous, before, wanted = 0, (i - 1) * columns, reached[i * columns + tag]
             while previous < tags - 1 and best[before + previous] + transition[previous * columns + tag] != wanted:
                 previous += 1
-            structure[(length + previous) * tags + tag] += 1
-            structure[(i - 1) * tags + previous] = 1
+            chosen[i - 1] = previous
             tag = previous
+        if len(numbers) > 0:
+            _number(chosen, tags, numbers[b])
+        else:
+            _write(chosen, tags, structures[b].reshape(-1))
 
 
 @uncounted

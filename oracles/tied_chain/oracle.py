@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle, SamplingOracle
+from ..capabilities.indices import NONE, chosen
 from ..capabilities.relaxation import Maximum
 from ..linear_chain import LinearChain
 
@@ -26,7 +27,7 @@ class TiedChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
     tag of every place as 0/1, and *how often* every transition is used (see `binary_mask`). It is the law of `LinearChain` with
     ``from_potentials(unary, transition)``, whose samples, ties and order it shares, at an n-th of the memory: no score of an edge is made.
     Gradients come as those of the factors, so that a matrix that all items share gets the sum over items from `Tensor.expand`. ``lengths``
-    counts places.
+    counts places. Indices ``[n]`` are the tags.
 
     Viterbi, forward recursion and forward-filtering backward-sampling, O(n t²) additions for O((n + t) t) scores; the projection, on the
     polytope of tags and counts, is the active set over Viterbi calls.
@@ -51,6 +52,7 @@ class TiedChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
     kernel: ClassVar[str | None] = "tied_chain"
     _ignores_entries: ClassVar[bool] = True
+    _indices_are_parts: ClassVar[bool] = False
 
     @classmethod
     def event_shape(cls, **sizes: int) -> tuple[int, ...]:
@@ -131,6 +133,28 @@ class TiedChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         if len(event_shape) != 2 or event_shape[0] <= event_shape[1]:
             raise ValueError(f"`{call}` got event shape {event_shape}; expected (n + t, t), build it with TiedChain.from_potentials")
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        lines, tags = event_shape
+        return (lines - tags,)
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[1]
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """The tags of the places, then the transitions between them, which may come several times."""
+        lines, tags = event_shape
+        lengths = lines - tags
+        places = torch.where(indices < 0, NONE, torch.arange(lengths, device=indices.device) * tags + indices)
+        before, after = indices[..., :-1], indices[..., 1:]
+        transitions = torch.where((before < 0) | (after < 0), NONE, (lengths + before) * tags + after)
+        return torch.cat([places, transitions], -1)
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return torch.where(parts < 0, NONE, parts % event_shape[1])
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return chosen(_places(structures), -1)
 
     # Lengths: one tag more, which ends an item, and stays. It comes last, so that results are cut back to what they were.
 

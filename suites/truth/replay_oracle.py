@@ -45,6 +45,7 @@ class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, 
 
     def __post_init__(self) -> None:
         self.name, self.event_ndim = self.real.name, self.real.event_ndim  # type: ignore[misc]
+        self.index_ndim, self._indices_are_parts = self.real.index_ndim, self.real._indices_are_parts  # type: ignore[misc]
         self.kernel, self._ignores_entries = self.real.kernel, self.real._ignores_entries  # type: ignore[misc]
         if isinstance(self.real, SubsetOracle):
             self.k = self.real.k
@@ -61,7 +62,13 @@ class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, 
         return mask
 
     def sample(
-        self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator, lengths: Tensor | None = None
+        self,
+        scores: Tensor,
+        num_samples: int | None = None,
+        *,
+        generator: torch.Generator,
+        lengths: Tensor | None = None,
+        as_indices: bool = False,
     ) -> Tensor:
         slots = 1 if num_samples is None else num_samples
         first, self.taken = self.taken, self.taken + slots
@@ -71,7 +78,7 @@ class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, 
         else:
             dealt = self.script[first : self.taken].to(scores.dtype)
         result: Tensor = dealt[0] if num_samples is None else dealt
-        return result
+        return self.indices(result) if as_indices else result
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         self.real._check_event(call, event_shape)
@@ -114,6 +121,21 @@ class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, 
 
     def steps(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
         return self.real.steps(event_shape, device)  # type: ignore[no-any-return]
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return self.real.index_shape(event_shape)  # type: ignore[no-any-return]
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        return self.real._index_limit(event_shape)  # type: ignore[no-any-return]
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return self.real._parts(indices, event_shape)  # type: ignore[no-any-return]
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return self.real._from_parts(parts, event_shape)  # type: ignore[no-any-return]
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return self.real._indices_of(structures)  # type: ignore[no-any-return]
 
     def _rank(self, structures: Tensor) -> Tensor:
         return self.real._rank(structures)  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...active_set import cpu as active_set
 from ...kernels.compilation import compiled, uncounted
+from ...kernels.parts import mark, no_numbers, no_structures, number
 from ...kernels.vectors import WIDTH
 from . import marginal_rates, vector_marginals
 from . import marginals as tree_marginals
@@ -35,14 +36,25 @@ def operations(event: tuple[int, ...]) -> int:
     return event[0] ** 3 // 3 + 4 * event[0] ** 2
 
 
-@compiled
 def argmax(rows: Array, structures: Array, single_root: bool) -> None:
     """The best tree of each row [b, n + 1, n + 1]."""
+    _argmax(rows, structures, no_numbers(), single_root)
+
+
+def argmax_parts(rows: Array, numbers: Array, single_root: bool) -> None:
+    """The same structures by the numbers of their parts, [b, n]."""
+    _argmax(rows, no_structures(rows), numbers, single_root)
+
+
+@compiled
+def _argmax(rows: Array, structures: Array, numbers: Array, single_root: bool) -> None:
     space, parts = workspace(rows.shape[1]), np.empty(rows.shape[1] - 1, np.int32)
     for b in range(rows.shape[0]):
-        flat = structures[b].reshape(-1)
-        for i in range(best_parts(rows[b], single_root, space, parts)):
-            flat[parts[i]] = 1
+        count = best_parts(rows[b], single_root, space, parts)
+        if len(numbers) > 0:
+            number(parts, count, numbers[b])
+        else:
+            mark(parts, count, structures[b].reshape(-1))
 
 
 @compiled
@@ -184,12 +196,23 @@ def scalar_covariance_product(rows: Array, direction: Array, product: Array, cer
                 product[b, h, m] = exponents[h, m] - weights[h, m] * chances[h, m] * totals[m] * slopes[m]
 
 
-@compiled
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, single_root: bool) -> None:
-    """Trees of each row from uniforms [b, s, n]: one elimination for all of them."""
+    """Trees of each row from uniforms [b, s, n]."""
+    _sample(rows, uniforms, structures, no_numbers(1), certified, single_root)
+
+
+def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array, single_root: bool) -> None:
+    """The same samples by the numbers of their parts, [b, s, n]."""
+    _sample(rows, uniforms, no_structures(rows, 1), numbers, certified, single_root)
+
+
+@compiled
+def _sample(rows: Array, uniforms: Array, structures: Array, numbers: Array, certified: Array, single_root: bool) -> None:
+    """One elimination for all trees of a row: into structures, or into numbers where there is room for these."""
     size = rows.shape[1]
     exponents, weights, direct = np.empty((size, size)), np.empty((size, size)), np.empty((size, size))
     shift, totals, rest, words = np.empty(size), np.empty(size), np.empty(size), np.empty((4, size), np.int64)
+    parts = np.empty(size - 1, np.int64)
     for b in range(rows.shape[0]):
         _, in_range, dense = weigh(rows[b], single_root, exponents, shift, weights)
         direct[:] = weights
@@ -199,14 +222,18 @@ def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, si
             exchange(direct, last_word)
             for s in range(uniforms.shape[1]):
                 draw(direct, weights, totals, uniforms[b, s], single_root, rest, words)
-                _write(words[0], last_word, structures[b, s])
+                _list(words[0], last_word, parts)
+                if len(numbers) > 0:
+                    number(parts, size - 1, numbers[b, s])
+                else:
+                    mark(parts, size - 1, structures[b, s].reshape(-1))
 
 
 @uncounted
-def _write(head: Array, last_word: int, structure: Array) -> None:
+def _list(head: Array, last_word: int, parts: Array) -> None:
     """The arcs of a tree in which word 1 and another one have changed places."""
     for m in range(1, len(head)):
-        structure[_place(head[m], last_word), _place(m, last_word)] = 1
+        parts[m - 1] = _place(head[m], last_word) * len(head) + _place(m, last_word)
 
 
 @uncounted

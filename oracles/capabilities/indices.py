@@ -1,0 +1,307 @@
+"""Compact structures: integer indices in place of 0/1 parts.
+
+What one dense structure says with an event of numbers, its indices say with one integer for each thing that is decided: the tag of every
+place, the head of every word, the column of every row. Where no such form is stated, indices are the parts that the structure has, in
+ascending order. In every form -1 says that there is none: beyond an item's length, behind the last part, and everywhere where a dense
+result would be the zero tensor.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from ..numerics import share_rows
+from ..transforms import operation, transforming
+
+NONE = -1
+"""No index."""
+
+
+class IndexedStructures(abc.ABC):
+    """The compact form of an oracle's structures: what it is, and the ways from and to parts.
+
+    A subclass whose structures have indices of a better form than sorted parts sets ``_indices_are_parts`` to False, and overrides
+    `index_shape`, `_index_limit`, `_parts`, `_from_parts` and `_indices_of`, which state that form alone; everything else follows.
+    """
+
+    name: ClassVar[str]
+    event_ndim: ClassVar[int]
+    index_ndim: ClassVar[int] = 1
+    """How many dimensions the indices of one structure have."""
+    _ignores_entries: ClassVar[bool]
+    _indices_are_parts: ClassVar[bool] = True
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one structure's indices, where scores have this event shape: ``(p,)``, p parts at most, where not overridden.
+
+        Example:
+            >>> from structgrad.oracles import Alignment, LinearChain
+            >>> LinearChain().index_shape((5, 3, 3)), Alignment().index_shape((2, 3))
+            ((5,), (4,))
+        """
+        return (self._most_parts(event_shape),)
+
+    @final
+    @operation()
+    def indices(self, structures: Tensor) -> Tensor:
+        """Structures ``[..., *event]`` in compact form: int64 ``[..., *index]``, the inverse of `dense`.
+
+        Example:
+            >>> from structgrad.oracles import LinearChain, Subset
+            >>> Subset(2).indices(torch.tensor([0.0, 1.0, 0.0, 1.0]))
+            tensor([1, 3])
+            >>> chain = LinearChain()
+            >>> chain.indices(chain.argmax(torch.tensor([[[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [2.0, 0.0]]])))
+            tensor([1, 0])
+
+        Raises:
+            ValueError: an entry is no whole number, or what is counted has no compact form. Values are looked at on the CPU alone.
+        """
+        if not isinstance(structures, Tensor) or structures.ndim < self.event_ndim:
+            got = f"shape {tuple(structures.shape)}" if isinstance(structures, Tensor) else type(structures).__name__
+            raise ValueError(f"`indices` got structures of {got}; expected a torch.Tensor [..., *event] of 0/1")
+        event = tuple(structures.shape[structures.ndim - self.event_ndim :])
+        self._check_sizes("indices", event)
+        self._check_countless("indices", event)
+        if structures.is_cpu and structures.is_floating_point() and not bool((structures == structures.round()).all()):
+            raise ValueError(
+                "`indices` got entries that are no whole numbers; expected structures, such as `sample` and `argmax` give: "
+                "points between structures have no indices"
+            )
+        read = structures != 0
+        if self._ignores_entries:
+            read = read & self.read_mask(event, structures.device)
+        return self._indices_of(read)
+
+    @final
+    @operation()
+    def dense(self, indices: Tensor, event_shape: tuple[int, ...], *, dtype: torch.dtype | None = None) -> Tensor:
+        """Structures ``[..., *event]`` of indices ``[..., *index]``: the inverse of `indices`; the zero tensor where all are -1.
+
+        Args:
+            indices: integers, as `sample`, `argmax` and `kbest` give with ``as_indices=True``.
+            event_shape: of one score tensor.
+            dtype: of the result; torch's default where it is None.
+
+        Example:
+            >>> from structgrad.oracles import Assignment
+            >>> Assignment().dense(torch.tensor([2, 0, 1]), (3, 3))
+            tensor([[0., 0., 1.],
+                    [1., 0., 0.],
+                    [0., 1., 0.]])
+        """
+        event = tuple(event_shape)
+        self._check_sizes("dense", event)
+        self._check_indices("dense", indices, event)
+        size, parts = math.prod(event), self._parts(indices.long(), event)
+        at = torch.where(parts < 0, size, parts)
+        flat = torch.zeros((*at.shape[:-1], size + 1), dtype=dtype or torch.get_default_dtype(), device=at.device)
+        structures: Tensor = flat.scatter_add_(-1, at, torch.ones_like(at, dtype=flat.dtype))[..., :size].unflatten(-1, event)
+        return structures
+
+    # The form. Batches have any dimensions.
+
+    def _most_parts(self, event_shape: tuple[int, ...]) -> int:
+        """The largest number of parts that a structure has; all there are where not overridden."""
+        return max(1, int(self.read_mask(event_shape).sum()))
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        """Indices lie below it."""
+        return math.prod(event_shape)
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """The parts ``[..., p]``, by their place in a flat event, or -1: first one for each index, then whatever follows from several."""
+        return indices
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """Indices of parts ``[..., p]`` that kernels give: those of every index alone; in ascending order where indices are parts."""
+        return parts
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        """Indices of boolean structures ``[..., *event]``, False in ignored entries."""
+        event = tuple(structures.shape[structures.ndim - self.event_ndim :])
+        used, (most,) = structures.flatten(structures.ndim - self.event_ndim), self.index_shape(event)
+        place = torch.where(used, (used.cumsum(-1) - 1).clamp(max=most), most)
+        parts = torch.arange(used.shape[-1], device=used.device).expand_as(place)
+        return torch.full((*used.shape[:-1], most + 1), NONE, device=used.device).scatter_(-1, place, parts)[..., :most]
+
+    # What operations share.
+
+    def _best_indices(self, rows: Tensor) -> Tensor:
+        """Indices [b, *index] of the best structures of natural parameters."""
+
+        def reference(rows: Tensor) -> tuple[Tensor]:
+            return (self._numbered(self._of_dense(self._reference_argmax(rows)[0]), tuple(rows.shape[1:])),)
+
+        parts = self._kernel_parts("argmax_parts", (rows.contiguous(),), (len(rows),), reference)
+        return self._of_dense(self._best(rows)) if parts is None else self._from_parts(parts, tuple(rows.shape[1:]))
+
+    def _kernel_parts(
+        self, operation: str, inputs: tuple[Tensor, ...], shape: tuple[int, ...], reference: Callable[..., tuple[Tensor]]
+    ) -> Tensor | None:
+        """What a kernel of parts finds, ``[*shape, p]``; None without one. Kernels write 1 + part, and leave 0 where there is none."""
+        rows = inputs[0]
+        kernel = self._kernel(operation, rows)
+        if kernel is None:
+            return None
+        most = math.prod(self.index_shape(tuple(rows.shape[1:])))
+        numbers: Tensor = kernel.results((*shape, most), rows, torch.int64)
+        run = kernel.run_certified if operation == "sample_parts" else kernel.run
+        run(inputs, (numbers,), reference)
+        return numbers.sub_(1)
+
+    def _numbered(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """As kernels number the parts of indices."""
+        return self._own_parts(indices, event_shape) + 1
+
+    def _own_parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """One part for each index, ``[..., p]``."""
+        return self._parts(indices, event_shape)[..., : math.prod(self.index_shape(event_shape))]
+
+    def _of_dense(self, structures: Tensor) -> Tensor:
+        """Indices of the results of kernels and references, which are 0 in ignored entries."""
+        event = tuple(structures.shape[structures.ndim - self.event_ndim :])
+        self._check_countless("as_indices", event)
+        return self._indices_of(structures != 0)
+
+    def _rowwise_indices(self, compute: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+        """Run ``compute`` on distinct rows [b, *event]; int64 [*batch, *index]."""
+        batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
+        shared = share_rows(scores.detach(), self.event_ndim)
+        rows = shared.reshape(-1, *shared.shape[len(batch) :])
+        found = compute(rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows)
+        found = found.reshape((*shared.shape[: len(batch)], *found.shape[1:]))
+        return found.expand((*batch, *found.shape[len(batch) :]))
+
+    def _cut_indices(self, indices: Tensor, inside: Tensor | None, event_shape: tuple[int, ...]) -> Tensor:
+        """What lies inside ``[*batch, *event]``, -1 elsewhere, of indices ``[..., *batch, *index]`` of an event that may have grown."""
+        if inside is None:
+            return indices
+        event = tuple(inside.shape[inside.ndim - self.event_ndim :])
+        own = self._own_parts(indices, event_shape)
+        moved, within = _in_event(own, event_shape, event)
+        kept = within & looked_up(inside.flatten(inside.ndim - self.event_ndim), moved)
+        if not self._indices_are_parts:
+            return torch.where(kept.reshape(indices.shape), indices, NONE)
+        # Parts that are left come first, in their order.
+        last = torch.iinfo(torch.int64).max
+        parts = torch.where(kept, moved, last).sort(-1).values
+        parts = torch.where(parts == last, NONE, parts)
+        (most,) = self.index_shape(event)
+        return torch.nn.functional.pad(parts, (0, most - parts.shape[-1]), value=NONE)[..., :most]
+
+    def _score_indices(self, call: str, indices: Tensor, parameters: Tensor, inside: Tensor | None) -> Tensor:
+        """⟨η, z⟩ of natural parameters ``[*batch, *event]`` and indices ``[*batch, *index]``, which broadcast: sums of looked-up parts."""
+        natural = self._cut(self._cleaned(parameters), inside)
+        event = tuple(natural.shape[natural.ndim - self.event_ndim :])
+        self._check_indices(call, indices, event)
+        indices = indices.long()
+        if inside is not None:
+            own = self._own_parts(indices, event)
+            kept = (own >= 0) & looked_up(inside.flatten(inside.ndim - self.event_ndim), own)
+            indices = torch.where(kept.reshape((*kept.shape[:-1], *self.index_shape(event))), indices, NONE)
+        parts = self._parts(indices, event)
+        return torch.where(parts < 0, 0, looked_up(natural.flatten(natural.ndim - self.event_ndim), parts)).sum(-1)
+
+    def _check_indices(self, call: str, indices: Any, event_shape: tuple[int, ...]) -> None:
+        if not isinstance(indices, Tensor) or indices.is_floating_point() or indices.dtype == torch.bool:
+            got = str(indices.dtype) if isinstance(indices, Tensor) else type(indices).__name__
+            raise ValueError(
+                f"`{call}` got indices of type {got}; expected an integer torch.Tensor, such as `sample` gives with as_indices=True"
+            )
+        shape = self.index_shape(event_shape)
+        if indices.ndim < len(shape) or tuple(indices.shape[indices.ndim - len(shape) :]) != shape:
+            raise ValueError(
+                f"`{call}` got indices of shape {tuple(indices.shape)} for an event of shape {event_shape}; expected [..., *index] "
+                f"with index shape {shape}"
+            )
+        self._check_countless(call, event_shape)
+        # Values are looked at on the CPU alone: elsewhere it would synchronise.
+        if indices.is_cpu and indices.numel() and not transforming():
+            least, most, limit = int(indices.min()), int(indices.max()), self._index_limit(event_shape)
+            if least < NONE or most >= limit:
+                raise ValueError(f"`{call}` got indices from {least} to {most}; expected -1 (none) to {limit - 1}")
+
+    def _check_countless(self, call: str, event_shape: tuple[int, ...]) -> None:
+        """ValueError where parts are counted, and nothing but parts is stated: a list of them would say what is used, not how often."""
+        if self._indices_are_parts and not bool(self.binary_mask(event_shape).all()):
+            raise ValueError(
+                f"`{call}` got the oracle {self.name}, which counts parts and states no compact form; expected 0/1 parts: use dense "
+                "structures, or override `index_shape`, `_parts`, `_from_parts` and `_indices_of`"
+            )
+
+    # What `Oracle` has.
+
+    @abc.abstractmethod
+    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        """See `Oracle.read_mask`."""
+
+    @abc.abstractmethod
+    def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+        """See `Oracle.binary_mask`."""
+
+    @abc.abstractmethod
+    def _check_sizes(self, call: str, event: tuple[int, ...]) -> None: ...
+
+    @abc.abstractmethod
+    def _cleaned(self, scores: Tensor) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _cut(self, values: Tensor, inside: Tensor | None) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _kernel(self, operation: str, rows: Tensor) -> Any: ...
+
+    @abc.abstractmethod
+    def _best(self, rows: Tensor) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _reference_argmax(self, rows: Tensor) -> tuple[Tensor]: ...
+
+
+def looked_up(values: Tensor, parts: Tensor) -> Tensor:
+    """``values[..., part]``, ``[*batch, p]``, of values ``[*batch, d]`` and parts ``[..., *batch, p]`` whose batches broadcast; any at -1.
+
+    Values that many structures share are not written out, and neither is their gradient: all that look in one row do so together.
+    """
+    ndim = max(values.ndim, parts.ndim)
+    values, parts = (each.reshape(*[1] * (ndim - each.ndim), *each.shape) for each in (values, parts.clamp(min=0)))
+    dims = range(ndim - 1)
+    parts = parts.expand(
+        *(max(parts.shape[dim], values.shape[dim]) if 0 not in (parts.shape[dim], values.shape[dim]) else 0 for dim in dims), -1
+    )
+    shared = [dim for dim in dims if values.shape[dim] == 1]
+    kept = [dim for dim in dims if values.shape[dim] != 1]
+    moved = parts.permute(*kept, *shared, ndim - 1)
+    found = values.permute(*kept, *shared, ndim - 1).flatten(len(kept)).gather(-1, moved.flatten(len(kept)))
+    order = [*kept, *shared]
+    return found.reshape(moved.shape).permute(*(order.index(dim) for dim in dims), ndim - 1)
+
+
+def chosen(structures: Tensor, dim: int) -> Tensor:
+    """Which entry along a dimension is True, -1 where none is."""
+    most, place = structures.to(torch.uint8).max(dim)
+    return torch.where(most > 0, place, NONE)
+
+
+def placed(values: Tensor, places: Tensor, size: int) -> Tensor:
+    """``[..., size]``: values ``[..., p]`` at their places, of which those from ``size`` on are left out; -1 where no value comes."""
+    room = torch.full((*values.shape[:-1], size + 1), NONE, device=values.device)
+    return room.scatter_(-1, places.clamp(max=size), values)[..., :size]
+
+
+def _in_event(parts: Tensor, event_shape: tuple[int, ...], smaller: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Parts of an event as those of a smaller one, which is its beginning along every axis; and which of them there are."""
+    if event_shape == smaller:
+        return parts, parts >= 0
+    moved, within, rest, stride = torch.zeros_like(parts), parts >= 0, parts, 1
+    for size, least in zip(reversed(event_shape), reversed(smaller), strict=True):
+        place, rest = rest % size, rest // size
+        moved, within, stride = moved + place * stride, within & (place < least), stride * least
+    return torch.where(within, moved, NONE), within

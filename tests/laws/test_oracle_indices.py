@@ -1,0 +1,195 @@
+"""Compact structures say what dense ones say, bit for bit, and cost neither samples nor ties."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgrad.oracles import Alignment, LinearChain, SeedBlocks, Subset, TiedChain, kernels
+from structgrad.oracles.capabilities import SamplingOracle
+from tests.helpers import GENERIC_CASES, ORACLE_CASES, REGIMES, OracleCase, make_scores, seeded, structures
+from tests.laws.test_oracle_lengths import CASES as RAGGED
+from tests.laws.test_oracle_lengths import lengths_of, padded_scores
+
+cases = pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+generic = pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+
+
+def assert_says(oracle: Any, indices: Tensor, dense: Tensor) -> None:
+    """Indices are those of the dense structures, and the way back gives these."""
+    event = tuple(dense.shape[dense.ndim - oracle.event_ndim :])
+    assert indices.dtype == torch.int64
+    assert indices.shape == (*dense.shape[: dense.ndim - oracle.event_ndim], *oracle.index_shape(event))
+    assert len(oracle.index_shape(event)) == oracle.index_ndim
+    assert torch.equal(oracle.dense(indices, event, dtype=dense.dtype), dense)
+    assert torch.equal(oracle.indices(dense), indices)
+
+
+@cases
+@pytest.mark.parametrize("regime", REGIMES, ids=str)
+def test_says_what_dense_structures_say(case: OracleCase, regime: float | str) -> None:
+    oracle, scores = case.oracle, make_scores(case, regime)
+    assert_says(oracle, oracle.argmax(scores, as_indices=True), oracle.argmax(scores))
+    drawn, dense = (oracle.sample(scores, 5, generator=seeded(), as_indices=as_indices) for as_indices in (True, False))
+    assert_says(oracle, drawn, dense)
+    assert bool((drawn[:, ~oracle.feasible(scores)] == -1).all())
+    k = min(3, len(structures(case)))
+    assert_says(oracle, oracle.kbest(scores, k, as_indices=True), oracle.kbest(scores, k))
+
+
+@generic
+def test_without_kernels_and_for_every_dtype(case: OracleCase) -> None:
+    oracle, scores = case.oracle, make_scores(case, "masked_ties")
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        rows = scores.to(dtype)
+        assert_says(oracle, oracle.argmax(rows, as_indices=True), oracle.argmax(rows))
+        assert_says(oracle, *(oracle.sample(rows, 4, generator=seeded(), as_indices=form) for form in (True, False)))
+    with kernels.disabled():
+        assert_says(oracle, oracle.argmax(scores, as_indices=True), oracle.argmax(scores))
+        assert_says(oracle, *(oracle.sample(scores, 4, generator=seeded(), as_indices=form) for form in (True, False)))
+
+
+@generic
+def test_any_batch_and_expanded_rows(case: OracleCase) -> None:
+    oracle, scores = case.oracle, make_scores(case, 1.0, rows=2).unsqueeze(1).expand(2, 3, *case.event)
+    for rows in (scores, scores[0, 0], scores[:0], scores[:, 0]):
+        assert_says(oracle, oracle.argmax(rows, as_indices=True), oracle.argmax(rows))
+        assert_says(oracle, *(oracle.sample(rows, generator=seeded(), as_indices=form) for form in (True, False)))
+        assert_says(oracle, *(oracle.sample(rows, 3, generator=seeded(), as_indices=form) for form in (True, False)))
+        assert_says(oracle, *(oracle.kbest(rows, 2, as_indices=form) for form in (True, False)))
+    blocks = scores[:, 0].repeat(2, *[1] * (scores.ndim - 2))
+    assert_says(oracle, *(oracle.sample(blocks, 3, generator=SeedBlocks((5, 6), 2), as_indices=form) for form in (True, False)))
+
+
+@pytest.mark.parametrize("case", RAGGED, ids=str)
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_there_are_none_beyond_an_item(case: OracleCase, forbidden: bool) -> None:
+    oracle, scores, lengths = case.oracle, padded_scores(case, 1.0), lengths_of(case)
+    if forbidden:
+        noise = torch.rand(scores.shape, generator=seeded(1))
+        scores = torch.where(scores.isnan() | (noise > 0.4), scores, -math.inf)
+    assert_says(oracle, *(oracle.argmax(scores, lengths=lengths, as_indices=form) for form in (True, False)))
+    drawn, dense = (oracle.sample(scores, 4, generator=seeded(), lengths=lengths, as_indices=form) for form in (True, False))
+    assert_says(oracle, drawn, dense)
+    assert_says(oracle, *(oracle.kbest(scores, 2, lengths=lengths, as_indices=form) for form in (True, False)))
+    # What is said beyond an item is not read.
+    junk = drawn if oracle._indices_are_parts else torch.where(drawn < 0, 0, drawn)
+    feasible = oracle.feasible(scores, lengths=lengths)
+    for method in (oracle.score, oracle.log_prob):
+        found = method(junk, scores, lengths=lengths, as_indices=True)[:, feasible]
+        torch.testing.assert_close(found, method(dense, scores, lengths=lengths)[:, feasible], rtol=1e-12, atol=1e-12)
+
+
+@cases
+@pytest.mark.parametrize("regime", ["masked", 5.0], ids=str)
+def test_scores_of_indices_are_those_of_structures(case: OracleCase, regime: float | str) -> None:
+    oracle, scores = case.oracle, make_scores(case, regime)
+    indices, dense = (oracle.sample(scores, 7, generator=seeded(), as_indices=form) for form in (True, False))
+    weights = torch.randn(7, len(scores), generator=seeded(2), dtype=torch.float64)
+    for method in (oracle.score, oracle.log_prob):
+        found = []
+        for z, form in ((indices, {"as_indices": True}), (dense, {})):
+            leaf = scores.clone().requires_grad_()
+            values = method(z, leaf, **form)
+            (gradient,) = torch.autograd.grad((torch.where(values > -math.inf, values, 0) * weights).sum(), leaf)
+            found.append((values.detach(), gradient))
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@generic
+def test_indices_and_scores_broadcast(case: OracleCase) -> None:
+    oracle, scores = case.oracle, make_scores(case, 1.0)
+    indices, dense = (oracle.sample(scores, 3, generator=seeded(), as_indices=form) for form in (True, False))
+    for rows, some in ((scores, 0), (scores[:1], slice(None)), (scores[0], slice(None)), (scores[:3].unsqueeze(1), slice(None))):
+        found, expected = oracle.log_prob(indices[some], rows, as_indices=True), oracle.log_prob(dense[some], rows)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@generic
+def test_operations_are_wholes_for_transforms(case: OracleCase) -> None:
+    oracle, scores = case.oracle, make_scores(case, 1.0, rows=3)
+    mapped = torch.func.vmap(lambda row: oracle.argmax(row, as_indices=True))(scores)
+    assert torch.equal(mapped, oracle.argmax(scores, as_indices=True))
+    drawn = torch.func.vmap(lambda row: oracle.sample(row, 5, generator=seeded(), as_indices=True), randomness="different")(scores)
+    assert torch.equal(drawn, oracle.sample(scores, 5, generator=seeded(), as_indices=True).movedim(1, 0))
+    expected = oracle.log_prob(drawn.movedim(0, 1), scores, as_indices=True).movedim(1, 0)
+    one = torch.func.vmap(lambda z, row: oracle.log_prob(z, row, as_indices=True))(drawn, scores)
+    torch.testing.assert_close(one, expected, rtol=1e-12, atol=1e-12)
+    slope = torch.func.vmap(torch.func.grad(lambda row, z: oracle.log_prob(z, row, as_indices=True).sum()))(scores, drawn)
+    leaf = scores.clone().requires_grad_()
+    oracle.log_prob(drawn.movedim(0, 1), leaf, as_indices=True).sum().backward()
+    torch.testing.assert_close(slope, leaf.grad, rtol=1e-10, atol=1e-10)
+    dense = torch.func.vmap(lambda z: oracle.dense(z, case.event, dtype=torch.float64))(drawn)
+    assert torch.equal(dense, oracle.dense(drawn, case.event, dtype=torch.float64))
+    assert torch.equal(torch.func.vmap(oracle.indices)(dense), drawn)
+
+
+def test_a_form_of_ones_own_is_the_parts() -> None:
+    """An oracle that states nothing lists the parts of its structures."""
+
+    class Own(type(Subset(2))):  # type: ignore[misc]
+        _most_parts = SamplingOracle._most_parts
+
+    oracle, scores = Own(2), torch.tensor([3.0, 1.0, 2.0])
+    assert oracle.argmax(scores, as_indices=True).tolist() == [0, 2, -1]
+    assert oracle.sample(scores, generator=seeded(), as_indices=True).shape == (3,)
+
+
+def test_no_dense_sample_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a kernel writes indices; and the gradient of many samples is that of their row."""
+    sizes: list[int] = []
+    original = kernels.zeros
+    monkeypatch.setattr(kernels, "zeros", lambda shape, dtype: sizes.append(math.prod(shape)) or original(shape, dtype))
+    for oracle, scores in (
+        (LinearChain(), torch.zeros(2, 9, 5, 5)),
+        (TiedChain(), torch.zeros(2, 14, 5)),
+        (Alignment(), torch.zeros(2, 5, 5)),
+    ):
+        sizes.clear()
+        oracle.sample(scores, 8, generator=seeded(), as_indices=True)
+        assert max(sizes) == 16 * 9
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda chain: chain.dense(torch.zeros(3), (3, 2, 2)),
+            r"^`dense` got indices of type torch.float32; expected an integer torch.Tensor, such as `sample` gives with as_indices=True$",
+        ),
+        (lambda chain: chain.dense([0, 1], (2, 2, 2)), "^`dense` got indices of type list; expected an integer"),
+        (
+            lambda chain: chain.dense(torch.zeros(3, dtype=torch.int64), (4, 2, 2)),
+            r"^`dense` got indices of shape \(3,\) for an event of shape \(4, 2, 2\); expected \[..., \*index\] with index shape \(4,\)$",
+        ),
+        (
+            lambda chain: chain.log_prob(torch.tensor([0, 2, 1]), torch.zeros(3, 2, 2), as_indices=True),
+            r"^`log_prob` got indices from 0 to 2; expected -1 \(none\) to 1$",
+        ),
+        (lambda chain: chain.score(torch.tensor([0, -2]), torch.zeros(2, 2, 2), as_indices=True), "^`score` got indices from -2 to 0"),
+        (lambda chain: chain.indices(torch.zeros(2)), r"^`indices` got structures of shape \(2,\); expected a torch.Tensor"),
+        (lambda chain: chain.indices([1]), "^`indices` got structures of list; expected a torch.Tensor"),
+        (
+            lambda chain: chain.indices(torch.full((2, 2, 2), 0.5)),
+            "^`indices` got entries that are no whole numbers; expected structures, such as `sample` and `argmax` give: points between",
+        ),
+    ],
+)
+def test_refuses_what_is_no_index(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(LinearChain())
+
+
+def test_refuses_counts_without_a_form() -> None:
+    class Counted(type(Subset(2))):  # type: ignore[misc]
+        def binary_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+            return torch.zeros(event_shape, dtype=torch.bool, device=device)
+
+    for call in (lambda oracle: oracle.indices(torch.ones(3)), lambda oracle: oracle.dense(torch.tensor([0, 1]), (3,))):
+        with pytest.raises(ValueError, match=r"got the oracle subset, which counts parts and states no compact form; expected 0/1 parts"):
+            call(Counted(2))
