@@ -19,6 +19,7 @@ from .factorised.control_variates import ControlSettings, Rebar, Relax
 from .factorised.gumbel_rao import GappedStraightThrough, GumbelRao
 from .factorised.reinmax import ReinMax, ReinMaxRao
 from .identity import Identity, PerturbedIdentity
+from .indices import of_indices
 from .layer import StructuredLayer, train_step
 from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_noise
 from .perturbation.gumbel import GumbelSoftmax, StraightThroughGumbel
@@ -260,6 +261,7 @@ __all__ = [
     "make_noise",
     "margin_perceptron",
     "margin_sparsemap_loss",
+    "of_indices",
     "oscarmax",
     "smoothed_maximum",
     "sparsemap_loss",

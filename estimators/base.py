@@ -32,6 +32,7 @@ from ..oracles.kernels.switch import SERVING, serving_as
 from ..oracles.options import Configured
 from ..oracles.random_streams import A_GENERATOR
 from ..oracles.transforms import operation, transforming, uncompiled
+from .indices import OfStructures, Samples, takes_indices
 
 Loss = Callable[[Tensor], Tensor]
 """``[..., *batch, *event] -> [..., *batch]``: one value per structure. It may hold parameters, and data per batch row.
@@ -90,7 +91,10 @@ def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(method)
     def checked(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
-        self._refuse(dict(zip(parameters, args, strict=False)) | named)
+        given = dict(zip(parameters, args, strict=False)) | named
+        self._refuse(given)
+        if takes_indices(given.get("loss")):
+            return method(self, **given | {"loss": self._adapted(given["loss"], given["oracle"])})
         return method(self, *args, **named)
 
     return checked
@@ -265,6 +269,18 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         if reason is not None:
             raise ValueError(f"{reason}; choose another pair")
 
+    @final
+    def _adapted(self, loss: Loss, oracle: Oracle) -> Loss:
+        """A loss that takes indices as one of structures; ValueError where this estimator asks for more than values at structures."""
+        if not takes_indices(loss):
+            return loss
+        if isinstance(self, PathwiseEstimator) or self.inside_hull or self.evaluations().loss_gradients:
+            raise ValueError(
+                f"`{self.name}` got a loss that takes indices; expected one of structures, because it needs more of a loss than its values "
+                "at structures: choose an estimator that needs values only, such as rloo, or a loss of dense structures"
+            )
+        return OfStructures(loss, oracle)
+
     def _out_of_reach(self, oracle: Oracle, event_shape: tuple[int, ...]) -> str | None:
         """Why the sums over structures that it needs cannot be had of scores of this shape, in the words of the oracle."""
         if isinstance(oracle, MarginalOracle) and any(issubclass(need, MarginalOracle) for need in self.needs):
@@ -397,8 +413,15 @@ def learns_besides(losses: Tensor, point: Tensor) -> bool:
     return False
 
 
-def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
-    """The loss of every structure, one number each; a loss that reduces would mix the rows of a batch, and is refused."""
+def evaluate(loss: Loss, structures: Tensor, event_ndim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """The loss of every structure, one number each; a loss that reduces would mix the rows of a batch, and is refused.
+
+    Args:
+        loss: of structures, or of indices.
+        structures: ``[..., *batch, *event]``, or indices.
+        event_ndim: how many dimensions one has.
+        dtype: of dense structures, that of these where it is None.
+    """
     losses = loss(structures)
     expected = tuple(structures.shape[: structures.ndim - event_ndim])
     if not isinstance(losses, Tensor):
@@ -409,7 +432,21 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int) -> Tensor:
             f"expected one value per structure, {expected}: reduce the surrogate instead"
         )
     # A count of errors is an integer, and what is right or wrong a boolean: estimators subtract and average them.
-    return losses if losses.is_floating_point() else losses.to(torch.promote_types(structures.dtype, torch.float32))
+    return losses if losses.is_floating_point() else losses.to(torch.promote_types(dtype or structures.dtype, torch.float32))
+
+
+def evaluate_samples(loss: Loss, samples: Samples) -> Tensor:
+    """`evaluate` of samples in either form."""
+    if samples.compact and isinstance(loss, OfStructures):
+        return evaluate(loss.loss, samples.drawn, samples.oracle.index_ndim, samples.dtype)
+    return evaluate(loss, samples.drawn, samples.oracle.event_ndim)
+
+
+def shifted(loss: Loss, oracle: Oracle, baseline: Tensor | float, dtype: torch.dtype) -> Loss:
+    """A loss minus what does not depend on the structure, of the same form; dense structures have this dtype."""
+    if isinstance(loss, OfStructures):
+        return OfStructures(lambda indices: evaluate(loss.loss, indices, oracle.index_ndim, dtype) - baseline, oracle)
+    return lambda z: evaluate(loss, z, oracle.event_ndim) - baseline
 
 
 def expand_samples(scores: Tensor, samples: int, event_ndim: int) -> Tensor:

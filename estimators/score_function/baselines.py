@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ...oracles.capabilities import Oracle, SamplingOracle
 from ...oracles.options import Count, Decay
-from ..base import NOTHING, Estimator, Evaluations, Loss, Objective, Tier, evaluate
+from ..base import NOTHING, Estimator, Evaluations, Loss, Objective, Tier, evaluate_samples, shifted
+from ..indices import best, draw
 from .reinforce import Reinforce
 
 
@@ -40,9 +41,7 @@ class Baseline(Estimator[SamplingOracle]):
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         baseline = self._baseline(loss, oracle, scores.detach(), generator=generator)
-        return (
-            self.inner.surrogate(lambda z: evaluate(loss, z, oracle.event_ndim) - baseline, oracle, scores, generator=generator) + baseline
-        )
+        return self.inner.surrogate(shifted(loss, oracle, baseline, scores.dtype), oracle, scores, generator=generator) + baseline
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ class GreedyBaseline(Baseline):
         return replace(self.inner.evaluations(), losses=self.num_samples + 1, argmax=1)
 
     def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return evaluate(loss, oracle.argmax(scores), oracle.event_ndim).detach()
+        return evaluate_samples(loss, best(loss, oracle, scores)).detach()
 
 
 @dataclass(frozen=True)
@@ -211,4 +210,4 @@ class SampledBaseline(Baseline):
         return replace(self.inner.evaluations(), losses=self.num_samples + 1, samples=self.num_samples + 1)
 
     def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return evaluate(loss, oracle.sample(scores, generator=generator), oracle.event_ndim).detach()
+        return evaluate_samples(loss, draw(loss, oracle, scores, None, generator=generator)).detach()

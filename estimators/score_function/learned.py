@@ -14,7 +14,8 @@ from ...oracles.capabilities import Oracle, SamplingOracle
 from ...oracles.options import Count, NonNegative
 from ...oracles.random_streams import random_uniform
 from ...oracles.row_products import row_products
-from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate
+from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate_samples
+from ..indices import draw
 
 HIDDEN = 16
 FIT_SAMPLES, FIT_STEPS, FIT_RATE = 64, 100, 0.05
@@ -74,10 +75,10 @@ class LearnedBaseline(Estimator[SamplingOracle]):
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         baseline = self._prediction(oracle, scores.detach())
-        samples = oracle.sample(scores, self.num_samples, generator=generator)
-        losses = evaluate(loss, samples, oracle.event_ndim)
+        samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
+        losses = evaluate_samples(loss, samples)
         excess = losses.detach() - baseline
-        score_function = (excess.detach() * oracle.log_prob(samples, scores)).mean(0)
+        score_function = (excess.detach() * samples.log_probs(scores)).mean(0)
         return carry(losses.mean(0), score_function + self.regression_weight * excess.square().mean(0))
 
     def _prediction(self, oracle: SamplingOracle, scores: Tensor) -> Tensor:
@@ -103,9 +104,9 @@ class LearnedBaseline(Estimator[SamplingOracle]):
         if self.module is not None or not scores.numel():
             return self
         event = tuple(scores.shape[scores.ndim - oracle.event_ndim :])
-        samples = oracle.sample(scores.detach(), FIT_SAMPLES, generator=generator)
+        samples = draw(loss, oracle, scores.detach(), FIT_SAMPLES, generator=generator)
         with torch.no_grad():
-            losses = evaluate(loss, samples, oracle.event_ndim).double()
+            losses = evaluate_samples(loss, samples).double()
         network = SmallNetwork(oracle.read_mask(event, scores.device), generator)
         network.fit(scores.detach(), losses)
         return replace(self, module=network)

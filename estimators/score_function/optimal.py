@@ -11,7 +11,8 @@ from torch import Tensor
 from ...oracles.capabilities import Oracle, SamplingOracle
 from ...oracles.capabilities.derivatives import unsqueeze_event
 from ...oracles.options import Count
-from ..base import Estimator, Evaluations, Loss, Objective, evaluate, with_gradient
+from ..base import Estimator, Evaluations, Loss, Objective, evaluate_samples, with_gradient
+from ..indices import draw
 from .reinforce import scores_of
 
 
@@ -61,16 +62,18 @@ class OptimalBaseline(Estimator[SamplingOracle]):
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         baseline = self._baseline(loss, oracle, scores.detach(), generator)
-        samples = oracle.sample(scores, self.num_samples, generator=generator)
-        losses = evaluate(loss, samples, oracle.event_ndim)
+        samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
+        losses = evaluate_samples(loss, samples)
         excess = unsqueeze_event(losses.detach(), oracle.event_ndim) - baseline
-        return with_gradient(losses.mean(0), scores, (excess * scores_of(oracle, samples, scores)).mean(0))
+        return with_gradient(
+            losses.mean(0), scores, (excess * scores_of(oracle, samples.drawn, scores, as_indices=samples.compact)).mean(0)
+        )
 
     def _baseline(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, generator: torch.Generator) -> Tensor:
         """``[*batch, *event]``, or with ones in place of the event."""
-        samples = oracle.sample(scores, self.pilots, generator=generator)
-        losses = unsqueeze_event(evaluate(loss, samples, oracle.event_ndim).detach(), oracle.event_ndim)
-        squares = scores_of(oracle, samples, scores).square()
+        samples = draw(loss, oracle, scores, self.pilots, generator=generator)
+        losses = unsqueeze_event(evaluate_samples(loss, samples).detach(), oracle.event_ndim)
+        squares = scores_of(oracle, samples.drawn, scores, as_indices=samples.compact).square()
         if not self.per_part:
             squares = squares.sum(tuple(range(-oracle.event_ndim, 0)), keepdim=True)
         total = squares.sum(0)

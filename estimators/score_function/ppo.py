@@ -79,6 +79,7 @@ class ClippedUpdates(Estimator[S]):
         """``inner_steps`` surrogates on the same samples."""
         theta = scores()
         self._refuse({"loss": loss, "oracle": oracle, "scores": theta, "generator": generator})
+        loss = self._adapted(loss, oracle)
         samples = oracle.sample(theta, self.num_samples, generator=generator)
         losses = evaluate(loss, samples, oracle.event_ndim)
         log_probs = self._log_probs(oracle, samples, theta)
@@ -91,7 +92,7 @@ class ClippedUpdates(Estimator[S]):
     def rollout(self, loss: Loss, oracle: S, scores: Tensor, *, generator: torch.Generator) -> Rollout:
         """N samples at these scores with their advantages, for later steps of a model to go over."""
         samples = oracle.sample(scores, self.num_samples, generator=generator)
-        advantages = evaluate(loss, samples, oracle.event_ndim) - self.value
+        advantages = evaluate(self._adapted(loss, oracle), samples, oracle.event_ndim) - self.value
         return Rollout(samples, advantages, self._log_probs(oracle, samples, scores))
 
     def inner_objective(self, rollout: Rollout, oracle: S, scores: Tensor) -> Tensor:

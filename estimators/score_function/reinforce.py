@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...oracles.capabilities import Oracle, SamplingOracle
 from ...oracles.options import Count, Peers, Within
-from ..base import Estimator, Evaluations, Loss, Objective, Tier, carry, evaluate, expand_samples
+from ..base import Estimator, Evaluations, Loss, Objective, Tier, carry, evaluate_samples, expand_samples
+from ..indices import draw
 
 
 class ScoreFunction(Estimator[SamplingOracle]):
@@ -34,9 +35,9 @@ class ScoreFunction(Estimator[SamplingOracle]):
         """[N, *batch] -> [N, *batch]."""
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        samples = oracle.sample(scores, self.num_samples, generator=generator)
-        losses = evaluate(loss, samples, oracle.event_ndim)
-        log_probs = oracle.log_prob(samples, scores)
+        samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
+        losses = evaluate_samples(loss, samples)
+        log_probs = samples.log_probs(scores)
         return carry(losses.mean(0), (self._weights(losses.detach()) * log_probs).mean(0))
 
 
@@ -143,9 +144,9 @@ class VarGrad(Estimator[SamplingOracle]):
         return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)
 
     def surrogate(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        samples = oracle.sample(scores, self.num_samples, generator=generator)
-        losses = evaluate(loss, samples, oracle.event_ndim)
-        return carry(losses.mean(0), covariance(losses.detach(), oracle.log_prob(samples, scores)))
+        samples = draw(loss, oracle, scores, self.num_samples, generator=generator)
+        losses = evaluate_samples(loss, samples)
+        return carry(losses.mean(0), covariance(losses.detach(), samples.log_probs(scores)))
 
 
 def covariance(first: Tensor, second: Tensor) -> Tensor:
@@ -181,11 +182,11 @@ def half_variance(losses: Tensor, log_probs: Tensor) -> Tensor:
     return covariance(total, total) / 2
 
 
-def scores_of(oracle: SamplingOracle, samples: Tensor, scores: Tensor) -> Tensor:
-    """``∇ log p(z_i)`` of every sample by itself: ``[N, *batch, *event]`` from samples of that shape and scores ``[*batch, *event]``."""
+def scores_of(oracle: SamplingOracle, samples: Tensor, scores: Tensor, *, as_indices: bool = False) -> Tensor:
+    """``∇ log p(z_i)`` of every sample by itself: ``[N, *batch, *event]`` from N structures or indices and scores ``[*batch, *event]``."""
     batch_dims = scores.ndim - oracle.event_ndim
     leaf = expand_samples(scores.detach(), len(samples), oracle.event_ndim).requires_grad_()
     with torch.enable_grad():
-        total = oracle.log_prob(samples.movedim(0, batch_dims), leaf).sum()
+        total = oracle.log_prob(samples.movedim(0, batch_dims), leaf, as_indices=as_indices).sum()
     (single,) = torch.autograd.grad(total, leaf)
     return single.movedim(batch_dims, 0)

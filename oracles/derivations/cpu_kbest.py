@@ -220,7 +220,7 @@ def _best_offer(packed, space, node):
 
 @uncounted
 def _write(packed, space, scores, entry, structure):
-    """Set the parts of a derivation, unless one of them is forbidden; whether it was done."""
+    """Add the parts of a derivation, unless one of them is forbidden; whether it was done."""
     stack, top, taken = space.stack, 0 if entry > 0 else -1, 0
     stack[0] = entry
     while top >= 0:
@@ -239,5 +239,5 @@ def _write(packed, space, scores, entry, structure):
                 top += 1
                 stack[top] = following
     for i in range(taken):
-        structure[packed.used[space.taken[i]]] = 1
+        structure[packed.used[space.taken[i]]] += 1
     return True
