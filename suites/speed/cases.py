@@ -62,7 +62,7 @@ class Case:
         return torch.randn(batch, *self.event, generator=stream)
 
 
-_SUMS = frozenset({"log_partition", "marginals", "marginals_backward", "sample", "sample64"})
+_SUMS = frozenset({"log_partition", "marginals", "marginals_backward", "sample", "sample64", "sample64_indices"})
 _PROJECTIONS = frozenset({"project", "project_backward"})
 
 _MULTIPLY_ADDS: dict[str, Callable[[Any, tuple[int, ...]], float]] = {
@@ -126,16 +126,18 @@ def _project_backward(oracle: Any, scores: Tensor) -> Tensor:
 
 OPERATIONS: dict[str, Operation] = {
     "argmax": lambda oracle, scores, generator: oracle.argmax(scores),
+    "argmax_indices": lambda oracle, scores, generator: oracle.argmax(scores, as_indices=True),
     "log_partition": lambda oracle, scores, generator: oracle.log_partition(scores),
     "marginals": lambda oracle, scores, generator: oracle.marginals(scores),
     "marginals_backward": lambda oracle, scores, generator: _marginals_backward(oracle, scores),
     "sample": lambda oracle, scores, generator: oracle.sample(scores, 1, generator=generator),
     "sample64": lambda oracle, scores, generator: oracle.sample(scores, 64, generator=generator),
+    "sample64_indices": lambda oracle, scores, generator: oracle.sample(scores, 64, generator=generator, as_indices=True),
     "kbest16": lambda oracle, scores, generator: oracle.kbest(scores, 16),
     "project": lambda oracle, scores, generator: oracle.project(scores).mean,
     "project_backward": lambda oracle, scores, generator: _project_backward(oracle, scores),
 }
-"""What is timed of every case; ``…_backward`` is forward and backward together.
+"""What is timed of every case; ``…_backward`` is forward and backward together, ``…_indices`` gives compact structures.
 
 A generator is made before: doing so waits for the device.
 """

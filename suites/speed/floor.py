@@ -44,13 +44,16 @@ def measure_machine(repeats: int = 5) -> MachineLimits:
 def floor(case: Case, operation: str, batch: int, machine: MachineLimits) -> float:
     """Seconds that the bytes of inputs and results, or the arithmetic of one pass over the structure, take at least."""
     tensor = 4.0 * batch * math.prod(case.event)
+    indices = 8.0 * batch * math.prod(case.oracle.index_shape(case.event))
     written = {
         "log_partition": 0.0,
+        "argmax_indices": indices,
         "sample64": 64 * tensor,
+        "sample64_indices": 64 * indices,
         "kbest16": 16 * tensor,
         "marginals_backward": 2 * tensor,
         "project_backward": 2 * tensor,
     }
-    passes = {"argmax": 0.0, "project": 0.0, "project_backward": 0.0, "marginals": 2.0, "marginals_backward": 4.0}
+    passes = {"argmax": 0.0, "argmax_indices": 0.0, "project": 0.0, "project_backward": 0.0, "marginals": 2.0, "marginals_backward": 4.0}
     moved = (tensor + written.get(operation, tensor)) / machine.bytes_per_second
     return max(moved, passes.get(operation, 1.0) * batch * case.multiply_adds / machine.multiply_adds_per_second)

@@ -46,8 +46,13 @@ class Peer:
         return importlib.util.find_spec(self.module.partition(".")[0]) is not None
 
     def prepare(self, case: Case, operation: str, scores: Tensor) -> Call | None:
-        """The call that is timed; None where the library does not offer the operation."""
-        return self.adapt(case, operation, scores)
+        """The call that is timed; None where the library does not offer the operation.
+
+        Beside compact structures stands whatever form a library gives its own in: heads, permutations, mostly dense ones.
+        """
+        call = self.adapt(case, operation, scores)
+        dense = operation.removesuffix("_indices")
+        return self.adapt(case, dense, scores) if call is None and dense != operation else call
 
 
 def torch_struct(case: Case, operation: str, scores: Tensor) -> Call | None:
@@ -346,10 +351,12 @@ def plain_torch(case: Case, operation: str, scores: Tensor) -> Call | None:
 
     calls: dict[tuple[str, str], Call] = {
         ("categories", "argmax"): lambda: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]),
+        ("categories", "argmax_indices"): lambda: scores.argmax(-1),
         ("categories", "log_partition"): lambda: scores.logsumexp(-1).sum(-1),
         ("categories", "marginals"): lambda: scores.softmax(-1),
         ("categories", "marginals_backward"): lambda: _backward(scores, lambda leaf: leaf.softmax(-1)),
         ("categorical", "argmax"): lambda: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]),
+        ("categorical", "argmax_indices"): lambda: scores.argmax(-1),
         ("categorical", "log_partition"): lambda: scores.logsumexp(-1),
         ("categorical", "marginals"): lambda: scores.softmax(-1),
         ("categorical", "marginals_backward"): lambda: _backward(scores, lambda leaf: leaf.softmax(-1)),

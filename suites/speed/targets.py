@@ -92,15 +92,15 @@ LEFT_OUT = frozenset(
 )  # fmt: skip
 """Small sizes, which say nothing about a large device."""
 
-WITHOUT_KERNEL = frozenset({"kbest16"})
-"""Operations that no device has a kernel for: plain torch asks the device for every list."""
+WITHOUT_KERNEL = frozenset({"kbest16", "argmax_indices", "sample64_indices"})
+"""Operations that no device has a kernel for: plain torch asks the device for every list, and makes indices of dense structures."""
 
 MOST_NUMBERS = 2**30
 """Of one result: what is larger is not timed."""
 
 
 def tasks(chosen: str = "", most: int = BATCH, *, held: bool = True) -> list[DeviceTask]:
-    """Those with a target first, then every operation of every case that fits.
+    """Those with a target first, then every operation of every case that fits, but for compact structures: those are of dense ones there.
 
     Args:
         chosen: a part of their names, such as ``"chain"`` or ``"spanning_tree 40 argmax"``.

@@ -45,7 +45,9 @@ def test_operations_compute_what_they_say(name: str) -> None:
     scores = case.scores(3)
     for operation in operations(case):
         result = OPERATIONS[operation](case.oracle, scores, torch.Generator())
+        index = case.oracle.index_shape(case.event)
         leading = {"log_partition": (3,), "sample": (1, 3, *case.event), "sample64": (64, 3, *case.event), "kbest16": (16, 3, *case.event)}
+        leading |= {"argmax_indices": (3, *index), "sample64_indices": (64, 3, *index)}
         assert tuple(result.shape) == leading.get(operation, (3, *case.event))
         assert bool(result.isfinite().all())
 
@@ -85,6 +87,7 @@ def test_the_ratio_is_that_of_the_fastest_peer() -> None:
 def test_floors_count_bytes_and_multiply_adds() -> None:
     case = Case("chain", CASES["linear_chain 32x16"].oracle, (32, 16, 16), multiply_adds=1e6)
     assert floor(case, "argmax", 10, MACHINE) == pytest.approx(2 * 4 * 10 * 8192 / 1e9)
+    assert floor(case, "argmax_indices", 10, MACHINE) == pytest.approx(10 * (4 * 8192 + 8 * 32) / 1e9)
     assert floor(case, "log_partition", 10, MACHINE) == pytest.approx(1e-2)
     assert floor(case, "marginals", 10, MACHINE) == pytest.approx(2e-2)
     machine = measure_machine(repeats=1)
