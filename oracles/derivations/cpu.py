@@ -15,6 +15,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import uint64
 from numpy.typing import NDArray
 
 from ..kernels.compilation import compiled, uncounted
@@ -530,8 +531,11 @@ def _descend(packed, space, lane, uniforms, waiting, parts):
         if end > begin + 1 or packed.first[begin] + packed.second[begin] > 0:
             threshold, total = uniforms[step] / space.inverse[node * WIDTH + lane], 0.0
             step += 1
+            # Places that are no negative ones, which would be looked for at every edge.
+            at = uint64(begin * WIDTH + lane)
             for x in range(begin, end):
-                term = space.terms[x * WIDTH + lane]
+                term = space.terms[at]
+                at += uint64(WIDTH)
                 # Rounding may bring the threshold up to the total: the last edge of positive weight is then meant.
                 chosen = x if term > 0.0 else chosen
                 total += term

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import uint64
 
 from ..kernels.compilation import compiled, inner, reordered, uncounted
 from ..kernels.exponential import exponentials
@@ -159,17 +160,29 @@ def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numb
             continue
         for part in range(size - 1, -1, -1):
             _multiply(suffixes[part + 1], suffixes[part], weights[part])
+        for part in range(size):
+            work[0, part] = weights[part, TAKE]
         for draw in range(uniforms.shape[1]):
-            uniform, column, part = uniforms[item, draw], BLOCK + k, 0
-            while column > BLOCK and part < size:
-                if uniform[part] * suffixes[part, column] < weights[part, TAKE] * suffixes[part + 1, column - 1]:
-                    parts[BLOCK + k - column] = part
-                    column -= 1
-                part += 1
+            count = _walk(uniforms[item, draw], suffixes.reshape(-1), work[0], suffixes.shape[1], parts)
             if len(numbers) > 0:
-                number(parts, BLOCK + k - column, numbers[item, draw])
+                number(parts, count, numbers[item, draw])
             else:
-                mark(parts, BLOCK + k - column, structures[item, draw])
+                mark(parts, count, structures[item, draw])
+
+
+@uncounted
+def _walk(uniform: np.ndarray, suffixes: np.ndarray, takes: np.ndarray, columns: int, parts: np.ndarray) -> int:
+    """The parts of one sample, and their number; from flat suffixes, at places that are no negative ones, which would be looked for."""
+    count, wanted, at, step = 0, len(parts), uint64(BLOCK + len(parts)), uint64(columns)
+    for part in range(len(takes)):
+        if uniform[uint64(part)] * suffixes[at] < takes[uint64(part)] * suffixes[at + step - uint64(1)]:
+            parts[count] = part
+            count += 1
+            at -= uint64(1)
+            if count == wanted:
+                break
+        at += step
+    return count
 
 
 @uncounted
