@@ -115,6 +115,10 @@ class IndexedStructures(abc.ABC):
         """Indices lie below it."""
         return math.prod(event_shape)
 
+    def _written_parts(self, event_shape: tuple[int, ...]) -> int:
+        """How many parts of a structure kernels write at most: one for each index where not overridden."""
+        return math.prod(self.index_shape(event_shape))
+
     def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """The parts ``[..., p]``, by their place in a flat event, or -1: first one for each index, then whatever follows from several."""
         return indices
@@ -150,7 +154,7 @@ class IndexedStructures(abc.ABC):
         kernel = self._kernel(operation, rows)
         if kernel is None:
             return None
-        most = math.prod(self.index_shape(tuple(rows.shape[1:])))
+        most = self._written_parts(tuple(rows.shape[1:]))
         numbers: Tensor = kernel.results((*shape, most), rows, torch.int64)
         run = kernel.run_certified if operation == "sample_parts" else kernel.run
         run(inputs, (numbers,), reference)
@@ -158,7 +162,7 @@ class IndexedStructures(abc.ABC):
 
     def _numbered(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """As kernels number the parts of indices."""
-        return self._own_parts(indices, event_shape) + 1
+        return self._parts(indices, event_shape)[..., : self._written_parts(event_shape)] + 1
 
     def _own_parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """One part for each index, ``[..., p]``."""

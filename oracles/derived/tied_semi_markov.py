@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..capabilities.indices import NONE, chosen, placed
 from ..derivations import UNIT, Builder, Derivations, DerivedOracle, Examples
 
 
@@ -24,6 +25,7 @@ class TiedSemiMarkov(DerivedOracle):
     other (see `binary_mask`). It is the law of `SemiMarkov` with the score of the segment plus that of the transition for each pair, with
     the same order and ties, at a t-th of its memory and in O(n t (t + w)) instead of O(n w t²). Gradients are those of the factors, so
     that a matrix that all items share gets the sum over items from `Tensor.expand`. ``lengths`` counts tokens, and costs a label more.
+    Indices ``[n]`` hold ``c w + l`` at the last token of every segment, and -1 elsewhere.
 
     References:
         Sarawagi & Cohen 2004, "Semi-Markov conditional random fields for information extraction", section 2; Rabiner 1989, "A tutorial on
@@ -43,6 +45,7 @@ class TiedSemiMarkov(DerivedOracle):
 
     name: ClassVar[str] = "tied_semi_markov"
     event_ndim: ClassVar[int] = 3
+    _indices_are_parts: ClassVar[bool] = False
     size_names: ClassVar[tuple[str, ...]] = ("length", "width", "tags")
     references: ClassVar[tuple[str, ...]] = ("sarawagi2004semi", "rabiner1989tutorial")
     examples: ClassVar[Examples] = Examples(
@@ -194,6 +197,37 @@ class TiedSemiMarkov(DerivedOracle):
             raise ValueError(
                 f"`{call}` got event shape {event_shape}; expected (n + ⌈t / w⌉, w, t), build it with TiedSemiMarkov.from_potentials"
             )
+
+    # Indices: at the last token of every segment its label and length, -1 elsewhere. A label more, as lengths add one, changes none.
+
+    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return self.length_limits(event_shape)
+
+    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
+        return event_shape[1] * event_shape[2]
+
+    def _written_parts(self, event_shape: tuple[int, ...]) -> int:
+        """Segments and the transitions between them."""
+        return 2 * self.length_limits(event_shape)[0]
+
+    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """The segments by their last tokens, then the transitions to them, which may come several times."""
+        (size,), (_, width, tags) = self.length_limits(event_shape), event_shape
+        token = torch.arange(size, device=indices.device)
+        longer, tag = indices % width, indices // width
+        segments = torch.where(indices < 0, NONE, (token * width + longer) * tags + tag)
+        previous = token - longer - 1
+        before = tag.gather(-1, previous.clamp(min=0))
+        follows = (indices >= 0) & (previous >= 0) & (before >= 0)
+        return torch.cat([segments, torch.where(follows, (size * width + before) * tags + tag, NONE)], -1)
+
+    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        (size,), (_, width, tags) = self.length_limits(event_shape), event_shape
+        token = torch.where(parts < 0, size, parts // (width * tags))  # of transitions, which come last, beyond all tokens
+        return placed(parts % tags * width + parts // tags % width, token, size)
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return chosen(_segments(structures).mT.flatten(-2), -1)
 
     # Lengths: one label more, which ends an item and stays, since whatever else could go on would pay for a transition that items share. It
     # comes last, and so does its line of transitions, so that results are cut back to what they were.
