@@ -86,6 +86,9 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
         probabilities, log_partition = self._rowwise_all(lambda rows: (softmax(rows), rows.logsumexp(-1)), scores)
         return probabilities, log_partition
 
+    def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
+        return self._rowwise(lambda rows: softmax(rows), scores)
+
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
         return in_dtype(softmax_product(softmax(at_least_single(scores)), at_least_single(direction)), scores.dtype)
 

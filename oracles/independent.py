@@ -98,6 +98,9 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
         marginals, log_partition = self._rowwise_all(lambda rows: (softmax(rows, 2), _log_partition(rows)), scores)
         return marginals, log_partition
 
+    def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
+        return self._rowwise(lambda rows: softmax(rows, 2), scores)
+
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
         return in_dtype(softmax_product(softmax(at_least_single(scores), 2), at_least_single(direction)), scores.dtype)
 

@@ -61,8 +61,9 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
         def called(*args: P.args, **named: P.kwargs) -> R:
             if is_compiling():
                 return left_out(*args, **named)
-            if not transforming():
-                refuse_duals(method.__name__, *args, *named.values())
+            if maybe_current_level() is None:  # `transforming`, and the first of `refuse_duals`, without their calls
+                if forward_ad._current_level >= 0:
+                    refuse_duals(method.__name__, *args, *named.values())
                 return method(*args, **named)
             given = signature.bind(*args, **named).arguments
             result: R = _transformed(method, given, given.get(leading or "") is not None, event_ndims)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, ClassVar, final
 
 import torch
@@ -35,6 +36,10 @@ from .indices import IndexedStructures
 
 FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
+
+
+MOST_KNOWN = 1024
+"""Shapes of scores that an oracle keeps in mind."""
 
 
 class Oracle(IndexedStructures, Configured, abc.ABC):
@@ -256,15 +261,19 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     def _checked(self, call: str, scores: Tensor) -> Tensor:
         """The scores, or ValueError. Values are looked at on the CPU alone: elsewhere it would synchronise."""
-        self._check_tensor(call, scores)
-        if scores.is_cpu and scores.numel():
-            distinct = share_rows(kernels.plain(scores), self.event_ndim)
-            # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
-            if not kernels.greatest(distinct) < math.inf:
-                bad = ~(distinct < math.inf) & self.read_mask(self._event(scores), scores.device)
-                if bool(bad.any()):
-                    raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
+        if type(scores) is not Tensor or (scores.shape, scores.dtype) not in self._fitting:
+            self._check_tensor(call, scores)
+        # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
+        if scores.is_cpu and not kernels.below_infinity(share_rows(kernels.plain(scores), self.event_ndim)):
+            bad = ~(scores < math.inf) & self.read_mask(self._event(scores), scores.device)
+            if bool(bad.any()):
+                raise ValueError(f"`{call}` got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part")
         return scores
+
+    @cached_property
+    def _fitting(self) -> set[tuple[tuple[int, ...], torch.dtype]]:
+        """Shapes and dtypes of scores in which nothing was found wrong."""
+        return set()
 
     def _cleaned(self, scores: Tensor) -> Tensor:
         """Scores with ignored entries at 0."""
@@ -291,6 +300,9 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
                 f"`{call}` got scores of shape {tuple(scores.shape)}; expected [*batch, *event] with {self.event_ndim} event dimension(s)"
             )
         self._check_sizes(call, self._event(scores))
+        if len(self._fitting) == MOST_KNOWN:
+            self._fitting.clear()
+        self._fitting.add((scores.shape, scores.dtype))
 
     def _check_sizes(self, call: str, event: tuple[int, ...]) -> None:
         if 0 in event:
@@ -313,13 +325,14 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """Run ``compute`` on distinct rows [b, *event] and give its result back as [*batch, ...] in the dtype of the scores."""
         return self._rowwise_all(lambda rows: (compute(rows),), scores)[0]
 
-    def _rowwise_all(self, compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor) -> list[Tensor]:
+    def _rowwise_all(self, compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor, most: int | None = None) -> list[Tensor]:
+        """`_rowwise` of several results, the first ``most`` of them where the others are not wanted."""
         if scores.ndim == self.event_ndim + 1 and scores.stride(0):  # one batch dimension that shares nothing: rows as they are
-            return [kernels.converted(result, scores.dtype) for result in compute(at_least_single(kernels.plain(scores)))]
+            return [kernels.converted(result, scores.dtype) for result in compute(at_least_single(kernels.plain(scores)))[:most]]
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(scores.detach(), self.event_ndim)
         distinct = shared.shape[: len(batch)]
-        results = [in_dtype(result, scores.dtype) for result in compute(at_least_single(self._rows(shared)))]
+        results = [in_dtype(result, scores.dtype) for result in compute(at_least_single(self._rows(shared)))[:most]]
         if len(batch) != 1:
             results = [result.reshape((*distinct, *result.shape[1:])) for result in results]
         if distinct != batch:
@@ -335,9 +348,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         kernel = self._kernel("argmax", rows)
         if kernel is None:
             return self._reference_argmax(rows)[0]
-        structures = kernel.results(tuple(rows.shape), rows)
-        kernel.run((rows.contiguous(),), (structures,), self._reference_argmax)
-        return structures
+        return kernel.computed((rows.contiguous(),), ((rows.shape, rows.dtype),), self._reference_argmax, certified=False)[0]
 
     def _holds_empty(self, event_shape: tuple[int, ...]) -> bool:
         """Whether having no part is a structure, which is then feasible whatever is forbidden."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch._C._functorch import unwrap_if_dead
 
 from ..kernels.switch import SERVING, serving_as
 
@@ -26,6 +27,8 @@ class Differentiable(Protocol):
     def _compute_log_partition(self, scores: Tensor) -> Tensor: ...
 
     def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def _compute_marginals_alone(self, scores: Tensor) -> Tensor: ...
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor: ...
 
@@ -50,30 +53,33 @@ class LogPartition(torch.autograd.Function):
         scores, marginals = ctx.saved_tensors
         if torch.is_grad_enabled():
             with serving_as(ctx.serving):
-                marginals = _marginals(scores, ctx.oracle)
+                marginals = marginals_of(scores, ctx.oracle)
         return unsqueeze_event(grads[0], ctx.oracle.event_ndim) * marginals, None
 
 
 class Marginals(torch.autograd.Function):
-    """μ(η), and A(η) which comes with it."""
+    """μ(η), and A(η) which comes with it where both are wanted: every output of a function for autograd takes time."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, oracle: Differentiable) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, scores: Tensor, oracle: Differentiable, both: bool) -> Any:
         ctx.oracle, ctx.serving = oracle, SERVING.get()
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(scores)
-        return oracle._compute_marginals(scores)
+        return oracle._compute_marginals(scores) if both else oracle._compute_marginals_alone(scores)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
-        (scores,) = ctx.saved_tensors
-        of_marginals, of_log_partition = grads
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
+        (scores,), oracle = ctx.saved_tensors, ctx.oracle
+        # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
+        higher, gradient = torch.is_grad_enabled(), None
         with serving_as(ctx.serving):
-            gradient = None if of_marginals is None else _covariance_product(scores, of_marginals, ctx.oracle)
-            if of_log_partition is not None:
-                first = unsqueeze_event(of_log_partition, ctx.oracle.event_ndim) * _marginals(scores, ctx.oracle)
+            if grads[0] is not None:
+                gradient = _product(scores, grads[0], oracle) if higher else oracle._compute_covariance_product(scores, grads[0])
+            if len(grads) > 1 and grads[1] is not None:
+                marginals = marginals_of(scores, oracle) if higher else oracle._compute_marginals_alone(scores)
+                first = unsqueeze_event(grads[1], oracle.event_ndim) * marginals
                 gradient = first if gradient is None else gradient + first
-        return gradient, None
+        return gradient, None, None
 
 
 class CovarianceProduct(torch.autograd.Function):
@@ -98,18 +104,35 @@ class CovarianceProduct(torch.autograd.Function):
         return first, second, None
 
 
-# In a backward that is not differentiated in turn the numbers alone are wanted: a function for autograd takes as long as a small kernel.
+def _applied(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`Function.apply` without what it prepares for transforms, under which no operation calls it: see `structgrad.oracles.transforms`."""
+    applied: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return applied
 
 
-def _marginals(scores: Tensor, oracle: Differentiable) -> Tensor:
-    result: Tensor = (Marginals.apply(scores, oracle) if torch.is_grad_enabled() else oracle._compute_marginals(scores))[0]  # type: ignore[no-untyped-call]
+_log_partition, _marginals, _product = map(_applied, (LogPartition, Marginals, CovarianceProduct))
+
+
+def differentiated(scores: Tensor) -> bool:
+    """Whether a gradient may be asked for."""
+    return scores.requires_grad and torch.is_grad_enabled()
+
+
+def log_partition_of(scores: Tensor, oracle: Differentiable) -> Tensor:
+    """`LogPartition`, differentiable."""
+    result: Tensor = _log_partition(unwrap_if_dead(scores), oracle)
     return result
 
 
-def _covariance_product(scores: Tensor, direction: Tensor, oracle: Differentiable) -> Tensor:
-    if not torch.is_grad_enabled():
-        return oracle._compute_covariance_product(scores, direction)
-    result: Tensor = CovarianceProduct.apply(scores, direction, oracle)  # type: ignore[no-untyped-call]
+def marginals_of(scores: Tensor, oracle: Differentiable) -> Tensor:
+    """`Marginals` alone, differentiable."""
+    result: Tensor = _marginals(unwrap_if_dead(scores), oracle, False)
+    return result
+
+
+def both_of(scores: Tensor, oracle: Differentiable) -> tuple[Tensor, Tensor]:
+    """`Marginals` and the log-partition, differentiable."""
+    result: tuple[Tensor, Tensor] = _marginals(unwrap_if_dead(scores), oracle, True)
     return result
 
 

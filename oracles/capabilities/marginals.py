@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import kernels
 from ..transforms import operation
 from .base import Oracle, at_least_single, in_dtype, inner
-from .derivatives import LogPartition, Marginals, reference_covariance_product, reference_marginals
+from .derivatives import both_of, differentiated, log_partition_of, marginals_of, reference_covariance_product, reference_marginals
 
 
 class MarginalOracle(Oracle):
@@ -78,7 +78,7 @@ class MarginalOracle(Oracle):
         The Jacobian is ``Cov(z) ∂η/∂θ``: ``Cov(z)`` where η is θ.
         """
         valid, inside = self._parameters("marginals", scores, lengths)
-        return in_dtype(self._cut(self._marginals_of(valid)[0], inside), scores.dtype)
+        return in_dtype(self._cut(self._marginals_of(valid), inside), scores.dtype)
 
     @final
     @operation()
@@ -104,7 +104,7 @@ class MarginalOracle(Oracle):
     def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
         single = self._parameters("entropy", scores, lengths)[0]
-        marginals, log_partition = self._marginals_of(single)
+        marginals, log_partition = self._both_of(single)
         expected = inner(marginals, single, self.event_ndim)
         return torch.where(log_partition > -math.inf, log_partition - expected, 0).to(scores.dtype)
 
@@ -116,7 +116,7 @@ class MarginalOracle(Oracle):
         ``inf`` where the other law forbids what this one allows; 0 for an item that is infeasible under ``scores``.
         """
         here, there = (self._parameters("kl", theta, lengths)[0] for theta in (scores, other))
-        marginals, log_partition = self._marginals_of(here)
+        marginals, log_partition = self._both_of(here)
         # Allowed here, forbidden there: left out of the sum, whose gradient would be NaN, and made infinite at the end.
         blocked = (marginals > 0) & (there == -math.inf)
         expected = inner(marginals, here, self.event_ndim) - inner(marginals, there.masked_fill(blocked, 0), self.event_ndim)
@@ -131,58 +131,51 @@ class MarginalOracle(Oracle):
         return self.natural_parameters(at_least_single(valid)), inside
 
     def _log_partition_of(self, valid: Tensor) -> Tensor:
-        if not (valid.requires_grad and torch.is_grad_enabled()):
-            return self._compute_log_partition(valid)
-        result: Tensor = LogPartition.apply(valid, self)  # type: ignore[no-untyped-call]
-        return result
+        return log_partition_of(valid, self) if differentiated(valid) else self._compute_log_partition(valid)
 
-    def _marginals_of(self, valid: Tensor) -> tuple[Tensor, Tensor]:
-        if not (valid.requires_grad and torch.is_grad_enabled()):
-            return self._compute_marginals(valid)
-        result: tuple[Tensor, Tensor] = Marginals.apply(valid, self)  # type: ignore[no-untyped-call]
-        return result
+    def _marginals_of(self, valid: Tensor) -> Tensor:
+        return marginals_of(valid, self) if differentiated(valid) else self._compute_marginals_alone(valid)
+
+    def _both_of(self, valid: Tensor) -> tuple[Tensor, Tensor]:
+        return both_of(valid, self) if differentiated(valid) else self._compute_marginals(valid)
 
     # What `derivatives` differentiates: kernels where they apply, the reference elsewhere and for rows whose range a kernel cannot certify.
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        def reference(rows: Tensor) -> tuple[Tensor]:
-            return (self._reference_log_partition(rows),)
-
-        def compute(rows: Tensor) -> Tensor:
-            kernel = self._kernel("log_partition", rows)
-            if kernel is None:
-                return self._reference_log_partition(rows)
-            log_partition = kernel.results((rows.shape[0],), rows, torch.float64)
-            kernel.run_certified((rows.contiguous(),), (log_partition,), reference)
-            return log_partition
-
-        return self._rowwise(compute, scores)
+        return self._rowwise_all(self._row_log_partition, scores)[0]
 
     def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
-            kernel = self._kernel("marginals", rows)
-            if kernel is None:
-                return self._reference_marginals(rows)
-            marginals = kernel.results(tuple(rows.shape), rows)
-            log_partition = kernel.results((rows.shape[0],), rows, torch.float64)
-            kernel.run_certified((rows.contiguous(),), (marginals, log_partition), self._reference_marginals)
-            return marginals, log_partition
-
-        marginals, log_partition = self._rowwise_all(compute, scores)
+        marginals, log_partition = self._rowwise_all(self._row_marginals, scores)
         return marginals, log_partition
 
-    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
-        def reference(rows: Tensor, along: Tensor) -> tuple[Tensor]:
-            return (self._reference_covariance_product(rows, along),)
+    def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
+        """Without the log-partition, which then needs no conversion."""
+        return self._rowwise_all(self._row_marginals, scores, 1)[0]
 
+    def _row_log_partition(self, rows: Tensor) -> tuple[Tensor, ...]:
+        kernel = self._kernel("log_partition", rows)
+        if kernel is None:
+            return (self._reference_log_partition(rows),)
+        return kernel.computed(
+            (rows.contiguous(),), ((rows.shape[:1], torch.float64),), lambda rows: (self._reference_log_partition(rows),)
+        )
+
+    def _row_marginals(self, rows: Tensor) -> tuple[Tensor, ...]:
+        kernel = self._kernel("marginals", rows)
+        if kernel is None:
+            return self._reference_marginals(rows)
+        rooms = (rows.shape, rows.dtype), (rows.shape[:1], torch.float64)
+        return kernel.computed((rows.contiguous(),), rooms, self._reference_marginals)
+
+    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
         rows = at_least_single(self._rows(kernels.plain(scores)))
         along = in_dtype(self._rows(kernels.plain(direction)), rows.dtype)
         kernel = self._kernel("covariance_product", rows)
         if kernel is None:
             product = self._reference_covariance_product(rows, along)
         else:
-            product = kernel.results(tuple(rows.shape), rows)
-            kernel.run_certified((rows.contiguous(), along.contiguous()), (product,), reference)
+            inputs, room = (rows.contiguous(), along.contiguous()), (rows.shape, rows.dtype)
+            (product,) = kernel.computed(inputs, (room,), lambda *given: (self._reference_covariance_product(*given),))
         return in_dtype(product if product.shape == scores.shape else product.reshape(scores.shape), scores.dtype)
 
     def _reference_log_partition(self, scores: Tensor) -> Tensor:

@@ -107,6 +107,23 @@ class Kernel(NamedTuple):
             for result, redone in zip(results, reference(*(given[failed].double() for given in inputs)), strict=True):
                 result[failed] = redone.to(result.dtype)
 
+    def computed(
+        self, inputs: tuple[Tensor, ...], rooms: tuple[gpu.Room, ...], reference: Reference, *, certified: bool = True
+    ) -> tuple[Tensor, ...]:
+        """Results, of contiguous inputs: what `run_certified` writes, or `run`. Nothing stands between small rows and the kernel."""
+        count = len(inputs[0])
+        if count * self.operations < 2 * GRAIN and not _shown.get():
+            arrays: list[np.ndarray] = [np.zeros(shape, _NUMPY[dtype]) for shape, dtype in rooms]
+            verdicts = [np.zeros(count, np.bool_)] if certified else []
+            function = self.scalar if certified and self.scalar and count < FEW else self.function
+            function(*map(_array, inputs), *arrays, *verdicts, *self.options)
+            # As bytes: a reduction takes longer than a kernel of one row.
+            if not certified or b"\0" not in verdicts[0].tobytes():
+                return tuple(map(torch.from_numpy, arrays))
+        results = tuple(zeros(*room) for room in rooms)
+        (self.run_certified if certified else self.run)(inputs, results, reference)
+        return results
+
     def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Tensor | None:
         """Call a kernel that says for every row whether its range sufficed.
 
@@ -129,7 +146,6 @@ class Kernel(NamedTuple):
     def _failures(self, function: _Function, tensors: tuple[Tensor, ...]) -> Tensor | None:
         certified = np.zeros(tensors[0].shape[0], dtype=np.bool_)
         launch(function, (*tensors, certified), self.options, self.operations)
-        # As bytes: a reduction takes longer than a kernel of one row.
         return None if b"\0" not in certified.tobytes() else torch.from_numpy((~certified).nonzero()[0])
 
 
@@ -146,12 +162,11 @@ def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any
     """The kernel of an operation for rows [b, *event], or None where the torch reference is to run."""
     if structure is None or not switch.SERVING.get() or rows.dtype not in (torch.float32, torch.float64):
         return None
+    if rows.is_cpu and not gpu.interpreting():
+        return _planned(structure, operation, rows.shape[1:], options)
     if gpu.takes(rows):
         return gpu.find(structure, operation, tuple(rows.shape[1:]), rows.dtype, options, rows.get_device())
-    if not rows.is_cpu:
-        return None
-    function, scalar, operations = _plan(structure, operation, rows.shape[1:])
-    return None if function is None else Kernel(function, scalar, options, operations)
+    return _planned(structure, operation, rows.shape[1:], options) if rows.is_cpu else None
 
 
 def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...], options: tuple[Any, ...]) -> AnyKernel | None:
@@ -162,8 +177,8 @@ def find_unranking(structure: str | None, ranks: Tensor, event: tuple[int, ...],
         return gpu.find("unranking", structure, event, ranks.dtype, options, ranks.get_device())
     if ranks.device.type != "cpu":
         return None
-    function, _, operations = _plan("unranking", structure, torch.Size(event))
-    return None if function is None else Kernel(function, None, options, operations)
+    kernel = _planned("unranking", structure, torch.Size(event), options)
+    return None if kernel is None else kernel._replace(scalar=None)
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -212,6 +227,18 @@ def least(values: Tensor) -> float:
     return float(values.amin())
 
 
+def below_infinity(values: Tensor) -> bool:
+    """Whether every number of a CPU tensor is below +inf, and none is NaN."""
+    if values.is_contiguous() and values.dtype in _NUMPY and switch.SERVING.get():
+        return bool(_bounds().below_infinity(values.numpy().reshape(-1)))
+    return values.numel() == 0 or greatest(values) < math.inf
+
+
+@cache
+def _bounds() -> Any:
+    return importlib.import_module(".bounds", __package__)
+
+
 def launch(function: _Function, tensors: tuple[Tensor | np.ndarray, ...], options: tuple[Any, ...], operations: int) -> None:
     """Call a kernel over the first dimension of the tensors, in as many threads as torch uses where that pays.
 
@@ -252,13 +279,15 @@ def _array(tensor: Tensor | np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=4096)
-def _plan(structure: str, operation: str, event: torch.Size) -> tuple[_Function | None, _Function | None, int]:
-    """The kernel of an operation, the scalar one beside it, and what a row of an event takes."""
+def _planned(structure: str, operation: str, event: torch.Size, options: tuple[Any, ...]) -> Kernel | None:
+    """The kernel of an operation on rows of an event on the CPU."""
     name = modules.module_of(structure, "cpu")
     if name is None:
-        return None, None, 0
+        return None
     module = importlib.import_module(name)
-    return getattr(module, operation, None), getattr(module, f"scalar_{operation}", None), module.operations(tuple(event))
+    function = getattr(module, operation, None)
+    scalar = getattr(module, f"scalar_{operation}", None)
+    return None if function is None else Kernel(function, scalar, options, module.operations(tuple(event)))
 
 
 @cache

@@ -17,7 +17,7 @@ _ROOM = __name__.rpartition(".kernels.")[0]
 _PARTS = {"birkhoff": ("assignment", "_birkhoff"), "entmax": ("simplex", "_entmax")}
 """Kernels beside those of a structure: the folder, and what their file is called behind the kind of device."""
 
-_SHARED = ("philox", "unranking")
+_SHARED = ("bounds", "philox", "unranking")
 """Kernels of no structure alone."""
 
 _APART = ("derivations",)

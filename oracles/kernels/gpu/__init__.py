@@ -39,11 +39,17 @@ T = TypeVar("T")
 
 _Function = Callable[..., None]
 
+Room = tuple[tuple[int, ...], torch.dtype]
+"""The shape and the dtype of a result."""
+
 LEAST_CAPABILITY = (7, 0)
 """Of the cards that Triton compiles for."""
 
 _interpreting: ContextVar[bool] = ContextVar("structgrad_kernels_interpreting", default=False)
 _comparing: ContextVar[bool] = ContextVar("structgrad_kernels_comparing", default=False)
+
+interpreting = _interpreting.get
+"""Whether Triton's interpreter is asked for in this context."""
 
 _trusting = False
 
@@ -75,6 +81,19 @@ class DeviceKernel(NamedTuple):
     def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
         """The same: there is no row whose range does not suffice."""
         self.run(inputs, results, reference)
+
+    def computed(
+        self,
+        inputs: tuple[Tensor, ...],
+        rooms: tuple[tuple[tuple[int, ...], torch.dtype], ...],
+        reference: Reference,
+        *,
+        certified: bool = True,
+    ) -> tuple[Tensor, ...]:
+        """Results, as `run` writes them."""
+        results = tuple(self.results(shape, inputs[0], dtype) for shape, dtype in rooms)
+        self.run(inputs, results, reference)
+        return results
 
     def judge(self, trial: Callable[[], Trial]) -> None:
         """Before it serves for the first time: compare it with plain torch."""
