@@ -19,7 +19,7 @@ class AtomLists:
     """The atoms of rows [b, *event], end to end.
 
     Attributes:
-        parts: int32, for each atom the flat indices of its parts.
+        parts: int32, for each atom the flat indices of its parts; one that a structure counts several times comes as often.
         sizes: int32, for each atom how many parts it has.
         weights: for each atom its weight.
         support: int64 [b], how many atoms each row has.
@@ -42,8 +42,10 @@ class AtomLists:
             (array([0, 1], dtype=int32), array([1, 1], dtype=int32), tensor([2]))
         """
         used = weights > 0
-        held = atoms.flatten(2)[used] != 0
-        parts, sizes = (counted.to(torch.int32).cpu().numpy() for counted in (held.nonzero()[:, 1], held.sum(-1)))
+        held = atoms.flatten(2)[used].round().long()
+        places = held.nonzero(as_tuple=True)
+        listed = places[1].repeat_interleave(held[places])
+        parts, sizes = (counted.to(torch.int32).cpu().numpy() for counted in (listed, held.sum(-1)))
         return cls(parts, sizes, weights[used].double().cpu(), used.sum(-1).cpu(), atoms.shape[2:])
 
     def parts_in(self, event: torch.Size) -> np.ndarray:
@@ -61,11 +63,12 @@ class AtomLists:
         return weights
 
     def decompose(self) -> tuple[Tensor, Tensor]:
-        """Atoms ``[b, m, *event]`` of 0/1 and weights ``[b, m]``."""
+        """Atoms ``[b, m, *event]``, which are structures, and weights ``[b, m]``."""
         atoms = torch.zeros(*self.padded_weights.shape, self.event.numel(), dtype=torch.float64)
         item, place = self._places
         atom = torch.arange(len(item)).repeat_interleave(torch.from_numpy(self.sizes).long())
-        atoms[item[atom], place[atom], torch.from_numpy(self.parts).long()] = 1
+        one = torch.ones((), dtype=torch.float64)
+        atoms.index_put_((item[atom], place[atom], torch.from_numpy(self.parts).long()), one, accumulate=True)
         return atoms.unflatten(-1, self.event), self.padded_weights
 
     def move(self, direction: Tensor, from_parts: bool, to_parts: bool) -> Tensor:

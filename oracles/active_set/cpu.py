@@ -207,7 +207,7 @@ def _gap(space: ActiveSetWorkspace, count: int) -> tuple[float, float]:
     """``⟨r, a − μ⟩`` for the new atom, and how large it may be by rounding alone."""
     gap, size, mean, marked = 0.0, 0.0, space.mean, space.marked
     for i in range(count):
-        marked[space.parts[i]] = 1.0
+        marked[space.parts[i]] += 1.0
     for place in range(space.counters[SLOTS]):
         part, expected = marked[place], mean[place]
         if part != expected:

@@ -36,7 +36,7 @@ class ActiveSetWorkspace(NamedTuple):
     part: Array  # [d] int32, of a slot
     scores: Array  # [d] θ by slot
     mean: Array  # [d] μ by slot
-    marked: Array  # [d] by slot: 1 in the new atom, else 0
+    marked: Array  # [d] by slot: how often the new atom has it
     atoms: Array  # [capacity, most] uint32, slots (unsigned, because a negative index would count from the end)
     sizes: Array  # [capacity] int32
     weights: Array  # [capacity]
@@ -93,8 +93,8 @@ def with_room(space: ActiveSetWorkspace) -> ActiveSetWorkspace:
 def append(space: ActiveSetWorkspace, pattern: Array, count: int, correlation: float) -> bool:
     """Put the atom of these slots last, with weight 0; False where it adds no dimension."""
     last, column, factor, solved = space.counters[ATOMS], space.column, space.factor, space.solved
-    _overlap(space, pattern, count)
-    pivot, both, one = count + 1.0, correlation, 1.0
+    square = _overlap(space, pattern, count)
+    pivot, both, one = square, correlation, 1.0
     for s in range(last):
         value = column[s] * factor[s, s]
         factor[s, last] = value
@@ -104,7 +104,7 @@ def append(space: ActiveSetWorkspace, pattern: Array, count: int, correlation: f
         pivot -= value * value
         both -= value * solved[s, 0]
         one -= value * solved[s, 1]
-    if pivot <= DEPENDENT * (count + 1.0):
+    if pivot <= DEPENDENT * square:
         return False
     inverse = 1.0 / np.sqrt(pivot)
     factor[last, last], solved[last, 0], solved[last, 1] = inverse, both * inverse, one * inverse
@@ -114,19 +114,26 @@ def append(space: ActiveSetWorkspace, pattern: Array, count: int, correlation: f
 
 
 @uncounted
-def _overlap(space: ActiveSetWorkspace, pattern: Array, count: int) -> None:
-    """Write the new atom down behind the others, and into `ActiveSetWorkspace.column` how many parts it has in common with each, plus 1."""
+def _overlap(space: ActiveSetWorkspace, pattern: Array, count: int) -> float:
+    """Write the new atom down behind the others, and into `ActiveSetWorkspace.column` its inner product with each, plus 1.
+
+    Gives that with itself. A part that an atom lists several times is so large in it.
+    """
     atoms, sizes, marked, column, last = space.atoms, space.sizes, space.marked, space.column, space.counters[ATOMS]
     for i in range(count):
-        marked[pattern[i]] = 1.0
+        marked[pattern[i]] += 1.0
         atoms[last, i] = pattern[i]
     for s in range(last):
         common, atom = 1.0, atoms[s, : sizes[s]]
         for i in range(len(atom)):
             common += marked[atom[i]]
         column[s] = common
+    square = 1.0
+    for i in range(count):
+        square += marked[pattern[i]]
     for i in range(count):
         marked[pattern[i]] = 0.0
+    return square
 
 
 @uncounted

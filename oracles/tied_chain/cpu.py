@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import RANGE
 from ..kernels.parts import no_numbers, no_structures
@@ -441,40 +442,79 @@ def argmax_parts(rows, numbers):
 
 @compiled
 def _argmax(rows, structures, numbers):
-    """Viterbi: into structures, or into numbers where there is room for these.
-
-    Back-pointers are not stored: the way back looks for the lowest previous tag that gives the same sum.
-    """
+    """Viterbi: into structures, or into numbers where there is room for these."""
     tags = rows.shape[2]
     length, columns = rows.shape[1] - tags, (tags + WIDTH - 1) // WIDTH * WIDTH
     transition, best = np.full(columns * columns, -np.inf), np.full(length * columns, -np.inf)
     reached, chosen = np.empty(length * columns), np.empty(length, np.int64)
     for b in range(rows.shape[0]):
-        row = rows[b].reshape(-1)
-        for p in range(tags):
-            for c in range(tags):
-                transition[p * columns + c] = row[(length + p) * tags + c]
-        for c in range(tags):
-            best[c] = row[c]
-        for i in range(1, length):
-            _reach(transition, best, reached, i, tags, columns)
-            for c in range(tags):
-                best[i * columns + c] = reached[i * columns + c] + row[i * tags + c]
-        tag, last = 0, (length - 1) * columns
-        for c in range(1, tags):
-            if best[last + c] > best[last + tag]:
-                tag = c
-        chosen[length - 1] = tag
-        for i in range(length - 1, 0, -1):
-            previous, before, wanted = 0, (i - 1) * columns, reached[i * columns + tag]
-            while previous < tags - 1 and best[before + previous] + transition[previous * columns + tag] != wanted:
-                previous += 1
-            chosen[i - 1] = previous
-            tag = previous
+        _viterbi(rows[b].reshape(-1), tags, transition, best, reached, chosen)
         if len(numbers) > 0:
             _number(chosen, tags, numbers[b])
         else:
             _write(chosen, tags, structures[b].reshape(-1))
+
+
+@compiled
+def project(rows, inside, begin, mean, gap, support, atoms):
+    """SparseMAP of rows: mean [b, n + t, t], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`).
+
+    A transition that comes several times in a chain is as many parts of its atom.
+    """
+    tags = rows.shape[2]
+    length, columns = rows.shape[1] - tags, (tags + WIDTH - 1) // WIDTH * WIDTH
+    space, found = active_set.workspace(rows.shape[1] * tags, 2 * length - 1), active_set.nothing_found()
+    transition, best = np.full(columns * columns, -np.inf), np.full(length * columns, -np.inf)
+    residual, reached, chosen = space.residual, np.empty(length * columns), np.empty(length, np.int64)
+    for b in range(rows.shape[0]):
+        space = active_set.start(space, rows[b].reshape(-1), inside[b], begin[b], atoms)
+        _viterbi(residual, tags, transition, best, reached, chosen)
+        while active_set.advance(space, inside[b], _list(chosen, tags, space.parts)):
+            space = active_set.with_room(space)
+            _viterbi(residual, tags, transition, best, reached, chosen)
+        found = active_set.record(space, found, mean[b], gap, support, b)
+    return active_set.result(found)
+
+
+@uncounted
+def _list(chosen, tags, parts):
+    """The parts of a sequence of tags, a transition as often as it is used; how many they are."""
+    length = len(chosen)
+    for i in range(length):
+        parts[i] = i * tags + chosen[i]
+    for i in range(1, length):
+        parts[length + i - 1] = (length + chosen[i - 1]) * tags + chosen[i]
+    return 2 * length - 1
+
+
+@uncounted
+def _viterbi(row, tags, transition, best, reached, chosen):
+    """The best tags of a row [(n + t) · t].
+
+    Working memory are the transitions, and the sums up to a tag with and without the score of its place; beyond the tags they are -inf.
+    Back-pointers are not stored: the way back looks for the lowest previous tag that gives the same sum.
+    """
+    length, columns = len(chosen), len(best) // len(chosen)
+    for p in range(tags):
+        for c in range(tags):
+            transition[p * columns + c] = row[(length + p) * tags + c]
+    for c in range(tags):
+        best[c] = row[c]
+    for i in range(1, length):
+        _reach(transition, best, reached, i, tags, columns)
+        for c in range(tags):
+            best[i * columns + c] = reached[i * columns + c] + row[i * tags + c]
+    tag, last = 0, (length - 1) * columns
+    for c in range(1, tags):
+        if best[last + c] > best[last + tag]:
+            tag = c
+    chosen[length - 1] = tag
+    for i in range(length - 1, 0, -1):
+        previous, before, wanted = 0, (i - 1) * columns, reached[i * columns + tag]
+        while previous < tags - 1 and best[before + previous] + transition[previous * columns + tag] != wanted:
+            previous += 1
+        chosen[i - 1] = previous
+        tag = previous
 
 
 @uncounted

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from structgrad.oracles import Alignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, SpanningTree, SparseSolution, kernels
+from structgrad.oracles import (
+    Alignment,
+    Constituency,
+    LinearChain,
+    ProjectiveTree,
+    ShiftReduce,
+    SpanningTree,
+    SparseSolution,
+    TiedChain,
+    kernels,
+)
 from structgrad.oracles.active_set import cpu as active_set
 from structgrad.oracles.active_set import cpu_factor
 from structgrad.oracles.active_set.solver import solve, solve_compiled
@@ -26,6 +36,7 @@ SMALL: tuple[tuple[Any, tuple[int, ...]], ...] = (
     (SpanningTree(single_root=False), (4, 4)),
     (Alignment(), (3, 4)),
     (ShiftReduce(), (5, 5, 2)),
+    (TiedChain(), (7, 3)),
 )
 LARGER: tuple[Any, ...] = (
     (LinearChain(), (6, 4, 4)),
@@ -34,6 +45,7 @@ LARGER: tuple[Any, ...] = (
     (SpanningTree(), (7, 7)),
     (Alignment(), (6, 7)),
     (ShiftReduce(), (7, 7, 2)),
+    (TiedChain(), (9, 3)),
     *(
         pytest.param(oracle, event, marks=pytest.mark.sweep)
         for oracle, event in (
@@ -53,6 +65,7 @@ SINGLE: tuple[tuple[Any, tuple[int, ...]], ...] = (
     (SpanningTree(), (2, 2)),
     (Alignment(), (1, 4)),
     (ShiftReduce(), (2, 2, 2)),
+    (TiedChain(), (5, 1)),
 )
 
 
