@@ -45,7 +45,7 @@ def floor(case: Case, operation: str, batch: int, machine: MachineLimits) -> flo
     """Seconds that the bytes of inputs and results, or the arithmetic of one pass over the structure, take at least."""
     tensor = 4.0 * batch * math.prod(case.event)
     indices = 8.0 * batch * math.prod(case.oracle.index_shape(case.event))
-    written = {
+    written: dict[str, float] = {
         "log_partition": 0.0,
         "argmax_indices": indices,
         "sample64": 64 * tensor,
