@@ -124,7 +124,10 @@ class IndexedStructures(abc.ABC):
         return indices
 
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        """Indices of parts ``[..., p]`` that kernels give: those of every index alone; in ascending order where indices are parts."""
+        """Indices of parts ``[..., p]`` that kernels give: those of every index alone, in its place, where a form does not say otherwise.
+
+        Where indices are parts, they ascend; the executor of derivations gives them so whatever the form.
+        """
         return parts
 
     def _indices_of(self, structures: Tensor) -> Tensor:
