@@ -261,7 +261,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     def _checked(self, call: str, scores: Tensor) -> Tensor:
         """The scores, or ValueError. Values are looked at on the CPU alone: elsewhere it would synchronise."""
-        if type(scores) is not Tensor or (scores.shape, scores.dtype) not in self._fitting:
+        if not isinstance(scores, Tensor) or (scores.shape, scores.dtype) not in self._fitting:
             self._check_tensor(call, scores)
         # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
         if scores.is_cpu and not kernels.below_infinity(share_rows(kernels.plain(scores), self.event_ndim)):

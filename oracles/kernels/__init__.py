@@ -102,7 +102,10 @@ class Kernel(NamedTuple):
 
     def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
         """Write results by a kernel that certifies rows; the others get theirs from the reference, in float64."""
-        failed = self.certify(inputs, results)
+        self._redo(self.certify(inputs, results), inputs, results, reference)
+
+    @staticmethod
+    def _redo(failed: Tensor | None, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
         if failed is not None:
             for result, redone in zip(results, reference(*(given[failed].double() for given in inputs)), strict=True):
                 result[failed] = redone.to(result.dtype)
@@ -110,22 +113,16 @@ class Kernel(NamedTuple):
     def computed(
         self, inputs: tuple[Tensor, ...], rooms: tuple[gpu.Room, ...], reference: Reference, *, certified: bool = True
     ) -> tuple[Tensor, ...]:
-        """Results, of contiguous inputs: what `run_certified` writes, or `run`. Nothing stands between small rows and the kernel."""
-        count = len(inputs[0])
-        if count * self.operations < 2 * GRAIN and not _shown.get():
-            arrays: list[np.ndarray] = [np.zeros(shape, _NUMPY[dtype]) for shape, dtype in rooms]
-            verdicts = [np.zeros(count, np.bool_)] if certified else []
-            function = self.scalar if certified and self.scalar and count < FEW else self.function
-            function(*map(_array, inputs), *arrays, *verdicts, *self.options)
-            # As bytes: a reduction takes longer than a kernel of one row.
-            if not certified or b"\0" not in verdicts[0].tobytes():
-                return tuple(map(torch.from_numpy, arrays))
-        results = tuple(zeros(*room) for room in rooms)
-        (self.run_certified if certified else self.run)(inputs, results, reference)
+        """Results, of contiguous inputs: what `run_certified` writes, or `run`; their memory is an array before it is a tensor."""
+        arrays, results = zip(*(_made(*room) for room in rooms), strict=True)
+        if certified:
+            self._redo(self.certify(inputs, results, arrays), inputs, results, reference)
+        else:
+            launch(self.function, (*inputs, *arrays), self.options, self.operations)
         return results
 
-    def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Tensor | None:
-        """Call a kernel that says for every row whether its range sufficed.
+    def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], arrays: tuple[np.ndarray, ...] = ()) -> Tensor | None:
+        """Call a kernel that says for every row whether its range sufficed; the results may be at hand as arrays too.
 
         Where there is a scalar one beside it, which takes rows one by one, that gets the rows which failed, or all where they are few.
 
@@ -134,7 +131,7 @@ class Kernel(NamedTuple):
         """
         scalar = self.scalar or self.function
         few = inputs[0].shape[0] < FEW
-        failed = self._failures(scalar if few else self.function, (*inputs, *results))
+        failed = self._failures(scalar if few else self.function, (*inputs, *(arrays or results)))
         if failed is None or few or self.scalar is None:
             return failed
         redone = tuple(result[failed] for result in results)
@@ -143,9 +140,10 @@ class Kernel(NamedTuple):
             result[failed] = rows
         return None if still is None else failed[still]
 
-    def _failures(self, function: _Function, tensors: tuple[Tensor, ...]) -> Tensor | None:
+    def _failures(self, function: _Function, tensors: tuple[Tensor | np.ndarray, ...]) -> Tensor | None:
         certified = np.zeros(tensors[0].shape[0], dtype=np.bool_)
         launch(function, (*tensors, certified), self.options, self.operations)
+        # As bytes: a reduction takes longer than a kernel of one row.
         return None if b"\0" not in certified.tobytes() else torch.from_numpy((~certified).nonzero()[0])
 
 
@@ -187,12 +185,18 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     NumPy allocates the small ones, which takes a quarter of the time, and those from `HUGE` on: it asks for huge pages, which takes a
     quarter too.
     """
-    size = math.prod(shape) * dtype.itemsize
-    if SMALL <= size < HUGE or dtype not in _NUMPY or _shown.get():
+    return _made(shape, dtype)[1]
+
+
+def _made(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[np.ndarray, Tensor]:
+    """`zeros`, as an array and as a tensor."""
+    if SMALL <= math.prod(shape) * dtype.itemsize < HUGE or dtype not in _NUMPY or _shown.get():
         result = torch.empty(shape, dtype=dtype)
-        result.numpy().fill(0)
-        return result
-    return torch.from_numpy(np.zeros(shape, _NUMPY[dtype]))
+        array = result.numpy()
+        array.fill(0)
+        return array, result
+    array = np.zeros(shape, _NUMPY[dtype])
+    return array, torch.from_numpy(array)
 
 
 def plain(values: Tensor) -> Tensor:

@@ -33,9 +33,8 @@ def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     kernel = kernels.find("simplex", "project", rows, (k,))
     if kernel is None:
         return _project(rows, k)
-    shape = tuple(rows.shape)
-    point, free, gap = kernel.results(shape, rows), kernel.results(shape, rows, torch.bool), kernel.results(shape[:1], rows)
-    kernel.run((rows.contiguous(),), (point, free, gap), lambda rows: _project(rows, k))
+    rooms = (rows.shape, rows.dtype), (rows.shape, torch.bool), (rows.shape[:1], rows.dtype)
+    point, free, gap = kernel.computed((rows.contiguous(),), rooms, lambda rows: _project(rows, k), certified=False)
     return point, free, gap
 
 

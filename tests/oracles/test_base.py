@@ -84,6 +84,20 @@ def test_an_abstract_oracle_cannot_be_made() -> None:
         Oracle()  # type: ignore[abstract]
 
 
+def test_scores_of_a_known_shape_are_looked_at_again() -> None:
+    oracle = Subset(2)
+    oracle.argmax(torch.zeros(3, 4))
+    with pytest.raises(ValueError, match=r"`argmax` got scores of dtype torch\.int64; expected a floating-point"):
+        oracle.argmax(torch.zeros(3, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match="`argmax` got scores of list; expected a floating-point"):
+        oracle.argmax([[0.0] * 4] * 3)  # type: ignore[arg-type]
+    for scores in (torch.zeros(3, 4), torch.zeros(4, 3).T, torch.zeros(1, 4).expand(3, 4).half()):
+        oracle.argmax(scores)
+        for bad in (math.nan, math.inf):
+            with pytest.raises(ValueError, match=r"`argmax` got scores with NaN or \+inf"):
+                oracle.argmax(torch.where(torch.arange(4) == 3, bad, scores))
+
+
 def test_expanded_rows_are_shared_and_strided_ones_are_not() -> None:
     rows = torch.randn(3, 1, 4)
     assert share_rows(rows.expand(3, 5, 4), 1).shape == (3, 1, 4)

@@ -22,7 +22,10 @@ from .plan import Plan
 SECONDS = 0.55
 """CPU seconds that one function takes, on average over all of them."""
 
-ALWAYS = ("kernels/philox", "kernels/unranking", "active_set/cpu", "active_set/cpu_factor", "kernels/exponential", "kernels/selection")
+ALWAYS = (
+    *(f"kernels/{name}" for name in ("bounds", "philox", "unranking", "exponential", "selection")),
+    *("active_set/cpu", "active_set/cpu_factor"),
+)
 """Modules of kernels that every structure may need."""
 
 _DECORATED = re.compile(r"^@(?:compiled|inner|uncounted|fused|reordered|ordered)\b.*\n(?:@.*\n)*def (\w+)", re.MULTILINE)
