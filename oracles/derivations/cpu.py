@@ -41,8 +41,8 @@ from .packing import EACH, JOINS
 
 Array = NDArray[Any]
 
-SCORE_LIMIT, LIMIT = 50.0, 1e140
-"""Limits of the sizes of shifted scores, and of the weights of nodes and their inverses."""
+LIMIT = 1e140
+"""Limit of the weights of nodes and their inverses."""
 
 ENOUGH = 512
 """Scores from which a shift is found."""
@@ -247,8 +247,8 @@ def _inside(packed, space, wide, keep, log_partition, certified, start, count):
 def _weigh(packed, space):
     """Weights of parts; writes the shifts of scores, -inf where one is beyond its limit.
 
-    Where scores are like independent normal variables, the shift is the log-partition by part, of which Derrida's random energy model
-    (1981) says: mean, entropy and half the variance; from where that entropy is used up, the largest score.
+    Where scores are like independent normal variables, the shift is the log-partition by unit, of which Derrida's random energy model
+    (1981) says by part: mean, entropy and half the variance; from where that entropy is used up, the largest score.
     """
     parts, zero, nothing = len(packed.used), spread(0.0), spread(-math.inf)
     total, mean, square = zero, zero, zero
@@ -265,22 +265,24 @@ def _weigh(packed, space):
     for lane in range(WIDTH):
         space.limits[lane] = _shift(packed, space.limits[lane], space.limits[WIDTH + lane], space.limits[2 * WIDTH + lane])
     shifts, most = load(space.limits, 0), zero
-    for place in range(0, parts * WIDTH, WIDTH):
-        score = subtract(load(space.scores, place), shifts)
+    for part in range(parts):
+        place = part * WIDTH
+        score = subtract(load(space.scores, place), multiply(spread(packed.units[part]), shifts))
         size = greatest(score, subtract(zero, score))
         # A forbidden part is as far away as can be, and does no harm.
         most = greatest(where_greater(score, nothing, size, zero), most)
         store(space.weights, place, exponential(score))
-    store(space.limits, 0, where_greater(spread(SCORE_LIMIT), most, shifts, nothing))
+    store(space.limits, 0, where_greater(spread(packed.scale[2]), most, shifts, nothing))
 
 
 @uncounted
 def _shift(packed, total, mean, square) -> float:
     if not total > 0.0:
         return 0.0
-    entropy, mean = packed.log_count[0] / packed.sizes[3], mean / total
+    entropy, mean = packed.scale[0] / (packed.sizes[3] * packed.scale[1]), mean / total
     variance = max(square / total - mean * mean, 0.0)
-    return mean + (entropy + 0.5 * variance if variance < 2.0 * entropy else math.sqrt(2.0 * entropy * variance))
+    by_part = mean + (entropy + 0.5 * variance if variance < 2.0 * entropy else math.sqrt(2.0 * entropy * variance))
+    return packed.scale[1] * by_part
 
 
 @uncounted

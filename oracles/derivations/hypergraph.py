@@ -48,12 +48,14 @@ class Derivations:
     Attributes:
         levels: bottom up. ``nodes``: their number, with `UNIT` and `DEAD`. ``root``: the node of whole structures.
         parts: number of entries of an event.
+        sizes: int64 [parts], numbers that add up to the same over the parts of every structure; None where nothing is said.
     """
 
     levels: tuple[Level, ...]
     nodes: int
     root: int
     parts: int
+    sizes: Tensor | None = None
 
     @property
     def edges(self) -> int:
@@ -64,6 +66,9 @@ class Derivations:
 class Builder:
     """Collects levels and numbers their nodes, for events of so many parts (entries, in row-major order).
 
+    Where structures differ in their number of parts, ``sizes`` may say what adds up to the same for all of them, int64 [parts], at least 0:
+    for segments, how many tokens each has. Sums over large structures are then scaled part by part, and several times as fast.
+
     Example:
         >>> builder = Builder(2)  # exactly one of two parts
         >>> first = builder.add(torch.tensor([[UNIT, UNIT]]), torch.tensor([[0, 1]]))
@@ -71,10 +76,15 @@ class Builder:
         3
     """
 
-    def __init__(self, parts: int) -> None:
+    def __init__(self, parts: int, sizes: Tensor | None = None) -> None:
         if not isinstance(parts, int) or parts < 1:
             raise ValueError(f"`Builder` got {parts!r} parts; expected an integer >= 1, the number of entries of an event")
-        self.parts, self.levels, self.nodes = parts, list[Level](), 2
+        if sizes is not None and (sizes.dtype != torch.int64 or tuple(sizes.shape) != (parts,) or int(sizes.min()) < 0):
+            raise ValueError(
+                f"`Builder` got sizes of shape {tuple(sizes.shape)} and {sizes.dtype}, from {sizes.min().item()} on; expected torch.int64, "
+                f"({parts},), from 0 on"
+            )
+        self.parts, self.sizes, self.levels, self.nodes = parts, sizes, list[Level](), 2
 
     def add(self, first: Tensor, parts: Tensor | None = None, second: Tensor | None = None) -> Tensor:
         """A level of h nodes with e edges each, int64 on the CPU; its nodes [h]. Costs what it holds, h e.
@@ -136,7 +146,7 @@ class Builder:
             raise ValueError(f"`Builder.finish` got {root.numel()} nodes; expected one: add a node with an edge to each of them")
         if not 2 <= int(root) < self.nodes:
             raise ValueError(f"`Builder.finish` got node {int(root)}; expected one that `add` returned, 2 to {self.nodes - 1}")
-        return Derivations(tuple(self.levels), self.nodes, int(root), self.parts)
+        return Derivations(tuple(self.levels), self.nodes, int(root), self.parts, self.sizes)
 
 
 def walked(derivations: Derivations, most: int = 10_000) -> list[tuple[int, ...]]:

@@ -12,6 +12,9 @@ Array = NDArray[Any]
 WIDTH = 8
 """Items side by side, as in `kernels.lanes`: places count numbers, so that neighbouring nodes and parts are so far apart."""
 
+SCORE_LIMIT, WIDE_SCORE_LIMIT = 50.0, 150.0
+"""Of the sizes of shifted scores: a product of a weight and two nodes stays within float64, and one of a weight and a node."""
+
 JOINS, EACH = 1, 2
 """Flags of a level: its edges lead to two nodes; each of them takes a part of its own, and not all edges of a node the same."""
 
@@ -26,10 +29,11 @@ class Packed(NamedTuple):
         edge_parts: [edges], the place of the part that it takes. ``node_parts``: [nodes], of what all edges of a node take.
         used: [parts], which entries of an event are parts at all, in the order of the edges that take them; after them there is
             a part of score 0.
-        shares: [parts], how likely each is when all structures are. All 0 where structures differ in their number of parts.
-        sizes: [5], entries of an event, nodes in the longest derivation, how many of them wait at most, parts of a structure or 0, and
+        shares: [parts], how likely each is when all structures are. All 0 where nothing adds up to the same for all structures.
+        units: [parts], what does: 1 for each part, or `Derivations.sizes`.
+        sizes: [5], entries of an event, nodes in the longest derivation, how many of them wait at most, units of a structure or 0, and
             whether every part is taken in one place alone: by one edge, or by all edges of one node.
-        log_count: [1], the logarithm of the number of structures.
+        scale: [3], the logarithm of the number of structures, parts by unit on average, and the limit of sizes of shifted scores.
     """
 
     levels: Array
@@ -40,8 +44,9 @@ class Packed(NamedTuple):
     node_parts: Array
     used: Array
     shares: Array
+    units: Array
     sizes: Array
-    log_count: Array
+    scale: Array
 
 
 class Numbers(NamedTuple):
@@ -138,10 +143,13 @@ def _packed(derivations: Any, levels: list[_Level], reached: Array) -> Packed:
         _placed(node_parts),
         used,
         np.zeros(len(used)),
+        np.ones(len(used)) if derivations.sizes is None else derivations.sizes.numpy()[used].astype(float),
         np.array([derivations.parts, 0, 0, 0, _alone(levels, len(used), derivations.parts)]),
-        np.zeros(1),
+        np.array([0.0, 1.0, SCORE_LIMIT]),
     )
-    _measure(packed)
+    _measure(packed, of_sizes=derivations.sizes is not None)
+    if derivations.sizes is not None and not any(level.joins for level in levels):
+        packed.scale[2] = WIDE_SCORE_LIMIT
     return packed
 
 
@@ -157,17 +165,17 @@ def _placed(numbers: Array) -> Array:
     return (WIDTH * numbers).astype(np.int32)
 
 
-def _measure(packed: Packed) -> None:
-    """Fill `Packed.sizes`, `Packed.log_count` and `Packed.shares`."""
+def _measure(packed: Packed, *, of_sizes: bool) -> None:
+    """Fill `Packed.sizes`, `Packed.scale` and `Packed.shares`."""
     nodes = len(packed.begins) - 1
     steps, waiting, parts, varies, logs = (np.zeros(nodes) for _ in range(5))
     first, second, none = packed.first // WIDTH, packed.second // WIDTH, len(packed.used)
-    chances = np.zeros(len(first))
+    chances, units = np.zeros(len(first)), np.append(packed.units, 0.0)
     for start, stop, _ in packed.levels:
         begin, end = packed.begins[start], packed.begins[stop]
         at, one, two = packed.begins[start:stop] - begin, first[begin:end], second[begin:end]
         here, sizes = slice(start, stop), np.diff(packed.begins[start : stop + 1])
-        takes = (packed.edge_parts[begin:end] // WIDTH < none).astype(float)
+        takes = units[packed.edge_parts[begin:end] // WIDTH]
         steps[here] = 1 + np.maximum.reduceat(steps[one] + steps[two], at)
         waiting[here] = np.maximum(np.maximum.reduceat(np.maximum(waiting[one] + (two > 0), waiting[two]), at), 1)
         number = parts[one] + parts[two] + takes
@@ -179,7 +187,9 @@ def _measure(packed: Packed) -> None:
         logs[here] = top + np.log(np.add.reduceat(np.exp(ways - np.repeat(top, sizes)), at))
         chances[begin:end] = np.exp(ways - np.repeat(logs[here], sizes))
     packed.sizes[1], packed.sizes[2] = steps[-1], waiting[-1]
-    packed.log_count[0] = logs[-1]
+    packed.scale[0] = logs[-1]
+    if varies[-1] and of_sizes:
+        raise ValueError("`Builder` got sizes of parts that do not add up to the same over every structure; expected such, or none")
     if varies[-1]:
         return
     packed.sizes[3] = parts[-1]
@@ -191,4 +201,6 @@ def _measure(packed: Packed) -> None:
         np.add.at(above, first[begin:end], edges)
         np.add.at(above, second[begin:end], edges)
         np.add.at(taken, packed.edge_parts[begin:end] // WIDTH, edges)
-    packed.shares[:] = taken[:-1] / max(parts[-1], 1)
+    expected = taken[:-1].sum() if of_sizes else parts[-1]
+    packed.shares[:] = taken[:-1] / max(expected, 1)
+    packed.scale[1] = expected / parts[-1] if of_sizes and parts[-1] > 0 else 1.0

@@ -180,7 +180,8 @@ class TiedSemiMarkov(DerivedOracle):
         """Two nodes per token and label: a segment of that label begins there, and the last segment that ends there has it."""
         lines, width, tags = event_shape
         size, parts = lines - _lines(width, tags), torch.arange(math.prod(event_shape)).reshape(event_shape)
-        builder, before = Builder(parts.numel()), self.transitions(parts).mT
+        tokens = torch.where(self.binary_mask(event_shape), torch.arange(1, width + 1).unsqueeze(-1), 0)
+        builder, before = Builder(parts.numel(), tokens.flatten()), self.transitions(parts).mT
         begins, ends = list[Tensor](), torch.empty(0)
         for last in range(size):
             begins.append(builder.add(ends.expand(tags, -1), before) if last else torch.full((tags,), UNIT))

@@ -26,6 +26,7 @@ from structgrad.oracles import (
     kernels,
 )
 from structgrad.oracles.derivations import DEAD, UNIT, Builder, Derivations, walked
+from structgrad.oracles.derivations.packing import pack
 from structgrad.oracles.kernels import switch
 from structgrad.suites.truth.closed_form.families import derivations_of
 from tests.helpers import SCALES, seeded
@@ -159,6 +160,24 @@ def test_parts_of_several_rules_are_counted(serving: bool) -> None:
         oracle.marginals(scores), torch.tensor([0.25, 1.0]).double().softmax(0) @ oracle.enumerate((3,)).double().flip(0)
     )
     torch.testing.assert_close(drawn, oracle.marginals(scores), rtol=0, atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (torch.ones(2), r"got sizes of shape \(2,\) and torch.float32, from 1.0 on; expected torch.int64, \(3,\), from 0 on"),
+        (torch.tensor([1, -1, 1]), r"from -1 on; expected torch.int64, \(3,\), from 0 on"),
+    ],
+)
+def test_refuses_sizes_that_are_none(sizes: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Builder(3, sizes)
+
+
+def test_refuses_sizes_that_differ_by_structure() -> None:
+    builder = Builder(2, torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="got sizes of parts that do not add up to the same over every structure"):
+        pack(builder.finish(builder.add(torch.tensor([[UNIT, UNIT]]), torch.tensor([[0, 1]]))))
 
 
 def test_large_scores_of_a_long_chain() -> None:

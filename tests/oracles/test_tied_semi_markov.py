@@ -6,12 +6,15 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import SemiMarkov, TiedSemiMarkov
+from structgrad.oracles import SemiMarkov, TiedSemiMarkov, kernels
 from structgrad.oracles.capabilities.ragged import of_lengths
+from structgrad.oracles.derivations import cpu, executor
+from structgrad.oracles.derivations.packing import pack
 from structgrad.suites.audit.oracles.listing import check_rules, listed
 
 ORACLE = TiedSemiMarkov()
@@ -89,6 +92,22 @@ def test_it_is_the_chain_of_segments_by_pairs_of_labels(size: tuple[int, int, in
     assert [ORACLE.segments(z) for z in ORACLE.enumerate(event)] == everything
     assert all(torch.equal(ORACLE.structure(ORACLE.segments(z), event), z) for z in ORACLE.enumerate(event))
     torch.testing.assert_close(ORACLE.entropy(scores), edges.entropy(pairs), rtol=1e-12, atol=1e-12)
+
+
+def test_many_tokens_keep_within_one_range() -> None:
+    """Weights of e⁴⁰⁰ are scaled by token, and need no exponents of their own; the answers are those of plain torch."""
+    event = ORACLE.event_shape(length=120, width=12, tags=8)
+    scores = torch.randn(2, *event, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    packed, totals, certified = pack(ORACLE.derivations(event)), np.empty(2), np.zeros(2, np.bool_)
+    assert packed is not None
+    given = executor._numbers(packed, scores.numpy())
+    cpu.evaluate(packed, given, given, False, executor._NONE[0], executor._NONE[0], totals, certified)
+    assert certified.all()
+    assert totals.min() > 322  # the limit of weights, 1e140
+    with kernels.disabled():
+        torch.testing.assert_close(torch.from_numpy(totals), ORACLE.log_partition(scores), rtol=1e-12, atol=0)
+        expected = ORACLE.marginals(scores)
+    torch.testing.assert_close(ORACLE.marginals(scores), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_more_transitions_than_a_byte_counts() -> None:
