@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ class Catalogue(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.builtin or name in self.of_files() or any(point.name == name for point in self.points())
 
     def of_files(self) -> dict[str, type]:
         """The classes of the files in use, by the names that they give themselves."""
@@ -150,8 +154,7 @@ def file_module(path: str) -> ModuleType:
     Raises:
         ValueError: no such file, or one that raises when it is imported.
     """
-    file = Path(path).expanduser().resolve()
-    name = f"structgrad_file_{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
+    file, name = _named(path, os.getcwd())
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
@@ -166,3 +169,10 @@ def file_module(path: str) -> ModuleType:
         del sys.modules[name]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
+
+
+@functools.lru_cache(maxsize=256)
+def _named(path: str, folder: str) -> tuple[Path, str]:
+    """The file that a path means in a folder, and the name of its module; asked for with every name of a class."""
+    file = Path(path).expanduser().resolve()
+    return file, f"structgrad_file_{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"

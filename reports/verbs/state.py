@@ -6,14 +6,18 @@ import os
 import platform
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...suites.base import FAILED
 from ...suites.running import store
+from ...suites.running.parts.journal import FAILED_KIND, number_of
+from ...suites.running.work import Cell
 from .. import results
 
 _ERRORS = 3
+_KINDS = {FAILED_KIND: "failed"}
 
 
 @dataclass(frozen=True)
@@ -64,17 +68,14 @@ def state(folder: Path) -> State:
     """
     manifest, work = results.manifest_of(folder), store.planned(folder)
     counts: dict[str, Counter[str]] = {}
-    damaged = 0
-    failures: list[tuple[float, str]] = []
+    there = store.known(folder, work.cells)
+    failed = []
     for cell in work.cells:
-        content = store.stored(folder, cell)
-        damaged += content is None and store.cell_path(folder, cell).is_file()
-        kind = "left" if content is None else "done" if store.finished(content) else "failed"
+        found = there.get(cell.identity)
+        kind = "left" if found is None else _KINDS.get(found.kind, "done")
         counts.setdefault(cell.suite, Counter())[kind] += 1
-        if content is not None and kind == "failed":
-            failed = next(row for row in content["rows"] if row.status in FAILED)
-            when = store.cell_path(folder, cell).stat().st_mtime
-            failures.append((when, f"{failed.status}: {failed.estimator} on {failed.problem}, {failed.stage}: {failed.reason}"))
+        if kind == "failed":
+            failed.append(cell)
     total = sum(counts.values(), Counter())
     return State(
         folder=folder,
@@ -84,12 +85,29 @@ def state(folder: Path) -> State:
         left=total["left"],
         skipped=len(work.skips),
         suites={name: (count["done"], count["failed"], count["left"]) for name, count in counts.items()},
-        errors=tuple(text for _, text in sorted(failures, reverse=True)[:_ERRORS]),
-        damaged=damaged,
+        errors=tuple(map(partial(_error, folder), sorted(failed, key=partial(_when, folder), reverse=True)[:_ERRORS])),
+        damaged=len(store.damaged(folder, work)),
         started=manifest.get("started"),
         finished=manifest.get("finished"),
         command=manifest.get("command"),
     )
+
+
+def _when(folder: Path, cell: Cell) -> float:
+    """A time that grows with that when a cell was finished; of one in a part, whose files are older, the number of that."""
+    try:
+        return store.cell_path(folder, cell).stat().st_mtime
+    except FileNotFoundError:
+        return float(number_of(store.index(folder).owner.get(cell.identity, "")))
+
+
+def _error(folder: Path, cell: Cell) -> str:
+    """What went wrong first in a cell that failed."""
+    content = store.stored(folder, cell)
+    for row in content["rows"] if content is not None else ():
+        if row.status in FAILED:
+            return f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}"
+    return f"failed: {cell.label}"
 
 
 def _status(manifest: dict[str, Any], left: int) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +47,9 @@ USUAL_ENTROPIES = (0.95, 0.7, 0.1)
 Draw = Callable[[np.random.Generator, int], Tensor]
 """A random direction [*event] for an item of some index."""
 
+Origin = Callable[[tuple[int, ...]], Tensor]
+"""Scores ``[*event]`` of the uniform law of an event shape."""
+
 
 @dataclass(frozen=True)
 class Regime:
@@ -56,7 +61,7 @@ class Regime:
         draw: sizes and random directions.
         entropies: at init, early and final, as shares of the log count.
         loss: a key of `LOSSES`, by default.
-        origin: scores ``[*event]`` of the uniform law of an event shape; 0 when None.
+        origin: 0 when None.
     """
 
     summary: str
@@ -64,7 +69,7 @@ class Regime:
     draw: Draw
     entropies: tuple[float, float, float]
     loss: str = "quadratic"
-    origin: Callable[[tuple[int, ...]], Tensor] | None = None
+    origin: Origin | None = None
 
 
 class RegimeItems(Items):
@@ -118,16 +123,25 @@ class RegimeItems(Items):
 
     def _scale(self, stage: str, event: tuple[int, ...], directions: dict[int, Tensor]) -> None:
         stacked = torch.stack(list(directions.values()))
-        target = torch.full((len(stacked),), self._share(stage) * math.log(self.oracle.count(event)), dtype=torch.float64)
+        content = stacked.contiguous().numpy().tobytes()
+        scales = _scales(self.oracle, self.regime.origin, self._share(stage), (len(stacked), *event), content)
         origin = None if self.regime.origin is None else self.regime.origin(event)
-        # Rounded, for the last bits of an entropy depend on how many items are computed together, and scores must not.
-        scales = entropy_scales(self.oracle, stacked, target, origin=origin).float().double()
         for index, direction, scale in zip(directions, stacked, scales, strict=True):
             self._scaled[stage, index] = scale * direction if origin is None else scale * direction + origin
 
     def _share(self, stage: str) -> float:
         """The normalised entropy of a stage."""
         return self.regime.entropies[STAGES.index(stage)] if stage in STAGES else number_of(stage, "h", 1) or 0.0
+
+
+@functools.lru_cache(maxsize=4096)
+def _scales(oracle: Any, origin: Origin | None, share: float, shape: tuple[int, ...], directions: bytes) -> Tensor:
+    """Of directions, which are float64 ``[items, *event]``; the losses of a problem share its scores, and all its stages those of gold."""
+    stacked = torch.frombuffer(bytearray(directions), dtype=torch.float64).reshape(shape)
+    target = torch.full((shape[0],), share * math.log(oracle.count(shape[1:])), dtype=torch.float64)
+    found = entropy_scales(oracle, stacked, target, origin=None if origin is None else origin(shape[1:]))
+    # Rounded, for the last bits of an entropy depend on how many items are computed together, and scores must not.
+    return found.float().double()
 
 
 class SubsetItems(RegimeItems):

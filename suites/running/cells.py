@@ -82,7 +82,7 @@ def execute(plan: Plan, cell: Cell, scratch: Path | None = None) -> str:
     except Exception as error:  # the estimators may be anybody's
         rows = failed_rows(plan, cell, Failure.of(error))
     seconds = time.perf_counter() - start
-    return encode(cell, [replace(row, seconds=seconds) for row in rows], seconds)
+    return encode(cell, rows, seconds, stamped=True)
 
 
 def _current(device: str) -> AbstractContextManager[object]:
@@ -92,7 +92,7 @@ def _current(device: str) -> AbstractContextManager[object]:
 
 def failed(plan: Plan, cell: Cell, failure: Failure, seconds: float) -> str:
     """The content of the file of a cell whose process is gone."""
-    return encode(cell, [replace(row, seconds=seconds) for row in failed_rows(plan, cell, failure)], seconds)
+    return encode(cell, failed_rows(plan, cell, failure), seconds, stamped=True)
 
 
 def failed_rows(plan: Plan, cell: Cell, failure: Failure) -> list[Row]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +34,50 @@ class _Hired:
     cell: Cell | None = None
     last: tuple[str, str] | None = None
     since: float = 0.0
+    limit: float = math.inf
 
     def age(self) -> float:
         return time.monotonic() - self.since
+
+
+class Waiting:
+    """Cells that wait for a worker, in their order, those of the same scores together: any of hundred thousand is found at once."""
+
+    def __init__(self, cells: Iterable[Cell] = ()) -> None:
+        self.by_scores: OrderedDict[tuple[str, str], deque[Cell]] = OrderedDict()
+        self.count = 0
+        for cell in cells:
+            self.by_scores.setdefault(cell.scores, deque()).append(cell)
+            self.count += 1
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Cell]:
+        for cells in self.by_scores.values():
+            yield from cells
+
+    def pop(self, wanted: tuple[str, str] | None, taken: Set[tuple[str, str]]) -> Cell:
+        """The first cell of the wanted scores, else of scores that are not taken, else of any; there is one."""
+        free = (scores for scores in self.by_scores if scores not in taken)
+        scores = wanted if wanted in self.by_scores else next(free, None)
+        scores = next(iter(self.by_scores)) if scores is None else scores
+        cell = self.by_scores[scores].popleft()
+        if not self.by_scores[scores]:
+            del self.by_scores[scores]
+        self.count -= 1
+        return cell
+
+    def put_back(self, cell: Cell) -> None:
+        """To be the next."""
+        self.by_scores.setdefault(cell.scores, deque()).appendleft(cell)
+        self.by_scores.move_to_end(cell.scores, last=False)
+        self.count += 1
+
+    def clear(self) -> None:
+        """None of them is measured."""
+        self.by_scores.clear()
+        self.count = 0
 
 
 class Dispatcher:
@@ -50,7 +92,7 @@ class Dispatcher:
     def __init__(self, plan: Plan, directory: Path, engine: Engine, limit: Callable[[Cell], float]) -> None:
         self.plan, self.directory, self.engine, self.limit = plan, directory, engine, limit
         self.hired: list[_Hired] = []
-        self.waiting: list[Cell] = []
+        self.waiting = Waiting()
         self.lost: Counter[str] = Counter()
         self.stillborn = 0
 
@@ -59,7 +101,7 @@ class Dispatcher:
 
         Workers are kept for the next call; `close` ends them.
         """
-        self.waiting = list(cells)
+        self.waiting = Waiting(cells)
         while self.waiting or any(hired.cell for hired in self.hired):
             self._staff(min(places, len(cells)))
             self.engine.wait([hired.worker for hired in self.hired], TICK)
@@ -81,7 +123,8 @@ class Dispatcher:
         self.engine.close()
 
     def _rest(self) -> list[Cell]:
-        rest, self.waiting = self.waiting, []
+        rest = list(self.waiting)
+        self.waiting.clear()
         return rest
 
     def _staff(self, places: int) -> None:
@@ -100,15 +143,11 @@ class Dispatcher:
         hired.cell, hired.since = self._next(hired), time.monotonic()
         hired.last = hired.cell.scores
         hired.worker.give(hired.cell)
+        hired.limit = self.limit(hired.cell)
 
     def _next(self, hired: _Hired) -> Cell:
         """The next cell of the scores that the worker had last, whose exact gradients it knows; else of scores that nobody is at."""
-        taken = {other.cell.scores for other in self.hired if other.cell is not None and other is not hired}
-        mine = (cell for cell in self.waiting if cell.scores == hired.last)
-        free = (cell for cell in self.waiting if cell.scores not in taken)
-        cell = next(mine, None) or next(free, None) or self.waiting[0]
-        self.waiting.remove(cell)
-        return cell
+        return self.waiting.pop(hired.last, {other.cell.scores for other in self.hired if other.cell is not None and other is not hired})
 
     def _listened(self, hired: _Hired) -> Iterator[tuple[Cell, str]]:
         message = hired.worker.heard()
@@ -118,7 +157,7 @@ class Dispatcher:
             yield from self._finished(hired, message)
         elif isinstance(message, Dead):
             yield from self._died(hired, message)
-        elif hired.cell is not None and hired.age() > self.limit(hired.cell):
+        elif hired.cell is not None and hired.age() > hired.limit:
             yield from self._overdue(hired, hired.cell)
         elif not hired.ready and self.engine.start_limit is not None and hired.age() > self.engine.start_limit:
             hired.worker.kill()
@@ -139,19 +178,19 @@ class Dispatcher:
         cell = hired.cell
         if not hired.ready:
             self.stillborn += 1
-            cell = self.waiting.pop(0) if self.waiting else None
+            cell = self.waiting.pop(None, set()) if self.waiting else None
         if cell is None:
             return
         self.lost[cell.identity] += 1
         if message.lost and self.lost[cell.identity] <= self.engine.retries:
-            self.waiting.insert(0, cell)
+            self.waiting.put_back(cell)
         else:
             yield cell, failed(self.plan, cell, message.failure, hired.age())
 
     def _overdue(self, hired: _Hired, cell: Cell) -> Iterator[tuple[Cell, str]]:
         words = hired.worker.kill(traceback=True)
         self.hired.remove(hired)
-        failure = Failure("timeout", f"took longer than {self.limit(cell):g} s; raise --timeout", traceback=words)
+        failure = Failure("timeout", f"took longer than {hired.limit:g} s; raise --timeout", traceback=words)
         yield cell, failed(self.plan, cell, failure, hired.age())
 
     def _dismiss(self, hired: _Hired) -> None:

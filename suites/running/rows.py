@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...estimators import make_estimator
@@ -64,6 +64,7 @@ class RowWriter:
     problem: Problem
     suite: str
     cell: str
+    _pairs: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def rows(self, findings: Iterable[Finding], context: Context) -> Iterator[Row]:
         """One row per finding, as they come."""
@@ -72,7 +73,7 @@ class RowWriter:
 
     def row(self, finding: Finding, context: Context) -> Row:
         """A finding with everything that is known of its cell, estimator and instance."""
-        values = asdict(finding)
+        values = dict(vars(finding))
         numbers = {name: values.pop(name) for name in ("value", "low", "high")}
         known = {**self._cell(values.pop("estimator")), **self._instance(finding, context), "unit": unit_of(finding.metric)}
         return Row(**{**known, **values, **_finite(numbers)})
@@ -82,9 +83,11 @@ class RowWriter:
         return Row(**self._cell(estimator), **what)
 
     def _cell(self, estimator: str) -> dict[str, Any]:
-        suite, columns = SUITES[self.suite], pair_columns(self.plan, self.problem, estimator)
-        columns["dtype"] = suite.dtype or columns["dtype"]
-        return {"cell": self.cell, "suite": self.suite, "suite_version": suite.version, **columns}
+        if estimator not in self._pairs:
+            suite, columns = SUITES[self.suite], pair_columns(self.plan, self.problem, estimator)
+            columns["dtype"] = suite.dtype or columns["dtype"]
+            self._pairs[estimator] = {"cell": self.cell, "suite": self.suite, "suite_version": suite.version, **columns}
+        return self._pairs[estimator]
 
     def _instance(self, finding: Finding, context: Context) -> dict[str, Any]:
         """Facts on the item; those of its exact gradient only where that was compared with."""

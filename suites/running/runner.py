@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ..base import FAILED
 from ..problems.sized import size_text
-from .cells import execute
+from .cell_writer import CellWriter, GarbageError, examined, kind_of
+from .cells import Failure, execute, failed
 from .derived import derive
 from .dispatch import Dispatcher
 from .engines import ENGINES
 from .notebook import notebook_progress
+from .parts.journal import DONE, FAILED_KIND
+from .parts.locking import locked
 from .planning.grid import grid
 from .planning.plan import Machine, Plan, default_jobs
 from .planning.presets import learning_plan
@@ -20,10 +22,13 @@ from .planning.scope import AGAIN_FAILED, Scope
 from .progress import CostModel, Progress, Snapshot, time_limit
 from .results import Results
 from .scores import sample
-from .store import check_writable, finished, freeze, planned, scratch_path, stored, stored_rows, write_cell
+from .store import Known, Scratch, check_writable, clear_scratch, freeze, known, planned, stored_rows
 from .work import Cell, Grid
 
-__all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "run"]
+__all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
+
+ESTIMATING, SHORT = 20.0, 1e-3
+"""Times as long as an estimate of what is left took, it stands, unless it took less than so many seconds."""
 
 
 def run(
@@ -47,7 +52,7 @@ def run(
         and as ``.frame`` a table.
 
     Raises:
-        ValueError: a plan that cannot be measured, or an engine that cannot be had.
+        ValueError: a plan that cannot be measured, an engine that cannot be had, or a directory that another process is writing.
         OSError: a directory that cannot be written.
 
     Example:
@@ -58,12 +63,31 @@ def run(
         >>> {row.verdict for row in rows if row.metric == "relative_bias"}
         {'unbiased-exact'}
     """
-    machine = (machine or Machine(jobs=default_jobs(plan))).checked(ENGINES, plan)
-    scope, work = (scope or Scope()).checked(), grid(plan)
-    check_writable(directory)
-    freeze(directory, work)
-    _Run(plan, directory, machine, progress or notebook_progress(), scope).perform(work)
+    work = measure(plan, directory, machine=machine, progress=progress, scope=scope)
     return Results(collect(directory), sizes=_sizes(plan, work))
+
+
+def measure(  # noqa: PLR0913
+    plan: Plan,
+    directory: Path,
+    *,
+    machine: Machine | None = None,
+    progress: Progress | None = None,
+    scope: Scope | None = None,
+    work: Grid | None = None,
+) -> Grid:
+    """`run` without its rows, which may be too many to be held; ``work`` are the cells of the plan, where they are known already.
+
+    Returns:
+        The cells of the plan.
+    """
+    machine = (machine or Machine(jobs=default_jobs(plan))).checked(ENGINES, plan)
+    scope, work = (scope or Scope()).checked(), grid(plan) if work is None else work
+    check_writable(directory)
+    with locked(directory):
+        freeze(directory, work)
+        _Run(plan, directory, machine, progress or notebook_progress(), scope).perform(work)
+    return work
 
 
 def learn(  # noqa: PLR0913
@@ -124,47 +148,55 @@ class _Run:
         self.report = progress or (lambda snapshot: None)
         self.costs = CostModel(plan)
         self.finished = self.failed = self.total = 0
+        self.estimated = (0.0, 0.0)  # when it will have ended, and from when on that is asked again
 
     def perform(self, work: Grid) -> None:
         """Measure what is not there yet; exclusive cells come last, one at a time, when nothing else uses the machine."""
-        waiting = [cell for cell in work.cells if not self._stays(cell)]
+        there = known(self.directory, work.cells)
+        waiting = [cell for cell in work.cells if not self._stays(cell, there.get(cell.identity))]
         self.total = self.finished + len(waiting)
         self.left = {cell.identity: cell for cell in waiting}
         self._tell("resumed" if self.finished else "", None)
         if not waiting:
             return
+        self.writer = CellWriter(self.directory, work.cells)
         shared, alone = ([cell for cell in waiting if cell.exclusive == exclusive] for exclusive in (False, True))
-        if self.machine.jobs == 0 and self.machine.engine == "local":
-            self._here([*shared, *alone])
-        else:
-            self._elsewhere(shared, alone)
+        try:
+            if self.machine.jobs == 0 and self.machine.engine == "local":
+                self._here([*shared, *alone])
+            else:
+                self._elsewhere(shared, alone)
+        finally:
+            clear_scratch(self.directory)
+        self.writer.close()
 
-    def _stays(self, cell: Cell) -> bool:
+    def _stays(self, cell: Cell, there: Known | None) -> bool:
         """Whether a cell is not measured now, for it is finished, or is not asked for."""
-        content = stored(self.directory, cell)
-        there = content is not None and finished(content)
-        again = not there if self.scope.rerun is None else self._again(cell, content)
-        if content is not None and there and not again:
+        finished = there is not None and there.kind != FAILED_KIND
+        again = not finished if self.scope.rerun is None else self._again(cell, there)
+        if there is not None and finished and not again:
             self.finished += 1
-            self.costs.add(cell, content["seconds"])
+            self.costs.add(cell, there.seconds)
         return not again
 
-    def _again(self, cell: Cell, content: dict[str, Any] | None) -> bool:
+    def _again(self, cell: Cell, there: Known | None) -> bool:
         if self.scope.rerun != AGAIN_FAILED:
             return self.scope.asks_for(cell)
-        return content is not None and any(row.status in (*FAILED, "nonfinite") for row in content["rows"])
+        return there is not None and there.kind != DONE
 
     def _stops(self) -> bool:
         """Whether no further cell is started."""
         return self.scope.spent() or (self.scope.fail_fast and self.failed > 0)
 
     def _here(self, cells: Sequence[Cell]) -> None:
+        scratch = Scratch(self.directory)
         for cell in cells:
             if self._stops():
                 return
-            scratch = scratch_path(self.directory, cell)
-            scratch.mkdir(parents=True, exist_ok=True)
-            self._keep(cell, execute(self.plan, cell, scratch), None)
+            folder = scratch.open(cell)
+            text = execute(self.plan, cell, folder)
+            scratch.close(folder)
+            self._keep(cell, text, None)
 
     def _elsewhere(self, shared: Sequence[Cell], alone: Sequence[Cell]) -> None:
         dispatcher = Dispatcher(self.plan, self.directory, ENGINES[self.machine.engine](self.plan, self.machine), self._limit)
@@ -186,18 +218,28 @@ class _Run:
         return time_limit(self.plan, cell) if self.machine.timeout is None else self.machine.timeout
 
     def _keep(self, cell: Cell, text: str, dispatcher: Dispatcher | None) -> None:
-        write_cell(self.directory, cell, text)
-        content = stored(self.directory, cell)
-        if content is None:
-            raise OSError(f"cannot find the result of {cell.label} in {self.directory}; was the folder removed during the run?")
+        try:
+            content = examined(cell, text)
+        except GarbageError as error:
+            text = failed(self.plan, cell, Failure("crash", f"the worker {error}", type(error).__name__), 0.0)
+            content = examined(cell, text)
+        self.writer.keep(cell, text, content["seconds"])
         self.left.pop(cell.identity, None)
         self.finished += 1
-        self.failed += any(row.status in FAILED for row in content["rows"])
+        self.failed += kind_of(content) == FAILED_KIND
         self.costs.add(cell, content["seconds"])
         self._tell(cell.label, dispatcher)
 
     def _tell(self, label: str, dispatcher: Dispatcher | None) -> None:
         busy = dispatcher.busy() if dispatcher is not None else ()
-        jobs = len(busy) or self.machine.jobs
-        left = self.costs.left(self.left.values(), jobs) - sum(item.seconds for item in busy) / max(len(busy), 1)
+        left = self._seconds(len(busy) or self.machine.jobs) - sum(item.seconds for item in busy) / max(len(busy), 1)
         self.report(Snapshot(self.finished, self.total, self.failed, label, max(left, 0.0), busy))
+
+    def _seconds(self, jobs: int) -> float:
+        """For what is left; the last answer, less what has gone by, as long as a new one would take too much of the run."""
+        now = time.monotonic()
+        if not self.left or now >= self.estimated[1]:
+            seconds = self.costs.left(self.left.values(), jobs)
+            took = time.monotonic() - now
+            self.estimated = seconds + now, now + ESTIMATING * took if took > SHORT else now
+        return self.estimated[0] - now

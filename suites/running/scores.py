@@ -129,7 +129,7 @@ def sample(plan: Plan, name: str, stage: str) -> Problem:
     return load_problem(plan, name, stage, None) if plan.file else _sample(name, stage, min(SAMPLE, plan.instances), _settings(plan))
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=8192)
 def _sample(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
     return _load(name, stage, instances, settings)
 
@@ -140,7 +140,7 @@ def fingerprint(plan: Plan, name: str, stage: str) -> str:
     return _fingerprint(problem, _source(plan, problem))
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=8192)
 def _fingerprint(problem: Problem, source: str) -> str:
     digest = hashlib.blake2b(source.encode(), digest_size=16)
     for instance in problem.instances:

@@ -1,33 +1,49 @@
-"""Storage of a run on disk: the frozen plan, one file per cell, logs, scratch folders.
+"""Storage of a run on disk: the frozen plan, finished cells, logs, scratch folders.
 
-Every file is there whole or not at all, so that a killed run loses the cells in flight and nothing else.
+A finished cell is a file of its own at first, which is there whole or not at all, so that a killed run loses the cells in flight and
+nothing else. Where there are many, they are compacted into parts (`parts`), and an index says which cell lies where.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import MISSING, asdict, fields
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..base import FAILED, SCHEMA_VERSION, Row
+from .parts import columns, compaction, journal
 from .work import Cell, Grid
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 PLAN = "plan.jsonl"
+CELLS = "cells"
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError)
 _NUMBERS = ("value", "low", "high")
 _UNSET = object()
 _DEFAULTS = {field.name: field.default for field in fields(Row) if field.name != "schema_version" and field.default is not MISSING}
 
+LASTING = 0.1
+"""Seconds from which on a cell is worth waiting for the disk: of shorter ones, a loss of power takes those of the last seconds."""
+
 
 def cell_path(directory: Path, cell: Cell) -> Path:
-    """Where a cell's rows lie."""
-    return directory / "cells" / cell.identity[:2] / f"{cell.identity}.json"
+    """Where a cell's rows lie, until they are compacted."""
+    return path_of(directory, cell.identity)
+
+
+def path_of(directory: Path, identity: str) -> Path:
+    """The same by its identity."""
+    return directory / CELLS / identity[:2] / f"{identity}.json"
 
 
 def log_path(directory: Path, cell: Cell) -> Path:
@@ -52,7 +68,7 @@ def check_writable(directory: Path) -> None:
 
 def discard(directory: Path) -> None:
     """Forget the cells of an earlier run."""
-    for name in ("cells", "logs", "scratch"):
+    for name in (CELLS, journal.FOLDER, "logs", "scratch"):
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / PLAN).unlink(missing_ok=True)
 
@@ -60,25 +76,75 @@ def discard(directory: Path) -> None:
 # Cells.
 
 
-def encode(cell: Cell, rows: list[Row], seconds: float) -> str:
-    """The content of a cell's file: strict JSON, in which infinity is a string, and what all rows share stands once."""
+def encode(cell: Cell, rows: list[Row], seconds: float, *, stamped: bool = False) -> str:
+    """The content of a cell's file: strict JSON, in which infinity is a string, and what all rows share stands once.
+
+    ``seconds`` are what the cell took; ``stamped`` says them in each of its rows too.
+    """
     packed = [_packed(row) for row in rows]
+    if stamped:
+        packed = [{**row, "seconds": seconds} for row in packed]
     shared = {name: value for name, value in packed[0].items() if all(row.get(name, _UNSET) == value for row in packed)} if packed else {}
     own = [{name: value for name, value in row.items() if name not in shared} for row in packed]
     return json.dumps({"cell": asdict(cell), "seconds": seconds, "shared": shared, "rows": own}, allow_nan=False)
 
 
-def write_cell(directory: Path, cell: Cell, text: str) -> None:
-    """Write a cell's file, and drop its scratch folder."""
-    write_atomically(cell_path(directory, cell), text)
-    shutil.rmtree(scratch_path(directory, cell), ignore_errors=True)
+def write_cell(directory: Path, cell: Cell, text: str, *, lasting: bool = True) -> None:
+    """Write a cell's file, and drop its scratch folder; ``lasting`` waits until it would outlive a loss of power."""
+    write_atomically(cell_path(directory, cell), text, lasting=lasting)
+    scratch = scratch_path(directory, cell)
+    if not _is_empty(scratch):
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+class Scratch:
+    """The scratch folders of one worker's cells. One that stays empty is handed on: to make and to remove folders is slow.
+
+    Args:
+        directory: of the run.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.spare: Path | None = None
+
+    def open(self, cell: Cell) -> Path:
+        """The folder of a cell, with what an earlier attempt left there."""
+        path, spare, self.spare = scratch_path(self.directory, cell), self.spare, None
+        if path.is_dir():
+            return path
+        if spare is not None:
+            with suppress(OSError):
+                spare.rename(path)
+                return path
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def close(self, path: Path) -> None:
+        """The cell is done."""
+        self.spare = path if _is_empty(path) else None
+
+
+def clear_scratch(directory: Path) -> None:
+    """Remove the folders that nothing is kept in, when the workers have ended."""
+    for path in (directory / "scratch").glob("*"):
+        with suppress(OSError):
+            path.rmdir()
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return True
 
 
 def stored(directory: Path, cell: Cell) -> dict[str, Any] | None:
-    """The content of a cell's file with `Row` objects; None where there is none that can be read, so that it is measured again.
+    """What is stored of a cell with `Row` objects; None where there is nothing that can be read, so that it is measured again.
 
     Raises:
-        ValueError: a file of a newer schema version.
+        ValueError: rows of a newer schema version.
     """
     path = cell_path(directory, cell)
     try:
@@ -86,11 +152,61 @@ def stored(directory: Path, cell: Cell) -> dict[str, Any] | None:
         _check_version(path, content)
         return _decoded(content)
     except FileNotFoundError:
-        return None
+        return _compacted(directory, cell)
     except NewerSchemaError:
         raise
     except _DAMAGE:
         return None
+
+
+def _compacted(directory: Path, cell: Cell) -> dict[str, Any] | None:
+    """The same of a cell in a part."""
+    found = index(directory)
+    file = found.owner.get(cell.identity)
+    table = None if file is None else _part(directory, found.parts[file])
+    if file is None or table is None:
+        return None
+    rows = list(columns.to_rows(table[0].slice(*table[1][cell.identity])))
+    return {"cell": asdict(cell), "seconds": found.seconds[cell.identity], "rows": rows}
+
+
+def index(directory: Path) -> journal.Index:
+    """What the parts of a run hold; read again when the journal has changed."""
+    path = journal.path_of(directory)
+    try:
+        stamp = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return journal.Index()
+    found = _index(directory, stamp.st_mtime_ns, stamp.st_size)
+    for part in found.parts.values():
+        if part.schema_version > SCHEMA_VERSION:
+            raise NewerSchemaError(directory / journal.FOLDER / part.file, part.schema_version)
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _index(directory: Path, changed: int, size: int) -> journal.Index:
+    return journal.read(directory)
+
+
+def _part(directory: Path, part: journal.Part) -> tuple[pa.Table, dict[str, tuple[int, int]]] | None:
+    """All rows of a part and where its cells lie, kept for the next question; None where it is damaged."""
+    import pyarrow as pa
+
+    try:
+        return _table(directory, part.file, part.size), _spans(directory, part.file, part.size)
+    except (pa.ArrowException, OSError, KeyError):
+        return None
+
+
+@functools.lru_cache(maxsize=8)
+def _table(directory: Path, file: str, size: int) -> pa.Table:
+    return compaction.read_part(directory, file)
+
+
+@functools.lru_cache(maxsize=64)
+def _spans(directory: Path, file: str, size: int) -> dict[str, tuple[int, int]]:
+    return index(directory).parts[file].spans()
 
 
 def decode(text: str) -> dict[str, Any]:
@@ -103,14 +219,58 @@ def _decoded(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "rows": rows, "seconds": float(content["seconds"])}
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What became of a cell: one of the kinds of `journal`, and the seconds that it took."""
+
+    kind: str
+    seconds: float
+
+
+def known(directory: Path, cells: Sequence[Cell]) -> dict[str, Known]:
+    """What became of the cells that are stored, by identity: files of cells are read, of parts the index alone."""
+    alone, found = loose(directory), index(directory)
+    answers: dict[str, Known] = {}
+    for cell in cells:
+        identity = cell.identity
+        if identity in alone:
+            content = stored(directory, cell)
+            if content is not None:
+                answers[identity] = Known(kind_of(content["rows"]), content["seconds"])
+        elif identity in found.kinds:
+            answers[identity] = Known(found.kinds[identity], found.seconds[identity])
+    return answers
+
+
+def kind_of(rows: Sequence[Row]) -> str:
+    """What became of the cell of some rows."""
+    statuses = {row.status for row in rows}
+    if not statuses.isdisjoint(FAILED):
+        return journal.FAILED_KIND
+    return journal.NONFINITE if "nonfinite" in statuses else journal.DONE
+
+
+def loose(directory: Path) -> set[str]:
+    """The identities of the cells that have a file of their own, whole or damaged."""
+    try:
+        folders = [entry.path for entry in os.scandir(directory / CELLS) if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    names = (entry.name for folder in folders for entry in os.scandir(folder))
+    return {name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")}
+
+
 def damaged(directory: Path, work: Grid) -> list[Path]:
-    """The files of cells that are there and cannot be read."""
-    return [path for cell in work.cells if (path := cell_path(directory, cell)).is_file() and stored(directory, cell) is None]
+    """The files of cells, and the parts, that are there and cannot be read."""
+    alone = loose(directory)
+    files = [cell_path(directory, cell) for cell in work.cells if cell.identity in alone and stored(directory, cell) is None]
+    return files + journal.broken_parts(directory)
 
 
 def unmeasured(directory: Path, work: Grid) -> list[Cell]:
-    """The cells that have no file that can be read."""
-    return [cell for cell in work.cells if stored(directory, cell) is None]
+    """The cells of which nothing is stored that can be read."""
+    there = known(directory, work.cells)
+    return [cell for cell in work.cells if cell.identity not in there]
 
 
 class OtherSchemaError(ValueError):
@@ -155,10 +315,29 @@ def _unpacked(values: dict[str, Any]) -> Row:
 # The plan.
 
 
-def freeze(directory: Path, work: Grid) -> None:
-    """Write the cells and the skipped pairs, one per line: what `planned` reads, whatever becomes of the run."""
-    lines = [json.dumps({"cell": asdict(cell)}) for cell in work.cells] + [json.dumps({"skip": _packed(row)}) for row in work.skips]
+def freeze(directory: Path, work: Grid, places: Sequence[int] | None = None) -> None:
+    """Write the cells and the skipped pairs, one per line: what `planned` reads, whatever becomes of the run.
+
+    ``places`` are those of the cells in the whole plan, where this is a shard of one.
+    """
+    encoded = json.JSONEncoder().encode
+    lines = [encoded({"cell": {**vars(cell)}}) for cell in work.cells]
+    if places is not None:
+        lines = [f'{{"place": {place}, {line[1:]}' for place, line in zip(places, lines, strict=True)]
+    lines += [encoded({"skip": _packed(row)}) for row in work.skips]
     write_atomically(directory / PLAN, "".join(f"{line}\n" for line in lines))
+
+
+def places_of(directory: Path) -> list[int]:
+    """The places in the whole plan of the cells of a folder, in its order; of a folder that is no shard, 0, 1, 2, ..."""
+    found = [item for item in _frozen(directory / PLAN) if "cell" in item]
+    return [int(item.get("place", place)) for place, item in enumerate(found)]
+
+
+def _frozen(path: Path) -> list[dict[str, Any]]:
+    """The lines of a plan, read at once: a hundred thousand of them in half a second."""
+    found: list[dict[str, Any]] = json.loads(f"[{','.join(path.read_text().splitlines())}]")
+    return found
 
 
 def planned(directory: Path) -> Grid:
@@ -172,7 +351,7 @@ def planned(directory: Path) -> Grid:
     if not path.is_file():
         raise FileNotFoundError(f"found no plan {path}; expected the folder of a run, finished or not")
     try:
-        found = [json.loads(line) for line in path.read_text().splitlines()]
+        found = _frozen(path)
         cells = tuple(Cell(**{**item["cell"], "estimators": tuple(item["cell"]["estimators"])}) for item in found if "cell" in item)
         skips = tuple(item["skip"] for item in found if "skip" in item)
         for skip in skips:
@@ -192,15 +371,16 @@ def stored_rows(directory: Path, work: Grid) -> Iterator[Row]:
     yield from work.skips
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
+def write_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
+    """Write a file so that it is there whole or not at all; ``lasting`` waits until it would outlive a loss of power."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as stream:
             stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if lasting:
+                stream.flush()
+                os.fsync(stream.fileno())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ....suites.running import store
+from ....suites.running.parts import journal
 from ....suites.score_folders import default_data
 from ... import results
 from ...terminal import Told
@@ -22,7 +23,7 @@ FILE = "told.json"
 RUNS = Path("structgrad-results")
 """Where runs lie that were not told where to."""
 
-_PARTS = ("cells", store.PLAN, results.TABLE, results.MANIFEST, results.PAGE)
+_PARTS = (store.CELLS, journal.FOLDER, store.PLAN, results.TABLE, results.MANIFEST, results.PAGE)
 _SPOKEN = ("quiet", "verbose", "as_json")
 _AFRESH = ("file", "plugin", "rerun", "fresh", "dry_run")
 

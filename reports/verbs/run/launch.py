@@ -21,6 +21,7 @@ from ....suites.problems import comes_from_task, split_loss
 from ....suites.problems.sized import sizes_of
 from ....suites.running import runner, store
 from ....suites.running.engines import ENGINES
+from ....suites.running.parts.locking import locked
 from ....suites.running.planning import compiling
 from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan
@@ -65,7 +66,7 @@ def planned(plan: Plan, machine: Machine) -> Grid:
         return grid(plan)
 
 
-def prepare(plan: Plan, out: Path | None, *, fresh: bool) -> Path:
+def prepare(plan: Plan, out: Path | None) -> Path:
     """The output folder, made and known to be writable before anything is measured; by default named after the plan.
 
     Raises:
@@ -75,8 +76,6 @@ def prepare(plan: Plan, out: Path | None, *, fresh: bool) -> Path:
     folder = out or Path("structgrad-results") / results.plan_hash(dataclasses.asdict(plan))
     results.check_not_newer(folder)
     store.check_writable(folder)
-    if fresh:
-        store.discard(folder)
     return folder
 
 
@@ -105,7 +104,7 @@ def launched(plan: Plan, machine: Machine, scope: Scope, verbosity: Verbosity, a
     """Lay a plan out, refuse what cannot be afforded, and measure it; None where nothing was to be measured.
 
     Raises:
-        ValueError: one sentence on what cannot be.
+        ValueError: one sentence on what cannot be, such as a folder that another process is writing.
         StoppedError: as `Launch.perform` does.
     """
     cells = planned(plan, machine)
@@ -115,8 +114,11 @@ def launched(plan: Plan, machine: Machine, scope: Scope, verbosity: Verbosity, a
     check_affordable(found, plan, machine, asked.most)
     if asked.dry_run:
         return None
-    folder = prepare(plan, asked.out, fresh=asked.fresh)
-    return Launch(plan, cells, folder, machine, asked.preset, asked.command, scope, verbosity, asked.request).perform()
+    folder = prepare(plan, asked.out)
+    with locked(folder):
+        if asked.fresh:
+            store.discard(folder)
+        return Launch(plan, cells, folder, machine, asked.preset, asked.command, scope, verbosity, asked.request).perform()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +170,8 @@ class Launch:
         with self._sentence():
             results.write_manifest(self.folder, {**manifest, "status": "running"})
             with _terminable(), terminal.progress(quiet=self.verbosity.quiet, verbose=self.verbosity.verbose) as progress:
-                rows = runner.run(self.plan, self.folder, machine=self.machine, progress=progress, scope=self.scope)
+                runner.measure(self.plan, self.folder, machine=self.machine, progress=progress, scope=self.scope, work=self.work)
+            rows = runner.collect(self.folder)
             left = len(self._unmeasured())
             ending = {"status": "stopped" if left else "finished", "finished": _now(), "catalogue": _catalogue(self.plan, rows)}
             results.write(rows, self.folder, {**manifest, **ending})

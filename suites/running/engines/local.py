@@ -27,7 +27,7 @@ from ... import device_memory
 from ...problems.padding import PaddingWarning
 from ..cells import Failure, execute, healthy, load
 from ..planning.plan import Machine, Plan
-from ..store import log_path, scratch_path
+from ..store import Scratch, log_path
 from ..work import Cell
 from .base import Dead, Done, Engine, Message, Ready, Worker
 
@@ -186,15 +186,16 @@ def _work(pipe: Connection, duty: _Duty, compiling: Any) -> None:
 
 
 def _serve(pipe: Connection, duty: _Duty) -> None:
+    scratch = Scratch(duty.directory)
     while True:
         try:
             cell: Cell = pipe.recv()
         except EOFError:
             return
         with _logged(log_path(duty.directory, cell)):
-            scratch = scratch_path(duty.directory, cell)
-            scratch.mkdir(parents=True, exist_ok=True)
-            text = execute(duty.plan, cell, scratch)
+            folder = scratch.open(cell)
+            text = execute(duty.plan, cell, folder)
+            scratch.close(folder)
         pipe.send(Done(text))
         if not healthy(text):
             return

@@ -73,13 +73,20 @@ def enumeration_seconds(plan: Plan, cell: Cell) -> float:
     """Of a cell, the seconds in which its estimators go through all structures."""
     each = 0.0
     for name in cell.estimators:
-        estimator: Estimator[Any] = make_estimator(name)
-        took, rows = estimator.evaluations(), 1 if estimator.deterministic else plan.effort.replicates
-        each += (took.enumerations + took.listings) * (1 / TYPICAL_RATE + rows / BATCH_RATE)
+        passes, deterministic = _passes(name, plan.plugins)
+        each += passes * (1 / TYPICAL_RATE + (1 if deterministic else plan.effort.replicates) / BATCH_RATE)
     if each == 0:
         return 0.0
     counts = [min(count, MAX_RANK) for count in map(_count(plan, cell), _items(plan, cell))]
     return each * cell.instances * sum(counts) / len(counts)
+
+
+@functools.lru_cache(maxsize=8192)
+def _passes(name: str, files: tuple[str, ...]) -> tuple[float, bool]:
+    """How often an estimator goes through all structures, and whether its estimates are all the same; built once for all cells."""
+    estimator: Estimator[Any] = make_estimator(name)
+    took = estimator.evaluations()
+    return took.enumerations + took.listings, estimator.deterministic
 
 
 def truth_seconds(plan: Plan, cell: Cell) -> float:

@@ -6,10 +6,11 @@ Planning is cheap: nothing is enumerated, and of every problem and stage only a 
 from __future__ import annotations
 
 import fnmatch
+import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -36,17 +37,17 @@ def grid(plan: Plan) -> Grid:
     plan.checked()
     plugins.use(plan.plugins)
     suites = matching(plan.suites, tuple(SUITES), "suite") if plan.suites else list(SUITES)
-    names = estimator_names(plan.estimators)
+    built = _built(plan.estimators)
     cells: list[Cell] = []
     skips: list[Row] = []
     limits: list[Limit] = []
     context, found_problems = plan.context(), stages_by_problem(plan)
     _check_kinds(plan, suites, list(found_problems))
-    concerned = {suite: _concerned(plan, suite, names) for suite in suites}
+    concerned = {suite: _concerned(plan, suite, built) for suite in suites}
     losses = Counter[str]()
     for name, stages in found_problems.items():
         losses[split_loss(name)[0]] += 1
-        pairs = _pairs(plan, names, name, stages)
+        pairs = _pairs(plan, built, name, stages)
         fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
         for stage in stages:
             skips += [skip_row(plan, sample(plan, name, stage), estimator, skip.reason) for estimator, skip in pairs.items() if skip]
@@ -63,7 +64,7 @@ def grid(plan: Plan) -> Grid:
                 if len(reasons) == len(found.instances) and not SUITES[suite].partial:
                     skips += [replace(skip_row(plan, found, estimator, reasons[0]), suite=suite) for estimator in asked]
                 else:
-                    cells += _cells(plan, suite, (name, stage), asked)
+                    cells += _cells(plan, suite, (name, stage), {estimator: built[estimator] for estimator in asked})
     return Grid(tuple(cells), tuple(skips), tuple(limits))
 
 
@@ -76,10 +77,10 @@ def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
             raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
 
 
-def _concerned(plan: Plan, suite: str, names: tuple[str, ...]) -> set[str]:
+def _concerned(plan: Plan, suite: str, built: Mapping[str, Estimator[Any]]) -> set[str]:
     """Of whom a suite has anything to ask; one that is named and has of nobody is refused."""
-    asking = SUITES[suite]()
-    found = {name for name in names if asking.concerns(make_estimator(name))}
+    asking, names = SUITES[suite](), list(built)
+    found = {name for name, estimator in built.items() if asking.concerns(estimator)}
     if plan.suites and not found:
         asked = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
         raise ValueError(f"the suite {suite} has nothing to ask of {asked}; name others by --estimator ({asking.summary})")
@@ -107,7 +108,7 @@ def first_skip(estimator: Estimator[Any], problem: Problem) -> Skip | None:
     return next((skip for skip in found if skip is not None), None)
 
 
-def _pairs(plan: Plan, names: tuple[str, ...], problem: str, stages: list[str]) -> dict[str, Skip | None]:
+def _pairs(plan: Plan, built: Mapping[str, Estimator[Any]], problem: str, stages: list[str]) -> dict[str, Skip | None]:
     """Whether each estimator fits a problem; shapes and losses are the same at all of its stages.
 
     Of a real problem all instances are looked at, so that too many of them are refused before anything is measured.
@@ -117,15 +118,26 @@ def _pairs(plan: Plan, names: tuple[str, ...], problem: str, stages: list[str]) 
         if split_loss(problem)[0] in REAL_PROBLEMS
         else sample(plan, problem, stages[0])
     )
-    return {name: first_skip(make_estimator(name), found) for name in names}
+    return {name: first_skip(estimator, found) for name, estimator in built.items()}
 
 
-def _cells(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[str, ...]) -> Iterator[Cell]:
-    """One for each estimator, or one for all of them."""
-    together = [estimators] if estimators else []
-    for chosen in together if SUITES[suite].together else [(name,) for name in estimators]:
-        content = _content(plan, suite, where, chosen)
-        yield Cell(suite, *where, chosen, instances_of(plan, suite, where), _hash(json.dumps(content, sort_keys=True).encode()))
+_NOBODY = '"estimators": []'
+
+
+def _cells(plan: Plan, suite: str, where: tuple[str, str], built: Mapping[str, Estimator[Any]]) -> Iterator[Cell]:
+    """One for each estimator, or one for all of them; what they share is written once, for there may be hundreds of them."""
+    if not built:
+        return
+    instances = instances_of(plan, suite, where)
+    before, _, after = json.dumps(_content(plan, suite, where), sort_keys=True).partition(_NOBODY)
+    for chosen in [tuple(built)] if SUITES[suite].together else [(name,) for name in built]:
+        asked = ", ".join(_written(name, built[name].version) for name in chosen)
+        yield Cell(suite, *where, chosen, instances, _hash(f'{before}"estimators": [{asked}]{after}'.encode()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _written(name: str, version: int) -> str:
+    return json.dumps([name, version])
 
 
 def instances_of(plan: Plan, suite: str, where: tuple[str, str]) -> int:
@@ -143,23 +155,26 @@ def _portion(stages: list[str], most: int | None) -> list[str]:
 
 def estimator_names(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Registry names that match, and names with options or of the user's own classes as they are; each of them can be built."""
+    return tuple(_built(patterns))
+
+
+def _built(patterns: tuple[str, ...]) -> dict[str, Estimator[Any]]:
+    """The estimators of the names, each built once."""
     names: list[str] = []
     for pattern in patterns or tuple(ESTIMATORS):
         plain = "[" in pattern or ":" in pattern or pattern in SUPERVISED
         matched = [pattern] if plain else fnmatch.filter(AVAILABLE_ESTIMATORS, pattern)
         if not matched:
             raise ValueError(unknown(pattern, CONTENDERS, "estimator"))
-        names += [name for name in matched if name not in names]
-    for name in names:
-        make_estimator(name)
-    return tuple(names)
+        names += matched
+    return {name: make_estimator(name) for name in dict.fromkeys(names)}
 
 
 # What the numbers of a cell depend on.
 
 
-def _content(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[str, ...]) -> dict[str, Any]:
-    """All that the numbers of a cell depend on, and nothing else: no worker, no batch size, no version of the package."""
+def _content(plan: Plan, suite: str, where: tuple[str, str]) -> dict[str, Any]:
+    """All that the numbers of a cell depend on beside its estimators, and nothing else: no worker, no batch size, no package's version."""
     problem = sample(plan, *where)
     return {
         "schema": SCHEMA_VERSION,
@@ -169,7 +184,7 @@ def _content(plan: Plan, suite: str, where: tuple[str, str], estimators: tuple[s
         "oracle": [oracle_name(problem.oracle), problem.oracle.version],
         "loss": [problem.instances[0].loss.name, plan.offset],
         "scores": fingerprint(plan, *where),
-        "estimators": [[name, make_estimator(name).version] for name in estimators],
+        "estimators": [],
         "effort": asdict(plan.effort),
         "sampling": [plan.seed, plan.tier, plan.dtype, plan.device_kind],
     }

@@ -1,0 +1,108 @@
+"""Writer of finished cells: each at once into a file of its own, many of them now and then into parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..base import FAILED, Row
+from . import store
+from .parts import journal
+from .parts.compaction import Compacted, compact, recover
+from .work import Cell
+
+BATCH = 1024
+"""Cells with files of their own that make parts; a run of fewer keeps its files."""
+
+_COLUMNS = frozenset(field.name for field in fields(Row))
+
+
+class GarbageError(ValueError):
+    """A text that is not the content of a cell's file."""
+
+
+def examined(cell: Cell, text: str) -> dict[str, Any]:
+    """The content of a cell's file as JSON has it.
+
+    Raises:
+        GarbageError: anything that is not that of this cell.
+    """
+    try:
+        content: dict[str, Any] = json.loads(text)
+        rows, shared = content["rows"], content["shared"]
+        right = content["cell"]["identity"] == cell.identity and content["seconds"] >= 0 and _COLUMNS.issuperset(shared)
+        if not right or not all(_COLUMNS.issuperset(row) for row in rows):
+            raise GarbageError(f"got something else than the rows of {cell.label}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise GarbageError(f"got no rows for {cell.label} ({type(error).__name__}: {str(error)[:100]})") from error
+    return content
+
+
+def kind_of(content: Mapping[str, Any]) -> str:
+    """What became of a cell, from the content of its file."""
+    shared = content["shared"].get("status", "ok")
+    statuses = {row.get("status", shared) for row in content["rows"]}
+    if not statuses.isdisjoint(FAILED):
+        return journal.FAILED_KIND
+    return journal.NONFINITE if "nonfinite" in statuses else journal.DONE
+
+
+class CellWriter:
+    """Keeps the finished cells of one run; whoever has one holds the lock of the folder.
+
+    Args:
+        directory: of the run. ``cells``: of its plan, whose order parts have.
+    """
+
+    def __init__(self, directory: Path, cells: Sequence[Cell]) -> None:
+        self.directory, self.cells = directory, {cell.identity: cell for cell in cells}
+        self.order = {identity: place for place, identity in enumerate(self.cells)}
+        self.index = journal.read(directory)
+        self.loose = store.loose(directory)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove what a killed compaction left: files of cells that lie in parts, and parts that do not count."""
+        for identity in [identity for identity in self.loose if identity in self.index.digests]:
+            path = store.path_of(self.directory, identity)
+            if journal.digest(path.read_bytes()) == self.index.digests[identity]:
+                path.unlink()
+                self.loose.discard(identity)
+        recover(self.directory, self.index, self.loose)
+
+    def keep(self, cell: Cell, text: str, seconds: float) -> None:
+        """Write a finished cell.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        store.write_cell(self.directory, cell, text, lasting=seconds >= store.LASTING)
+        self.loose.add(cell.identity)
+        if len(self.loose) >= BATCH:
+            self.compact()
+
+    def close(self) -> None:
+        """At the end of a run; where there are parts, all goes into parts."""
+        if self.index.parts and self.loose:
+            self.compact()
+
+    def compact(self) -> None:
+        """Move the cells of this plan that have files of their own into parts; files that are damaged stay."""
+        found, paths = [], []
+        for identity in self.loose & self.cells.keys():
+            path = store.path_of(self.directory, identity)
+            try:
+                text = path.read_bytes()
+                content = examined(self.cells[identity], text.decode())
+            except (FileNotFoundError, GarbageError, UnicodeDecodeError):
+                continue
+            found.append(Compacted(self.order[identity], content, kind_of(content), journal.digest(text)))
+            paths.append(path)
+        if found:
+            compact(self.directory, self.index, found)
+        for path in paths:
+            path.unlink(missing_ok=True)
+        self.loose = set()
