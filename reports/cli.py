@@ -18,6 +18,7 @@ from .verbs.doctor import command as doctor
 from .verbs.outcome import BAD_INPUT, OK, fail
 from .verbs.recommend import command as recommend
 from .verbs.run import command as run
+from .verbs.run import merge
 
 VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": list_command.list_,
@@ -28,6 +29,7 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "learn": learn.learn,
     "recommend": recommend.recommend,
     "status": status.status,
+    "merge": merge.merge,
     "report": report.report,
     "compare": compare.compare,
     "gate": gate.gate,

@@ -22,7 +22,7 @@ from .planning.scope import AGAIN_FAILED, Scope
 from .progress import CostModel, Progress, Snapshot, time_limit
 from .results import Results
 from .scores import sample
-from .store import Known, Scratch, check_writable, clear_scratch, freeze, known, planned, stored_rows
+from .store import KnownCell, Scratch, check_writable, clear_scratch, freeze, known, planned, stored_rows
 from .work import Cell, Grid
 
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
@@ -170,7 +170,7 @@ class _Run:
             clear_scratch(self.directory)
         self.writer.close()
 
-    def _stays(self, cell: Cell, there: Known | None) -> bool:
+    def _stays(self, cell: Cell, there: KnownCell | None) -> bool:
         """Whether a cell is not measured now, for it is finished, or is not asked for."""
         finished = there is not None and there.kind != FAILED_KIND
         again = not finished if self.scope.rerun is None else self._again(cell, there)
@@ -179,7 +179,7 @@ class _Run:
             self.costs.add(cell, there.seconds)
         return not again
 
-    def _again(self, cell: Cell, there: Known | None) -> bool:
+    def _again(self, cell: Cell, there: KnownCell | None) -> bool:
         if self.scope.rerun != AGAIN_FAILED:
             return self.scope.asks_for(cell)
         return there is not None and there.kind != DONE

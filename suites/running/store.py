@@ -189,7 +189,7 @@ def _index(directory: Path, changed: int, size: int) -> journal.Index:
     return journal.read(directory)
 
 
-def _part(directory: Path, part: journal.Part) -> tuple[pa.Table, dict[str, tuple[int, int]]] | None:
+def _part(directory: Path, part: journal.CellPart) -> tuple[pa.Table, dict[str, tuple[int, int]]] | None:
     """All rows of a part and where its cells lie, kept for the next question; None where it is damaged."""
     import pyarrow as pa
 
@@ -220,25 +220,25 @@ def _decoded(content: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownCell:
     """What became of a cell: one of the kinds of `journal`, and the seconds that it took."""
 
     kind: str
     seconds: float
 
 
-def known(directory: Path, cells: Sequence[Cell]) -> dict[str, Known]:
+def known(directory: Path, cells: Sequence[Cell]) -> dict[str, KnownCell]:
     """What became of the cells that are stored, by identity: files of cells are read, of parts the index alone."""
     alone, found = loose(directory), index(directory)
-    answers: dict[str, Known] = {}
+    answers: dict[str, KnownCell] = {}
     for cell in cells:
         identity = cell.identity
         if identity in alone:
             content = stored(directory, cell)
             if content is not None:
-                answers[identity] = Known(kind_of(content["rows"]), content["seconds"])
+                answers[identity] = KnownCell(kind_of(content["rows"]), content["seconds"])
         elif identity in found.kinds:
-            answers[identity] = Known(found.kinds[identity], found.seconds[identity])
+            answers[identity] = KnownCell(found.kinds[identity], found.seconds[identity])
     return answers
 
 
@@ -315,23 +315,14 @@ def _unpacked(values: dict[str, Any]) -> Row:
 # The plan.
 
 
-def freeze(directory: Path, work: Grid, places: Sequence[int] | None = None) -> None:
-    """Write the cells and the skipped pairs, one per line: what `planned` reads, whatever becomes of the run.
-
-    ``places`` are those of the cells in the whole plan, where this is a shard of one.
-    """
+def freeze(directory: Path, work: Grid) -> None:
+    """Write the cells and the skipped pairs, one per line: what `planned` reads, whatever becomes of the run."""
     encoded = json.JSONEncoder().encode
     lines = [encoded({"cell": {**vars(cell)}}) for cell in work.cells]
-    if places is not None:
-        lines = [f'{{"place": {place}, {line[1:]}' for place, line in zip(places, lines, strict=True)]
+    if work.places:
+        lines = [f'{{"place": {place}, {line[1:]}' for place, line in zip(work.places, lines, strict=True)]
     lines += [encoded({"skip": _packed(row)}) for row in work.skips]
     write_atomically(directory / PLAN, "".join(f"{line}\n" for line in lines))
-
-
-def places_of(directory: Path) -> list[int]:
-    """The places in the whole plan of the cells of a folder, in its order; of a folder that is no shard, 0, 1, 2, ..."""
-    found = [item for item in _frozen(directory / PLAN) if "cell" in item]
-    return [int(item.get("place", place)) for place, item in enumerate(found)]
 
 
 def _frozen(path: Path) -> list[dict[str, Any]]:
@@ -356,7 +347,8 @@ def planned(directory: Path) -> Grid:
         skips = tuple(item["skip"] for item in found if "skip" in item)
         for skip in skips:
             _check_version(path, {"shared": skip, "rows": []})
-        return Grid(cells, tuple(map(_unpacked, skips)))
+        places = tuple(int(item["place"]) for item in found if "place" in item)
+        return Grid(cells, tuple(map(_unpacked, skips)), places=places if len(places) == len(cells) else ())
     except NewerSchemaError:
         raise
     except _DAMAGE as error:

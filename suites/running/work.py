@@ -64,8 +64,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a plan, in the order of its table, the pairs that cannot be measured, as rows, and the limits of its suites."""
+    """The cells of a plan, in the order of its table, the pairs that cannot be measured, as rows, and the limits of its suites.
+
+    ``places`` are those of the cells in the whole plan, where this is a shard of it; empty where it is the whole.
+    """
 
     cells: tuple[Cell, ...]
     skips: tuple[Row, ...]
     limits: tuple[Limit, ...] = ()
+    places: tuple[int, ...] = ()

@@ -80,16 +80,17 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
     def install(outcome: Any) -> list[Plan]:
         plans: list[Plan] = []
 
-        def run(plan: Plan, directory: Path, *, machine: Machine, progress: Any, scope: Scope) -> Any:
+        def measure(plan: Plan, directory: Path, *, machine: Machine, progress: Any, scope: Scope, work: Grid) -> Any:
             plans.append(plan)
             MACHINES.append(machine)
             SCOPES.append(scope)
             progress(Snapshot(1, 1, 0, "only cell"))
             if isinstance(outcome, BaseException):
                 raise outcome
-            return outcome
+            return work
 
-        monkeypatch.setattr(runner, "run", run)
+        monkeypatch.setattr(runner, "measure", measure)
+        monkeypatch.setattr(runner, "collect", lambda directory: outcome)
         monkeypatch.setattr(launch, "grid", lambda plan: Grid((), ()))
         without_page(monkeypatch)
         return plans

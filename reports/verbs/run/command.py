@@ -249,6 +249,15 @@ def run(  # noqa: PLR0913 - one parameter per option
     timing: Annotated[
         bool, typer.Option("--timing/--no-timing", help="Whether suites that need the machine alone take part.", rich_help_panel=_WHAT)
     ] = True,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure this part of the plan alone, such as 3/40: one task of an array job. `structgrad merge` joins the parts.",
+            metavar="K/N",
+            rich_help_panel=_MACHINE,
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show the plan, its cells, and estimates of time and memory, and leave.", rich_help_panel=_OUTPUT),
@@ -296,9 +305,11 @@ def run(  # noqa: PLR0913 - one parameter per option
         from ....suites.running.planning.plan import Machine, default_jobs
         from ....suites.running.planning.presets import DEFAULT, PRESETS, plan_of
         from ....suites.running.planning.scope import Scope
+        from ....suites.running.planning.sharding import Shard
         from . import durations, launch, options, repeat
 
         options.check_together(given)
+        part = Shard.parsed(shard) if shard else None
         chosen = options.preset_name(preset or DEFAULT)
         scored = oracle or options.FILE_ORACLE
         own = options.score_file(file, scored, field, instances=instances, seed=seed) if file else None
@@ -330,9 +341,9 @@ def run(  # noqa: PLR0913 - one parameter per option
         launch.pin_threads(threads)
         stack.enter_context(verbosity.compiling())
         plan = plan if seconds else options.within_budget(plan, workers, scope.budget)
-        command = repeat.command(plan, out, preset=chosen, machine=machine, scope=scope)
+        command = repeat.command(plan, out, preset=chosen, machine=machine, scope=scope) + (f" --shard {part}" if part else "")
         most = scope.longest or PRESETS[chosen].longest
-        request = launch.Asked(chosen, command, out, fresh=fresh, dry_run=dry_run, most=most, request=asked)
+        request = launch.Asked(chosen, command, out, fresh=fresh, dry_run=dry_run, most=most, request=asked, shard=part)
         try:
             counts = launch.launched(plan, machine, scope, verbosity, request)
         except launch.StoppedError as error:

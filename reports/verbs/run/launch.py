@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ....oracles import plugins
 from ....suites import text
 from ....suites.base import Row
 from ....suites.problems import comes_from_task, split_loss
@@ -26,6 +27,8 @@ from ....suites.running.planning import compiling
 from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.planning.scope import Scope
+from ....suites.running.planning.sharding import Shard
+from ....suites.running.replay_cell import plan_from
 from ....suites.running.scores import load_problem
 from ....suites.running.work import Cell, Grid
 from ... import bibliography, page, results, terminal
@@ -33,6 +36,7 @@ from ...analysis import answers, tables
 from ...results import PAGE
 from ...terminal import Verbosity
 from . import again
+from .again import RUNS
 from .outline import check_affordable, limits_lines, lines, outline, show
 
 _ERRORS_SHOWN = 5
@@ -66,14 +70,15 @@ def planned(plan: Plan, machine: Machine) -> Grid:
         return grid(plan)
 
 
-def prepare(plan: Plan, out: Path | None) -> Path:
+def prepare(plan: Plan, out: Path | None, shard: Shard | None = None) -> Path:
     """The output folder, made and known to be writable before anything is measured; by default named after the plan.
 
     Raises:
         ValueError: a folder with results of a newer version.
         OSError: a folder that cannot be written.
     """
-    folder = out or Path("structgrad-results") / results.plan_hash(dataclasses.asdict(plan))
+    name = results.plan_hash(dataclasses.asdict(plan)) + ("" if shard is None else f"-shard-{shard.number}-of-{shard.of}")
+    folder = out or RUNS / name
     results.check_not_newer(folder)
     store.check_writable(folder)
     return folder
@@ -88,6 +93,7 @@ class Asked:
         out: the folder; None for one that is named after the plan. ``fresh``: whether what is there is discarded.
         dry_run: whether nothing is to be measured.
         most: seconds of one cell; a plan with a longer one is refused.
+        shard: the part of the plan that is measured; None for the whole.
         request: a hash of all that was asked for, where the run is to be told again without being looked at.
     """
 
@@ -98,6 +104,7 @@ class Asked:
     dry_run: bool = False
     most: float = math.inf
     request: str | None = None
+    shard: Shard | None = None
 
 
 def launched(plan: Plan, machine: Machine, scope: Scope, verbosity: Verbosity, asked: Asked) -> dict[str, int] | None:
@@ -107,18 +114,20 @@ def launched(plan: Plan, machine: Machine, scope: Scope, verbosity: Verbosity, a
         ValueError: one sentence on what cannot be, such as a folder that another process is writing.
         StoppedError: as `Launch.perform` does.
     """
-    cells = planned(plan, machine)
+    whole = planned(plan, machine)
+    cells = whole if asked.shard is None else asked.shard.of_plan(plan, whole)
+    part = {} if asked.shard is None else {"shard": {**vars(asked.shard), "cells": len(whole.cells)}}
     found = outline(plan, cells, machine, asked.preset, sum(verbosity.compiled))
     if asked.dry_run:
         show(found, cells, plan, machine, asked.command if verbosity.as_json else None)
     check_affordable(found, plan, machine, asked.most)
     if asked.dry_run:
         return None
-    folder = prepare(plan, asked.out)
+    folder = prepare(plan, asked.out, asked.shard)
     with locked(folder):
         if asked.fresh:
             store.discard(folder)
-        return Launch(plan, cells, folder, machine, asked.preset, asked.command, scope, verbosity, asked.request).perform()
+        return Launch(plan, cells, folder, machine, asked.preset, asked.command, scope, verbosity, asked.request, part).perform()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +141,7 @@ class Launch:
         preset: what the plan began as.
         repeat: the command that repeats it.
         verbosity: how much is told. ``asked``: the hash of the request, where the run is to be told again without being looked at.
+        part: what the manifest says of a shard; nothing of a whole plan.
     """
 
     plan: Plan
@@ -143,6 +153,7 @@ class Launch:
     scope: Scope = dataclasses.field(default_factory=Scope)
     verbosity: Verbosity = dataclasses.field(default_factory=Verbosity)
     asked: str | None = None
+    part: results.Manifest = dataclasses.field(default_factory=dict)
 
     def announce(self) -> None:
         """What will be measured, before it is."""
@@ -217,6 +228,7 @@ class Launch:
             "started": started,
             "process": {"id": os.getpid(), "host": platform.node()},
             "environment": results.environment(self.plan.device),
+            **self.part,
         }
 
     def _finish(self, left: int) -> dict[str, int]:
@@ -256,6 +268,19 @@ class Launch:
             **{name: str(path.resolve()) for name, path in paths.items()},
             "command": self.repeat,
         }
+
+
+def conclude(folder: Path, work: Grid, manifest: results.Manifest, shards: list[str], left: int) -> dict[str, int]:
+    """Table, manifest and page of a run that was merged from shards: how many cells are ok, failed and skipped."""
+    plan = plan_from(manifest["plan"])
+    plugins.use(plan.plugins)
+    rows = runner.collect(folder)
+    ending = {"status": "stopped" if left else "finished", "finished": _now(), "catalogue": _catalogue(plan, rows), "shards": shards}
+    whole = {**{name: value for name, value in manifest.items() if name not in ("shard", "argv", "process")}, **ending}
+    results.write(rows, folder, whole)
+    frame, _ = results.read(folder)
+    results.write_whole(folder / PAGE, page.to_html(frame, {**whole, "folder": str(folder)}).encode())
+    return tables.counts(frame)
 
 
 def _catalogue(plan: Plan, rows: list[Row]) -> results.Manifest:

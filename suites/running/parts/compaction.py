@@ -103,7 +103,7 @@ def recover(directory: Path, index: journal.Index, there: Collection[str]) -> No
         path.unlink(missing_ok=True)
 
 
-_Piece = tuple["pa.Table", journal.Part]
+_Piece = tuple["pa.Table", journal.CellPart]
 
 
 def _commit(directory: Path, index: journal.Index, tables: Mapping[str, Sequence[_Piece]], dropped: Sequence[str]) -> None:
@@ -117,14 +117,14 @@ def _commit(directory: Path, index: journal.Index, tables: Mapping[str, Sequence
     journal.append(directory, index, parts, dropped)
 
 
-def _own_words(path: Path, file: str) -> journal.Part | None:
+def _own_words(path: Path, file: str) -> journal.CellPart | None:
     """What a part says of itself; None where it was not written to its end."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         content = json.loads((pq.read_schema(path).metadata or {})[_CELLS])
-        return journal.Part.unpacked({**content, "file": file, "size": path.stat().st_size})
+        return journal.CellPart.unpacked({**content, "file": file, "size": path.stat().st_size})
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):
         return None
 
@@ -137,8 +137,8 @@ def _by_suite(cells: Sequence[Compacted]) -> dict[str, list[Compacted]]:
     return found
 
 
-def _described(cells: Sequence[Compacted]) -> journal.Part:
-    return journal.Part(
+def _described(cells: Sequence[Compacted]) -> journal.CellPart:
+    return journal.CellPart(
         "",
         0,
         SCHEMA_VERSION,
@@ -150,7 +150,7 @@ def _described(cells: Sequence[Compacted]) -> journal.Part:
     )
 
 
-def _without(directory: Path, part: journal.Part, replaced: Collection[str]) -> _Piece | None:
+def _without(directory: Path, part: journal.CellPart, replaced: Collection[str]) -> _Piece | None:
     """What is left of a part; None where nothing is, or nothing can be read, so that it is measured again."""
     import pyarrow as pa
 
@@ -162,16 +162,16 @@ def _without(directory: Path, part: journal.Part, replaced: Collection[str]) -> 
     except (pa.ArrowException, OSError):
         return None
     lists = {name: [getattr(part, name)[place] for place in kept] for name in _LISTS}
-    left = journal.Part(file="", size=0, schema_version=part.schema_version, **lists)
+    left = journal.CellPart(file="", size=0, schema_version=part.schema_version, **lists)
     return pa.concat_tables([table.slice(*spans[place]) for place in kept]), left
 
 
-def _written(directory: Path, file: str, table: pa.Table, described: Sequence[journal.Part]) -> journal.Part:
+def _written(directory: Path, file: str, table: pa.Table, described: Sequence[journal.CellPart]) -> journal.CellPart:
     """A part on the disk, which does not count yet."""
     import pyarrow.parquet as pq
 
     lists = {name: [value for one in described for value in getattr(one, name)] for name in _LISTS}
-    part = journal.Part(file=file, size=0, schema_version=SCHEMA_VERSION, **lists)
+    part = journal.CellPart(file=file, size=0, schema_version=SCHEMA_VERSION, **lists)
     words = {_CELLS: json.dumps(part.packed()).encode()}
     path = directory / journal.FOLDER / file
     path.parent.mkdir(parents=True, exist_ok=True)

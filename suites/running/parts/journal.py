@@ -34,7 +34,7 @@ def digest(content: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class CellPart:
     """One Parquet file of compacted cells.
 
     Attributes:
@@ -62,7 +62,7 @@ class Part:
         return {**vars(self), "kinds": "".join(_LETTERS[kind] for kind in self.kinds)}
 
     @classmethod
-    def unpacked(cls, content: Mapping[str, Any]) -> Part:
+    def unpacked(cls, content: Mapping[str, Any]) -> CellPart:
         """From the journal; anything that is no part raises KeyError, TypeError or ValueError."""
         found = cls(**{**content, "kinds": [KINDS[letter] for letter in content["kinds"]]})
         lengths = {len(found.cells), len(found.counts), len(found.seconds), len(found.kinds), len(found.digests)}
@@ -81,7 +81,7 @@ class Index:
         whole: bytes of the journal up to the end of its last line that counts. ``last``: the greatest number that a part ever had.
     """
 
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, CellPart] = field(default_factory=dict)
     owner: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Index:
     whole: int = 0
     last: int = 0
 
-    def take(self, parts: Iterable[Part], dropped: Iterable[str]) -> None:
+    def take(self, parts: Iterable[CellPart], dropped: Iterable[str]) -> None:
         """A line of the journal."""
         for file in dropped:
             part = self.parts.pop(file, None)
@@ -153,7 +153,7 @@ def _there(path: Path, size: int) -> bool:
         return False
 
 
-def _entry(line: bytes) -> tuple[list[Part], list[str]] | None:
+def _entry(line: bytes) -> tuple[list[CellPart], list[str]] | None:
     """Parts that came and files that went; None for a line that does not count."""
     head = len(_OPENING) + _DIGEST
     if not line.endswith(b"}\n") or line[: len(_OPENING)] != _OPENING.encode():
@@ -163,12 +163,12 @@ def _entry(line: bytes) -> tuple[list[Part], list[str]] | None:
         return None
     try:
         content = json.loads(text)
-        return [Part.unpacked(part) for part in content["parts"]], [str(file) for file in content["dropped"]]
+        return [CellPart.unpacked(part) for part in content["parts"]], [str(file) for file in content["dropped"]]
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def append(directory: Path, index: Index, parts: Sequence[Part], dropped: Sequence[str]) -> None:
+def append(directory: Path, index: Index, parts: Sequence[CellPart], dropped: Sequence[str]) -> None:
     """Let parts count from now on, and others no more: one line, of which a half does nothing."""
     text = json.dumps({"parts": [part.packed() for part in parts], "dropped": list(dropped)}).encode()
     line = f"{_OPENING}{digest(text)}{_BETWEEN}".encode() + text + b"}\n"

@@ -196,7 +196,7 @@ def test_the_cells_of_a_damaged_part_are_measured_again(tmp_path: Path) -> None:
 
 def test_parts_of_a_newer_version_are_one_sentence(tmp_path: Path) -> None:
     index = journal.Index()
-    part = journal.Part("bias/000001.parquet", 4, SCHEMA_VERSION + 1, ["a"], [1], [0.1], ["done"], ["0" * 16])
+    part = journal.CellPart("bias/000001.parquet", 4, SCHEMA_VERSION + 1, ["a"], [1], [0.1], ["done"], ["0" * 16])
     (tmp_path / journal.FOLDER / "bias").mkdir(parents=True)
     (tmp_path / journal.FOLDER / part.file).write_bytes(b"PAR1")
     journal.append(tmp_path, index, [part], [])
@@ -206,7 +206,7 @@ def test_parts_of_a_newer_version_are_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["../out.parquet", "/tmp/out.parquet"])
 def test_a_journal_names_nothing_outside_of_its_folder(tmp_path: Path, file: str) -> None:
-    journal.append(tmp_path, journal.Index(), [journal.Part(file, 0, 3, [], [], [], [], [])], [])
+    journal.append(tmp_path, journal.Index(), [journal.CellPart(file, 0, 3, [], [], [], [], [])], [])
     assert journal.read(tmp_path).parts == {}
 
 

@@ -1,0 +1,114 @@
+"""Shards of a plan, measured apart, and joined into the run that the whole plan would have been."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from structgrad.reports import results
+from structgrad.suites.running import cell_writer, store
+from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running.planning.sharding import Shard
+from tests.reports.calling import FEW, SMALL, call, refused, without_page
+from tests.suites.running_cases import SMALL as PLAN
+
+NAMES = ("rloo", "ste", "reinforce")
+CLOCKS = ["cell", "seconds"]
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_page(monkeypatch)
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    return [*SMALL, *FEW, *(word for name in NAMES for word in ("-e", name)), "-j", "0", "-o", str(folder), *more]
+
+
+def shards(folder: Path, of: int) -> list[Path]:
+    """Measured one after the other, here."""
+    found = [folder / f"part-{number}" for number in range(1, of + 1)]
+    for number, shard in enumerate(found, 1):
+        assert call(*words(shard, "--shard", f"{number}/{of}")).exit_code == 0
+    return found
+
+
+def check_same(merged: Path, whole: Path) -> None:
+    one, two = (results.read(folder)[0].drop(columns=["seconds"]) for folder in (merged, whole))
+    assert one.equals(two)
+
+
+@pytest.mark.parametrize("batch", [1, 1024])
+def test_merged_shards_are_the_run_of_the_whole_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    monkeypatch.setattr(cell_writer, "BATCH", batch)
+    one, two, three = shards(tmp_path, 3)
+    assert [len(store.planned(shard).cells) for shard in (one, two, three)] == [1, 1, 1]
+    merged = tmp_path / "merged"
+    told = call("merge", one, three, "-o", merged)
+    assert told.exit_code == 0
+    assert "2 shards of 3 merged: 2 cells of 3\n1 cells are in none of them; shards that were not given: 2\n" in told.stdout
+    assert results.manifest_of(merged)["status"] == "stopped"
+    assert "3 shards of 3 merged: 3 cells of 3" in call("merge", one, two, three, "-o", merged).stdout
+    assert call(*words(tmp_path / "whole")).exit_code == 0
+    check_same(merged, tmp_path / "whole")
+    assert results.manifest_of(merged)["status"] == "finished"
+    cells = {path: path.stat().st_mtime_ns for path in merged.glob("*/*/*.json")}
+    assert call(*words(merged)).exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in merged.glob("*/*/*.json")} == cells
+
+
+def test_shards_of_something_else_are_refused(tmp_path: Path) -> None:
+    one = tmp_path / "part-1"
+    assert call(*words(one, "--shard", "1/3")).exit_code == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / results.MANIFEST).write_text("{}")
+    assert f"`merge` got {other}, which is no shard; expected folders that `structgrad run --shard` wrote" in refused("merge", one, other)
+    for change, message in (
+        ({"plan_hash": "00000000"}, f"and {other} of 00000000; expected shards of one plan"),
+        (
+            {"shard": {"number": 2, "of": 4, "cells": 3}},
+            f"one of 3 shards of 3 cells, and {other}, one of 4 of 3; expected shards of one cut",
+        ),
+    ):
+        (other / results.MANIFEST).write_text(json.dumps({**results.manifest_of(one), **change}))
+        assert message in refused("merge", one, other)
+    assert f"`merge` got {one} as a shard and as the folder of the whole run" in refused("merge", one, "-o", one)
+
+
+def test_a_shard_whose_cells_are_others_is_refused(tmp_path: Path) -> None:
+    one, two = shards(tmp_path, 2)
+    (two / store.PLAN).write_text((one / store.PLAN).read_text().replace('"stage": "init"', '"stage": "final"'))
+    assert "where another shard holds" in refused("merge", one, two, "-o", tmp_path / "merged")
+
+
+@pytest.mark.parametrize("text", ["3", "0/3", "4/3", "a/b", "1/0", "-1/3", "1/2/3"])
+def test_a_part_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    assert f"--shard got {text!r}; expected a part of a whole such as 3/40, counted from 1" in refused(*words(tmp_path, f"--shard={text}"))
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 7])
+def test_every_cell_is_in_one_shard(of: int) -> None:
+    work = grid(PLAN)
+    parts = [Shard(number, of).of_plan(PLAN, work) for number in range(1, of + 1)]
+    assert [cell for part in parts for cell in part.cells] == list(work.cells)
+    assert [place for part in parts for place in part.places] == list(range(len(work.cells)))
+
+
+@pytest.mark.sweep
+def test_shards_are_measured_by_processes_side_by_side(tmp_path: Path) -> None:
+    main = [sys.executable, "-c", "from structgrad.reports.cli import main; main()"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    folders = [tmp_path / f"part-{number}" for number in (1, 2)]
+    running = [
+        subprocess.Popen([*main, *words(folder, "--shard", f"{number}/2")], env=environment) for number, folder in enumerate(folders, 1)
+    ]
+    assert [process.wait(300) for process in running] == [0, 0]
+    assert call("merge", *folders, "-o", tmp_path / "merged").exit_code == 0
+    assert call(*words(tmp_path / "whole")).exit_code == 0
+    check_same(tmp_path / "merged", tmp_path / "whole")
