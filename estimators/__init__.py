@@ -17,6 +17,7 @@ from .exact import ExactMarginalisation
 from .factorised.antithetic import ARM, ARSM, DisARM
 from .factorised.control_variates import ControlSettings, Rebar, Relax
 from .factorised.gumbel_rao import GappedStraightThrough, GumbelRao
+from .factorised.local_expectation import LocalExpectation
 from .factorised.reinmax import ReinMax, ReinMaxRao
 from .identity import Identity, PerturbedIdentity
 from .indices import of_indices
@@ -31,6 +32,7 @@ from .perturbation.stochastic_softmax import StochasticSoftmax, StochasticSparse
 from .policies.completions import StepGreedy, StepSampled
 from .policies.enumerated import StepConditionalMean, StepOptimal
 from .policies.learned import StepLearned
+from .policies.local_expectation import StepLocalExpectation
 from .policies.ppo import StepPPO
 from .policies.reinforce import StepLeaveOneOut, StepReinforce
 from .policies.relaxed import StepStraightThrough, StepStraightThroughGumbel
@@ -50,6 +52,7 @@ from .score_function.ppo import ProximalPolicy, Rollout
 from .score_function.reinforce import LeaveOneOut, Reinforce, VarGrad, half_variance
 from .score_function.reward_normalisation import NormalisedRewards
 from .score_function.sum_and_sample import SumAndSample
+from .score_function.taylor import DoubleControl, MuProp
 from .score_function.unordered_set import UnorderedSet
 from .straight_through import SampledStraightThrough, Simple, StraightThrough, StraightThroughMarginals
 from .supervised import (
@@ -81,6 +84,8 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "reinforce_ppo": ProximalPolicy,
     "rloo": LeaveOneOut,
     "vargrad": VarGrad,
+    "muprop": MuProp,
+    "double_cv": DoubleControl,
     "sum_and_sample": SumAndSample,
     "unordered_set": UnorderedSet,
     "importance_weighted_set": ImportanceWeightedSet,
@@ -88,6 +93,7 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "arm": ARM,
     "disarm": DisARM,
     "arsm": ARSM,
+    "local_expectation": LocalExpectation,
     "rebar": Rebar,
     "relax": Relax,
     # score function of policies, decision by decision
@@ -98,6 +104,7 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "step_optimal": StepOptimal,
     "step_learned": StepLearned,
     "step_leave_one_out": StepLeaveOneOut,
+    "step_local_expectation": StepLocalExpectation,
     "step_ppo": StepPPO,
     # straight-through
     "ste": StraightThrough,
@@ -177,6 +184,7 @@ __all__ = [
     "ControlSettings",
     "DifferentiableDP",
     "DisARM",
+    "DoubleControl",
     "Entmax",
     "Estimator",
     "Evaluations",
@@ -194,7 +202,9 @@ __all__ = [
     "ImportanceWeightedSet",
     "LearnedBaseline",
     "LeaveOneOut",
+    "LocalExpectation",
     "Loss",
+    "MuProp",
     "MultiplicativePerturbation",
     "Noise",
     "Normal",
@@ -228,6 +238,7 @@ __all__ = [
     "StepGreedy",
     "StepLearned",
     "StepLeaveOneOut",
+    "StepLocalExpectation",
     "StepOptimal",
     "StepPPO",
     "StepReinforce",

@@ -64,6 +64,8 @@ class Evaluations:
         support_losses: passes over the support of a sparse distribution (each evaluates the loss on every atom).
         completions: passes over the prefixes of a sample (each completes every prefix once, by an argmax or a sample, and takes its loss).
         swap_losses: passes over the exchanges of two of C parts (each evaluates the loss on C(C − 1)/2 + 1 structures).
+        alternatives: passes over a sample and what it could be in one place (each evaluates the loss on the sample and on every structure
+            with another part of one category; for a policy, on a completion of every other action after each prefix, which it draws).
     """
 
     losses: int = 0
@@ -80,6 +82,7 @@ class Evaluations:
     support_losses: int = 0
     completions: int = 0
     swap_losses: int = 0
+    alternatives: int = 0
 
 
 def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -74,7 +74,7 @@ def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
     Args:
         evaluations: what the estimator declares.
         sizes: how many losses a pass takes, of those that are declared: ``enumerations``, ``support_losses``, ``completions``,
-            ``swap_losses``.
+            ``swap_losses``, ``alternatives``.
 
     Raises:
         ValueError: a pass is declared whose size is not given.
@@ -87,7 +87,7 @@ def loss_evaluations(evaluations: Evaluations, **sizes: int) -> float:
         120.0
     """
     total = float(evaluations.losses + GRADIENT_WORK * evaluations.loss_gradients)
-    for name in ("enumerations", "support_losses", "completions", "swap_losses"):
+    for name in ("enumerations", "support_losses", "completions", "swap_losses", "alternatives"):
         passes = getattr(evaluations, name)
         if passes and name not in sizes:
             raise ValueError(f"`loss_evaluations` got no {name}=; expected how many losses one of the {passes} declared takes")

@@ -97,6 +97,20 @@ def arsm(s: Setting) -> Tensor:
     return torch.from_numpy(np.where(choice, estimate, 0)).reshape(s.case.event)
 
 
+def local_expectation(s: Setting) -> Tensor:
+    """Category by category: the mean score of its own choice under its law, the others as they were drawn."""
+    samples, result = s.samples(s.estimator.num_samples), torch.zeros_like(s.scores.reshape(-1, s.case.event[-1]))
+    for z in samples:
+        chosen = z.reshape(result.shape).argmax(-1).tolist()
+        for i, row in enumerate(s.scores.reshape(result.shape)):
+            p = row.softmax(-1)
+            for part in (row > -math.inf).nonzero().flatten().tolist():
+                value = s.loss(one_hot(s, [*chosen[:i], part, *chosen[i + 1 :]]))
+                score = torch.eye(len(p), dtype=p.dtype)[part] - p
+                result[i] += p[part] * value * score / len(samples)
+    return result.reshape(s.case.event)
+
+
 def rebar(s: Setting) -> Tensor:
     """With the Jacobians of both races written out."""
     b, noise = s.samples(None), draws(s, 2)
@@ -181,6 +195,7 @@ FORMULAS: dict[str, Formula] = {
     "arm": lambda s: of_bits(s, lambda u, phi, first, second: u - 0.5),
     "disarm": lambda s: of_bits(s, disarm_weight),
     "arsm": arsm,
+    "local_expectation": local_expectation,
     "rebar": rebar,
     "relax": rebar,
     "gumbel_softmax": gumbel_softmax,

@@ -116,6 +116,27 @@ def forced(s: Setting, parts: list[Part]) -> Tensor:
     return scores
 
 
+def local_expectation(s: Setting) -> Tensor:
+    """``Σ_a ∇π(a|s) Q(a) = Σ_a π(a|s) Q(a) ∇ log π(a|s)``; completions are drawn in one call after the samples, prefix by prefix."""
+    samples, total = s.samples(s.estimator.num_samples), torch.zeros(s.case.event, dtype=torch.float64)
+    last, forks = max(len(walk(s, z)) for z in structures(s.case)), []
+    for z in samples:
+        own = walk(s, z)
+        for step in range(last):
+            taken = own[: step + 1]
+            if step < len(own) and chance(s, other := (*own[step][:-1], 1 - own[step][-1])) > 0:
+                taken = [*own[:step], other]
+            forks.append(forced(s, taken))
+    completed = s.case.oracle.sample(torch.stack(forks).reshape(len(samples), last, *s.case.event), generator=s.generator)
+    for z, completions in zip(samples, completed, strict=True):
+        for step, part in enumerate(walk(s, z)):
+            other = (*part[:-1], 1 - part[-1])
+            total += chance(s, part) * s.loss(z) * action_score(s, part)
+            if chance(s, other) > 0:
+                total += chance(s, other) * s.loss(completions[step]) * action_score(s, other)
+    return total / len(samples)
+
+
 def ppo(s: Setting) -> Tensor:
     """The mean of the clipped gradients on the way; an action that went too far adds nothing."""
     options, here, gradients = s.estimator, s, []
@@ -170,6 +191,7 @@ FORMULAS: dict[str, Formula] = {
     "step_conditional_mean": by_steps(conditional_mean),
     "step_optimal": by_steps(optimal),
     "step_learned": by_steps(lambda *_: 0.0),
+    "step_local_expectation": local_expectation,
     "step_leave_one_out": by_steps(leave_one_out),
     "step_ppo": ppo,
     "step_ste": step_ste,

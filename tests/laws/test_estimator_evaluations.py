@@ -69,6 +69,12 @@ SWAPS: dict[str, Callable[[OracleCase], int]] = {
 }
 """How many structures the loss sees in one pass over the exchanges of two parts."""
 
+ALTERNATIVES: dict[str, Callable[[OracleCase], int]] = {
+    "local_expectation": lambda case: 1 + int(structures(case)[0].sum()) * (case.event[-1] - 1),
+    "step_local_expectation": lambda case: 1 + int(structures(case)[0].sum()),
+}
+"""How many structures the loss sees in one pass over a sample and what it could be in one place."""
+
 
 class Counts(Counter[str]):
     """Calls per batch row, of what a user calls: what an operation calls in turn is part of it."""
@@ -137,6 +143,10 @@ def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
         completions = counts[by] // decisions
         counts[by] -= completions * decisions
         counts["losses"] -= completions * decisions
+    alternatives = counts["losses"] // ALTERNATIVES[kind](case) if kind in ALTERNATIVES else 0
+    if alternatives:
+        counts["losses"] -= alternatives * ALTERNATIVES[kind](case)
+        counts["samples"] -= alternatives * (ALTERNATIVES[kind](case) - 1) if kind.startswith("step_") else 0
     passes, support_losses, swap_losses = counts["enumerated"] // size, int(kind in SUPPORTS), int(kind in SWAPS)
     losses = counts["losses"] - support_losses * counts["atoms"] - (SWAPS[kind](case) if swap_losses else 0)
     # A pass that takes the losses of all structures is an enumeration, one that takes their probabilities alone a listing.
@@ -158,6 +168,7 @@ def found(name: str, case: OracleCase, counts: Counts) -> Evaluations:
         support_losses=support_losses,
         completions=completions,
         swap_losses=swap_losses,
+        alternatives=alternatives,
     )
 
 

@@ -16,7 +16,7 @@ from ..remedies import to_change
 from ..result import Check
 
 ROWS = 4
-_PASSES = ("enumerations", "listings", "support_losses", "completions", "swap_losses")
+_PASSES = ("enumerations", "listings", "support_losses", "completions", "swap_losses", "alternatives")
 """Passes of a size that depends on the structure: where one is declared, only the gradients of the loss are counted."""
 
 

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import (
+    DoubleControl,
     ImplicitMLE,
     LeaveOneOut,
+    MuProp,
     Noise,
     Normal,
     Reinforce,
@@ -45,6 +47,28 @@ class BatchMean(LeaveOneOut):
 
     def _weights(self, losses: Tensor) -> Tensor:
         return losses - losses.mean(0)
+
+
+# Own gradient in the double control: the mean over all samples in place of the others, which the authors' code leaves out.
+
+
+@dataclass(frozen=True)
+class OwnGradient(DoubleControl):
+    """``b_i = α ⟨γ̄, z_i − μ⟩``, whose product with the score has another mean than what is taken back."""
+
+    def _slopes(self, slopes: Tensor) -> Tensor:
+        return slopes.mean(0).expand_as(slopes)
+
+
+# A control variate whose mean is forgotten.
+
+
+@dataclass(frozen=True)
+class NothingReturned(MuProp):
+    """MuProp without ``Cov(z) γ(μ)``: the part of the gradient that a linear loss would have is gone."""
+
+    def _returned(self, slope: Tensor, mean: Tensor, event_ndim: int) -> Tensor:
+        return torch.zeros_like(super()._returned(slope, mean, event_ndim))
 
 
 # Off by σ: optax's `make_perturbed_fun` before its rewrite.

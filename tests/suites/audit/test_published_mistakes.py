@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from structgrad.estimators import LeaveOneOut, Reinforce, RunningMeanBaseline, Simple, StraightThrough, StructuredAttention
+from structgrad.estimators import (
+    DoubleControl,
+    LeaveOneOut,
+    MuProp,
+    Reinforce,
+    RunningMeanBaseline,
+    Simple,
+    StraightThrough,
+    StructuredAttention,
+)
 from structgrad.suites.audit import audit
 from tests.suites.audit import published_mistakes as mistakes
 
@@ -28,6 +37,8 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {
         "gain 0.6667 = (N − 1)/N with N = 3",
     ),
     "the same as a function, whose N nobody can change": (lambda: own_sample, ON_CLASSES, "objective", ""),
+    "own gradient in the double control": (mistakes.OwnGradient, ON_CLASSES, "objective", ""),
+    "a control variate whose mean is forgotten": (mistakes.NothingReturned, ON_CLASSES, "objective", ""),
     "off by sigma": (
         lambda: mistakes.PerturbedFunction(forgets_sigma=True),
         ON_CLASSES,
@@ -59,6 +70,8 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {
 RIGHT: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "leave-one-out": (LeaveOneOut, ON_CLASSES),
     "leave-one-out as a function": (lambda: mistakes.leave_one_out, ON_CLASSES),
+    "double control": (DoubleControl, ON_CLASSES),
+    "MuProp": (MuProp, ON_CLASSES),
     "divided by sigma": (mistakes.PerturbedFunction, ON_CLASSES),
     "the sum of the losses": (lambda: mistakes.ReducedImplicitMLE(mean=False), ON_CLASSES),
     "running mean used before": (lambda: mistakes.RunningMeanFirst(updates_first=False), ON_CLASSES),

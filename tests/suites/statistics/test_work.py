@@ -104,7 +104,7 @@ def test_variance_times_seconds():
 
 
 def test_loss_evaluations_of_what_estimators_declare():
-    sizes = {"enumerations": 15, "support_losses": 3, "completions": 4, "swap_losses": 16}
+    sizes = {"enumerations": 15, "support_losses": 3, "completions": 4, "swap_losses": 16, "alternatives": 5}
     assert loss_evaluations(Reinforce(3).evaluations()) == 3
     assert all(loss_evaluations(make_estimator(name).evaluations(), **sizes) > 0 for name in ESTIMATORS)
 
