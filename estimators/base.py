@@ -277,7 +277,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         """A loss that takes indices as one of structures; ValueError where this estimator asks for more than values at structures."""
         if not takes_indices(loss):
             return loss
-        if isinstance(self, PathwiseEstimator) or self.inside_hull or self.evaluations().loss_gradients:
+        if self.inside_hull or self.evaluations().loss_gradients:
             raise ValueError(
                 f"`{self.name}` got a loss that takes indices; expected one of structures, because it needs more of a loss than its values "
                 "at structures: choose an estimator that needs values only, such as rloo, or a loss of dense structures"

@@ -104,7 +104,7 @@ def test_counts_of_errors_have_the_dtype_of_dense_ones() -> None:
     oracle, event = ORACLES["categories"]
     gold, scores = torch.tensor([0, 1, 1]), scores_for(event)
     wrong = of_indices(lambda indices: (indices != gold).sum(-1))
-    found = make_estimator("reinforce_greedy").surrogate(wrong, oracle, scores, generator=seeded())
+    found = make_estimator("reinforce").surrogate(wrong, oracle, scores, generator=seeded())
     assert found.dtype == torch.float64
     assert make_estimator("exact").surrogate(wrong, oracle, scores.float(), generator=seeded()).dtype == torch.float32
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Alignment, LinearChain, SeedBlocks, Subset, TiedChain, TiedSemiMarkov, kernels
+from structgrad.oracles import Alignment, Constituency, LinearChain, SeedBlocks, SpanningTree, Subset, TiedChain, TiedSemiMarkov, kernels
 from structgrad.oracles.capabilities import SamplingOracle
 from tests.helpers import GENERIC_CASES, ORACLE_CASES, REGIMES, OracleCase, make_scores, seeded, structures
 from tests.laws.test_oracle_lengths import CASES as RAGGED
@@ -100,6 +100,13 @@ def test_scores_of_indices_are_those_of_structures(case: OracleCase, regime: flo
             found.append((values.detach(), gradient))
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_ignored_entries_are_not_read() -> None:
+    for oracle, event in ((LinearChain(), (3, 2, 2)), (Constituency(), (4, 4)), (SpanningTree(), (4, 4))):
+        dense = oracle.argmax(torch.zeros(event))
+        junk = torch.where(oracle.read_mask(event), dense, 1)
+        assert torch.equal(oracle.indices(junk), oracle.argmax(torch.zeros(event), as_indices=True))
 
 
 @generic
