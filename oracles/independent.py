@@ -144,6 +144,10 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
             rank = rank * structures.shape[-1] + digit
         return rank
 
+    @property
+    def _unranking(self) -> str | None:
+        return "categories"  # the one operation that is not torch's own
+
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """The digits of the rank, the first category the most significant."""
         categories, parts = event_shape

@@ -94,13 +94,18 @@ class EnumerableOracle(Oracle):
         ranks = torch.arange(start, last, dtype=torch.int64, device=device)
         return self._listed(ranks, tuple(event_shape)).to(dtype or torch.get_default_dtype())
 
+    @property
+    def _unranking(self) -> str | None:
+        """The name of the kernel that lists structures: that of all kernels of the oracle."""
+        return self.kernel
+
     def _listed(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """What `_unrank` gives, by a kernel where there is one."""
 
         def reference(ranks: Tensor) -> tuple[Tensor]:
             return (self._unrank(ranks, event_shape),)
 
-        kernel = kernels.find_unranking(self.kernel, ranks, event_shape, self.kernel_options())
+        kernel = kernels.find_unranking(self._unranking, ranks, event_shape, self.kernel_options())
         if kernel is None:
             return self._unrank(ranks, event_shape)
         structures = kernel.results((len(ranks), *event_shape), ranks, torch.uint8)

@@ -21,21 +21,67 @@ def operations(event: tuple[int, ...]) -> int:
 
 @compiled
 def assignment(ranks: np.ndarray, structures: np.ndarray) -> None:
-    """Lexicographic in the columns of the rows, by the digits of the factorial number system."""
+    """Lexicographic in the columns of the rows, by the digits of the factorial number system.
+
+    A permutation whose rank is the next one follows from the one before, in a step or two.
+    """
     size = structures.shape[1]
-    free, weights = np.empty(size, np.int64), np.ones(size, np.int64)
+    columns, free, weights = np.empty(size, np.int64), np.empty(size, np.int64), np.ones(size, np.int64)
     for i in range(size - 2, -1, -1):
         weights[i] = weights[i + 1] * (size - 1 - i)
     for item in range(len(ranks)):
-        rank = ranks[item]
-        for column in range(size):
-            free[column] = column
+        if item > 0 and ranks[item] == ranks[item - 1] + 1:
+            _permute(columns)
+        else:
+            rank = ranks[item]
+            for column in range(size):
+                free[column] = column
+            for i in range(size):
+                digit = rank // weights[i]
+                rank -= digit * weights[i]
+                columns[i] = free[digit]
+                for place in range(digit, size - 1 - i):
+                    free[place] = free[place + 1]
         for i in range(size):
-            digit = rank // weights[i]
-            rank -= digit * weights[i]
-            structures[item, i, free[digit]] = 1
-            for place in range(digit, size - 1 - i):
-                free[place] = free[place + 1]
+            structures[item, i, columns[i]] = 1
+
+
+@uncounted
+def _permute(columns):
+    """The next permutation in lexicographic order: Knuth 2011, "The art of computer programming" 4A, section 7.2.1.2, algorithm L."""
+    last = len(columns) - 1
+    place = last - 1
+    while columns[place] > columns[place + 1]:
+        place -= 1
+    other = last
+    while columns[other] < columns[place]:
+        other -= 1
+    columns[place], columns[other] = columns[other], columns[place]
+    first = place + 1
+    while first < last:
+        columns[first], columns[last] = columns[last], columns[first]
+        first, last = first + 1, last - 1
+
+
+@compiled
+def categories(ranks: np.ndarray, structures: np.ndarray) -> None:
+    """The digits of the rank, the first category the most significant; one more is counted on from the one before."""
+    _, size, parts = structures.shape
+    digits = np.zeros(size, np.int64)
+    for item in range(len(ranks)):
+        if item > 0 and ranks[item] == ranks[item - 1] + 1:
+            place = size - 1
+            while digits[place] == parts - 1:
+                digits[place] = 0
+                place -= 1
+            digits[place] += 1
+        else:
+            rank = ranks[item]
+            for place in range(size - 1, -1, -1):
+                digits[place] = rank % parts
+                rank //= parts
+        for place in range(size):
+            structures[item, place, digits[place]] = 1
 
 
 @compiled
