@@ -110,9 +110,12 @@ def warmed(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Est
 def launches(
     estimator: Estimator[Any], target: Target, sampling: Sampling, rows: tuple[int, int], slot: str
 ) -> Iterator[tuple[int, Tensor]]:
-    """Estimates of the replicates of a range, which begins with a block, launch by launch."""
+    """Estimates of the replicates of a range, which begins with a block, launch by launch; what is deterministic is asked once."""
     key = seed_sequence(sampling.seed, *sampling.key, slot)
     scores = target.scores
+    if estimator.deterministic:
+        once = estimator.gradient(target.loss, target.oracle, scores, generator=torch.Generator(scores.device))
+        return launches_of(estimator.name, sampling.batch_size, scores).over(*rows, lambda _, count: once.expand(count, *scores.shape))
 
     def estimates(first: int, count: int) -> Tensor:
         streams = seed_blocks(key, first, count, scores.device)

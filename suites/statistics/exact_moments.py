@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ...oracles import kernels
 from .metrics import Estimates, Summary, active_parts
 from .moments import FULL_COVARIANCE
+
+TOGETHER = 256
+"""Outcomes at a time: what the cache of a core holds."""
 
 
 class ExactMoments:
@@ -26,10 +31,41 @@ class ExactMoments:
         # Weight, squared error, zero, non-zero parts, then the fields of `Estimates`.
         self.sums = zeros(9 if information is None else 10)
         self.products = zeros(size, size) if size <= FULL_COVARIANCE else None
+        self._rows = torch.stack([gradient, self.active, self.active * gradient.sign()])
 
     def add(self, estimates: Tensor, weights: Tensor) -> None:
         """Outcomes ``[r, *event]`` of these probabilities [r]."""
         flat = estimates.reshape(len(weights), -1).double()
+        if kernels.enabled(flat) and self.products is not None:
+            self._add_compiled(flat, weights.double())
+        else:
+            self._add(flat, weights)
+
+    def _add_compiled(self, flat: Tensor, weights: Tensor) -> None:
+        """What `_add` does on the CPU, in a fraction of the time; parts that are never anything but 0 are left out."""
+        from .kernels import block_moments, outcome_moments  # here, because they load the compiler
+
+        assert self.products is not None
+        flat = flat.detach().contiguous()
+        estimates, size = flat.numpy(), flat.shape[1]
+        places, nothing = np.empty(size, np.int64), np.zeros(size)
+        moving = places[: block_moments.moving_parts(estimates, self.gradient.numpy(), nothing, nothing, places)]
+        parts, index, weight = len(moving), torch.from_numpy(moving), weights.sum()
+        centre = (weights @ flat)[index] / weight.clamp(min=1e-300)
+        found, room = flat.new_zeros(parts, parts), flat.new_empty(2, TOGETHER, parts)
+        fixed = (self._rows.numpy(), centre.numpy(), moving, self.error.numpy(), self.sums.numpy())
+        for block, shares in zip(flat.split(TOGETHER), weights.split(TOGETHER), strict=True):
+            centred, weighted = room[:, : len(block)]
+            outcome_moments.add_outcomes(block.numpy(), shares.numpy(), *fixed, centred.numpy(), weighted.numpy())
+            found.addmm_(centred.mT, weighted)
+        # About the mean of these, which lies far from the gradient where an estimator is wrong by far: nothing cancels in what follows.
+        drift = centre - self.gradient[index]
+        self.products[index.unsqueeze(-1), index] += found.addr(drift, drift * weight)
+        if self.information is not None:
+            information = self.information[index.unsqueeze(-1), index]
+            self.sums[-1] += (information * found).sum() + weight * (centre @ information @ centre)
+
+    def _add(self, flat: Tensor, weights: Tensor) -> None:
         errors = flat - self.gradient
         self.error += weights @ errors
         if self.products is not None:

@@ -8,6 +8,7 @@ have Wilson's interval.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -169,5 +170,6 @@ def clustered_wilson(share: float, without: Tensor, n: float) -> Interval:
     return wilson(share, max(trials, 1.0), quantile=_quantile(LEVEL))
 
 
+@functools.cache
 def _quantile(level: float, degrees: int = BATCHES - 1) -> float:
     return float(scipy.stats.t.ppf((1 + level) / 2, degrees))

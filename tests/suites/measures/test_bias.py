@@ -16,6 +16,7 @@ from structgrad.estimators import (
     Reinforce,
     RunningMeanBaseline,
     SparseMAP,
+    StraightThrough,
     StraightThroughGumbel,
     make_estimator,
 )
@@ -252,3 +253,20 @@ def test_memory_does_not_grow_with_the_replicates():
     assert sizes[0] == sizes[1]
     assert many.total == 65536
     assert math.isfinite(float(many.mean.sum()))
+
+
+def test_what_is_deterministic_is_asked_once() -> None:
+    """However many replicates of it are counted."""
+    oracle, event = ORACLES["subset"]
+    target, asked = target_of("subset"), list[int]()
+
+    def loss(structure: torch.Tensor) -> torch.Tensor:
+        asked.append(structure.numel() // math.prod(event))
+        values: torch.Tensor = target.loss(structure)
+        return values
+
+    moments = draw_moments(StraightThrough(), dataclasses.replace(target, loss=loss), Sampling(replicates=1024, batch_size=128))
+    estimate = StraightThrough().gradient(target.loss, oracle, target.scores, generator=torch.Generator())
+    assert asked == [1]
+    assert moments.total == 1024
+    torch.testing.assert_close(moments.total_mean, (estimate - target.truth.gradient).flatten(), rtol=1e-12, atol=1e-14)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from structgrad.oracles import kernels
+from structgrad.suites.statistics.exact_moments import ExactMoments
 from structgrad.suites.statistics.metrics import summarise
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
 
@@ -156,3 +158,53 @@ def test_a_round_is_the_same_as_its_blocks(number, first, information, device):
     for name in (*ARRAYS, "comoment"):
         torch.testing.assert_close(getattr(many, name), getattr(one, name), rtol=1e-12, atol=1e-12, msg=name)
     assert many.total == one.total == 2 * number * 16
+
+
+def rare(rows: int, size: int) -> torch.Tensor:
+    """Estimates that are mostly 0, one part of them always."""
+    estimates = drawn(rows, size)
+    estimates *= torch.rand(rows, size, generator=torch.Generator().manual_seed(1)) < 0.02
+    estimates[:, 0] = 0
+    return estimates
+
+
+def positive(size: int) -> torch.Tensor:
+    root = drawn(size, size, 2)
+    return root.mT @ root
+
+
+@pytest.mark.parametrize("size", [1, 7, FULL_COVARIANCE + 1])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e6])
+def test_compiled_steps_give_what_plain_ones_do(size: int, scale: float) -> None:
+    """Of parts that move in some blocks alone, too, and of gradients that no estimate comes near."""
+    gradient = scale * torch.linspace(0, 1, size, dtype=torch.float64)
+    information = positive(size)
+    compiled, plain = Moments.empty(gradient, information), Moments.empty(gradient, information)
+    for i, block in enumerate(rare(70 * 16, size).split(16)):
+        compiled.add(block, i % BATCHES)
+        with kernels.disabled():
+            plain.add(block, i % BATCHES)
+    close = {"rtol": 1e-11, "atol": 1e-12} if scale <= 1 else {"rtol": 1e-8, "atol": 1e-8}
+    for field in ARRAYS:
+        torch.testing.assert_close(getattr(compiled, field), getattr(plain, field), **close)
+    assert compiled.total == plain.total
+    if plain.comoment is not None:
+        torch.testing.assert_close(compiled.comoment, plain.comoment, **close)
+
+
+def test_what_is_shared_by_all_rows_is_counted_row_by_row() -> None:
+    moments = streamed(torch.zeros(2), [torch.tensor([1.0, 0.0]).expand(8, 2)])
+    assert moments.signs[0].tolist() == [8, 0]
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e6])
+def test_compiled_outcomes_give_what_plain_ones_do(scale: float) -> None:
+    gradient, information = scale * torch.linspace(0, 1, 7, dtype=torch.float64), positive(7)
+    weights = torch.rand(900, generator=torch.Generator().manual_seed(3), dtype=torch.float64) / 450
+    compiled, plain = ExactMoments(gradient, information), ExactMoments(gradient, information)
+    for block, shares in zip(rare(900, 7).split(300), weights.split(300), strict=True):
+        compiled.add(block, shares)
+        with kernels.disabled():
+            plain.add(block, shares)
+    for field in ("error", "products", "sums"):
+        torch.testing.assert_close(getattr(compiled, field), getattr(plain, field), rtol=1e-11, atol=1e-15)
