@@ -70,20 +70,26 @@ def oracle_seconds(estimator: Estimator[Any], timed: Any, loss: Loss, scores: Te
 
 def timed_oracle(oracle: Oracle, watch: Stopwatch) -> Any:
     """An oracle like the given one, of a subclass of its class, whose public operations run under the stopwatch."""
-    kind = type(oracle)
-    operations = {name: _timed(getattr(kind, name), watch) for name in _operations(kind)}
-    twin: Any = object.__new__(type(kind.__name__, (kind,), operations))
-    twin.__dict__.update(oracle.__dict__)
+    return timed_twin(oracle, operations(type(oracle)), watch)
+
+
+def timed_twin(value: Any, methods: list[str], watch: Stopwatch) -> Any:
+    """An object like the given one, of a subclass of its class, these methods of which run under the stopwatch."""
+    kind = type(value)
+    twin: Any = object.__new__(type(kind.__name__, (kind,), {name: timed(getattr(kind, name), watch) for name in methods}))
+    twin.__dict__.update(value.__dict__)
     return twin
 
 
-def _operations(kind: type) -> list[str]:
+def operations(kind: type) -> list[str]:
     """Public methods of an instance."""
     plain = inspect.getmembers_static(kind, inspect.isfunction)
     return [name for name, _ in plain if not name.startswith("_") and not isinstance(inspect.getattr_static(kind, name), staticmethod)]
 
 
-def _timed(operation: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
+def timed(operation: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
+    """The same function under the stopwatch, and what it computes later, in the backward pass, too."""
+
     @functools.wraps(operation)
     def run(*args: Any, **named: Any) -> Any:
         if watch.depth:

@@ -1,0 +1,78 @@
+"""The table of what measuring costs: what ``python -m structgrad.suites.speed --measuring`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+from rich.console import Console
+
+from ....estimators import ESTIMATORS
+from ...measures.suite import EFFORTS, Context
+from ...problems import load
+from .rates import SPACES, Rate, enumeration_rate, replicate_rate, shard_rate
+from .shares import KINDS, CellShare, cell_share
+
+PROBLEM, STAGE = "linear_chain[n=6,t=5]", "h=0.7"
+"""Whose cells are timed."""
+
+REPLICATES, STRUCTURES = 65_536, 10_000_000
+"""That are timed of every estimator; the least that is enumerated in shards."""
+
+CORE = tuple(name for name, kind in ESTIMATORS.items() if kind.tier == "core")
+
+Result = CellShare | Rate
+
+
+def measuring(names: Sequence[str] = CORE, *, replicates: int = REPLICATES, workers: int = 2) -> Iterator[tuple[str, Result]]:
+    """Shares of a cell and seconds of a replicate of every estimator, seconds of an enumerated structure, and the gain by workers.
+
+    Args:
+        names: of estimators.
+        replicates: of each.
+        workers: of the shards; 0 leaves these out.
+    """
+    torch.set_num_threads(1)
+    problem, context = load(PROBLEM, STAGE, instances=1, data=None), Context(effort=EFFORTS["standard"])
+    for name in names:
+        yield "share", cell_share(name, problem, context)
+        yield "replicate", replicate_rate(name, replicates)
+    for space in SPACES:
+        yield "structure", enumeration_rate(space)
+    if workers:
+        yield "shards", shard_rate(workers)
+
+
+def line(kind: str, result: Result) -> str:
+    """One result for people."""
+    if isinstance(result, CellShare):
+        parts = ", ".join(f"{name} {seconds / result.total:.0%}" for name, seconds in result.seconds.items())
+        how = result.tier if result.replicates is None else f"{result.replicates:,} replicates"
+        return f"{result.case:<20} {kind:<10} rest {result.rest:4.0%} of {1e3 * result.total:.3g} ms ({how}): {parts}"
+    unit = {"replicate": "s for 10⁶ replicates", "structure": "s for 10⁶ structures", "shards": "s for 10⁶ structures"}[kind]
+    against = f"{1 / result.ratio:.0%} of the gain of so many" if kind == "shards" else f"{result.ratio:.2f} floors"
+    return f"{result.case:<20} {kind:<10} {1e6 * result.seconds:.3g} {unit}, {against}"
+
+
+def to_frame(results: Sequence[tuple[str, Result]]) -> pd.DataFrame:
+    """A row per number, in columns of the table of oracles: of a cell, each kind of work and the rest stand as contenders."""
+    rows = []
+    for kind, result in results:
+        if isinstance(result, CellShare):
+            seconds = result.seconds | {"rest": result.rest * result.total}
+            rows += [(result.case, kind, name, seconds[name], result.total) for name in (*KINDS, "rest")]
+        else:
+            rows.append((result.case, kind, "structgrad", result.seconds, result.floor))
+    return pd.DataFrame(rows, columns=["case", "operation", "contender", "seconds", "floor"])
+
+
+def show(console: Console, csv: Path | None) -> None:
+    """Print the results as they are found; and write them to a file."""
+    results = []
+    for kind, result in measuring():
+        results.append((kind, result))
+        console.print(line(kind, result), highlight=False, soft_wrap=True, markup=False)
+        if csv is not None:
+            to_frame(results).to_csv(csv, index=False)
