@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import Any
 
 from ...suites.base import FAILED
 from ...suites.running import store
-from ...suites.running.parts.journal import FAILED_KIND, number_of
+from ...suites.running.parts.journal import DONE, FAILED_KIND, NONFINITE, number_of
 from ...suites.running.work import Cell
 from .. import results
 
 _ERRORS = 3
-_KINDS = {FAILED_KIND: "failed"}
+_KINDS = {None: "left", DONE: "done", NONFINITE: "done", FAILED_KIND: "failed"}
 
 
 @dataclass(frozen=True)
@@ -66,27 +66,23 @@ def state(folder: Path) -> State:
     Raises:
         ValueError: a plan that is damaged or of a newer version.
     """
-    manifest, work = results.manifest_of(folder), store.planned(folder)
-    counts: dict[str, Counter[str]] = {}
-    there = store.known(folder, work.cells)
-    failed = []
-    for cell in work.cells:
-        found = there.get(cell.identity)
-        kind = "left" if found is None else _KINDS.get(found.kind, "done")
-        counts.setdefault(cell.suite, Counter())[kind] += 1
-        if kind == "failed":
-            failed.append(cell)
+    manifest, (cells, skipped) = results.manifest_of(folder), store.glance(folder)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    there = store.kinds(folder)
+    for suite, identity in cells:
+        counts[suite][_KINDS[there.get(identity)]] += 1
     total = sum(counts.values(), Counter())
+    failed = [cell for cell in store.planned(folder).cells if there.get(cell.identity) == FAILED_KIND] if total["failed"] else []
     return State(
         folder=folder,
         status=_status(manifest, total["left"]),
         done=total["done"],
         failed=total["failed"],
         left=total["left"],
-        skipped=len(work.skips),
+        skipped=skipped,
         suites={name: (count["done"], count["failed"], count["left"]) for name, count in counts.items()},
         errors=tuple(map(partial(_error, folder), sorted(failed, key=partial(_when, folder), reverse=True)[:_ERRORS])),
-        damaged=len(store.damaged(folder, work)),
+        damaged=len(store.damaged(folder)),
         started=manifest.get("started"),
         finished=manifest.get("finished"),
         command=manifest.get("command"),

@@ -14,6 +14,8 @@ from typing import Any
 
 from ....suites.running import store
 from ....suites.running.parts import journal
+from ....suites.running.parts.journal import DONE
+from ....suites.running.work import Grid
 from ....suites.score_folders import default_data
 from ... import results
 from ...terminal import Told
@@ -55,7 +57,24 @@ def recalled(asked: str, out: Path | None) -> Told | None:
     return None
 
 
-def remember(asked: str, folder: Path, told: Told) -> None:
-    """Keep what a finished run said."""
-    content = {"asked": asked, "files": stamps.of_folder(folder, *_PARTS), "told": told}
+def told_by(command: str, folder: Path, work: Grid) -> Told | None:
+    """What the finished run of a command said, where its plan has the same cells now and its files are as they were; else None.
+
+    It serves classes of one's own too, for the cells have been planned again.
+    """
+    try:
+        found = json.loads((folder / FILE).read_text())
+        there = store.kinds(folder) if found["command"] == command else {}
+        whole = all(there.get(cell.identity) == DONE for cell in work.cells)
+        if whole and work.cells and found["skips"] == len(work.skips) and found["files"] == stamps.of_folder(folder, *_PARTS):
+            told: Told = found["told"]
+            return told
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None
+    return None
+
+
+def remember(asked: str | None, command: str, folder: Path, work: Grid, told: Told) -> None:
+    """Keep what a finished run said; without a request it is told again when the plan was looked at."""
+    content = {"asked": asked, "command": command, "skips": len(work.skips), "files": stamps.of_folder(folder, *_PARTS), "told": told}
     results.write_whole(folder / FILE, json.dumps(content, ensure_ascii=False).encode())

@@ -176,6 +176,10 @@ class Launch:
         Raises:
             StoppedError: interrupted, or nothing can be written any more; finished cells are kept.
         """
+        told = again.told_by(self.repeat, self.folder, self.work) if self.scope.rerun is None else None
+        if told is not None:
+            self.verbosity.repeat(told)
+            return {"failed": 0, "left": 0}
         manifest = self._manifest(started=_now())
         self.announce()
         with self._sentence():
@@ -241,8 +245,8 @@ class Launch:
         verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
         learnt = page.learning_of(frame)
         verbosity.outcome(self._outcome(counts, manifest, learnt.sentences if learnt else []))
-        if self.asked and not left and not counts["failed"]:
-            again.remember(self.asked, self.folder, verbosity.told)
+        if not left and not counts["failed"]:
+            again.remember(self.asked, self.repeat, self.folder, self.work, verbosity.told)
         return counts
 
     def _summarise(self, frame: Any) -> None:

@@ -78,6 +78,7 @@ class Index:
     Attributes:
         parts: by file. ``owner``: of every cell the file that it lies in.
         kinds: what became of every cell. ``seconds``: that it took. ``digests``: of the file that it had.
+        broken: parts that are not there as they were written; their cells are not in the index.
         whole: bytes of the journal up to the end of its last line that counts. ``last``: the greatest number that a part ever had.
     """
 
@@ -86,6 +87,7 @@ class Index:
     kinds: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()
     whole: int = 0
     last: int = 0
 
@@ -123,14 +125,9 @@ def path_of(directory: Path) -> Path:
 def read(directory: Path) -> Index:
     """What the journal says, nothing where there is none; the cells of a part that is not there in its size are measured again."""
     found = _told(directory)
-    found.take((), [file for file, part in found.parts.items() if not _there(directory / FOLDER / file, part.size)])
+    found.broken = tuple(file for file, part in found.parts.items() if not _there(directory / FOLDER / file, part.size))
+    found.take((), found.broken)
     return found
-
-
-def broken_parts(directory: Path) -> list[Path]:
-    """The parts that the journal names and that are not there as they were written."""
-    found = _told(directory).parts
-    return [directory / FOLDER / file for file, part in found.items() if not _there(directory / FOLDER / file, part.size)]
 
 
 def _told(directory: Path) -> Index:

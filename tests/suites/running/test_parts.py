@@ -256,3 +256,17 @@ def test_a_folder_has_one_writer_at_a_time(tmp_path: Path) -> None:
         pass
     for end in (*ready, *go):
         os.close(end)
+
+
+def test_a_glance_at_a_plan_says_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip = dataclasses.replace(rows_of(CELLS[0])[0], cell="", status="skipped", low=None)
+    for places in ((), tuple(range(len(CELLS)))):
+        store.freeze(tmp_path, Grid(tuple(CELLS), (skip,), places=places))
+        exact = store.glance(tmp_path)
+        assert exact == ([(cell.suite, cell.identity) for cell in CELLS], 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "MANY", 0)
+            patched.setattr(store, "planned", lambda directory: pytest.fail("parsed"))
+            assert store.glance(tmp_path) == exact
+    written(tmp_path)
+    assert store.kinds(tmp_path) == {identity: known.kind for identity, known in store.known(tmp_path, CELLS).items()}
