@@ -16,6 +16,7 @@ from .base import Estimator, Evaluations, Loss, PathwiseEstimator
 from .exact import ExactMarginalisation
 from .factorised.antithetic import ARM, ARSM, DisARM
 from .factorised.control_variates import ControlSettings, Rebar, Relax
+from .factorised.coupled_categories import CARMS, DisARMStickBreaking, DisARMTree
 from .factorised.gumbel_rao import GappedStraightThrough, GumbelRao
 from .factorised.local_expectation import LocalExpectation
 from .factorised.reinmax import ReinMax, ReinMaxRao
@@ -43,6 +44,7 @@ from .relaxations.entmax import entmax
 from .relaxations.fused import fusedmax, oscarmax
 from .relaxations.marginals import StructuredAttention
 from .relaxations.sparse import SparseMAP, SparseMAPMarginalisation, SparsemaxMarginalisation, TopKSparsemax
+from .score_function.antithetic_pairs import AntitheticPairs
 from .score_function.baselines import ConstantBaseline, GreedyBaseline, RunningMeanBaseline, SampledBaseline
 from .score_function.conditional_mean import ConditionalMeanBaseline
 from .score_function.importance_weighted_set import ImportanceWeightedSet
@@ -86,12 +88,16 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "vargrad": VarGrad,
     "muprop": MuProp,
     "double_cv": DoubleControl,
+    "antithetic_pairs": AntitheticPairs,
     "sum_and_sample": SumAndSample,
     "unordered_set": UnorderedSet,
     "importance_weighted_set": ImportanceWeightedSet,
     # score function of independent categories and bits
     "arm": ARM,
     "disarm": DisARM,
+    "disarm_sb": DisARMStickBreaking,
+    "disarm_tree": DisARMTree,
+    "carms": CARMS,
     "arsm": ARSM,
     "local_expectation": LocalExpectation,
     "rebar": Rebar,
@@ -167,6 +173,7 @@ __all__ = [
     "ARM",
     "ARSM",
     "AVAILABLE_ESTIMATORS",
+    "CARMS",
     "CONTENDERS",
     "ESTIMATORS",
     "NOISES",
@@ -176,6 +183,7 @@ __all__ = [
     "SUPERVISED",
     "SUPERVISED_LOSSES",
     "AdaptiveImplicitMLE",
+    "AntitheticPairs",
     "BlackboxDifferentiation",
     "ConditionalMeanBaseline",
     "ConstantBaseline",
@@ -184,6 +192,8 @@ __all__ = [
     "ControlSettings",
     "DifferentiableDP",
     "DisARM",
+    "DisARMStickBreaking",
+    "DisARMTree",
     "DoubleControl",
     "Entmax",
     "Estimator",

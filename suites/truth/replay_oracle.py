@@ -25,6 +25,7 @@ from ...oracles.capabilities import (
 from ...oracles.capabilities.projection import RowArgmax
 from ...oracles.capabilities.relaxation import Maximum
 from ...oracles.kernels import AnyKernel
+from ...oracles.random_streams import RowGenerator
 
 
 @dataclass(eq=False)
@@ -34,7 +35,8 @@ class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, 
     Args:
         real: the oracle that answers everything but `sample`.
         script: structures ``[slots, rows, *event]``, taken slot by slot; None counts the slots that are asked for.
-        law: the scores ``[*event]`` whose law a script weighs; `strayed` tells whether samples of other scores were asked for.
+        law: the scores ``[*event]`` whose law a script weighs; `strayed` tells whether samples of other scores were asked for,
+            or from another generator than the one that was given.
     """
 
     real: Any
@@ -72,7 +74,8 @@ class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, 
     ) -> Tensor:
         slots = 1 if num_samples is None else num_samples
         first, self.taken = self.taken, self.taken + slots
-        self.strayed |= self.law is not None and not bool((scores == self.law).all())
+        # A stream of the estimator's own: samples that share random numbers are not independent.
+        self.strayed |= self.law is not None and (isinstance(generator, RowGenerator) or not bool((scores == self.law).all()))
         if self.script is None:
             dealt = self.real.argmax(scores).expand(slots, *scores.shape)
         else:

@@ -7,7 +7,7 @@ import torch
 
 from structgrad.estimators import ESTIMATORS, make_estimator
 from structgrad.oracles import PolicyOracle
-from tests.catalogue import categories, deterministic, policies, score_function, straight_through, taylor
+from tests.catalogue import categories, couplings, deterministic, policies, score_function, straight_through, taylor
 from tests.catalogue.setting import Setting
 from tests.estimator_cases import ALL_CASES, CASES, EACH_NAME, LOSSES, VARIANTS, exact_mean, loss_gradient, numbers, pairs_of
 from tests.helpers import OracleCase, enumerate_truth, make_scores, read_parts, seeded, structures
@@ -23,6 +23,7 @@ OF_POLICIES = tuple(name for name in EACH_NAME if PolicyOracle in make_estimator
 FORMULAS = {
     **score_function.FORMULAS,
     **taylor.FORMULAS,
+    **couplings.FORMULAS,
     **categories.FORMULAS,
     **straight_through.FORMULAS,
     **deterministic.FORMULAS,

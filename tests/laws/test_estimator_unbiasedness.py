@@ -19,7 +19,19 @@ REPLAYED = [
     str(name)
     for name in TARGETS_THE_EXPECTATION
     if not name.startswith(
-        ("unordered_set", "importance_weighted_set", "arm", "disarm", "arsm", "rebar", "relax", "step_sampled", "step_local")
+        (
+            "unordered_set",
+            "importance_weighted_set",
+            "arm",
+            "disarm",
+            "arsm",
+            "rebar",
+            "relax",
+            "step_sampled",
+            "step_local",
+            "carms",
+            "antithetic",
+        )
     )
     and make_estimator(name).evaluations().samples < 3
 ]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import (
+    CARMS,
     DoubleControl,
     ImplicitMLE,
     LeaveOneOut,
@@ -69,6 +70,19 @@ class NothingReturned(MuProp):
 
     def _returned(self, slope: Tensor, mean: Tensor, event_ndim: int) -> Tensor:
         return torch.zeros_like(super()._returned(slope, mean, event_ndim))
+
+
+# Clipped weights of a coupling: the code of CARMS smooths them too.
+
+
+@dataclass(frozen=True)
+class ClippedWeights(CARMS):
+    """Every weight at most ``most``."""
+
+    most: float = 0.8
+
+    def _weights(self, chance: Tensor) -> Tensor:
+        return super()._weights(chance).clamp(max=self.most)
 
 
 # Off by σ: optax's `make_perturbed_fun` before its rewrite.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from structgrad.estimators import (
+    CARMS,
     DoubleControl,
     LeaveOneOut,
     MuProp,
@@ -39,6 +40,7 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {
     "the same as a function, whose N nobody can change": (lambda: own_sample, ON_CLASSES, "objective", ""),
     "own gradient in the double control": (mistakes.OwnGradient, ON_CLASSES, "objective", ""),
     "a control variate whose mean is forgotten": (mistakes.NothingReturned, ON_CLASSES, "objective", ""),
+    "weights of a coupling that are clipped": (mistakes.ClippedWeights, ON_CLASSES, "objective", ""),
     "off by sigma": (
         lambda: mistakes.PerturbedFunction(forgets_sigma=True),
         ON_CLASSES,
@@ -72,6 +74,7 @@ RIGHT: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "leave-one-out as a function": (lambda: mistakes.leave_one_out, ON_CLASSES),
     "double control": (DoubleControl, ON_CLASSES),
     "MuProp": (MuProp, ON_CLASSES),
+    "weights of a coupling that are not": (CARMS, ON_CLASSES),
     "divided by sigma": (mistakes.PerturbedFunction, ON_CLASSES),
     "the sum of the losses": (lambda: mistakes.ReducedImplicitMLE(mean=False), ON_CLASSES),
     "running mean used before": (lambda: mistakes.RunningMeanFirst(updates_first=False), ON_CLASSES),
