@@ -20,6 +20,7 @@ from .factorised.coupled_categories import CARMS, DisARMStickBreaking, DisARMTre
 from .factorised.gumbel_rao import GappedStraightThrough, GumbelRao
 from .factorised.local_expectation import LocalExpectation
 from .factorised.reinmax import ReinMax, ReinMaxRao
+from .factorised.reinmax_control import ReinMaxControl
 from .identity import Identity, PerturbedIdentity
 from .indices import of_indices
 from .layer import StructuredLayer, train_step
@@ -123,6 +124,7 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "gst": GappedStraightThrough,
     "reinmax": ReinMax,
     "reinmax_rao": ReinMaxRao,
+    "reinmax_cv": ReinMaxControl,
     # Gumbel relaxations
     "gumbel_softmax": GumbelSoftmax,
     "st_gumbel": StraightThroughGumbel,
@@ -230,6 +232,7 @@ __all__ = [
     "ProximalPolicy",
     "Rebar",
     "ReinMax",
+    "ReinMaxControl",
     "ReinMaxRao",
     "Reinforce",
     "Relax",

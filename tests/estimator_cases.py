@@ -95,6 +95,7 @@ _VARIANTS = (
     "gst[gap=0.2]",
     "reinmax[temperature=1.3]",
     "reinmax_rao[temperature=0.7, num_conditionals=3]",
+    "reinmax_cv[temperature=0.7, eta=1.5, num_conditionals=3]",
     # straight-through
     "ste_marginals[temperature=0.5]",
     "simple[temperature=2.0]",

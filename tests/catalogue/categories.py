@@ -191,6 +191,21 @@ def reinmax_rao(s: Setting) -> Tensor:
     return per_category(s, combined)
 
 
+def reinmax_cv(s: Setting) -> Tensor:
+    """The noise with which z won under p is its race minus the scores."""
+    z, tau = s.samples(None), s.estimator.temperature
+    noise, gamma = draws(s, s.estimator.num_conditionals + 1), s.gamma(z)
+
+    def combined(x: np.ndarray, i: int) -> np.ndarray:
+        p, won = softmax(x), at(s, z, i)
+        middle = (p + won) / 2
+        y = softmax((np.log(middle) + race(p, won, at(s, noise[0], i)) - np.log(p)) / tau)
+        control = rao(s, middle, i, z, noise[1:]) - jacobian(y) / tau
+        return (2 * jacobian(middle) - jacobian(p) / 2 + s.estimator.eta * control) @ at(s, gamma, i)
+
+    return per_category(s, combined)
+
+
 FORMULAS: dict[str, Formula] = {
     "arm": lambda s: of_bits(s, lambda u, phi, first, second: u - 0.5),
     "disarm": lambda s: of_bits(s, disarm_weight),
@@ -203,4 +218,5 @@ FORMULAS: dict[str, Formula] = {
     "gst": gst,
     "reinmax": reinmax,
     "reinmax_rao": reinmax_rao,
+    "reinmax_cv": reinmax_cv,
 }

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.estimators import GumbelRao, Loss, ReinMax, ReinMaxRao
+from structgrad.estimators import GumbelRao, Loss, ReinMax, ReinMaxControl, ReinMaxRao
 from structgrad.oracles import Categorical, IndependentCategoricals
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.truth import exact_truth
@@ -105,3 +105,25 @@ def test_the_average_over_races_at_the_middle(gap: float, temperature: float, mo
         found, _ = moments(estimates_of(ReinMaxRao(temperature, 1), Categorical(), loss, scores, samples), weights)
         middle, _ = moments(estimates_of(GumbelRao(temperature, 1), Categorical(), loss, ((p + z) / 2).log(), samples), weights)
         torch.testing.assert_close(found[0], 2 * middle[0] - p[0] * p[1] / 2, rtol=1e-11, atol=1e-13)
+
+
+def conditional_moments(eta: float, z: Tensor, scores: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, float]:
+    """Of `reinmax_cv` given its sample, over the noise of both relaxations: a linear loss of two classes."""
+    (x, weights), loss = logistic_numbers(4.0), lambda point: point[..., 0]
+    first, second = (numbers.flatten() for numbers in torch.meshgrid(x, x, indexing="ij"))
+    deal_gumbels(monkeypatch, torch.stack([bits_of_ratios(first), bits_of_ratios(second)], 1))
+    estimator = ReinMaxControl(temperature=1.0, eta=eta, num_conditionals=1)
+    return moments(estimates_of(estimator, Categorical(), loss, scores, z.expand(len(first), 2)), torch.outer(weights, weights).flatten())
+
+
+def test_the_control_of_reinmax_moves_its_mean_and_adds_variance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given z ReinMax has no variance, so that a control variate of mean 0 given z could lower none; and this one's mean is not 0."""
+    scores, means = torch.tensor([1.0, 0.0], dtype=torch.float64), {}
+    p = scores.softmax(-1)
+    for eta in (0.0, 0.5):
+        given = [conditional_moments(eta, z, scores, monkeypatch) for z in torch.eye(2, dtype=torch.float64)]
+        means[eta] = float(p @ torch.stack([mean[0] for mean, _ in given]))
+        assert all((variance > 1e-4) == (eta > 0) for _, variance in given)
+    exact = float(p[0] * p[1])
+    assert means[0.0] == pytest.approx(exact, rel=1e-6)
+    assert means[0.5] / exact == pytest.approx(1.0968, abs=1e-3)

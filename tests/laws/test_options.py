@@ -80,6 +80,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "gst": {"temperature": POSITIVE, "gap": "a finite number >= 0, or 'p'"},
     "reinmax": {"temperature": AT_LEAST_1},
     "reinmax_rao": {"temperature": POSITIVE, "num_conditionals": COUNT},
+    "reinmax_cv": {"temperature": POSITIVE, "eta": FINITE, "num_conditionals": COUNT},
     "gumbel_softmax": {"temperature": POSITIVE},
     "st_gumbel": {"temperature": POSITIVE},
     "gumbel_rao": {"temperature": POSITIVE, "num_conditionals": COUNT},
