@@ -17,6 +17,7 @@ from .exact import ExactMarginalisation
 from .factorised.antithetic import ARM, ARSM, DisARM
 from .factorised.control_variates import ControlSettings, Rebar, Relax
 from .factorised.coupled_categories import CARMS, DisARMStickBreaking, DisARMTree
+from .factorised.discrete_stein import Rodeo
 from .factorised.gumbel_rao import GappedStraightThrough, GumbelRao
 from .factorised.local_expectation import LocalExpectation
 from .factorised.reinmax import ReinMax, ReinMaxRao
@@ -101,6 +102,7 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "carms": CARMS,
     "arsm": ARSM,
     "local_expectation": LocalExpectation,
+    "rodeo": Rodeo,
     "rebar": Rebar,
     "relax": Relax,
     # score function of policies, decision by decision
@@ -237,6 +239,7 @@ __all__ = [
     "Reinforce",
     "Relax",
     "RelaxedTopK",
+    "Rodeo",
     "Rollout",
     "RunningMeanBaseline",
     "SPIGOTSteps",

@@ -87,6 +87,7 @@ _VARIANTS = (
     "disarm_sb[num_pairs=2]",
     "disarm_tree[num_pairs=2]",
     "carms[num_samples=3]",
+    "rodeo[alpha=0.4, beta=-0.7, num_samples=3]",
     "rebar[eta=-0.7, temperature=0.9]",
     "relax[eta=0.4, temperature=2.0]",
     "gumbel_softmax[temperature=0.4]",

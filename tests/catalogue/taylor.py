@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -33,4 +36,30 @@ def double_control(s: Setting) -> Tensor:
     return estimate
 
 
-FORMULAS: dict[str, Formula] = {"muprop": muprop, "double_cv": double_control}
+def rodeo(s: Setting) -> Tensor:
+    """With every neighbour of every sample, weighed by the probability that the operator moves there."""
+    samples, mean, count = s.samples(s.estimator.num_samples), s.marginals(), s.estimator.num_samples
+    parts = s.case.event[-1]
+
+    def surrogate(i: int, z: Tensor) -> Tensor:
+        return torch.stack([(s.gamma(samples[j]) * (z - mean)).sum() for j in range(count) if j != i]).mean()
+
+    def operator(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+        total = torch.zeros_like(f(z))
+        for c in range(mean.numel() // parts):
+            for m in range(parts):
+                moved = z.clone().reshape(-1, parts)
+                moved[c] = torch.eye(parts, dtype=z.dtype)[m]
+                total += mean.reshape(-1, parts)[c, m] * (f(moved.reshape(z.shape)) - f(z))
+        return total
+
+    estimate = torch.zeros_like(mean)
+    signals = [s.loss(z) + s.estimator.alpha * operator(partial(surrogate, j), z) for j, z in enumerate(samples)]
+    for i, z in enumerate(samples):
+        baseline = torch.stack([signals[j] for j in range(count) if j != i]).mean()
+        control = operator(lambda y, i=i: surrogate(i, y) * (y - mean), z)
+        estimate += ((s.loss(z) - baseline) * (z - mean) + s.estimator.beta * control) / count
+    return estimate
+
+
+FORMULAS: dict[str, Formula] = {"muprop": muprop, "double_cv": double_control, "rodeo": rodeo}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from structgrad.estimators import DoubleControl, LeaveOneOut, MuProp
-from tests.estimator_cases import CASES, LOSSES, numbers
-from tests.helpers import OracleCase, read_parts, seeded
+from structgrad.estimators import DoubleControl, LeaveOneOut, MuProp, Rodeo
+from structgrad.oracles import Categorical
+from tests.estimator_cases import CASES, LOSSES, loss_gradient, numbers
+from tests.helpers import OracleCase, one_hots, read_parts, seeded
 
 NATURAL = [case for case in CASES if case.potentials is None]
 
@@ -22,8 +23,23 @@ def test_a_linear_loss_has_no_variance(estimator: MuProp | DoubleControl, case: 
     torch.testing.assert_close(found, exact.expand_as(found), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("event", [(4,), (3, 2), (2, 3)], ids=str)
+def test_rodeo_on_a_linear_loss_is_as_noisy_as_its_categories_alone(event: tuple[int, ...]) -> None:
+    """``½ (⟨γ_c, s_c⟩ s_c + Cov γ_c)`` for each, whatever the others are."""
+    case = next(case for case in CASES if case.event == event) if event != (4,) else OracleCase(Categorical(), event, one_hots)
+    loss, scores = LOSSES["linear"](case), numbers(*event).expand(20, *event)
+    found = Rodeo().gradient(loss, case.oracle, scores, generator=seeded())
+    gamma, p, expected = loss_gradient(loss, torch.zeros(event, dtype=torch.float64)), scores.softmax(-1), torch.zeros_like(scores)
+    for z in case.oracle.sample(scores, 2, generator=seeded()):
+        s = z - p
+        expected += ((gamma * s).sum(-1, keepdim=True) * s + p * (gamma - (p * gamma).sum(-1, keepdim=True))) / 4
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("case", NATURAL[:4], ids=str)
 def test_without_a_control_it_is_leave_one_out(case: OracleCase) -> None:
     loss, scores = LOSSES["smooth"](case), numbers(20, *case.event)
-    found = DoubleControl(alpha=0.0, num_samples=3).gradient(loss, case.oracle, scores, generator=seeded())
-    torch.testing.assert_close(found, LeaveOneOut(num_samples=3).gradient(loss, case.oracle, scores, generator=seeded()))
+    expected = LeaveOneOut(num_samples=3).gradient(loss, case.oracle, scores, generator=seeded())
+    for estimator in (DoubleControl(alpha=0.0, num_samples=3), Rodeo(alpha=0.0, beta=0.0, num_samples=3)):
+        if estimator.incompatibility(case.oracle, case.event) is None:
+            torch.testing.assert_close(estimator.gradient(loss, case.oracle, scores, generator=seeded()), expected)

@@ -56,6 +56,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "carms": {"num_samples": PEERS},
     "antithetic_pairs": {"num_pairs": COUNT},
     "local_expectation": {"num_samples": COUNT},
+    "rodeo": {"alpha": FINITE, "beta": FINITE, "num_samples": PEERS},
     "rebar": {"eta": FINITE, "temperature": POSITIVE},
     "relax": {"eta": FINITE, "temperature": POSITIVE, "control": "an object of Module, or None", "with_loss": FLAG},
     "step_reinforce": {"value": FINITE, "num_samples": COUNT},

@@ -28,7 +28,7 @@ gumbel_softmax st_gumbel gumbel_rao relaxed_top_k relaxed_top_k_st gumbel_crf gu
 perturb_and_map perturb_and_parse stochastic_softmax stochastic_sparsemap perturbed_optimizer perturbed_multiplicative
 spigot spigot_steps spigot_ce spigot_eg blackbox imle aimle
 structured_attention differentiable_dp sparsemap sparsemap_marginalisation sparsemax_marginalisation top_k_sparsemax \
-disarm_sb disarm_tree carms
+disarm_sb disarm_tree carms rodeo
 entmax fusedmax oscarmax csparsemax csoftmax arm disarm arsm rebar relax
 """.strip().splitlines()
 )
