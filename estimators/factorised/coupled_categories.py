@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import itertools
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar
 
 import torch
@@ -39,7 +38,7 @@ class Choices:
     @classmethod
     def of(cls, log_probs: Tensor, order: Tensor, tree: tuple[Tensor, Tensor]) -> Choices:
         """From the tree's nodes, whose sides are ``[nodes, C]``."""
-        right, left = (side.to(log_probs.device) for side in tree)
+        right, left = tree
         places = log_probs.gather(-1, order).unsqueeze(-2)
         sides = [torch.where(side > 0, places, -torch.inf) for side in (right, left)]
         logits = sides[0].logsumexp(-1) - sides[1].logsumexp(-1)
@@ -143,7 +142,7 @@ class DisARMStickBreaking(DisARMOfChoices):
     references: ClassVar[tuple[str, ...]] = ("dong2021coupled",)
 
     def _choices(self, log_probs: Tensor) -> Choices:
-        return Choices.of(log_probs, ascending(log_probs), sticks(log_probs.shape[-1]))
+        return Choices.of(log_probs, ascending(log_probs), sticks(log_probs.shape[-1], log_probs.device))
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ class DisARMTree(DisARMOfChoices):
 
     def _choices(self, log_probs: Tensor) -> Choices:
         parts = log_probs.shape[-1]
-        return Choices.of(log_probs, torch.arange(parts, device=log_probs.device).expand(log_probs.shape), halves(parts))
+        return Choices.of(log_probs, torch.arange(parts, device=log_probs.device).expand(log_probs.shape), halves(parts, log_probs.device))
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class CARMS(CoupledCategories):
         return Evaluations(losses=self.num_samples)
 
     def _choices(self, log_probs: Tensor) -> Choices:
-        return Choices.of(log_probs, ascending(log_probs), sticks(log_probs.shape[-1]))
+        return Choices.of(log_probs, ascending(log_probs), sticks(log_probs.shape[-1], log_probs.device))
 
     def _bits(self, logits: Tensor, batch_dims: int, generator: torch.Generator) -> Tensor:
         shape = (self.num_samples, *logits.shape[batch_dims:])
@@ -254,25 +253,22 @@ def ascending(log_probs: Tensor) -> Tensor:
     return log_probs.sort(dim=-1, stable=True).indices
 
 
-@cache
-def sticks(parts: int) -> tuple[Tensor, Tensor]:
+def sticks(parts: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The sides of the nodes of stick-breaking: to the right the part itself, to the left all later ones."""
-    right = torch.eye(parts, dtype=torch.float64)
-    return right[:-1], torch.ones(parts, parts, dtype=torch.float64).triu(1)[:-1]
+    right = torch.eye(parts, dtype=torch.float64, device=device)
+    return right[:-1], torch.ones_like(right).triu(1)[:-1]
 
 
-@cache
-def halves(parts: int) -> tuple[Tensor, Tensor]:
+def halves(parts: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The sides of the nodes of a balanced tree, from the root down."""
-    right, left, waiting = [], [], [(0, parts)]
+    right, left, waiting, places = [], [], [(0, parts)], torch.arange(parts, device=device)
     while waiting:
         first, last = waiting.pop(0)
         if last - first < 2:
             continue
         middle = (first + last) // 2
-        places = torch.arange(parts)
         left.append((places >= first) & (places < middle))
         right.append((places >= middle) & (places < last))
         waiting += [(first, middle), (middle, last)]
-    none = torch.zeros(0, parts, dtype=torch.float64)
+    none = torch.zeros(0, parts, dtype=torch.float64, device=device)
     return (torch.stack(right).double(), torch.stack(left).double()) if right else (none, none)

@@ -18,6 +18,7 @@ from tests.estimator_cases import LOSSES, numbers
 from tests.helpers import OracleCase, one_hots, products, seeded
 from tests.quadrature import estimates_of, moments, pieces, product
 
+CPU = torch.device("cpu")
 WHERE = "structgrad.estimators.factorised.coupled_categories."
 EVENTS = [(3,), (4,), (2, 3), (3, 2)]
 
@@ -30,7 +31,7 @@ def chances(scores: Tensor, tree: str) -> list[float]:
     """Of going right, node by node and category by category."""
     found = []
     for p in scores.softmax(-1).reshape(-1, scores.shape[-1]).tolist():
-        p, (right, left) = (sorted(p), sticks(len(p))) if tree == "sticks" else (p, halves(len(p)))
+        p, (right, left) = (sorted(p), sticks(len(p), CPU)) if tree == "sticks" else (p, halves(len(p), CPU))
         for goes, stays in zip(right.tolist(), left.tolist(), strict=True):
             mass = [sum(a * b for a, b in zip(side, p, strict=True)) for side in (goes, stays)]
             found.append(mass[0] / sum(mass))
@@ -94,7 +95,7 @@ class GivenOrder(CARMS):
 
     def _choices(self, log_probs: Tensor) -> Choices:
         parts = log_probs.shape[-1]
-        return Choices.of(log_probs, torch.arange(parts).expand(log_probs.shape), sticks(parts))
+        return Choices.of(log_probs, torch.arange(parts).expand(log_probs.shape), sticks(parts, CPU))
 
     def _weights(self, chance: Tensor) -> Tensor:
         going_on = torch.where(chance < 0.5, (1 - chance).square() / (1 - 2 * chance), 0).cumprod(-1)

@@ -106,7 +106,8 @@ def test_expanded_rows_are_independent_replicates(name: str, case: OracleCase) -
     centred = (estimates - estimates.mean(0)).flatten(1)
     products = (centred[:-1] * centred[1:]).sum(-1)
     assert estimates.unique(dim=0).shape[0] > 1
-    assert abs(float(products.mean())) < 5 * float(products.std()) / len(products) ** 0.5
+    # An estimate may be exact, up to rounding, which replicates of one table share.
+    assert abs(float(products.mean())) < 5 * float(products.std()) / len(products) ** 0.5 + 1e-28
 
 
 @pairs_of(DETERMINISTIC)
