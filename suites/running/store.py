@@ -185,7 +185,7 @@ def index(directory: Path) -> journal.Index:
         stamp = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return journal.Index()
-    found = _index(directory, stamp.st_mtime_ns, stamp.st_size)
+    found = _index(directory, (stamp.st_mtime_ns, stamp.st_size, stamp.st_ino))
     for part in found.parts.values():
         if part.schema_version > SCHEMA_VERSION:
             raise NewerSchemaError(directory / journal.FOLDER / part.file, part.schema_version)
@@ -193,7 +193,7 @@ def index(directory: Path) -> journal.Index:
 
 
 @functools.lru_cache(maxsize=4)
-def _index(directory: Path, changed: int, size: int) -> journal.Index:
+def _index(directory: Path, stamp: tuple[int, ...]) -> journal.Index:
     return journal.read(directory)
 
 
@@ -202,18 +202,21 @@ def _part(directory: Path, part: journal.CellPart) -> tuple[pa.Table, dict[str, 
     import pyarrow as pa
 
     try:
-        return _table(directory, part.file, part.size), _spans(directory, part.file, part.size)
+        # A number may come again where a journal was lost, and the new file may be as long as the old one.
+        found = (directory / journal.FOLDER / part.file).stat()
+        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        return _table(directory, part.file, stamp), _spans(directory, part.file, stamp)
     except (pa.ArrowException, OSError, KeyError):
         return None
 
 
 @functools.lru_cache(maxsize=8)
-def _table(directory: Path, file: str, size: int) -> pa.Table:
+def _table(directory: Path, file: str, stamp: tuple[int, ...]) -> pa.Table:
     return compaction.read_part(directory, file)
 
 
 @functools.lru_cache(maxsize=64)
-def _spans(directory: Path, file: str, size: int) -> dict[str, tuple[int, int]]:
+def _spans(directory: Path, file: str, stamp: tuple[int, ...]) -> dict[str, tuple[int, int]]:
     return index(directory).parts[file].spans()
 
 

@@ -243,6 +243,7 @@ def test_a_folder_has_one_writer_at_a_time(tmp_path: Path) -> None:
     ready, go = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         with locked(tmp_path):
             os.write(ready[1], b"x")
             os.read(go[0], 1)
