@@ -168,10 +168,9 @@ def test_a_journal_that_is_lost_is_made_anew(tmp_path: Path) -> None:
     assert sorted(map(repr, found(tmp_path))) == sorted(map(repr, EXPECTED))
 
 
-@pytest.mark.parametrize(
-    "rest", [b'{"digest": "', b"\x00" * 50, b"", b'{"digest": "0123456789abcdef", "content": {"parts": [], "dropped": []}}\n']
-)
+@pytest.mark.parametrize("rest", [b"", b"{" * 100_000], ids=["half", "long"])
 def test_half_a_line_of_the_journal_does_not_count(tmp_path: Path, rest: bytes) -> None:
+    """What a killed process left of a line is cut off before the next one is written, however long it is."""
     written(tmp_path)
     path = journal.path_of(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -180,6 +179,17 @@ def test_half_a_line_of_the_journal_does_not_count(tmp_path: Path, rest: bytes) 
     written(tmp_path)
     assert sorted(map(repr, found(tmp_path))) == sorted(map(repr, EXPECTED))
     assert set(store.known(tmp_path, CELLS)) == {cell.identity for cell in CELLS}
+    assert all(line.endswith(b"}\n") and line.startswith(b'{"digest"') for line in path.read_bytes().splitlines(keepends=True))
+
+
+def test_a_line_of_the_journal_that_was_changed_does_not_count(tmp_path: Path) -> None:
+    written(tmp_path)
+    path = journal.path_of(tmp_path)
+    content = path.read_bytes()
+    changed = content.replace(b"0.01", b"0.02", 1)
+    assert changed != content
+    path.write_bytes(changed)
+    assert len(store.known(tmp_path, CELLS)) < len(CELLS)
 
 
 def test_the_cells_of_a_damaged_part_are_measured_again(tmp_path: Path) -> None:
