@@ -75,6 +75,12 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
     return decorate
 
 
+def applied(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`Function.apply` without what it prepares for transforms, where none is active: under them no `operation` calls it."""
+    call: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return call
+
+
 def uncompiled(method: Callable[P, R]) -> Callable[P, R]:
     """Leave a function out of the graphs of `torch.compile`, as a whole."""
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .. import kernels
-from ..transforms import transforming, uncompiled
+from ..transforms import applied, transforming, uncompiled
 from .atoms import MovableAtoms
 
 
@@ -75,7 +75,10 @@ class SparseSolution:
             return mean.reshape(*mean.shape[:-1], *self._event).expand(self.scores.shape).to(self.scores.dtype)
         # The Jacobian of a projection is symmetric.
         adjoint = self._move_mean if lists is None else lambda direction: self._grouped(direction, lists, from_parts=True)
-        return self._attached(kernels.converted(self._shaped(known), self.scores.dtype).expand(self.scores.shape), adjoint)
+        mean = kernels.converted(known, self.scores.dtype)
+        if known.shape == self.scores.shape:  # rows as they are
+            return self._attached(mean, adjoint, copied=mean is not known)
+        return self._attached(self._shaped(mean).expand(self.scores.shape), adjoint)
 
     @property
     @uncompiled
@@ -113,23 +116,29 @@ class SparseSolution:
     def _shaped(self, rows: Tensor, event: bool = True) -> Tensor:
         return rows.reshape((*self.shared, *(rows.shape[1:] if event else ())))
 
-    def _attached(self, value: Tensor, adjoint: Callable[[Tensor], Tensor]) -> Tensor:
-        """The value [*batch, ...], as a function of the scores that is linear at fixed atoms; ``adjoint`` is its Jacobian, transposed."""
+    def _attached(self, value: Tensor, adjoint: Callable[[Tensor], Tensor], copied: bool = False) -> Tensor:
+        """The value [*batch, ...], as a function of the scores that is linear at fixed atoms; ``adjoint`` is its Jacobian, transposed.
+
+        Where the value is ``copied``, nothing else has its memory.
+        """
         if not (torch.is_grad_enabled() and self.scores.requires_grad):
             return value
-        result: Tensor = _Attached.apply(self.scores, value, adjoint)  # type: ignore[no-untyped-call]
-        return result
+        apply: Callable[..., Tensor] = _Attached.apply if transforming() else _attach
+        return apply(self.scores, _Value(value if copied else value.clone(), adjoint))
 
     def _move_mean(self, direction: Tensor) -> Tensor:
         known, tangent = self.projection.mean, self.projection.tangent
-        return self._move_free(direction) if tangent is None or known is None else tangent(self._shaped(known), direction)
+        if tangent is None or known is None:
+            return self._move_free(direction)
+        return tangent(self._shaped(known), direction.double())
 
     def _move_free(self, direction: Tensor) -> Tensor:
-        assert self.projection.free is not None
-        free, dims = self._shaped(self.projection.free), tuple(range(-self.event_ndim, 0))
-        if free.is_cpu and free.shape == direction.shape and not (torch.is_grad_enabled() or transforming()):
+        free, dims = self.projection.free, tuple(range(-self.event_ndim, 0))
+        assert free is not None
+        if free.shape == direction.shape and free.is_cpu and not (torch.is_grad_enabled() or transforming()):
             return _move_free_plainly(free, direction, dims)
-        inside = torch.where(free, direction, 0)
+        free = self._shaped(free)
+        inside = torch.where(free, direction.double(), 0)
         average = inside.sum(dims, keepdim=True) / free.sum(dims, keepdim=True).clamp(min=1)
         return torch.where(free, inside - average, 0)
 
@@ -138,7 +147,7 @@ class SparseSolution:
         if self.projection.lists is not None:
             return self._grouped(direction, self.projection.lists, from_parts=False)
         atoms = self._flat_atoms
-        moved = affine_solve(atoms @ atoms.mT, self._plain_weights > 0, direction)
+        moved = affine_solve(atoms @ atoms.mT, self._plain_weights > 0, direction.double())
         return torch.einsum("...m,...md->...d", moved, atoms).reshape(*direction.shape[:-1], *self._event)
 
     def _grouped(self, direction: Tensor, lists: MovableAtoms, from_parts: bool) -> Tensor:
@@ -146,7 +155,7 @@ class SparseSolution:
         dims = range(len(self.shared))
         expanded = [dim for dim in dims if self.shared[dim] != self._batch[dim]]
         order = [*(dim for dim in dims if dim not in expanded), *expanded, *range(len(dims), direction.ndim)]
-        permuted = direction.permute(order)
+        permuted = direction.double().permute(order)
         repeats = math.prod(self._batch[dim] for dim in expanded)
         rows = permuted.reshape(math.prod(self.shared), repeats, *direction.shape[len(dims) :])
         moved = lists.move(rows, from_parts, to_parts=True).reshape(*permuted.shape[: len(dims)], *self._event)
@@ -172,23 +181,34 @@ class SparseSolution:
         return self._attached(weights.expand(*self._batch, weights.shape[-1]), self._move_weights)
 
 
+class _Value(NamedTuple):
+    """A value that was computed without gradients, and its Jacobian, transposed."""
+
+    value: Tensor
+    adjoint: Callable[[Tensor], Tensor]
+
+
 class _Attached(torch.autograd.Function):
-    """A value that was computed without gradients, with its gradient: linear operations, so exact to any order."""
+    """A value with its gradient: linear operations, so exact to any order."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, value: Tensor, adjoint: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.adjoint = adjoint
-        return value.clone()
+    def forward(ctx: Any, scores: Tensor, found: _Value) -> Tensor:
+        ctx.adjoint = found.adjoint
+        return found.value
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.adjoint(grads[0].double()), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.adjoint(grads[0]), None
+
+
+_attach = applied(_Attached)
 
 
 def _move_free_plainly(free: Tensor, direction: Tensor, dims: tuple[int, ...]) -> Tensor:
     """`SparseSolution._move_free` where nothing is differentiated: NumPy's steps take a third of the time, and the sum is torch's."""
-    parts, along = free.numpy(), direction.contiguous().numpy()
-    inside = np.where(parts, along, 0)
+    single = direction.dtype == torch.float32  # which NumPy converts in a third of the time
+    parts, along = free.numpy(), (direction if single else direction.double()).contiguous().numpy()
+    inside = np.where(parts, along, np.float64(0))
     total = torch.from_numpy(inside).sum(dims, keepdim=True).numpy()
     average = total / np.maximum(np.add.reduce(parts, axis=dims, dtype=np.int64, keepdims=True), 1)
     return torch.from_numpy(np.where(parts, inside - average, 0))

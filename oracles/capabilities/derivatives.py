@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._C._functorch import unwrap_if_dead
 
 from ..kernels.switch import SERVING, serving_as
+from ..transforms import applied
 
 
 class Differentiable(Protocol):
@@ -104,13 +105,7 @@ class CovarianceProduct(torch.autograd.Function):
         return first, second, None
 
 
-def _applied(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """`Function.apply` without what it prepares for transforms, under which no operation calls it: see `structgrad.oracles.transforms`."""
-    applied: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    return applied
-
-
-_log_partition, _marginals, _product = map(_applied, (LogPartition, Marginals, CovarianceProduct))
+_log_partition, _marginals, _product = map(applied, (LogPartition, Marginals, CovarianceProduct))
 
 
 def differentiated(scores: Tensor) -> bool:

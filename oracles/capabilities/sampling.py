@@ -8,10 +8,11 @@ import math
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..numerics import share_rows
 from ..random_streams import check_generator, random_uniform
 from ..transforms import operation
-from .base import at_least_single
+from .base import at_least_single, in_dtype
 from .marginals import MarginalOracle
 
 
@@ -56,10 +57,25 @@ class SamplingOracle(MarginalOracle):
             raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
         valid, inside = self._prepared("sample", scores, lengths)
         self.check_marginals("sample", self._event(scores))
-        valid, event = valid.detach(), self._event(valid)
+        valid, event = kernels.plain(valid), self._event(valid)
         batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
         leading = 1 if num_samples is None else num_samples
         uniforms = random_uniform(batch, (leading, self._noise_size(event)), generator=generator, device=scores.device)
+        plain = len(batch) == 1 and (batch[0] == 1 or valid.stride(0) != 0)  # rows as they are, whose samples need no order
+        structures = (self._drawn_plain if plain else self._drawn)(valid, uniforms, as_indices)
+        structures = structures if as_indices else in_dtype(structures, scores.dtype)
+        structures = structures[0] if num_samples is None else structures
+        return self._cut_indices(structures, inside, event) if as_indices else self._cut(structures, inside)
+
+    def _drawn_plain(self, valid: Tensor, uniforms: Tensor, as_indices: bool) -> Tensor:
+        """`_drawn` for one batch dimension that shares nothing."""
+        drawn = (self._draw_indices if as_indices else self._draw)(self.natural_parameters(at_least_single(valid)), uniforms)
+        return drawn.transpose(0, 1)
+
+    def _drawn(self, valid: Tensor, uniforms: Tensor, as_indices: bool) -> Tensor:
+        """Structures ``[s, *batch, *event]``, or their indices, by uniforms ``[*batch, s, noise]``."""
+        event = self._event(valid)
+        batch = valid.shape[: valid.ndim - self.event_ndim]
         # Expanded dimensions join the samples, so that tables are built once per distinct row.
         expanded = [dim for dim, size in enumerate(batch) if size > 1 and valid.stride(dim) == 0]
         distinct = [dim for dim in range(len(batch)) if dim not in expanded]
@@ -71,9 +87,7 @@ class SamplingOracle(MarginalOracle):
         drawn = draw(self.natural_parameters(rows), shuffled.reshape(rows.shape[0], repeats, shuffled.shape[-1]))
         drawn = drawn.reshape(*shuffled.shape[:-1], *shape)
         back = [order.index(dim) for dim in [len(batch), *range(len(batch))]]
-        structures = (drawn if as_indices else drawn.to(scores.dtype)).permute(*back, *range(len(back), len(back) + len(shape)))
-        structures = structures[0] if num_samples is None else structures
-        return self._cut_indices(structures, inside, event) if as_indices else self._cut(structures, inside)
+        return drawn.permute(*back, *range(len(back), len(back) + len(shape)))
 
     def _draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         """Structures [b, s, *event] from rows [b, *event] and uniforms [b, s, noise]: compiled where that applies."""
@@ -84,9 +98,8 @@ class SamplingOracle(MarginalOracle):
         kernel = self._kernel("sample", rows)
         if kernel is None:
             return self._reference_draw(rows, uniforms)
-        structures = kernel.results((*uniforms.shape[:2], *rows.shape[1:]), rows)
-        kernel.run_certified((rows.contiguous(), uniforms.contiguous()), (structures,), reference)
-        return structures
+        rooms = (((*uniforms.shape[:2], *rows.shape[1:]), rows.dtype),)
+        return kernel.computed((rows.contiguous(), uniforms.contiguous()), rooms, reference)[0]
 
     def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         """Indices [b, s, *index] of the samples that `_draw` gives."""
