@@ -75,10 +75,7 @@ class SparseSolution:
             return mean.reshape(*mean.shape[:-1], *self._event).expand(self.scores.shape).to(self.scores.dtype)
         # The Jacobian of a projection is symmetric.
         adjoint = self._move_mean if lists is None else lambda direction: self._grouped(direction, lists, from_parts=True)
-        mean = kernels.converted(known, self.scores.dtype)
-        if known.shape == self.scores.shape:  # rows as they are
-            return self._attached(mean, adjoint, copied=mean is not known)
-        return self._attached(self._shaped(mean).expand(self.scores.shape), adjoint)
+        return self._attached(kernels.converted(self._shaped(known), self.scores.dtype).expand(self.scores.shape), adjoint)
 
     @property
     @uncompiled
@@ -116,15 +113,12 @@ class SparseSolution:
     def _shaped(self, rows: Tensor, event: bool = True) -> Tensor:
         return rows.reshape((*self.shared, *(rows.shape[1:] if event else ())))
 
-    def _attached(self, value: Tensor, adjoint: Callable[[Tensor], Tensor], copied: bool = False) -> Tensor:
-        """The value [*batch, ...], as a function of the scores that is linear at fixed atoms; ``adjoint`` is its Jacobian, transposed.
-
-        Where the value is ``copied``, nothing else has its memory.
-        """
+    def _attached(self, value: Tensor, adjoint: Callable[[Tensor], Tensor]) -> Tensor:
+        """The value [*batch, ...], as a function of the scores that is linear at fixed atoms; ``adjoint`` is its Jacobian, transposed."""
         if not (torch.is_grad_enabled() and self.scores.requires_grad):
             return value
         apply: Callable[..., Tensor] = _Attached.apply if transforming() else _attach
-        return apply(self.scores, _Value(value if copied else value.clone(), adjoint))
+        return apply(self.scores, _Value(value.clone(), adjoint))
 
     def _move_mean(self, direction: Tensor) -> Tensor:
         known, tangent = self.projection.mean, self.projection.tangent
