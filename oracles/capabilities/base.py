@@ -323,6 +323,8 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     def _rowwise(self, compute: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
         """Run ``compute`` on distinct rows [b, *event] and give its result back as [*batch, ...] in the dtype of the scores."""
+        if scores.ndim == self.event_ndim + 1 and scores.stride(0):  # as in `_rowwise_all`
+            return kernels.converted(compute(at_least_single(kernels.plain(scores))), scores.dtype)
         return self._rowwise_all(lambda rows: (compute(rows),), scores)[0]
 
     def _rowwise_all(self, compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor, most: int | None = None) -> list[Tensor]:

@@ -71,16 +71,23 @@ class Marginals(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
         (scores,), oracle = ctx.saved_tensors, ctx.oracle
-        # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
-        higher, gradient = torch.is_grad_enabled(), None
+        if SERVING.get() == ctx.serving:  # as it is on the CPU
+            return _pulled_back(scores, oracle, *grads), None, None
         with serving_as(ctx.serving):
-            if grads[0] is not None:
-                gradient = _product(scores, grads[0], oracle) if higher else oracle._compute_covariance_product(scores, grads[0])
-            if len(grads) > 1 and grads[1] is not None:
-                marginals = marginals_of(scores, oracle) if higher else oracle._compute_marginals_alone(scores)
-                first = unsqueeze_event(grads[1], oracle.event_ndim) * marginals
-                gradient = first if gradient is None else gradient + first
-        return gradient, None, None
+            return _pulled_back(scores, oracle, *grads), None, None
+
+
+def _pulled_back(scores: Tensor, oracle: Differentiable, along: Tensor | None, weights: Tensor | None = None) -> Tensor | None:
+    """The gradient of `Marginals` from those of its results; None where neither has one."""
+    # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
+    higher, gradient = torch.is_grad_enabled(), None
+    if along is not None:
+        gradient = _product(scores, along, oracle) if higher else oracle._compute_covariance_product(scores, along)
+    if weights is None:
+        return gradient
+    marginals = marginals_of(scores, oracle) if higher else oracle._compute_marginals_alone(scores)
+    first = unsqueeze_event(weights, oracle.event_ndim) * marginals
+    return first if gradient is None else gradient + first
 
 
 class CovarianceProduct(torch.autograd.Function):

@@ -175,8 +175,8 @@ class MarginalOracle(Oracle):
             product = self._reference_covariance_product(rows, along)
         else:
             inputs, room = (rows.contiguous(), along.contiguous()), (rows.shape, rows.dtype)
-            (product,) = kernel.computed(inputs, (room,), lambda *given: (self._reference_covariance_product(*given),))
-        return in_dtype(product if product.shape == scores.shape else product.reshape(scores.shape), scores.dtype)
+            product = kernel.computed(inputs, (room,), lambda *given: (self._reference_covariance_product(*given),))[0]
+        return in_dtype(product if rows.ndim == scores.ndim else product.reshape(scores.shape), scores.dtype)
 
     def _reference_log_partition(self, scores: Tensor) -> Tensor:
         rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))

@@ -13,7 +13,7 @@ import importlib
 import math
 import os
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -102,26 +102,27 @@ class Kernel(NamedTuple):
 
     def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
         """Write results by a kernel that certifies rows; the others get theirs from the reference, in float64."""
-        self._redo(self.certify(inputs, results), inputs, results, reference)
+        if (failed := self.certify(inputs, results)) is not None:
+            self._redo(failed, inputs, results, reference)
 
     @staticmethod
-    def _redo(failed: Tensor | None, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
-        if failed is not None:
-            for result, redone in zip(results, reference(*(given[failed].double() for given in inputs)), strict=True):
-                result[failed] = redone.to(result.dtype)
+    def _redo(failed: Tensor, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
+        for result, redone in zip(results, reference(*(given[failed].double() for given in inputs)), strict=True):
+            result[failed] = redone.to(result.dtype)
 
     def computed(
         self, inputs: tuple[Tensor, ...], rooms: tuple[gpu.Room, ...], reference: Reference, *, certified: bool = True
     ) -> tuple[Tensor, ...]:
         """Results, of contiguous inputs: what `run_certified` writes, or `run`; their memory is an array before it is a tensor."""
-        arrays, results = zip(*(_made(*room) for room in rooms), strict=True)
-        if certified:
-            self._redo(self.certify(inputs, results, arrays), inputs, results, reference)
-        else:
+        made = [_made(shape, dtype) for shape, dtype in rooms]
+        arrays, results = [array for array, _ in made], tuple([result for _, result in made])
+        if not certified:
             launch(self.function, (*inputs, *arrays), self.options, self.operations)
+        elif (failed := self.certify(inputs, results, arrays)) is not None:
+            self._redo(failed, inputs, results, reference)
         return results
 
-    def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], arrays: tuple[np.ndarray, ...] = ()) -> Tensor | None:
+    def certify(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], arrays: Sequence[np.ndarray] = ()) -> Tensor | None:
         """Call a kernel that says for every row whether its range sufficed; the results may be at hand as arrays too.
 
         Where there is a scalar one beside it, which takes rows one by one, that gets the rows which failed, or all where they are few.
