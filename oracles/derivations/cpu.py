@@ -172,11 +172,13 @@ def _workspace(packed, wide: bool, keep: bool, deep: bool, twice: bool):
 
 @uncounted
 def size_of(numbers) -> int:
+    """How many rows there are."""
     return numbers.doubles.shape[0] + numbers.singles.shape[0]
 
 
 @uncounted
 def gather(packed, rows, start, count, scores):
+    """Scores of the parts that are used, side by side for so many rows."""
     if rows.singles.shape[0] > 0:
         _lay(packed, rows.singles, start, count, scores)
     else:
@@ -555,6 +557,7 @@ def _descend(packed, space, lane, uniforms, waiting, parts):
 
 @uncounted
 def maximise(packed, scores, best, chosen):
+    """The best value of every node, and the edge that has it; of edges that tie, the first."""
     for level in range(len(packed.levels)):
         flags = packed.levels[level, 2]
         for node in range(packed.levels[level, 0], packed.levels[level, 1]):

@@ -88,7 +88,19 @@ def test_parameters_do_not_follow_the_measured_commit() -> None:
 
 def test_every_operation_of_every_capability_is_measured() -> None:
     about_sizes = {"event_shape", "count", "read_mask", "pad", "forbids_nothing", "free_parts", "feasible", "steps", "sums_in_reach"}
-    about_sizes |= {"all_free", "length_limits", "length_mask", "parts_within", "binary_mask", "unpadded", "check_event", "check_marginals"}
+    about_sizes |= {
+        "dense",
+        "index_shape",
+        "indices",
+        "all_free",
+        "length_limits",
+        "length_mask",
+        "parts_within",
+        "binary_mask",
+        "unpadded",
+        "check_event",
+        "check_marginals",
+    }
     parts = {"natural_parameters", "kernel_options", "argmax_of", "unrank", "reference_argmax", "reference_log_partition"}
     kinds = [kind for _, kind in inspect.getmembers(capabilities, inspect.isclass)]
     offered = {name for kind in kinds if issubclass(kind, capabilities.Oracle) for name, _ in inspect.getmembers(kind, callable)}

@@ -44,6 +44,7 @@ class Compacted:
 
     @property
     def identity(self) -> str:
+        """Of the cell."""
         return str(self.content["cell"]["identity"])
 
 

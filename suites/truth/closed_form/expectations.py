@@ -57,7 +57,7 @@ def expected_count(law: Law, count: Count) -> Expected:
 def expected_point(law: Law, form: PointForm, parameters: Tensor) -> Expected:
     """One value at z*, another elsewhere: ``∇ p(z*) = p(z*) (z* − μ)``."""
     structure = flat(form.structure, 0)
-    taken = torch.where(structure > 0, parameters.flatten(), 0).sum()
+    taken = (structure * torch.where(structure > 0, parameters.flatten(), 0)).sum()  # a part that is counted as often as it is
     probability = math.exp(min(float(taken) - law.log_partition, 0.0))
     step = form.here - form.elsewhere
     gradient = step * probability * (structure - law.marginals)

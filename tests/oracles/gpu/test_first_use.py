@@ -68,6 +68,11 @@ def expected(rows: Tensor) -> Tensor:
         return LinearChain().log_partition(rows)
 
 
+def right(rows: Tensor) -> bool:
+    """Whether the log-partition is right up to rounding: the executor of derivations may serve where a kernel of the chain does not."""
+    return torch.allclose(LinearChain().log_partition(rows), expected(rows), rtol=1e-12, atol=1e-12)
+
+
 class Replaced:
     """A kernel that counts its launches, and in whose place a test may put something."""
 
@@ -180,13 +185,13 @@ def test_a_wrong_kernel_never_serves_and_that_is_remembered(first: torch.device,
     with pytest.warns(
         KernelWarning, match=rf"`{NAME}` does not serve .* differs from plain torch: 3 of 3 numbers, by up to 0\.001.*delete"
     ):
-        assert torch.equal(LinearChain().log_partition(rows), expected(rows))
-    assert torch.equal(LinearChain().log_partition(rows), expected(rows))  # and no second warning, which would be an error
+        assert right(rows)
+    assert right(rows)  # and no second warning, which would be an error
     assert kernel.launches == 1
     assert kernels.find("linear_chain", "log_partition", rows) is None
     forget()
     with pytest.warns(KernelWarning, match="differs from plain torch"):
-        assert torch.equal(LinearChain().log_partition(rows), expected(rows))
+        assert right(rows)
     assert kernel.launches == 1, "another process launched what is known to be wrong"
 
 
@@ -210,7 +215,7 @@ def test_a_kernel_that_leaves_results_unwritten_is_wrong(first: torch.device, mo
     kernel, rows = Replaced(monkeypatch), scores(first)
     kernel.instead = lambda rows, result: None
     with pytest.warns(KernelWarning, match="by up to inf"):
-        assert torch.equal(LinearChain().log_partition(rows), expected(rows))
+        assert right(rows)
 
 
 @pytest.mark.parametrize("content", [b"\x00\xff\xfe{", b'{"kernel": 3, "wrong": ""}\n[1]\n7\n', b'{"kernel": "linear_chain.log'])
@@ -287,9 +292,9 @@ def test_a_kernel_that_fails_is_reported_once_and_not_tried_again(first: torch.d
         rf"`{NAME}` does not serve .*: RuntimeError: out of resource: shared memory; its operation goes on in plain torch, more slowly"
     )
     with pytest.warns(KernelWarning, match=f"{sentence}; `structgrad doctor`") as said:
-        assert torch.equal(LinearChain().log_partition(rows), expected(rows))
+        assert right(rows)
     assert len(said) == 1
-    assert torch.equal(LinearChain().log_partition(rows), expected(rows))
+    assert right(rows)
     assert kernel.launches == 1
     # Another kernel fails for the same cause, of which nothing need be said again.
     other = Replaced(monkeypatch, operation="argmax")
@@ -330,7 +335,7 @@ def test_a_kernel_that_fails_for_one_size_serves_the_others(first: torch.device,
     kernel.instead = launch
     LinearChain().log_partition(small)
     with pytest.warns(KernelWarning, match=r"log_partition 2x4\+1x4\+1 float64` .*shared memory"):
-        assert torch.equal(LinearChain().log_partition(large), expected(large))
+        assert right(large)
     before = kernel.launches
     LinearChain().log_partition(small)
     assert kernel.launches == before + 1
@@ -348,9 +353,9 @@ def test_a_kernel_that_fails_later_leaves_its_call_to_its_reference(first: torch
     kernel.instead = launch
     LinearChain().log_partition(rows)
     with pytest.warns(KernelWarning, match="OSError: a grid that is too large"):
-        assert torch.equal(LinearChain().log_partition(many), expected(many))
+        assert right(many)
     before = kernel.launches
-    assert torch.equal(LinearChain().log_partition(rows), expected(rows))
+    assert right(rows)
     assert kernel.launches == before
 
 

@@ -156,7 +156,8 @@ def test_the_completion_of_a_shell_can_be_shown() -> None:
     ],
 )
 def test_the_names_that_are_read_are_those_of_the_registries(kind: str, registry: dict[str, object]) -> None:
-    assert sorted(names.names(kind)) == sorted(registry)
+    # A study's own suite is registered where something has imported it.
+    assert sorted(names.names(kind)) == sorted(set(registry) - {"simulated"})
 
 
 def test_every_kind_can_be_listed_and_the_stages_are_those_of_the_problems() -> None:
