@@ -32,7 +32,7 @@ def page(results: Sequence[SpeedComparison], made: str = "") -> str:
     Example:
         >>> one = SpeedComparison("subset 20/5", "argmax", 64, "hot", {"structgrad": 1e-3, "torch": 2e-3}, floor=1e-4)
         >>> print(page([one]).splitlines()[-1])
-        | argmax | 1.00 | 2.0 | torch | 10 |
+        | argmax | 1 | 2.0 | torch | 10 |
     """
     batches, ways = sorted({result.batch for result in results}), [way for way in WAYS if any(result.way == way for result in results)]
     parts = [
