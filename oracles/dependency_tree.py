@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .capabilities import Oracle
-from .capabilities.indices import NONE, chosen, placed
+from .capabilities.indices import NONE, arc_heads, chosen
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ class DependencyTree(Oracle, abc.ABC):
         return torch.where(indices < 0, NONE, indices * size + torch.arange(1, size, device=indices.device))
 
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        size = event_shape[0]
-        return placed(parts // size, torch.where(parts < 0, size, parts % size - 1), size - 1)
+        return arc_heads(parts, event_shape[0])
 
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures[..., 1:], -2)

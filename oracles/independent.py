@@ -13,7 +13,7 @@ from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
-from .capabilities.indices import NONE, chosen
+from .capabilities.indices import NONE, chosen, last_axis
 from .capabilities.projection import RowArgmax
 from .categorical import inverse_cdf, softmax, softmax_product
 from .numerics import cut, log_sum_exp, running_sums
@@ -74,7 +74,7 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
         return torch.where(indices < 0, NONE, torch.arange(categories, device=indices.device) * parts + indices)
 
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return torch.where(parts < 0, NONE, parts % event_shape[1])
+        return last_axis(parts, event_shape[1])
 
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures, -1)

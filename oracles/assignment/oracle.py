@@ -13,7 +13,7 @@ from ..active_set.solution import Projection
 from ..active_set.start import Start
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
 from ..capabilities.base import FORBIDDEN
-from ..capabilities.indices import NONE, chosen
+from ..capabilities.indices import NONE, chosen, last_axis
 from ..capabilities.projection import RowArgmax
 from ..device_tables import made_once
 from ..numerics import log_sum_exp, running_sums
@@ -82,7 +82,7 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return torch.where(indices < 0, NONE, torch.arange(size, device=indices.device) * size + indices)
 
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return torch.where(parts < 0, NONE, parts % event_shape[1])
+        return last_axis(parts, event_shape[1])
 
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures, -1)

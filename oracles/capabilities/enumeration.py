@@ -149,18 +149,25 @@ class KBestOracle(Oracle):
         total = self.count(self._event(scores))
         if not isinstance(k, int) or not 1 <= k <= total:
             raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
-        self._check_memory(f"`kbest` got k={k}", 8 * k * share_rows(valid, self.event_ndim).numel(), "choose a smaller k")
+        numbers = math.prod(self.index_shape(self._event(valid))) if as_indices else math.prod(self._event(valid))
+        items = share_rows(valid, self.event_ndim).numel() // math.prod(self._event(valid))
+        self._check_memory(f"`kbest` got k={k}", 8 * k * items * numbers, "choose a smaller k")
+        if as_indices:
+            found = self._rowwise_indices(lambda rows: self._listed_indices(rows, k), valid)
+            return self._cut_indices(found.movedim(scores.ndim - self.event_ndim, 0), inside, self._event(valid))
+        listed = self._rowwise(lambda rows: self._listed_best(rows, k).movedim(0, 1), valid)
+        return self._cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)
 
-        def best(rows: Tensor) -> Tensor:
-            rows = self._cleaned(self.natural_parameters(rows))
-            # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
-            if rows.is_cpu and rows.numel() and kernels.least(rows) > -math.inf:  # every structure is feasible
-                return self._kbest(rows.double(), k).movedim(0, 1)
-            structures = self._kbest(torch.where(rows > -math.inf, rows.double(), FORBIDDEN), k)
-            used = (structures != 0) & (rows == -math.inf)
-            feasible = ~used.flatten(2).any(-1)
-            return (structures * unsqueeze_event(feasible, self.event_ndim)).movedim(0, 1)
+    def _listed_best(self, rows: Tensor, k: int) -> Tensor:
+        """[k, b, *event] of scores [b, *event]."""
+        rows = self._cleaned(self.natural_parameters(rows))
+        # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
+        if rows.is_cpu and rows.numel() and kernels.least(rows) > -math.inf:  # every structure is feasible
+            return self._kbest(rows.double(), k)
+        structures = self._kbest(torch.where(rows > -math.inf, rows.double(), FORBIDDEN), k)
+        used = (structures != 0) & (rows == -math.inf)
+        return structures * unsqueeze_event(~used.flatten(2).any(-1), self.event_ndim)
 
-        listed = self._rowwise(best, valid)
-        structures = self._cut(listed.movedim(scores.ndim - self.event_ndim, 0), inside)
-        return self._of_dense(structures) if as_indices else structures
+    def _listed_indices(self, rows: Tensor, k: int) -> Tensor:
+        """The same in compact form, [b, k, *index]; dense in between where not overridden."""
+        return self._of_dense(self._listed_best(rows, k)).movedim(0, 1)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..kernels.compilation import compiled, uncounted
+from ..kernels.parts import ascend, mark, number
 from .cpu import Array, gather, maximise, size_of
 from .packing import WIDTH
 
@@ -28,6 +29,9 @@ FORBIDDEN = -1e100
 
 UNKNOWN, NONE = -1, -2
 """An entry that was not looked for; no entry, or no offer."""
+
+FORBIDDING = -1
+"""In place of a number of parts."""
 
 
 class RankingWorkspace(NamedTuple):
@@ -53,10 +57,13 @@ class RankingWorkspace(NamedTuple):
 
 
 @compiled
-def kbest(packed, rows, structures):
-    """The best structures [b, k, d] of rows [b, d], both `Numbers`; k is at most how many there are, and 0 stands for infeasible ones."""
+def kbest(packed, rows, structures, numbers):
+    """The best structures [b, k, d] of rows [b, d], both `Numbers`, or 1 + the numbers of their parts, ascending, [b, k, p].
+
+    One of these has no rows. k is at most how many structures there are, and 0 stands for infeasible ones.
+    """
     nodes, parts = len(packed.begins) - 1, len(packed.used)
-    k = max(structures.doubles.shape[1], structures.singles.shape[1])
+    k = max(structures.doubles.shape[1], structures.singles.shape[1], numbers.shape[1])
     scores, best, chosen = np.zeros((parts + 1) * WIDTH), np.zeros(nodes * WIDTH), np.empty(nodes * WIDTH)
     space = _workspace(packed, k)
     own = np.zeros(parts + 1)
@@ -70,10 +77,12 @@ def kbest(packed, rows, structures):
             for part in range(parts):
                 own[part] = scores[part * WIDTH + lane]
             _begin(space, best, lane)
-            if structures.singles.shape[0] > 0:
-                _list(packed, space, own, structures.singles[start + lane])
+            if numbers.shape[0] > 0:
+                _list(packed, space, own, numbers[start + lane], True)
+            elif structures.singles.shape[0] > 0:
+                _list(packed, space, own, structures.singles[start + lane], False)
             else:
-                _list(packed, space, own, structures.doubles[start + lane])
+                _list(packed, space, own, structures.doubles[start + lane], False)
 
 
 @compiled
@@ -86,7 +95,7 @@ def _workspace(packed, k: int):
         np.empty(entries), np.empty(entries, np.int32), np.empty(entries, np.int32), np.empty(entries, np.int32),
         np.empty(entries, np.int32), np.empty(entries, np.int32), np.empty(entries, np.int32), np.empty(nodes, np.int32),
         np.empty(edges), np.empty(edges, np.int32), np.empty(offers), np.empty(offers, np.int32),
-        np.empty(offers, np.int32), np.empty(offers, np.int32), np.empty(steps + 2, np.int32), np.empty(steps, np.int32),
+        np.empty(offers, np.int32), np.empty(offers, np.int32), np.empty(steps + 2, np.int32), np.empty(steps, np.int64),
         np.zeros(2, np.int64),
     )  # fmt: skip
 
@@ -103,14 +112,20 @@ def _begin(space, best, lane):
 
 
 @uncounted
-def _list(packed, space, scores, structures):
-    """Write the structures of one item: [k, d]. Where one takes a forbidden part, all after it do."""
+def _list(packed, space, scores, structures, numbered):
+    """Write the structures of one item: [k, d], or [k, p] by their parts. Where one takes a forbidden part, all after it do."""
     entry = len(space.last) - 1
     for rank in range(len(structures)):
         if rank > 0:
             entry = _next(packed, space, scores, entry)
-        if entry < 0 or not _write(packed, space, scores, entry, structures[rank]):
+        taken = _take_parts(packed, space, scores, entry) if entry >= 0 else FORBIDDING
+        if taken == FORBIDDING:
             return
+        if numbered:
+            ascend(space.taken, taken)
+            number(space.taken, taken, structures[rank])
+        else:
+            mark(space.taken, taken, structures[rank])
 
 
 @uncounted
@@ -219,8 +234,8 @@ def _best_offer(packed, space, node):
 
 
 @uncounted
-def _write(packed, space, scores, entry, structure):
-    """Add the parts of a derivation, unless one of them is forbidden; whether it was done."""
+def _take_parts(packed, space, scores, entry):
+    """Write down the parts of a derivation, and give how many there are: `FORBIDDING` where one of them is forbidden."""
     stack, top, taken = space.stack, 0 if entry > 0 else -1, 0
     stack[0] = entry
     while top >= 0:
@@ -231,13 +246,11 @@ def _write(packed, space, scores, entry, structure):
         part = packed.edge_parts[space.edges[known]] // WIDTH
         if part < len(packed.used):
             if scores[part] == FORBIDDEN:
-                return False
-            space.taken[taken] = part
+                return FORBIDDING
+            space.taken[taken] = packed.used[part]
             taken += 1
         for following in (space.second[known], space.first[known]):
             if following > 0:
                 top += 1
                 stack[top] = following
-    for i in range(taken):
-        structure[packed.used[space.taken[i]]] += 1
-    return True
+    return taken

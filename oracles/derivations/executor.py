@@ -20,7 +20,17 @@ from .packing import Array, Numbers, Packed, Ranking
 EDGE = 4
 """Inner-loop steps of an edge and an item, roughly."""
 
-OPERATIONS = ("argmax", "argmax_parts", "kbest", "log_partition", "marginals", "covariance_product", "sample", "sample_parts")
+OPERATIONS = (
+    "argmax",
+    "argmax_parts",
+    "kbest",
+    "kbest_parts",
+    "log_partition",
+    "marginals",
+    "covariance_product",
+    "sample",
+    "sample_parts",
+)
 """Those that the executor has, by their functions here."""
 
 _NO_PARTS = tuple(np.zeros((0,) * ndim, np.int64) for ndim in (2, 3))
@@ -50,7 +60,12 @@ def argmax_parts(rows: Array, numbers: Array, packed: Packed) -> None:
 
 def kbest(rows: Array, structures: Array, packed: Packed) -> None:
     """The best structures [b, k, *event], in the order of `algorithms.kbest`; 0 where fewer than k are feasible."""
-    _kbest().kbest(packed, _numbers(packed, rows), _numbers(packed, structures, structures.shape[1]))
+    _kbest().kbest(packed, _numbers(packed, rows), _numbers(packed, structures, structures.shape[1]), _NO_PARTS[1])
+
+
+def kbest_parts(rows: Array, numbers: Array, packed: Packed) -> None:
+    """The same structures by the numbers of their parts in ascending order, [b, k, p]: 1 + part, 0 behind the last."""
+    _kbest().kbest(packed, _numbers(packed, rows), _NONE[1], numbers)
 
 
 def log_partition(rows: Array, log_partition: Array, certified: Array, packed: Packed) -> None:

@@ -196,6 +196,14 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
         kernel(rows.contiguous(), structures)
         return structures.movedim(1, 0)
 
+    def _listed_indices(self, rows: Tensor, k: int) -> Tensor:
+        kernel, event = StatedOracle._kernel(self, "kbest_parts", rows), self._event(rows)
+        if kernel is None:
+            return super()._listed_indices(rows, k)
+        numbers = kernel.results((len(rows), k, self._written_parts(event)), rows, torch.int64)
+        kernel(self.natural_parameters(rows).double().contiguous(), numbers)
+        return self._from_parts(numbers.sub_(1), event)
+
     def _rank(self, structures: Tensor) -> Tensor:
         return algorithms.rank(self._tables_for(structures), structures.flatten(1))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..capabilities.indices import NONE, chosen
+from ..capabilities.indices import NONE, chosen, last_axis
 from ..derivations import UNIT, Builder, Derivations, DerivedOracle
 
 
@@ -107,7 +107,7 @@ class LinearChain(DerivedOracle):
         return torch.where((indices < 0) | (previous < 0), NONE, parts)
 
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return torch.where(parts < 0, NONE, parts % event_shape[1])
+        return last_axis(parts, event_shape[1])
 
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(structures.any(-2), -1)

@@ -12,7 +12,7 @@ from torch.nn.functional import pad, softplus
 
 from ..active_set.solution import Projection
 from ..active_set.start import Start
-from ..capabilities import MarginalOracle, Oracle, SubsetOracle
+from ..capabilities import KBestOracle, MarginalOracle, Oracle, SubsetOracle
 from ..capabilities.projection import RowArgmax
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 from ..options import Count
@@ -157,6 +157,8 @@ class Subset(SubsetOracle, DerivedOracle):
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         mean, free, gap = projection.project(rows, self.k)
         return Projection(gap=gap, decompose=lambda: systematic_atoms(mean, self.k), mean=mean, free=free)
+
+    _listed_indices = KBestOracle._listed_indices
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         # Only the first k + size − 1 parts by score can be in them: k better subsets hold one of these where another holds a later part.

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle, SamplingOracle
-from ..capabilities.indices import NONE, chosen
+from ..capabilities.indices import NONE, chosen, last_axis
 from ..capabilities.relaxation import Maximum
 from ..linear_chain import LinearChain
 
@@ -151,7 +151,7 @@ class TiedChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
         return torch.cat([places, transitions], -1)
 
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return torch.where(parts < 0, NONE, parts % event_shape[1])
+        return last_axis(parts, event_shape[1])
 
     def _indices_of(self, structures: Tensor) -> Tensor:
         return chosen(_places(structures), -1)
@@ -235,6 +235,9 @@ class TiedChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         return self._tied(EDGES._kbest(_untied(rows), k))
+
+    def _listed_indices(self, rows: Tensor, k: int) -> Tensor:
+        return EDGES._listed_indices(_untied(rows), k)
 
     # The first tag is the most significant digit of a rank.
 
