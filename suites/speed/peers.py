@@ -345,24 +345,30 @@ def _arcs(theta: Tensor) -> Tensor:
 def plain_torch(case: Case, operation: str, scores: Tensor) -> Call | None:
     """What torch has itself; posteriors of symbols where ours are of states and moves."""
 
+    def one_hot(indices: Tensor) -> Tensor:
+        """In the dtype of the scores, as structures are."""
+        return torch.nn.functional.one_hot(indices, scores.shape[-1]).to(scores.dtype)
+
     def log_probs(theta: Tensor) -> Tensor:
         """[n, b, v]: blank, then the labels, of a text in which none comes twice."""
         return torch.cat([theta[:, :, :1, 0], theta[:, :, 1::2, 0]], -1).transpose(0, 1)
 
     calls: dict[tuple[str, str], Call] = {
-        ("categories", "argmax"): lambda: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]),
+        ("categories", "argmax"): lambda: one_hot(scores.argmax(-1)),
         ("categories", "argmax_indices"): lambda: scores.argmax(-1),
         ("categories", "log_partition"): lambda: scores.logsumexp(-1).sum(-1),
         ("categories", "marginals"): lambda: scores.softmax(-1),
         ("categories", "marginals_backward"): lambda: _backward(scores, lambda leaf: leaf.softmax(-1)),
-        ("categorical", "argmax"): lambda: torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]),
+        ("categorical", "argmax"): lambda: one_hot(scores.argmax(-1)),
         ("categorical", "argmax_indices"): lambda: scores.argmax(-1),
         ("categorical", "log_partition"): lambda: scores.logsumexp(-1),
         ("categorical", "marginals"): lambda: scores.softmax(-1),
         ("categorical", "marginals_backward"): lambda: _backward(scores, lambda leaf: leaf.softmax(-1)),
-        ("categorical", "sample"): lambda: torch.multinomial(scores.softmax(-1), 1),
-        ("categorical", "sample64"): lambda: torch.multinomial(scores.softmax(-1), 64, replacement=True),
-        ("subset", "argmax"): lambda: scores.topk(case.oracle.k).indices,
+        ("categorical", "sample"): lambda: one_hot(torch.multinomial(scores.softmax(-1), 1)),
+        ("categorical", "sample64"): lambda: one_hot(torch.multinomial(scores.softmax(-1), 64, replacement=True)),
+        ("categorical", "sample64_indices"): lambda: torch.multinomial(scores.softmax(-1), 64, replacement=True),
+        ("subset", "argmax"): lambda: torch.zeros_like(scores).scatter_(-1, scores.topk(case.oracle.k).indices, 1),
+        ("subset", "argmax_indices"): lambda: scores.topk(case.oracle.k).indices.sort().values,
         ("ctc", "log_partition"): lambda: -_ctc_loss(log_probs(scores)),
         ("ctc", "marginals"): lambda: _ctc_posteriors(log_probs(scores)),
     }
