@@ -307,3 +307,8 @@ def first_sentence(kind: type) -> str:
     """
     paragraph = (kind.__doc__ or "").strip().partition("\n\n")[0]
     return " ".join(paragraph.split()).replace("``", "`").partition(". ")[0].rstrip(".")
+
+
+def reason_of(error: Exception) -> str:
+    """The error as the reason of a row: its kind, and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"

@@ -24,8 +24,8 @@ from ...oracles import DERIVED, kernels
 from ...oracles.derivations import device as executor
 from ...oracles.kernels.switch import CHOSEN
 from ...oracles.random_streams import SeedBlocks
-from ..measures.cost.interleaving import described
 from ..measures.cost.timing import clock
+from ..text import reason_of
 from .cases import OPERATIONS
 from .floor import MachineLimits
 from .peers import torch_struct
@@ -371,7 +371,7 @@ def interleaved(calls: Mapping[str, Call], device: torch.device, failures: dict[
             call()
             once[name] = _timed(call, 1, device)
         except Exception as error:  # a peer's, or memory that ran out
-            failures[name] = described(error)
+            failures[name] = reason_of(error)
             _release(device)
     timings: dict[str, list[float]] = {name: [seconds] for name, seconds in once.items()}
     for _ in range(ROUNDS):

@@ -31,9 +31,9 @@ def answer(function: str, arguments: dict[str, object]) -> str:
     try:
         return json.dumps({"value": getattr(import_module(module), name)(**arguments)}, allow_nan=False)
     except Exception as error:
-        from ..measures.cost.interleaving import described
+        from ..text import reason_of
 
-        return json.dumps({"failure": described(error)})
+        return json.dumps({"failure": reason_of(error)})
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 import scipy
 
 from ...statistics.metrics import LEVEL, Interval
+from ...text import reason_of
 
 WARM_UP = 2
 """Untimed rounds."""
@@ -71,7 +72,7 @@ def interleave(
             try:
                 turns[key].take(turn)
             except Exception as error:  # any user-supplied code may run here
-                failures[key] = described(error)
+                failures[key] = reason_of(error)
     return Rounds({key: np.array(taken.timed) for key, taken in turns.items() if key not in failures}, failures)
 
 
@@ -96,11 +97,6 @@ class _Turns:
         else:
             self.timed.append(_mean(self.call, max(1, min(MOST_REPEATS, math.ceil(SHORTEST / max(self.fastest, 1e-9))))))
         self.spent += time.perf_counter() - start
-
-
-def described(error: Exception) -> str:
-    """The error as the reason of a row: its kind, and the first line of what it says."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
 
 
 def median_interval(values: Any) -> Interval:

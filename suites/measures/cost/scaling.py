@@ -19,11 +19,12 @@ from ...problems.losses import make_loss
 from ...statistics import seeds
 from ...statistics.metrics import Interval
 from ...statistics.moments import BATCHES
+from ...text import reason_of
 from ..draws import Draws, estimates
 from ..memory import peak_memory
 from ..suite import Context, Finding, Suite
 from .exponents import FEWEST_POINTS, exponent_of_counts, exponent_of_jackknife, exponent_of_rounds
-from .interleaving import described, median_interval
+from .interleaving import median_interval
 from .sweep import Call, Sweep, UnfitError, doublings, sweep
 from .timing import BATCH, single_thread, time_once, timing_batch
 
@@ -228,7 +229,7 @@ def _variances(name: str, estimator: Estimator[Any], problem: Problem, context: 
             common = {"instance": instance.name, "tier": "mc", "replicates": number}
             yield Finding(name, "relative_variance", wholes[-1], setting=f"samples={samples}", size=float(samples), **common)  # type: ignore[arg-type]
     except Exception as error:  # any user-supplied code may run here; no truth, no scale
-        yield Finding(name, "variance_exponent", None, setting="axis=samples", status="error", reason=described(error))
+        yield Finding(name, "variance_exponent", None, setting="axis=samples", status="error", reason=reason_of(error))
         return
     fitted = exponent_of_jackknife(sizes, wholes, torch.stack(folds, 1).tolist())
     yield _exponent(name, "variance_exponent", fitted, "jackknife", "samples")

@@ -12,9 +12,10 @@ from ....estimators.base import Estimator
 from ...base import Instance, Problem
 from ...problems import TaskProblem
 from ...tasks.training import Job, Training
+from ...text import reason_of
 from ..learning import on_cpu
 from ..suite import Context, Finding, Suite
-from .interleaving import described, interleave, median_interval
+from .interleaving import interleave, median_interval
 from .timing import single_thread
 
 
@@ -44,7 +45,7 @@ class StepTime(Suite):
                     training.run(until=1)
                     contenders[name] = functools.partial(_timed, training)
                 except Exception as error:  # any user-supplied code may run here
-                    failures[name] = described(error)
+                    failures[name] = reason_of(error)
             found = interleave(contenders, rounds=context.effort.rounds, budget=context.effort.seconds / 10)
         failures |= found.failures
         for name in estimators:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .interleaving import described, interleave
+from ...text import reason_of
+from .interleaving import interleave
 from .timing import clock
 
 Call = Callable[[], object]
@@ -100,7 +101,7 @@ def _grown(
                 return None
             continue
         except Exception as error:  # any user-supplied code may run here
-            return stop(size, described(error), failed=True)
+            return stop(size, reason_of(error), failed=True)
         if spent + seconds > SHORT * budget:
             return stop(size, f"takes about {seconds:.1e} s, more than the effort allows")
         growth = max(seconds / last, 2.0) if last else 2.0

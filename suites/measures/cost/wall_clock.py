@@ -17,8 +17,9 @@ from ....estimators.base import Estimator, Loss, check_call
 from ...base import REFERENCE, Problem, pairing
 from ...statistics import seeds
 from ...statistics.metrics import Interval
+from ...text import reason_of
 from ..suite import Context, Finding, Suite
-from .interleaving import PATIENCE, WARM_UP, described, interleave, median_interval
+from .interleaving import PATIENCE, WARM_UP, interleave, median_interval
 from .oracle_share import Stopwatch, oracle_seconds, timed_oracle
 from .timing import BATCH, clock, single_thread, time_once, timing_batch
 
@@ -103,7 +104,7 @@ def measure_times(  # noqa: PLR0913
         try:
             probes[name] = _probe(estimator, setting, budget)
         except Exception as error:  # any user-supplied code may run here
-            failures[name] = described(error)
+            failures[name] = reason_of(error)
     # Of as many rows for all, so that what a launch costs is shared alike; of fewer only for those that would take far longer.
     usual = statistics.median(probes.values()) if probes else 0.0
     for name, probe in probes.items():

@@ -15,8 +15,8 @@ from ....estimators.base import Estimator
 from ...base import Instance, Problem, pairing
 from ...statistics.metrics import Interval, estimated_metrics
 from ...statistics.moments import BATCHES, Moments
+from ...text import reason_of
 from ...truth.loss_checks import examine_loss
-from ..cost.interleaving import described
 from ..cost.wall_clock import REFERENCE
 from ..draws import Draws, estimates
 from ..suite import Context, Finding, Suite
@@ -113,7 +113,7 @@ class _DescentInstance:
         return Draws(self.problem.oracle, self.instance.loss, rows, self.context, names)
 
     def _failed(self, name: str, error: Exception) -> Finding:
-        return Finding(name, "kl_decrease", None, instance=self.instance.name, status="error", reason=described(error))
+        return Finding(name, "kl_decrease", None, instance=self.instance.name, status="error", reason=reason_of(error))
 
     def _finding(self, name: str, metric: str, found: Interval, kind: str, **values: Any) -> Finding:
         return Finding(
