@@ -14,7 +14,7 @@ from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
-from .capabilities.derivatives import unsqueeze_event
+from .capabilities.derivatives import differentiated, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.projection import RowArgmax
 from .numerics import log_sum_exp, running_sums
@@ -77,7 +77,10 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
     def _log_partition(self, rows: Tensor) -> Tensor:
         return log_sum_exp(rows, -1)
 
-    # Closed forms of what the base class would differentiate.
+    # Closed forms of what the base class would differentiate. Where every item has a structure, torch has their derivatives too.
+
+    def _marginals_of(self, valid: Tensor) -> Tensor:
+        return super()._marginals_of(valid) if (found := differentiable_softmax(valid)) is None else found
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
         return self._rowwise(lambda rows: rows.logsumexp(-1), scores)
@@ -132,10 +135,26 @@ def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
         event_ndim: how many of the last dimensions are one item.
     """
     probabilities = rows.softmax(-1)
-    if rows.device.type == "cpu" and rows.numel() and not math.isnan(kernels.greatest(probabilities)):
+    if _all_feasible(probabilities):
         return probabilities
     feasible = (rows > -math.inf).any(-1).flatten(rows.ndim - event_ndim).all(-1) if event_ndim > 1 else (rows > -math.inf).any(-1)
     return torch.where(unsqueeze_event(feasible, event_ndim), probabilities, 0)
+
+
+def differentiable_softmax(scores: Tensor) -> Tensor | None:
+    """Torch's own, with its own derivatives, of scores [*batch, ..., n] that are one by one and all feasible; else None.
+
+    A function of Python takes twice as long for autograd.
+    """
+    if not (differentiated(scores) and scores.is_cpu and scores.is_contiguous()):
+        return None
+    probabilities = scores.softmax(-1)
+    return probabilities if _all_feasible(probabilities) else None
+
+
+def _all_feasible(probabilities: Tensor) -> bool:
+    """Whether it is known, on the CPU, that torch's softmax met no row of -inf alone, of which all is NaN."""
+    return probabilities.is_cpu and probabilities.numel() > 0 and not math.isnan(kernels.greatest(probabilities.detach()[..., 0]))
 
 
 def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, Proje
 from .capabilities.base import at_least_single, in_dtype
 from .capabilities.indices import NONE, chosen, last_axis
 from .capabilities.projection import RowArgmax
-from .categorical import inverse_cdf, softmax, softmax_product
+from .categorical import differentiable_softmax, inverse_cdf, softmax, softmax_product
 from .numerics import cut, log_sum_exp, running_sums
 from .simplex import projection
 
@@ -89,6 +89,9 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
         each = log_sum_exp(rows, -1)
         feasible = (each > -math.inf).all(-1, keepdim=True)
         return torch.where(feasible.squeeze(-1), torch.where(feasible, each, 0).sum(-1), -math.inf)
+
+    def _marginals_of(self, valid: Tensor) -> Tensor:
+        return super()._marginals_of(valid) if (found := differentiable_softmax(valid)) is None else found
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
         return self._rowwise(_log_partition, scores)
