@@ -137,7 +137,8 @@ class ProjectionOracle(Oracle):
         return solution.atoms, solution.weights
 
     def _project_rows(self, rows: Tensor, lengths: Tensor | None, start: Start | None) -> Projection:
-        kernel = self._kernel("project", rows)
+        completed = rows if lengths is None else self._complete(rows, lengths)
+        kernel = self._kernel("project", completed)  # of the event that it gets, which padding may have made larger
         inside = None if lengths is None else self._inside(self._event(rows), lengths).expand_as(rows)
 
         def argmax(direction: Tensor, items: Tensor) -> Tensor:
@@ -145,7 +146,6 @@ class ProjectionOracle(Oracle):
 
         if kernel is None:
             return self._project(rows, argmax, inside, start)
-        completed = rows if lengths is None else self._complete(rows, lengths)
         if isinstance(kernel, kernels.Kernel):
             return solver.solve_compiled(kernel, completed, inside, start)
         return solver.solve_on_device(kernel, completed, inside, lambda: self._project(rows, argmax, inside, start), self._best)

@@ -128,7 +128,7 @@ def argmax(packed, rows, structures, numbers):
         gather(packed, rows, start, count, scores)
         maximise(packed, scores, best, chosen)
         for lane in range(count):
-            found = _follow(packed, chosen, lane, waiting, parts)
+            found = follow(packed, chosen, lane, waiting, parts)
             if numbers.shape[0] > 0:
                 ascend(parts, found)
                 number(parts, found, numbers[start + lane])
@@ -578,7 +578,7 @@ def maximise(packed, scores, best, chosen):
 
 
 @uncounted
-def _follow(packed, chosen, lane, waiting, parts):
+def follow(packed, chosen, lane, waiting, parts):
     """The parts of the derivation of the chosen edges, and how many there are."""
     none, found = len(packed.used) * WIDTH, 0
     waiting[0], top = len(chosen) - WIDTH, 0

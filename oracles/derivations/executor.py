@@ -28,6 +28,7 @@ OPERATIONS = (
     "log_partition",
     "marginals",
     "covariance_product",
+    "project",
     "sample",
     "sample_parts",
 )
@@ -98,6 +99,13 @@ def covariance_product(rows: Array, directions: Array, products: Array, certifie
     _certified(evaluate, (rows, directions), (products,), certified)
 
 
+def project(rows: Array, *arrays: Any) -> tuple[Array, ...]:
+    """SparseMAP of float64 rows, with the arguments of `cpu_project.project`, derivations last."""
+    *given, packed = arrays
+    found: tuple[Array, ...] = _project().project(packed, rows.reshape(len(rows), packed.sizes[0]), *given)
+    return found
+
+
 def sample(rows: Array, uniforms: Array, structures: Array, certified: Array, packed: Packed) -> None:
     """Structures [b, s, *event] by uniforms [b, s, steps], one for each node that needs it in preorder; 0 where none is feasible."""
 
@@ -131,6 +139,11 @@ def _cpu() -> Any:
 @cache
 def _kbest() -> Any:
     return importlib.import_module(".cpu_kbest", __package__)
+
+
+@cache
+def _project() -> Any:
+    return importlib.import_module(".cpu_project", __package__)
 
 
 def _numbers(packed: Packed, values: Array, *draws: int) -> Numbers:

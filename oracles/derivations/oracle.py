@@ -43,6 +43,8 @@ class StatedOracle(Oracle):
         dense = operation.removesuffix("_parts")
         if dense != operation and super()._kernel(dense, rows) is not None:
             return None  # a structure's own kernel may use other uniforms, and break ties otherwise: its dense results are taken
+        if operation == "project" and _may_be_empty(self, tuple(rows.shape[1:])):
+            return None  # the compiled active set takes a structure without parts for none
         packed = _packed(self, tuple(rows.shape[1:]))
         return None if packed is None else executor.kernel(packed, operation)
 
@@ -254,6 +256,12 @@ def _longest(oracle: DerivedOracle, event_shape: tuple[int, ...]) -> int:
 @lru_cache(maxsize=64)
 def _packed(oracle: StatedOracle, event_shape: tuple[int, ...]) -> Packed | None:
     return pack(_stated(oracle, event_shape))
+
+
+@lru_cache(maxsize=64)
+def _may_be_empty(oracle: StatedOracle, event_shape: tuple[int, ...]) -> bool:
+    """Whether having no part is a structure."""
+    return oracle._holds_empty(event_shape)
 
 
 @lru_cache(maxsize=64)
