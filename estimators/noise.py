@@ -72,7 +72,8 @@ class Gumbel(SmoothNoise):
     name: ClassVar[str] = "gumbel"
 
     def _quantile(self, uniform: Tensor) -> Tensor:
-        return gumbel_quantile(uniform).mul_(self.scale)
+        gumbel = gumbel_quantile(uniform)
+        return gumbel if self.scale == 1 else gumbel.mul_(self.scale)
 
     def score(self, noise: Tensor) -> Tensor:
         """``(1 − e^{−ε/s}) / s`` at scale s."""

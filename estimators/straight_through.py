@@ -11,7 +11,7 @@ from torch import Tensor
 from ..oracles.capabilities import MarginalOracle, Oracle, SamplingOracle
 from ..oracles.numerics import scaled
 from ..oracles.options import Positive
-from .base import Evaluations, Objective, PathwiseEstimator, Tier, straight_through
+from .base import Evaluations, Objective, PathwiseEstimator, Tier, straight_through, with_backward
 
 
 @dataclass(frozen=True)
@@ -158,5 +158,5 @@ def tempered_marginals(oracle: MarginalOracle, scores: Tensor, temperature: floa
 
 
 def replace_value(smooth: Tensor, structure: Tensor) -> Tensor:
-    """The structure, with the gradient of the smooth value (finite everywhere, so that it cancels exactly)."""
-    return structure + (smooth - smooth.detach())
+    """The structure, with the gradient of the smooth value."""
+    return with_backward(structure, smooth, lambda gamma: gamma.view_as(gamma))

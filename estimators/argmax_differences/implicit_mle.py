@@ -72,7 +72,8 @@ class ImplicitMLE(PathwiseEstimator[Oracle]):
         divisor = self.lambda_ if self.divide_by_lambda else 1.0
 
         def pull_back(gamma: Tensor) -> Tensor:
-            target = oracle.argmax(perturbed - self.lambda_ * torch.where(moving, gamma, 0))
-            return (best - target) / divisor
+            step = torch.where(moving, gamma, 0)
+            difference = best - oracle.argmax(perturbed - (step if self.lambda_ == 1 else self.lambda_ * step))
+            return difference if divisor == 1 else difference / divisor
 
         return with_backward(best, scores, pull_back)

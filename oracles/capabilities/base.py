@@ -204,7 +204,12 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
                 f"`{call}` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(natural.shape)}; "
                 f"expected the same last {self.event_ndim} dimension(s)"
             )
-        return inner(self._cut(z, inside), natural, self.event_ndim)
+        within = self._cut(z, inside)
+        if within.requires_grad or not self.forbids_nothing(natural):
+            return inner(within, natural, self.event_ndim)
+        # Nothing is -inf, so that a part that is 0 adds 0 by itself, in the gradient of the scores too.
+        product = within * natural
+        return product.flatten(product.ndim - self.event_ndim).sum(-1)
 
     def kernel_options(self) -> tuple[Any, ...]:
         """The scalars that the kernels take after their arrays."""

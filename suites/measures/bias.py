@@ -102,18 +102,32 @@ def measure(  # noqa: PLR0913
         ('exact', 'unbiased-exact', True)
     """
     sampling = sampling or Sampling()
-    check_call("measure", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
-    reason = estimator.incompatibility(oracle)
-    if reason is not None:
-        raise ValueError(f"`measure` got a pair that does not fit: {reason}")
+    _check_pair(estimator, oracle, loss, scores)
     if truth is None:
         if not isinstance(oracle, EnumerableOracle):
             raise ValueError(f"`measure` got the oracle {oracle.name}, which cannot be enumerated; pass the exact gradient as truth=")
         truth = exact_truth(loss, oracle, scores)
-    examine_loss(loss, oracle, scores, differentiated=estimator.evaluations().loss_gradients > 0)
+    examine_loss(loss, oracle, scores, differentiated=_differentiates(estimator))
     target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
     task = _Task(estimator, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
     return replace(_measured(task), pair=MeasuredPair.of(estimator, (oracle, loss, tuple(scores.shape)), truth.count, sampling.seed))
+
+
+def _check_pair(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> None:
+    check_call("measure", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
+    reason = estimator.incompatibility(oracle)
+    if reason is not None:
+        raise ValueError(f"`measure` got a pair that does not fit: {reason}")
+
+
+def _differentiates(estimator: Estimator[Any]) -> bool:
+    return estimator.evaluations().loss_gradients > 0
+
+
+@functools.lru_cache(maxsize=256)
+def _examined(oracle: Any, instance: Instance, device: str, differentiated: bool) -> None:
+    """Refuse a loss that cannot be measured: once per process, as its exact gradient is found once for all estimators."""
+    examine_loss(instance.loss, oracle, instance.scores.to(device), differentiated=differentiated)
 
 
 @dataclass(frozen=True)
@@ -207,7 +221,7 @@ def proven(estimator: Estimator[Any], target: Target, cap: int) -> Verdict | Non
 
 def _sampled_measurement(task: _Task) -> Measurement:
     estimator, target, sampling = task.estimator, task.target, task.sampling
-    moments, status = _moments(task)
+    moments, status, metrics = _moments(task)
     sampling = replace(sampling, replicates=moments.total)
     p_value = bias_test(moments, target.truth)
     bound = math.sqrt(bias_interval(moments)[1])
@@ -222,7 +236,6 @@ def _sampled_measurement(task: _Task) -> Measurement:
         verdict = "biased"
     elif bound <= task.equivalence * float(moments.gradient.norm()):
         verdict = "equivalent"
-    metrics = estimated_metrics(moments, task.geometry, floor=task.floor)
     against = {} if task.reference is None else estimated_against(moments, task.reference)
     kept, first = without_each_batch(moments), tuple(first_metrics(moments))
     if "absolute_bias" in metrics:
@@ -230,19 +243,30 @@ def _sampled_measurement(task: _Task) -> Measurement:
     return Measurement(metrics, "mc", moments.total, verdict, p_value, status, against, kept, first)
 
 
-def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"]]:
-    """Of as many replicates as the effort asks for; of a fixed number without one."""
+def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"], dict[str, Interval]]:
+    """Of as many replicates as the effort asks for; of a fixed number without one. With their metrics."""
+
+    def metrics(moments: Moments) -> dict[str, Interval]:
+        return estimated_metrics(moments, task.geometry, floor=task.floor)
+
     if task.effort is None:
-        return draw_moments(task.estimator, task.target, task.sampling, information=task.information), "budget"
-    sampling = replace(task.sampling, replicates=task.effort.replicates)
+        moments = draw_moments(task.estimator, task.target, task.sampling, information=task.information)
+        return moments, "budget", metrics(moments)
+    sampling, found = replace(task.sampling, replicates=task.effort.replicates), {}
+
+    def watched(moments: Moments) -> dict[str, Interval]:
+        found[moments.total] = metrics(moments)
+        return _watched(found[moments.total], task)
+
     sampled = sample_until(
         Moments.empty(task.target.truth.gradient, task.information),
         lambda moments, stop: extend_moments(moments, task.estimator, task.target, sampling, stop=stop),
-        lambda moments: _watched(estimated_metrics(moments, task.geometry, floor=task.floor), task),
+        watched,
         budget=Budget(task.effort.replicates, task.effort.most_replicates, task.effort.seconds),
         checkpoint=None if task.scratch is None else Checkpoint(task.scratch, task.identity),
     )
-    return sampled.moments, sampled.status
+    moments = sampled.moments
+    return moments, sampled.status, found.get(moments.total) or metrics(moments)
 
 
 def _watched(metrics: dict[str, Interval], task: _Task) -> dict[str, Interval]:
@@ -283,7 +307,7 @@ class Bias(Suite):
                 if reason is None:
                     yield from _findings(name, estimator, (problem, instance), truth, context)
                 else:
-                    examine_loss(instance.loss, problem.oracle, instance.scores, differentiated=estimator.evaluations().loss_gradients > 0)
+                    _examined(problem.oracle, instance, "cpu", _differentiates(estimator))
                     yield Finding(name, "relative_bias", None, instance=instance.name, status="skipped", reason=reason)
                     yield from _spread(name, estimator, (problem, instance), truth, context)
 
@@ -317,7 +341,7 @@ def _spread(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance
         metrics, known["tier"] = exact_metrics(summary, floor=math.inf), "exact"
         against = {} if reference is None else exact_against(summary, reference)
     else:
-        moments, known["sampling"] = _moments(replace(task, estimator=warmed(estimator, target, task.sampling)))
+        moments, known["sampling"], _ = _moments(replace(task, estimator=warmed(estimator, target, task.sampling)))
         metrics, known["tier"], known["replicates"] = estimated_metrics(moments, floor=math.inf), "mc", moments.total
         against = {} if reference is None else estimated_against(moments, reference)
     for metric in (*UNDIRECTED, "absolute_variance"):
@@ -330,17 +354,11 @@ def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instan
     problem, instance = place
     scores, sampling = instance.scores.to(context.device), _sampling(problem, instance, context)
     reference = _reference(estimator, problem, instance, context)
-    found = measure(
-        estimator,
-        problem.oracle,
-        instance.loss,
-        scores,
-        truth=truth,
-        sampling=sampling,
-        effort=context.effort,
-        reference=reference,
-        scratch=context.scratch,
-    )
+    _check_pair(estimator, problem.oracle, instance.loss, scores)
+    _examined(problem.oracle, instance, context.device, _differentiates(estimator))
+    target = Target(problem.oracle, instance.loss, scores.detach().to(sampling.dtype), truth)
+    shape = geometry(problem.oracle, scores.detach(), truth)
+    found = _measured(_Task(estimator, target, sampling, shape, context.effort, reference, context.scratch))
     known = {"instance": instance.name, "tier": found.tier, "replicates": found.replicates, "sampling": found.sampling}
     for metric, interval in found.metrics.items():
         verdict = {"verdict": found.verdict, "p_value": found.p_value} if metric == "relative_bias" else {}

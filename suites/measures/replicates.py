@@ -76,11 +76,15 @@ def extend_moments(  # noqa: PLR0913
     for first, estimates in launches(estimator, target, sampling, (moments.total, stop), slot):
         if estimates.device.type != "cpu" and _add_rounds(moments, estimates, first, sampling):
             continue
-        for number, block in enumerate(estimates.split(BLOCK)):
-            row = first + number * BLOCK
-            size = sampling.piece(row)
-            for offset, piece in enumerate(block.split(size)):
-                moments.add(piece, (row // size + offset) % BATCHES)
+        moments.add_blocks(estimates, list(_blocks(first, len(estimates), sampling)))
+
+
+def _blocks(first: int, number: int, sampling: Sampling) -> Iterator[tuple[int, int, int]]:
+    """The pieces of the blocks of a launch, from this replicate on, see `Sampling.piece`: their rows, and the batch that takes them."""
+    for start in range(0, number, BLOCK):
+        size, end = sampling.piece(first + start), min(start + BLOCK, number)
+        for place in range(start, end, size):
+            yield place, min(place + size, end), ((first + place) // size) % BATCHES
 
 
 def _add_rounds(moments: Moments, estimates: Tensor, first: int, sampling: Sampling) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -92,42 +93,46 @@ class Moments:
 
     def add(self, estimates: Tensor, batch: int) -> None:
         """Take one block of replicates ``[r, *event]`` into a batch."""
-        flat = estimates.reshape(estimates.shape[0], -1).double()
-        if kernels.enabled(flat):
-            self._add_compiled(flat, batch)
-        else:
-            self._add(flat, batch)
+        self.add_blocks(estimates, [(0, len(estimates), batch)])
 
-    def _add_compiled(self, flat: Tensor, batch: int) -> None:
+    def add_blocks(self, estimates: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
+        """Take blocks of replicates ``[r, *event]``: the first row of each, the end of its rows, and its batch."""
+        flat = estimates.reshape(estimates.shape[0], -1)
+        if kernels.enabled(flat[:0].double()):
+            self._add_compiled(flat, blocks)
+        else:
+            for first, end, batch in blocks:
+                self._add(flat[first:end].double(), batch)
+
+    def _add_compiled(self, flat: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
         """What `_add` does on the CPU, in a fraction of the time; parts that are never anything but 0 are left out."""
         from .kernels import block_moments  # here, because it loads the compiler
 
-        rows, size = flat.shape
-        estimates, exact, total_mean, nonzero = (
-            flat.detach().contiguous().numpy(),
-            self._exact.numpy(),
-            self.total_mean.numpy(),
-            self.nonzero.numpy(),
-        )
-        places = np.empty(size, np.int64)
-        moving = places[: block_moments.moving_parts(estimates, exact[0], nonzero[batch], total_mean, places)]
-        parts, mean = len(moving), np.empty(len(moving))
-        centred = self._space("centred", rows * size)[: rows * parts].view(rows, parts)
+        size, most = flat.shape[1], max(end - first for first, end, _ in blocks)
         sums = [self.count, self.mean, self.square, self.nonzero, self.signs]
-        sums += [self.along, self.zero, self.descents, self.cosines, self.quartics]
-        block_moments.add_rows(estimates, exact, moving, batch, *(each.numpy() for each in sums), mean, centred.numpy())
-        if self.comoment is None:
-            if self.information is not None:
-                self.informed[batch] += _informed(self.information, flat, torch.from_numpy(mean), None)
-            block_moments.add_mean(moving, mean, rows, self.total, total_mean)
-        else:
-            products = self._space("products", size * size)[: parts * parts].view(parts, parts)
-            torch.mm(centred.mT, centred, out=products)
-            if self.information is not None:
-                found = block_moments.informed(self.information.numpy(), products.numpy(), moving, mean + exact[0, moving], rows)
-                self.informed[batch] += found
-            block_moments.add_products(products.numpy(), moving, mean, rows, self.total, self.comoment.numpy(), total_mean)
-        self.total += rows
+        sums += [self.along, self.zero, self.descents, self.cosines, self.quartics, self.total_mean]
+        kept = (self._exact.numpy(), *(each.numpy() for each in sums))
+        centred, products = self._space("centred", most * size), self._space("products", size * size)
+        moving, mean = np.empty(size, np.int64), np.empty(size)
+        information = np.empty((0, 0)) if self.information is None else self.information.numpy()
+        comoment = None if self.comoment is None else self.comoment.numpy()
+        rooms = (centred.numpy(), products.numpy(), self.informed.numpy())
+        whole = flat.detach().numpy() if flat.dtype == torch.float64 and flat.is_contiguous() else None
+        for first, end, batch in blocks:
+            rows, block = end - first, flat[first:end]
+            estimates = block.detach().double().contiguous().numpy() if whole is None else whole[first:end]
+            parts = block_moments.centre_block(estimates, batch, *kept, moving, mean, rooms[0])
+            if comoment is None:
+                if self.information is not None:
+                    self.informed[batch] += _informed(self.information, torch.from_numpy(estimates), torch.from_numpy(mean[:parts]), None)
+                block_moments.add_mean(moving[:parts], mean[:parts], rows, self.total, kept[-1])
+            else:
+                errors = centred[: rows * parts].view(rows, parts)
+                torch.mm(errors.mT, errors, out=products[: parts * parts].view(parts, parts))
+                block_moments.add_block(
+                    rooms[1], kept[0], moving[:parts], mean[:parts], rows, self.total, batch, information, rooms[2], comoment, kept[-1]
+                )
+            self.total += rows
 
     @functools.cached_property
     def _exact(self) -> Tensor:

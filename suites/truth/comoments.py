@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ...oracles import kernels
+
 ROUNDOFF = 2.0**-53
 """Half the distance of 1 from the next float64."""
 
@@ -28,6 +30,10 @@ FORBIDDEN = 1e300
 
 TOGETHER = 64
 """Partial sums that wait to be merged."""
+
+SCALARS = ("top", "weight", "support", "score", "loss", "rest", "square", "weight_error", "loss_error")
+VECTORS = ("flips", "comoment", "flips_error", "comoment_error")
+"""Of `CoMoments`, in the order of the arrays of `structgrad.suites.truth.summation`."""
 
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -79,11 +85,13 @@ class CoMoments:
         summation.sum_chunk(
             structures.numpy(), losses.numpy(), pivot.numpy(), places.numpy(), columns.numpy(), scalars, vectors, BLOCK, FORBIDDEN
         )
-        top, weight, support, score, loss, rest, square, weight_error, loss_error = torch.from_numpy(scalars).unbind()
-        flips, comoment, flips_error, comoment_error = torch.from_numpy(vectors).unbind()
-        return cls(
-            top, weight, support, score, loss, rest, flips, comoment, square, weight_error, loss_error, flips_error, comoment_error
-        )  # fmt: skip
+        return cls._of_arrays(scalars, vectors)
+
+    @classmethod
+    def _of_arrays(cls, scalars: np.ndarray, vectors: np.ndarray) -> CoMoments:
+        """From [9] and [4, p], `SCALARS` and `VECTORS`."""
+        single, several = torch.from_numpy(scalars).unbind(), torch.from_numpy(vectors).unbind()
+        return cls(**dict(zip(SCALARS, single, strict=True)), **dict(zip(VECTORS, several, strict=True)))
 
     @classmethod
     def of(cls, flips: Tensor, losses: Tensor, scores: Tensor, slack: Tensor) -> CoMoments:
@@ -195,6 +203,8 @@ def merge(parts: Sequence[CoMoments]) -> CoMoments:
     """
     if not parts:
         raise ValueError("`merge` got no partial sums; expected at least one")
+    if parts[0].top.ndim == 0 and kernels.enabled(parts[0].top):
+        return _merged_compiled(parts)
     stacked = CoMoments(*(torch.stack([getattr(part, field.name) for part in parts]) for field in fields(CoMoments)))
     number = len(parts)
     while number > 1:
@@ -203,6 +213,21 @@ def merge(parts: Sequence[CoMoments]) -> CoMoments:
         stacked = CoMoments(*(torch.cat([getattr(joined, field.name), getattr(rest, field.name)]) for field in fields(CoMoments)))
         number = number - number // 2
     return CoMoments(*(getattr(stacked, field.name)[0] for field in fields(CoMoments)))
+
+
+def _merged_compiled(parts: Sequence[CoMoments]) -> CoMoments:
+    """What `merge` does on the CPU, bit for bit and without a tensor for every intermediate; the exponentials are torch's there too."""
+    from . import summation  # here, because it loads the compiler
+
+    scalars, vectors = (
+        torch.stack([getattr(part, name) for part in parts for name in names]).unflatten(0, (len(parts), -1)).numpy()
+        for names in (SCALARS, VECTORS)
+    )
+    distances = np.empty((len(parts) - 1, 2))
+    summation.level_distances(scalars[:, summation.TOP].copy(), distances)
+    factors = (-torch.from_numpy(distances)).exp()
+    summation.merge_levels(scalars, vectors, distances, factors.numpy())
+    return CoMoments._of_arrays(scalars[0], vectors[0])
 
 
 def _taken(stacked: CoMoments, places: slice) -> CoMoments:

@@ -1,18 +1,24 @@
-"""Shares of the loss, the oracle and the noise in the time of a cell of the suite `bias`; what is left is measuring itself.
+"""Shares of the loss, the oracle, the noise and the estimator in the time of a cell of the suite `bias`; what is left is measuring itself.
 
-What a process computes once for all estimators of an instance, its exact gradient and its Fisher information, is there before.
+The loss and the oracle include their part of a backward pass. The estimator is what `Estimator.gradient` takes beyond these: its own
+arithmetic, and the autograd engine. Measuring is everything else: moments, metrics with their intervals, tests, findings. What a process
+computes once for all estimators of an instance, its exact gradient, its Fisher information and the look at its loss, is there before.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ....estimators import make_estimator
+from ....estimators.base import Estimator
 from ....estimators.noise import Noise
 from ....oracles.random_streams import SeedBlocks
 from ...base import Problem
@@ -21,7 +27,10 @@ from ...measures.cost.oracle_share import Stopwatch, operations, timed, timed_or
 from ...measures.suite import Context
 from ...truth.replay_oracle import ReplayOracle
 
-KINDS = ("loss", "oracle", "noise")
+KINDS = ("loss", "oracle", "noise", "estimator")
+
+GIVEN = KINDS[:3]
+"""What neither an estimator nor a measurement can save."""
 
 
 @dataclass
@@ -63,7 +72,12 @@ class CellShare:
 
     @property
     def rest(self) -> float:
-        """The share of what is neither loss nor oracle nor noise."""
+        """The share of what is neither loss nor oracle nor noise: the estimator and measuring."""
+        return 1 - sum(self.seconds[kind] for kind in GIVEN) / self.total
+
+    @property
+    def measuring(self) -> float:
+        """The share of what is not the estimator either."""
         return 1 - sum(self.seconds.values()) / self.total
 
 
@@ -96,11 +110,30 @@ def cell_share(name: str, problem: Problem, context: Context, rounds: int = 3) -
 
 
 def exclusive_watches() -> dict[str, ExclusiveStopwatch]:
-    """One for each of `KINDS`, of which one runs at a time."""
+    """One for each of `KINDS`; of those of what is `GIVEN`, one runs at a time."""
     watches = {kind: ExclusiveStopwatch(torch.device("cpu")) for kind in KINDS}
-    for kind, watch in watches.items():
-        watch.others = [other for name, other in watches.items() if name != kind]
+    for kind in GIVEN:
+        watches[kind].others = [watches[name] for name in GIVEN if name != kind]
     return watches
+
+
+def _estimating(gradient: Callable[..., Tensor], watches: dict[str, ExclusiveStopwatch]) -> Callable[..., Tensor]:
+    """The same function, the time of which, less that of what is given, goes to the estimator; of calls within calls, once."""
+    own = watches["estimator"]
+
+    @functools.wraps(gradient)
+    def run(*args: Any, **named: Any) -> Tensor:
+        if own.depth:
+            return gradient(*args, **named)
+        before, start = sum(watches[kind].seconds for kind in GIVEN), time.process_time()
+        own.depth += 1
+        try:
+            return gradient(*args, **named)
+        finally:
+            own.depth -= 1
+            own.seconds += time.process_time() - start - (sum(watches[kind].seconds for kind in GIVEN) - before)
+
+    return run
 
 
 def timed_problem(problem: Problem, watches: dict[str, ExclusiveStopwatch]) -> Problem:
@@ -115,8 +148,10 @@ def _timed_in_place(watches: dict[str, ExclusiveStopwatch]) -> Iterator[None]:
     places = [(Noise, "draw", "noise"), (Noise, "perturb", "noise"), (SeedBlocks, "uniforms", "noise")]
     places += [(ReplayOracle, name, "oracle") for name in operations(ReplayOracle)]
     own = [(kind, name, vars(kind).get(name)) for kind, name, _ in places]
+    own.append((Estimator, "gradient", vars(Estimator)["gradient"]))
     for kind, name, watch in places:
         setattr(kind, name, timed(getattr(kind, name), watches[watch]))
+    Estimator.gradient = _estimating(Estimator.gradient, watches)  # type: ignore[misc, method-assign]
     try:
         yield
     finally:

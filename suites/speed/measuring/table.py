@@ -50,19 +50,23 @@ def line(kind: str, result: Result) -> str:
     if isinstance(result, CellShare):
         parts = ", ".join(f"{name} {seconds / result.total:.0%}" for name, seconds in result.seconds.items())
         how = result.tier if result.replicates is None else f"{result.replicates:,} replicates"
-        return f"{result.case:<20} {kind:<10} rest {result.rest:4.0%} of {1e3 * result.total:.3g} ms ({how}): {parts}"
+        measured = f"rest {result.rest:4.0%} of {1e3 * result.total:.3g} ms ({how})"
+        return f"{result.case:<20} {kind:<10} {measured}: {parts}, measuring {result.measuring:.0%}"
     unit = {"replicate": "s for 10⁶ replicates", "structure": "s for 10⁶ structures", "shards": "s for 10⁶ structures"}[kind]
     against = f"{1 / result.ratio:.0%} of the gain of so many" if kind == "shards" else f"{result.ratio:.2f} floors"
     return f"{result.case:<20} {kind:<10} {1e6 * result.seconds:.3g} {unit}, {against}"
 
 
 def to_frame(results: Sequence[tuple[str, Result]]) -> pd.DataFrame:
-    """A row per number, in columns of the table of oracles: of a cell, each kind of work and the rest stand as contenders."""
+    """A row per number, in columns of the table of oracles.
+
+    Of a cell, each kind of work, measuring, and the rest, which is the estimator and measuring, stand as contenders.
+    """
     rows = []
     for kind, result in results:
         if isinstance(result, CellShare):
-            seconds = result.seconds | {"rest": result.rest * result.total}
-            rows += [(result.case, kind, name, seconds[name], result.total) for name in (*KINDS, "rest")]
+            seconds = result.seconds | {"measuring": result.measuring * result.total, "rest": result.rest * result.total}
+            rows += [(result.case, kind, name, seconds[name], result.total) for name in (*KINDS, "measuring", "rest")]
         else:
             rows.append((result.case, kind, "structgrad", result.seconds, result.floor))
     return pd.DataFrame(rows, columns=["case", "operation", "contender", "seconds", "floor"])

@@ -10,6 +10,96 @@ from ....oracles.kernels.compilation import compiled, fused, reordered
 
 
 @compiled  # type: ignore[untyped-decorator]
+def centre_block(  # noqa: PLR0913, PLR0917 - arrays cannot be bundled without a cost
+    estimates: np.ndarray,
+    batch: int,
+    gradient: np.ndarray,
+    count: np.ndarray,
+    means: np.ndarray,
+    squares: np.ndarray,
+    nonzero: np.ndarray,
+    signs: np.ndarray,
+    along: np.ndarray,
+    zero: np.ndarray,
+    descents: np.ndarray,
+    cosines: np.ndarray,
+    quartics: np.ndarray,
+    total_mean: np.ndarray,
+    moving: np.ndarray,
+    mean: np.ndarray,
+    centred: np.ndarray,
+) -> int:
+    """`moving_parts` and `add_rows` in one call; return the number of parts p that may change.
+
+    Args:
+        estimates: [r, d].
+        batch: which one.
+        gradient: [2, d], as all that follow up to ``quartics`` see `add_rows`.
+        count: [batches].
+        means: [batches, d].
+        squares: [batches, d].
+        nonzero: [batches, d].
+        signs: [batches, d].
+        along: [batches].
+        zero: [batches].
+        descents: [batches].
+        cosines: [batches].
+        quartics: [batches].
+        total_mean: [d], of all batches so far.
+        moving: int64 [d], the result in ascending order, at its beginning.
+        mean: the result [d], the mean error of these parts, at its beginning.
+        centred: the result, [r, p] at its beginning.
+    """
+    rows = len(estimates)
+    parts: int = moving_parts(estimates, gradient[0], nonzero[batch], total_mean, moving)
+    errors = centred[: rows * parts].reshape(rows, parts)
+    add_rows(
+        estimates, gradient, moving[:parts], batch, count, means, squares, nonzero, signs, along, zero, descents, cosines, quartics,
+        mean[:parts], errors,
+    )  # fmt: skip
+    return parts
+
+
+@compiled  # type: ignore[untyped-decorator]
+def add_block(  # noqa: PLR0913, PLR0917 - likewise
+    products: np.ndarray,
+    gradient: np.ndarray,
+    moving: np.ndarray,
+    mean: np.ndarray,
+    rows: int,
+    before: int,
+    batch: int,
+    information: np.ndarray,
+    sums: np.ndarray,
+    comoment: np.ndarray,
+    total_mean: np.ndarray,
+) -> None:
+    """`informed`, where there is an information, and `add_products` in one call.
+
+    Args:
+        products: [p, p] of the centred rows, at its beginning.
+        gradient: [2, d], the first row of which is exact.
+        moving: int64 [p], where the parts lie.
+        mean: [p], the mean error of the block.
+        rows: of the block.
+        before: replicates in ``comoment``.
+        batch: which one.
+        information: F, [d, d], or [0, 0].
+        sums: [batches], of ``ĝ'Fĝ``.
+        comoment: [d, d].
+        total_mean: [d].
+    """
+    parts = len(moving)
+    square = products[: parts * parts].reshape(parts, parts)
+    if len(information) > 0:
+        centre = np.empty(parts)
+        for place in range(parts):
+            centre[place] = mean[place] + gradient[0, moving[place]]
+        sums[batch] += informed(information, square, moving, centre, rows)
+    add_products(square, moving, mean, rows, before, comoment, total_mean)
+
+
+@compiled  # type: ignore[untyped-decorator]
 def moving_parts(estimates: np.ndarray, gradient: np.ndarray, nonzero: np.ndarray, total_mean: np.ndarray, moving: np.ndarray) -> int:
     """Write the parts whose moments this block may change to ``moving``; return their number: of half a square, half.
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from structgrad.estimators.base import Estimator
 from structgrad.estimators.noise import Noise
 from structgrad.oracles import Subset
 from structgrad.oracles.random_streams import SeedBlocks
@@ -44,15 +45,17 @@ def test_one_stopwatch_runs_at_a_time() -> None:
     assert watches["oracle"].seconds > 0
 
 
-@pytest.mark.parametrize(("name", "busy"), [("reinforce", {"loss", "oracle"}), ("st_gumbel", {"loss", "oracle", "noise"})])
+@pytest.mark.parametrize(
+    ("name", "busy"), [("reinforce", {"loss", "oracle", "estimator"}), ("st_gumbel", {"loss", "oracle", "noise", "estimator"})]
+)
 def test_the_time_of_a_cell_goes_to_what_takes_it(name: str, busy: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss that takes long has nearly all of it; what is timed in place is as it was afterwards."""
-    kinds = (Noise, SeedBlocks, ReplayOracle)
+    kinds = (Noise, SeedBlocks, ReplayOracle, Estimator)
     before = [dict(vars(kind)) for kind in kinds]
     problem = small()
     plain = cell_share(name, problem, CONTEXT, rounds=1)
     assert {kind for kind, seconds in plain.seconds.items() if seconds > 0} == busy
-    assert 0 < plain.rest < 1
+    assert 0 < plain.measuring < plain.rest < 1
     kind = type(problem.instances[0].loss)
     quick = kind.__call__
 
@@ -105,17 +108,17 @@ def test_the_gain_by_workers_is_held_against_one(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_table_is_printed_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    share = CellShare("rloo", "mc", 4096, 2.0, {"loss": 1.0, "oracle": 0.5, "noise": 0.25})
+    share = CellShare("rloo", "mc", 4096, 2.0, {"loss": 1.0, "oracle": 0.5, "noise": 0.25, "estimator": 0.125})
     results = [("share", share), ("replicate", Rate("rloo", 5e-6, 2e-6)), ("shards", Rate("2 workers", 1e-6, 0.9e-6))]
     monkeypatch.setattr(table, "measuring", lambda: iter(results))
     target = tmp_path / "measuring.csv"
     assert command(monkeypatch, "--measuring", "--csv", target) == 0
     shown = capsys.readouterr().out
-    assert "rest  12% of 2e+03 ms (4,096 replicates): loss 50%, oracle 25%, noise 12%" in shown
+    assert "rest  12% of 2e+03 ms (4,096 replicates): loss 50%, oracle 25%, noise 12%, estimator 6%, measuring 6%" in shown
     assert "5 s for 10⁶ replicates, 2.50 floors" in shown
     assert "1 s for 10⁶ structures, 90% of the gain of so many" in shown
     frame = pd.read_csv(target)
-    assert frame[frame.operation == "share"].seconds.tolist() == [1.0, 0.5, 0.25, 0.25]
+    assert frame[frame.operation == "share"].seconds.tolist() == [1.0, 0.5, 0.25, 0.125, 0.125, 0.25]
     assert frame[frame.operation == "shards"].floor.tolist() == [0.9e-6]
     table.show(Console(quiet=True), None)
 

@@ -208,3 +208,16 @@ def test_compiled_outcomes_give_what_plain_ones_do(scale: float) -> None:
             plain.add(block, shares)
     for field in ("error", "products", "sums"):
         torch.testing.assert_close(getattr(compiled, field), getattr(plain, field), rtol=1e-11, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_blocks_of_a_launch_give_the_bits_of_blocks_that_are_added_alone(dtype: torch.dtype) -> None:
+    stream = torch.Generator().manual_seed(0)
+    gradient, estimates = torch.randn(5, generator=stream), torch.randn(12, 5, generator=stream, dtype=torch.float64).to(dtype)
+    together, alone = (Moments.empty(gradient, torch.eye(5, dtype=torch.float64)) for _ in range(2))
+    blocks = [(0, 4, 3), (4, 8, 0), (8, 11, 3)]
+    together.add_blocks(estimates, blocks)
+    for first, end, batch in blocks:
+        alone.add(estimates[first:end].clone(), batch)
+    assert together.state() == alone.state()
+    assert together.count.tolist()[:4] == [4, 0, 0, 7]

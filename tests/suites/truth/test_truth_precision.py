@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ShiftReduce, SpanningTree, Subset, kernels
 from structgrad.suites.truth import exact_truth
+from structgrad.suites.truth.comoments import merge
 from structgrad.suites.truth.space import Space
 
 SPACES: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -159,6 +161,18 @@ def test_sums_merge_in_any_order(name: str, regime: float | str, twin: bool) -> 
         assert float(merged.loss + merged.rest) == pytest.approx(float(whole.loss + whole.rest), rel=1e-14)
         torch.testing.assert_close(merged.flips, whole.flips, rtol=1e-12, atol=0)
         assert int(merged.support) == int(whole.support)
+
+
+@pytest.mark.parametrize("regime", [1.0, 50.0, "masked"])
+def test_compiled_merges_give_the_bits_of_tensors(regime: float | str) -> None:
+    space = Space(loss_of("assignment", 1e6), SPACES["assignment"][0], scores_of("assignment", regime), 8)
+    parts = [space.sums(rank, rank + 5) for rank in range(0, 115, 5)]
+    for number in (1, 2, 3, 6, 7, 23):
+        compiled = merge(parts[:number])
+        with kernels.disabled():
+            twin = merge(parts[:number])
+        for field in fields(twin):
+            assert torch.equal(getattr(compiled, field.name), getattr(twin, field.name)), (number, field.name)
 
 
 def test_ranges_without_a_feasible_structure_add_nothing() -> None:
