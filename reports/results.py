@@ -12,7 +12,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,16 @@ from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 TABLE = "results.parquet"
 MANIFEST = "run.json"
 PAGE = "report.html"
 _METADATA_VERSION = b"structgrad_schema_version"
 _METADATA_MANIFEST = b"structgrad_manifest"
+
+BLOCK = 1_000_000
+"""Rows of a large table that are held at once."""
 
 _PACKAGES = ("structgrad", "torch", "numpy", "scipy", "pandas")
 _SETTLED_ELSEWHERE = ("batch_size", "threads")
@@ -119,6 +124,79 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
         raise ValueError(
             f"{file} is not what its schema version {SCHEMA_VERSION} says ({' '.join(str(error).split())}); measure it again"
         ) from error
+
+
+def length(path: Path) -> int:
+    """How many rows the table of a run has, without reading it; 0 where there is none that is whole."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = path / TABLE if path.is_dir() else path
+    if not file.is_file() or (path.is_dir() and (path / PLAN).is_file() and _unfinished(path)):
+        return 0
+    try:
+        return int(pq.read_metadata(file).num_rows)
+    except (pa.ArrowException, OSError):
+        return 0
+
+
+def opened(path: Path) -> tuple[pq.ParquetFile, Manifest]:
+    """The table of a run, of which nothing is read yet, and its manifest.
+
+    Raises:
+        OtherSchemaError: a table of another schema version.
+        ValueError: the file is no table of structgrad, or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = path / TABLE if path.is_dir() else path
+    try:
+        found = pq.ParquetFile(file)
+        metadata = dict(found.schema_arrow.metadata or {})
+        _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
+        return found, json.loads(metadata[_METADATA_MANIFEST])
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
+
+
+def blocks(tables: Sequence[pq.ParquetFile], columns: Sequence[str], most: int | None = None) -> Iterator[tuple[pa.Table, ...]]:
+    """The rows of some tables for some problems at a time, each problem once.
+
+    Args:
+        tables: as `opened` gives them.
+        columns: that are read, ``problem`` among them.
+        most: rows of all tables together that are read at once, `BLOCK` if None; more only where a single problem has more.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    most = BLOCK if most is None else most
+    places = [[_counted(table, group) for group in range(table.num_row_groups)] for table in tables]
+    sizes: Counter[str] = Counter()
+    for found in places[::-1]:
+        for group in found:
+            sizes.update(group)
+    chosen: list[str] = []
+    for number, (problem, size) in enumerate(sizes.items(), start=1):
+        chosen.append(problem)
+        if number < len(sizes) and sum(sizes[name] for name in chosen) + size < most:
+            continue
+        read = []
+        for table, found in zip(tables, places, strict=True):
+            groups = [place for place, group in enumerate(found) if any(name in group for name in chosen)]
+            some = table.read_row_groups(groups, columns=list(columns))
+            read.append(some.filter(pc.is_in(some["problem"].cast(pa.string()), pa.array(chosen))).select(list(columns)))
+        yield tuple(read)
+        chosen = []
+
+
+def _counted(table: pq.ParquetFile, group: int) -> dict[str, int]:
+    """How many rows of a row group each problem has."""
+    import pyarrow as pa
+
+    found = table.read_row_group(group, columns=["problem"])["problem"].cast(pa.string()).value_counts()
+    return {entry["values"]: entry["counts"] for entry in found.to_pylist()}
 
 
 def _check_version(file: Path, version: str) -> None:
