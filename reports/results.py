@@ -21,6 +21,7 @@ from ..suites.base import SCHEMA_VERSION, Row
 from ..suites.frames import COLUMNS, to_frame
 from ..suites.running.planning.devices import devices_of, kind_of
 from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
+from ..suites.trust import check_table, json_of, text_of, visible, visible_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,16 +112,18 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
     try:
         metadata = dict(pq.read_schema(file).metadata or {})
         _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
+        with pq.ParquetFile(file) as found:
+            check_table(found, file)
         table = pq.read_table(file)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if has_cells:
             return _derived(folder)
         raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
     try:
         frame = table.to_pandas()
         frame["batches"] = frame["batches"].map(tuple)
-        return frame[list(COLUMNS)].astype(COLUMNS), json.loads(metadata[_METADATA_MANIFEST])
-    except (KeyError, TypeError, ValueError) as error:
+        return _visible(frame[list(COLUMNS)].astype(COLUMNS)), _manifest(metadata[_METADATA_MANIFEST])
+    except (KeyError, TypeError, ValueError, pa.ArrowException, OverflowError) as error:
         raise ValueError(
             f"{file} is not what its schema version {SCHEMA_VERSION} says ({' '.join(str(error).split())}); measure it again"
         ) from error
@@ -136,7 +139,7 @@ def length(path: Path) -> int:
         return 0
     try:
         return int(pq.read_metadata(file).num_rows)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return 0
 
 
@@ -155,8 +158,8 @@ def opened(path: Path) -> tuple[pq.ParquetFile, Manifest]:
         found = pq.ParquetFile(file)
         metadata = dict(found.schema_arrow.metadata or {})
         _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
-        return found, json.loads(metadata[_METADATA_MANIFEST])
-    except (pa.ArrowException, OSError, KeyError) as error:
+        return found, _manifest(metadata[_METADATA_MANIFEST])
+    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
 
 
@@ -210,7 +213,35 @@ def _check_version(file: Path, version: str) -> None:
 def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
     from ..suites.running.runner import collect
 
-    return to_frame(collect(folder)), manifest_of(folder)
+    return _visible(to_frame(collect(folder))), manifest_of(folder)
+
+
+def _visible(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same table where no name holds characters that a terminal obeys, or that hide or turn what is beside them."""
+    found: dict[str, Any] = {}
+    for name in frame.select_dtypes("category"):
+        words = list(frame[name].cat.categories)
+        shown = [visible(str(word)) for word in words]
+        if shown != words:
+            found[str(name)] = frame[name].astype(object).map(dict(zip(words, shown, strict=True))).astype("category")
+    for name in frame.select_dtypes("string"):
+        words = list(frame[name].dropna().unique())
+        changed = {word: visible(word) for word in words if visible(word) != word}
+        if changed:
+            found[str(name)] = frame[name].replace(changed)
+    return frame.assign(**found) if found else frame
+
+
+def _manifest(text: bytes | str) -> Manifest:
+    """From JSON, with words that can be shown.
+
+    Raises:
+        ValueError: it is no manifest.
+    """
+    found = visible_words(json_of(text))
+    if not isinstance(found, dict):
+        raise ValueError(f"the manifest is {type(found).__name__}; expected a mapping")
+    return found
 
 
 def _unfinished(folder: Path) -> bool:
@@ -221,10 +252,9 @@ def _unfinished(folder: Path) -> bool:
 def manifest_of(folder: Path) -> Manifest:
     """What ``run.json`` says; nothing where it is missing or damaged."""
     try:
-        found = json.loads((folder / MANIFEST).read_text())
+        return _manifest(text_of(folder / MANIFEST))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def check_not_newer(folder: Path) -> None:

@@ -100,7 +100,7 @@ def opened(names: Sequence[str], folder: Path = baselines.FOLDER) -> list[Opened
 
 def blocks(base: Opened, head: Opened) -> Iterator[tuple[pa.Table, pa.Table]]:
     """What is compared of both, for some problems at a time."""
-    return results.blocks([base.table, head.table], COMPARED)  # type: ignore[return-value]
+    return results.blocks([base.table, head.table], COMPARED)
 
 
 def comparable(base: Loaded, head: Loaded) -> tuple[list[Row], list[Row]]:

@@ -130,7 +130,8 @@ class Side:
         """`contrasts.exact`."""
         no_bounds, tier = np.isnan(self.numbers("low")), self.codes("tier")
         plain = (tier == self.code_of("tier", "")) & np.isnan(self.numbers("replicates"))
-        return (tier == self.code_of("tier", "exact")) | (no_bounds & ((self.codes("unit") == self.code_of("unit", "count")) | plain))
+        counted = no_bounds & ((self.codes("unit") == self.code_of("unit", "count")) | plain)
+        return np.asarray((tier == self.code_of("tier", "exact")) | counted)
 
     def estimates(self, rows: np.ndarray, count: int) -> Estimates:
         """Of rows that have so many batches."""
@@ -257,7 +258,7 @@ def aligned(base: Side, head: Side, asked: Callable[[str], bool] = lambda metric
 
 def _paired(keys: Sequence[np.ndarray], rows: Sequence[np.ndarray]) -> tuple[tuple[np.ndarray, np.ndarray], list[np.ndarray]]:
     """Rows of equal keys, in the order of the head, and those of either side whose key the other has not."""
-    if np.array_equal(*keys) and (np.diff(np.sort(keys[0])) > 0).all():
+    if np.array_equal(keys[0], keys[1]) and (np.diff(np.sort(keys[0])) > 0).all():
         return (rows[0], rows[1]), [np.empty(0, np.int64)] * 2
     found = [_last(*each) for each in zip(keys, rows, strict=True)]
     common, first, second = np.intersect1d(found[0][0], found[1][0], assume_unique=True, return_indices=True)
@@ -275,7 +276,7 @@ def _sound(side: Side) -> np.ndarray:
     sound = side.having("status", "ok".__eq__) & (counts != 1)
     if len(wrong):
         sound[np.searchsorted(side._offsets(), wrong, side="right") - 1] = False
-    return sound
+    return np.asarray(sound)
 
 
 def _last(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -352,7 +353,7 @@ def _log_ratio(base: np.ndarray, head: np.ndarray) -> np.ndarray:
 
 
 def _difference(base: np.ndarray, head: np.ndarray) -> np.ndarray:
-    return head - base
+    return np.asarray(head - base)
 
 
 def _beyond(sign: int, relative: float, absolute: float) -> Statistic:
@@ -402,7 +403,7 @@ def close(first: np.ndarray, second: np.ndarray, absolute: float) -> np.ndarray:
     """`math.isclose` with `RTOL`."""
     with np.errstate(invalid="ignore"):
         near = np.abs(first - second) <= np.maximum(RTOL * np.maximum(np.abs(first), np.abs(second)), absolute)
-    return (first == second) | (near & np.isfinite(first) & np.isfinite(second))
+    return np.asarray((first == second) | (near & np.isfinite(first) & np.isfinite(second)))
 
 
 def between(both: Sequence[Estimates], exact: np.ndarray, paired: np.ndarray, rule: Rule, alpha: float) -> Drafted:
@@ -419,7 +420,7 @@ def between(both: Sequence[Estimates], exact: np.ndarray, paired: np.ndarray, ru
 
 
 def _is_ratio(base: np.ndarray, head: np.ndarray) -> np.ndarray:
-    return (base > 0) & (head > 0) & (np.maximum(base, head) < LARGEST_RATIO * np.minimum(base, head))
+    return np.asarray((base > 0) & (head > 0) & (np.maximum(base, head) < LARGEST_RATIO * np.minimum(base, head)))
 
 
 def _exactly(base: np.ndarray, head: np.ndarray, rule: Rule) -> Drafted:
@@ -577,15 +578,15 @@ def _obstacles(
     (base, head), (rules, rule) = sides, ruling
     found = np.zeros(len(pairs.head), np.int32)
 
-    def say(where: np.ndarray, first: np.ndarray, second: np.ndarray, text: Callable[[Any, Any], str]) -> None:
+    def say(where: np.ndarray, first: np.ndarray, second: np.ndarray, text: str) -> None:
         where = where & (found == 0)
         for one, two in np.unique(np.stack([first[where], second[where]], 1), axis=0) if where.any() else ():
-            found[where & (first == one) & (second == two)] = reasons.number(text(one, two))
+            found[where & (first == one) & (second == two)] = reasons.number(text.format(one, two))
 
     for name in _DECLARED:
         if name not in Key._fields:
             first, second = base.numbers(name)[pairs.base], head.numbers(name)[pairs.head]
-            say(first != second, first, second, lambda one, two, name=name: f"{name} is {one:.0f} in the base and {two:.0f} in the head")
+            say(first != second, first, second, f"{name} is {{:.0f}} in the base and {{:.0f}} in the head")
     seeds = base.numbers("seed")[pairs.base], head.numbers("seed")[pairs.head]
     others = np.zeros(len(found), bool)
     for name in _FACTS:
@@ -596,7 +597,7 @@ def _obstacles(
     say(
         (seeds[0] != seeds[1]) & others,
         *seeds,
-        lambda one, two: f"other scores: the seed is {one:.0f} in the base and {two:.0f} in the head",
+        "other scores: the seed is {:.0f} in the base and {:.0f} in the head",
     )
     for number, one in enumerate(rules):
         for name in {"": (), "torch": ("torch",), "machine": _MACHINE}[one.needs]:

@@ -82,7 +82,7 @@ class LargeComparison(Sequence[Comparison]):
         total = sum(len(some.first) for some in found) + len(others)
         gravity, effect = (np.concatenate([getattr(some, name) for some in found] or [np.empty(0)]) for name in ("gravity", "effect"))
         owner = np.concatenate([np.full(len(some.first), number) for number, some in enumerate(found)] or [np.empty(0)]).astype(int)
-        place = np.concatenate([np.arange(len(some.first)) for some in found] or [np.empty(0)]).astype(int)
+        place = np.concatenate([np.arange(len(some.first)) for some in found] or [np.empty(0, np.int64)]).astype(int)
         made = []
         for number in np.lexsort((-effect, gravity))[:most]:
             some, one = found[owner[number]], self.blocks[owner[number]]
@@ -344,7 +344,7 @@ class _Large:
 
 def _gain_changed(one: Block, verdict: np.ndarray) -> np.ndarray:
     gain = one.words["metric"].index("gain") if "gain" in one.words["metric"] else -1
-    return (one.codes["metric"] == gain) & (verdict == VERDICTS.index("changed"))
+    return np.asarray((one.codes["metric"] == gain) & (verdict == VERDICTS.index("changed")))
 
 
 def _settled(one: Block, worse: np.ndarray, better: np.ndarray, alpha: float) -> np.ndarray:
