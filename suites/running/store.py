@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base import FAILED, SCHEMA_VERSION, Row
+from ..frames import COLUMNS
 from ..trust import check_identity, json_of, text_of
 from .parts import columns, compaction, journal
 from .work import Cell, Grid
@@ -332,7 +333,25 @@ def _packed(row: Row) -> dict[str, Any]:
     return {**values, **infinite}
 
 
+_OF_WORDS = (str,)
+_OF_NUMBERS = (int, float, str, type(None))
+_KINDS: dict[str, tuple[type, ...]] = {
+    name: {"category": _OF_WORDS, "string": _OF_WORDS, "bool": (bool,), "object": (list, tuple)}.get(kind, _OF_NUMBERS)
+    for name, kind in COLUMNS.items()
+}
+_LARGEST = {"int16": 2**15, "Int16": 2**15, "int64": 2**63, "Int64": 2**63}
+
+
+def _check_kinds(values: dict[str, Any]) -> None:
+    """Refuse values that no column can have."""
+    for name, value in values.items():
+        most = _LARGEST.get(COLUMNS[name])
+        if not isinstance(value, _KINDS[name]) or (most and value is not None and not (isinstance(value, int) and -most <= value < most)):
+            raise ValueError(f"got {name}={str(value)[:50]!r}, which no row can have")
+
+
 def _unpacked(values: dict[str, Any]) -> Row:
+    _check_kinds(values)
     numbers: dict[str, Any] = {name: float(values[name]) for name in _NUMBERS if isinstance(values.get(name), str)}
     return Row(**{**values, **numbers, "batches": tuple(values.get("batches", ()))})
 
