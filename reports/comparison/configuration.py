@@ -20,4 +20,4 @@ def settings_of(path: Path | None) -> Settings:
     try:
         return read_settings(toml_of(path))
     except ValueError as error:  # of TOML too
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {str(error)[:1000]}") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from structgrad.oracles.plugins import loaded_file
+from structgrad.suites.measures.suite import Effort
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
@@ -25,7 +26,8 @@ def mine(tmp_path: Path) -> Path:
 
 def plan(mine: Path) -> Plan:
     names = (f"{mine}:Mine", f"{mine}:Other", "rloo")
-    return Plan(suites=("bias",), problems=("categorical_regimes",), stages=("h=0.95",), estimators=names, instances=1)
+    effort = Effort(replicates=64, most_replicates=64, seconds=1.0)
+    return Plan(suites=("bias",), problems=("categorical_regimes",), stages=("h=0.95",), estimators=names, instances=1, effort=effort)
 
 
 def forget(mine: Path) -> None:
