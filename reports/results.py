@@ -175,7 +175,7 @@ def blocks(tables: Sequence[pq.ParquetFile], columns: Sequence[str], most: int |
     import pyarrow.compute as pc
 
     most = BLOCK if most is None else most
-    places = [[_counted(table, group) for group in range(table.num_row_groups)] for table in tables]
+    places = [[_problems_of(table, group) for group in range(table.num_row_groups)] for table in tables]
     sizes: Counter[str] = Counter()
     for found in places[::-1]:
         for group in found:
@@ -194,7 +194,7 @@ def blocks(tables: Sequence[pq.ParquetFile], columns: Sequence[str], most: int |
         chosen = []
 
 
-def _counted(table: pq.ParquetFile, group: int) -> dict[str, int]:
+def _problems_of(table: pq.ParquetFile, group: int) -> dict[str, int]:
     """How many rows of a row group each problem has."""
     import pyarrow as pa
 
