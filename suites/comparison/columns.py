@@ -47,7 +47,7 @@ _REQUIRED = {one.name: "" for one in fields(Row) if one.default is MISSING}
 
 
 @dataclass(frozen=True)
-class Estimates:
+class EstimateColumns:
     """`contrasts.Estimate` of many rows, which have equally many batches [row, batch]; ``known`` where there is one."""
 
     value: np.ndarray
@@ -57,12 +57,12 @@ class Estimates:
     known: np.ndarray
 
     @classmethod
-    def jackknifed(cls, value: np.ndarray, batches: np.ndarray, known: np.ndarray) -> Estimates:
+    def jackknifed(cls, value: np.ndarray, batches: np.ndarray, known: np.ndarray) -> EstimateColumns:
         """With the errors that their batches say."""
         return cls(value, jackknife(batches), np.full(len(value), batches.shape[1] - 1.0), batches, known)
 
-    def __getitem__(self, chosen: np.ndarray) -> Estimates:
-        return Estimates(*(getattr(self, one.name)[chosen] for one in fields(self)))
+    def __getitem__(self, chosen: np.ndarray) -> EstimateColumns:
+        return EstimateColumns(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
 
 def jackknife(without: np.ndarray) -> np.ndarray:
@@ -73,7 +73,7 @@ def jackknife(without: np.ndarray) -> np.ndarray:
 
 
 @dataclass
-class Side:
+class SideColumns:
     """The rows of a block that belong to one run, as arrays.
 
     Attributes:
@@ -133,18 +133,18 @@ class Side:
         counted = no_bounds & ((self.codes("unit") == self.code_of("unit", "count")) | plain)
         return np.asarray((tier == self.code_of("tier", "exact")) | counted)
 
-    def estimates(self, rows: np.ndarray, count: int) -> Estimates:
+    def estimates(self, rows: np.ndarray, count: int) -> EstimateColumns:
         """Of rows that have so many batches."""
         value = self.numbers("value")[rows]
         if count > 1:
-            return Estimates.jackknifed(value, self.batches(rows, count), np.ones(len(rows), bool))
+            return EstimateColumns.jackknifed(value, self.batches(rows, count), np.ones(len(rows), bool))
         half = (self.numbers("high")[rows] - self.numbers("low")[rows]) / 2
         batched = self.having("interval", ("jackknife", "profile").__contains__)[rows]
         quantile = [float(scipy.special.stdtrit(BATCHES - 1, (1 + LEVEL) / 2)), float(scipy.special.ndtri((1 + LEVEL) / 2))]
         exact = self.exact()[rows]
         error = np.where(exact, 0.0, half / np.where(batched, *quantile))
         degrees = np.where(batched & ~exact, BATCHES - 1.0, _NORMAL)
-        return Estimates(value, error, degrees, np.empty((len(rows), 0)), exact | np.isfinite(half))
+        return EstimateColumns(value, error, degrees, np.empty((len(rows), 0)), exact | np.isfinite(half))
 
     def rows(self, chosen: np.ndarray) -> list[Row]:
         """As the row-wise code has them, without what is not compared."""
@@ -154,12 +154,12 @@ class Side:
         return [Row(**{**_REQUIRED, **dict(zip(columns, values, strict=True))}) for values in zip(*columns.values(), strict=True)]
 
 
-def sides(base: pa.Table, head: pa.Table) -> tuple[Side, Side]:
+def sides(base: pa.Table, head: pa.Table) -> tuple[SideColumns, SideColumns]:
     """Both runs of a block, with common words."""
     import pyarrow as pa
 
     both = pa.concat_tables([_worded(table.select(COLUMNS)) for table in (base, head)]).unify_dictionaries()
-    return Side(both.slice(0, len(base)).combine_chunks()), Side(both.slice(len(base)).combine_chunks())
+    return SideColumns(both.slice(0, len(base)).combine_chunks()), SideColumns(both.slice(len(base)).combine_chunks())
 
 
 def _worded(table: pa.Table) -> pa.Table:
@@ -183,7 +183,7 @@ def _worded(table: pa.Table) -> pa.Table:
 # Pairs.
 
 
-def identities(sides: Sequence[Side], names: Sequence[str]) -> list[np.ndarray]:
+def identities(sides: Sequence[SideColumns], names: Sequence[str]) -> list[np.ndarray]:
     """One number for all words of some columns, the same on all sides."""
     lengths = [len(side) for side in sides]
     found, size = np.zeros(sum(lengths), np.int64), 1
@@ -197,7 +197,7 @@ def identities(sides: Sequence[Side], names: Sequence[str]) -> list[np.ndarray]:
     return np.split(found, np.cumsum(lengths)[:-1])
 
 
-def _together(sides: Sequence[Side], names: Sequence[str], odd: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _together(sides: Sequence[SideColumns], names: Sequence[str], odd: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Where a row is odd, or one that has the same words in some columns, on either side."""
     if not any(where.any() for where in odd):
         return list(odd)
@@ -227,7 +227,7 @@ class Aligned:
     rest: tuple[np.ndarray, np.ndarray]
 
 
-def aligned(base: Side, head: Side, asked: Callable[[str], bool] = lambda metric: True) -> Aligned:
+def aligned(base: SideColumns, head: SideColumns, asked: Callable[[str], bool] = lambda metric: True) -> Aligned:
     """Pairs of equal keys, in the order of the head, without those of cells and estimates that hold anything odd."""
     both = (base, head)
     failed = [side.having("status", FAILED.__contains__) for side in both]
@@ -268,7 +268,7 @@ def _paired(keys: Sequence[np.ndarray], rows: Sequence[np.ndarray]) -> tuple[tup
     return (pairs[0][order], pairs[1][order]), alone
 
 
-def _sound(side: Side) -> np.ndarray:
+def _sound(side: SideColumns) -> np.ndarray:
     """Rows of what went well, with finite batches or none."""
     counts = side.batch_counts()
     flat = side._array("batches", lambda column: column.combine_chunks().values.to_numpy(zero_copy_only=False))
@@ -299,7 +299,7 @@ class Contrasts:
     degrees: np.ndarray
 
     @classmethod
-    def of(cls, statistic: Statistic, base: Estimates, head: Estimates, paired: np.ndarray) -> Contrasts:
+    def of(cls, statistic: Statistic, base: EstimateColumns, head: EstimateColumns, paired: np.ndarray) -> Contrasts:
         """A statistic of two numbers with its error, batch by batch where they are ``paired``."""
         estimate, error, degrees = statistic(base.value, head.value), np.empty(len(paired)), np.empty(len(paired))
         if paired.any():
@@ -329,7 +329,7 @@ class Contrasts:
         return np.where(self.error > 0, scipy.special.stdtrit(self.degrees, (1 + LEVEL) / 2) * self.error, 0.0)
 
 
-def _spread(statistic: Callable[[np.ndarray, np.ndarray], np.ndarray], side: Estimates, other: np.ndarray) -> np.ndarray:
+def _spread(statistic: Callable[[np.ndarray, np.ndarray], np.ndarray], side: EstimateColumns, other: np.ndarray) -> np.ndarray:
     if side.batches.shape[1]:
         found = jackknife(statistic(side.batches, other[:, None]))
         return np.where(side.error == 0, 0.0, found)
@@ -406,7 +406,7 @@ def close(first: np.ndarray, second: np.ndarray, absolute: float) -> np.ndarray:
     return np.asarray((first == second) | (near & np.isfinite(first) & np.isfinite(second)))
 
 
-def between(both: Sequence[Estimates], exact: np.ndarray, paired: np.ndarray, rule: Rule, alpha: float) -> Drafted:
+def between(both: Sequence[EstimateColumns], exact: np.ndarray, paired: np.ndarray, rule: Rule, alpha: float) -> Drafted:
     """`verdicts._between` of pairs with one rule; what is not known on a side stays open."""
     base, head = both
     found = Drafted.blank(len(exact))
@@ -437,7 +437,7 @@ def _exactly(base: np.ndarray, head: np.ndarray, rule: Rule) -> Drafted:
     return found
 
 
-def _tested(base: Estimates, head: Estimates, paired: np.ndarray, rule: Rule, alpha: float) -> Drafted:
+def _tested(base: EstimateColumns, head: EstimateColumns, paired: np.ndarray, rule: Rule, alpha: float) -> Drafted:
     found = Drafted.blank(len(paired))
     numbers = np.concatenate([base.value[:, None], base.batches, head.value[:, None], head.batches], axis=1)
     ratio = (numbers.min(1) > SMALLEST_SHARE * numbers.max(1)) if rule.scale == "ratio" else np.zeros(len(paired), bool)
@@ -461,8 +461,8 @@ def _tested(base: Estimates, head: Estimates, paired: np.ndarray, rule: Rule, al
 class _Tests:
     """`verdicts._Sides` of many pairs, which are all compared on one scale."""
 
-    base: Estimates
-    head: Estimates
+    base: EstimateColumns
+    head: EstimateColumns
     paired: np.ndarray
     rule: Rule
     logarithmic: bool
@@ -537,7 +537,7 @@ class Block:
         return len(self.rule)
 
 
-def _rules(sides: tuple[Side, Side], pairs: Aligned, settings: Settings) -> tuple[list[Rule], np.ndarray]:
+def _rules(sides: tuple[SideColumns, SideColumns], pairs: Aligned, settings: Settings) -> tuple[list[Rule], np.ndarray]:
     """The rules that hold anywhere, and which one holds of each pair."""
     head = sides[1]
     if not settings.overrides:
@@ -553,7 +553,7 @@ def _rules(sides: tuple[Side, Side], pairs: Aligned, settings: Settings) -> tupl
     return unique, np.array([unique.index(rule) for rule in found], np.int32)[inverse] if len(found) else np.empty(0, np.int32)
 
 
-def _key(side: Side, row: int) -> Key:
+def _key(side: SideColumns, row: int) -> Key:
     return Key(*(side.words(name)[side.codes(name)[row]] for name in Key._fields))
 
 
@@ -568,7 +568,7 @@ class _Reasons:
 
 
 def _obstacles(
-    sides: tuple[Side, Side],
+    sides: tuple[SideColumns, SideColumns],
     pairs: Aligned,
     ruling: tuple[Sequence[Rule], np.ndarray],
     machines: tuple[Machine, Machine],
@@ -610,7 +610,7 @@ def _obstacles(
 
 
 def block(
-    both: tuple[Side, Side],
+    both: tuple[SideColumns, SideColumns],
     machines: tuple[Machine, Machine],
     settings: Settings,
     wanted: Callable[[Rule], bool] = lambda rule: True,
@@ -630,7 +630,7 @@ def block(
 class _Work:
     """One block on its way."""
 
-    sides: tuple[Side, Side]
+    sides: tuple[SideColumns, SideColumns]
     pairs: Aligned
     rules: list[Rule]
     rule: np.ndarray
@@ -662,7 +662,7 @@ class _Work:
     def _rows(self) -> tuple[np.ndarray, np.ndarray]:
         return self.pairs.base, self.pairs.head
 
-    def _enumerated(self) -> Iterator[tuple[int, Side, np.ndarray]]:
+    def _enumerated(self) -> Iterator[tuple[int, SideColumns, np.ndarray]]:
         for place, (side, rows) in enumerate(zip(self.sides, self._rows(), strict=True)):
             yield place, side, rows
 
@@ -788,14 +788,14 @@ class _Work:
         )
 
 
-def _at_gain(function: Callable[[Any, Any], Any], error: Estimates, gain: Estimates) -> Estimates:
+def _at_gain(function: Callable[[Any, Any], Any], error: EstimateColumns, gain: EstimateColumns) -> EstimateColumns:
     """`gains.at_gain`."""
     known = error.known & gain.known
     with np.errstate(divide="ignore", invalid="ignore"):
         value = function(error.value, gain.value)
         if error.batches.shape[1] != gain.batches.shape[1]:
-            return Estimates(value, np.zeros(len(value)), np.full(len(value), _NORMAL), error.batches, np.zeros(len(value), bool))
+            return EstimateColumns(value, np.zeros(len(value)), np.full(len(value), _NORMAL), error.batches, np.zeros(len(value), bool))
         if error.batches.shape[1]:
-            return Estimates.jackknifed(value, function(error.batches, gain.batches), known)
+            return EstimateColumns.jackknifed(value, function(error.batches, gain.batches), known)
     exact = (error.error == 0) & (gain.error == 0)
-    return Estimates(value, np.zeros(len(value)), np.full(len(value), _NORMAL), error.batches, known & exact)
+    return EstimateColumns(value, np.zeros(len(value)), np.full(len(value), _NORMAL), error.batches, known & exact)

@@ -16,7 +16,7 @@ from ..base import Row
 from ..metrics import Rule, rule_of
 from ..statistics.interval import Interval
 from .claims import Claim
-from .columns import METHODS, VERDICTS, Block, Drafted, Side, block, identities, sides
+from .columns import METHODS, VERDICTS, Block, Drafted, SideColumns, block, identities, sides
 from .groups import Group, group, grouped
 from .matching import Key, Machine
 from .settings import Settings
@@ -233,7 +233,7 @@ class _Claims:
         return len(self.value)
 
 
-def _claims(side: Side, settings: Settings) -> _Claims:
+def _claims(side: SideColumns, settings: Settings) -> _Claims:
     """`claims.claims` of the head of a block."""
     claiming = side.having("metric", "relative_bias".__eq__) & side.having("setting", "".__eq__) & side.having("status", "ok".__eq__)
     claiming &= side.having("objective", "expected".__eq__) & side.having("reference", "expected".__eq__)

@@ -33,20 +33,20 @@ _LEVELS = (("suite", "problem", "estimator"), ("suite", "problem"), ("suite", "e
 
 
 @dataclass(frozen=True)
-class Costs:
+class CellCosts:
     """Seconds of cells, and what a cost model that knows the others says of each."""
 
     seconds: np.ndarray
     estimates: np.ndarray
 
     @classmethod
-    def of(cls, cells: Sequence[Mapping[str, object]]) -> Costs:
+    def of(cls, cells: Sequence[Mapping[str, object]]) -> CellCosts:
         """Of the cells of a run: ``suite``, ``problem``, ``estimator`` and ``seconds`` of each.
 
         Example:
             >>> found = (("a", 1.0), ("a", 3.0), ("b", 5.0))
             >>> cells = [{"suite": "bias", "problem": name, "estimator": "ste", "seconds": size} for name, size in found]
-            >>> Costs.of(cells).estimates.tolist()
+            >>> CellCosts.of(cells).estimates.tolist()
             [3.0, 1.0, 2.0]
         """
         known: dict[tuple[object, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -62,10 +62,10 @@ class Costs:
             estimates.append((others[0][0] - size) / (others[0][1] - 1) if others else size)
         return cls(np.array(seconds), np.array(estimates))
 
-    def drawn(self, count: int, scale: float, seed: int) -> Costs:
+    def drawn(self, count: int, scale: float, seed: int) -> CellCosts:
         """So many cells, drawn with replacement, so many times as long."""
         chosen = np.random.default_rng(seed).integers(len(self.seconds), size=count)
-        return Costs(scale * self.seconds[chosen], scale * self.estimates[chosen])
+        return CellCosts(scale * self.seconds[chosen], scale * self.estimates[chosen])
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Simulated:
     lost: float
 
 
-def simulated(costs: Costs, workers: int, order: Order, mean_life: float, seed: int = 0) -> Simulated:
+def simulated(costs: CellCosts, workers: int, order: Order, mean_life: float, seed: int = 0) -> Simulated:
     """A run, event by event.
 
     Args:
@@ -94,7 +94,7 @@ def simulated(costs: Costs, workers: int, order: Order, mean_life: float, seed: 
         seed: of the failures.
 
     Example:
-        >>> found = simulated(Costs(np.array([1.0, 1.0, 4.0]), np.ones(3)), 2, "longest", np.inf)
+        >>> found = simulated(CellCosts(np.array([1.0, 1.0, 4.0]), np.ones(3)), 2, "longest", np.inf)
         >>> found.makespan, found.finished.tolist()
         (4.0, [1.0, 2.0, 4.0])
     """
@@ -158,7 +158,7 @@ class _Run:
         return float(self.generator.exponential(self.mean_life)) if np.isfinite(self.mean_life) else np.inf
 
 
-def line(costs: Costs, workers: int, order: Order, mean_life: float, size: float) -> dict[str, Entry]:
+def line(costs: CellCosts, workers: int, order: Order, mean_life: float, size: float) -> dict[str, Entry]:
     """One line of the table.
 
     Args:
@@ -199,7 +199,7 @@ def main() -> None:
     given = parser.parse_args()
     rows = pq.read_table(given.run / "results.parquet", columns=["cell", "suite", "problem", "estimator", "seconds"]).to_pylist()
     cells = {row["cell"]: row for row in rows if row["cell"] and row["seconds"] is not None}
-    costs = Costs.of(list(cells.values()))
+    costs = CellCosts.of(list(cells.values()))
     lines = []
     for scale in given.scales:
         some = costs.drawn(given.cells, scale, seed=0)

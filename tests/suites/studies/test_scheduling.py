@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from structgrad.suites.studies import scheduling
-from structgrad.suites.studies.scheduling import HOUR, ORDERS, Costs, Order, line, simulated
+from structgrad.suites.studies.scheduling import HOUR, ORDERS, CellCosts, Order, line, simulated
 
-COSTS = Costs(np.array([3.0, 3.0, 3.0, 1.0, 1.0, 7.0]), np.array([3.0, 3.0, 3.0, 1.0, 1.0, 6.0]))
+COSTS = CellCosts(np.array([3.0, 3.0, 3.0, 1.0, 1.0, 7.0]), np.array([3.0, 3.0, 3.0, 1.0, 1.0, 6.0]))
 
 
 @pytest.mark.parametrize(("order", "makespan"), [("first in", 12.0), ("longest by the model", 9.0), ("longest", 9.0)])
@@ -22,7 +22,7 @@ def test_a_long_cell_that_comes_last_is_waited_for(order: Order, makespan: float
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("mean_life", [np.inf, 40.0])
 def test_every_cell_is_finished_once_and_no_worker_has_two_at_a_time(order: Order, mean_life: float) -> None:
-    costs = Costs(*np.random.default_rng(0).exponential(5.0, (2, 300)))
+    costs = CellCosts(*np.random.default_rng(0).exponential(5.0, (2, 300)))
     found = simulated(costs, 7, order, mean_life, seed=1)
     assert (found.finished > 0).all()
     assert found.makespan >= costs.seconds.sum() / 7
