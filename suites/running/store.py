@@ -345,8 +345,9 @@ _LARGEST = {"int16": 2**15, "Int16": 2**15, "int64": 2**63, "Int64": 2**63}
 def _check_kinds(values: dict[str, Any]) -> None:
     """Refuse values that no column can have."""
     for name, value in values.items():
-        most = _LARGEST.get(COLUMNS[name])
-        if not isinstance(value, _KINDS[name]) or (most and value is not None and not (isinstance(value, int) and -most <= value < most)):
+        most, needed = _LARGEST.get(COLUMNS[name]), COLUMNS[name] in ("int16", "int64", "float64")
+        odd = needed if value is None else most and not (isinstance(value, int) and -most <= value < most)
+        if odd or not isinstance(value, _KINDS[name]):
             raise ValueError(f"got {name}={str(value)[:50]!r}, which no row can have")
 
 
