@@ -171,6 +171,11 @@ def file_module(path: str) -> ModuleType:
     return module
 
 
+def loaded_file(path: str) -> ModuleType | None:
+    """The module of a Python file, where `file_module` has imported it."""
+    return sys.modules.get(_named(path, os.getcwd())[1])
+
+
 @functools.lru_cache(maxsize=256)
 def _named(path: str, folder: str) -> tuple[Path, str]:
     """The file that a path means in a folder, and the name of its module; asked for with every name of a class."""

@@ -7,11 +7,14 @@ import importlib
 import inspect
 import keyword
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from . import options
-from .plugins import file_module
+from .plugins import file_module, loaded_file
 
 MANY = 12
 """Names that a message lists."""
@@ -121,8 +124,33 @@ def hint(name: str, known: Any) -> str:
     )
 
 
+_LOADED: ContextVar[type | None] = ContextVar("_LOADED", default=None)
+
+
+@contextmanager
+def importing_nothing(base: type) -> Iterator[None]:
+    """Meanwhile names of code mean subclasses of ``base`` in modules that are loaded already: the names are from a table of anybody's."""
+    token = _LOADED.set(base)
+    try:
+        yield
+    finally:
+        _LOADED.reset(token)
+
+
+def _loaded(name: str, base: type) -> Any:
+    place, _, attribute = name.rpartition(":")
+    module = loaded_file(place) if place.endswith(".py") else sys.modules.get(place)
+    found = getattr(module, attribute, None)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ValueError(f"got the name {name!r}, whose code is not loaded; a name in a table loads none")
+    return found
+
+
 def imported(name: str, kind: str) -> Any:
     """What ``module:attribute`` or ``file.py:attribute`` names; ValueError with one sentence where that cannot be had."""
+    base = _LOADED.get()
+    if base is not None:
+        return _loaded(name, base)
     place, _, attribute = name.rpartition(":")
     try:
         module = file_module(place) if place.endswith(".py") else importlib.import_module(place)

@@ -12,7 +12,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +21,21 @@ from ..suites.base import SCHEMA_VERSION, Row
 from ..suites.frames import COLUMNS, to_frame
 from ..suites.running.planning.devices import devices_of, kind_of
 from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
+from ..suites.trust import check_table, json_of, text_of, visible, visible_words
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 TABLE = "results.parquet"
 MANIFEST = "run.json"
 PAGE = "report.html"
 _METADATA_VERSION = b"structgrad_schema_version"
 _METADATA_MANIFEST = b"structgrad_manifest"
+
+BLOCK = 1_000_000
+"""Rows of a large table that are held at once."""
 
 _PACKAGES = ("structgrad", "torch", "numpy", "scipy", "pandas")
 _SETTLED_ELSEWHERE = ("batch_size", "threads")
@@ -106,19 +112,94 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
     try:
         metadata = dict(pq.read_schema(file).metadata or {})
         _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
+        with pq.ParquetFile(file) as found:
+            check_table(found, file)
         table = pq.read_table(file)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if has_cells:
             return _derived(folder)
         raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
     try:
         frame = table.to_pandas()
         frame["batches"] = frame["batches"].map(tuple)
-        return frame[list(COLUMNS)].astype(COLUMNS), json.loads(metadata[_METADATA_MANIFEST])
-    except (KeyError, TypeError, ValueError) as error:
+        return _visible(frame[list(COLUMNS)].astype(COLUMNS)), _manifest(metadata[_METADATA_MANIFEST])
+    except (KeyError, TypeError, ValueError, pa.ArrowException, OverflowError) as error:
         raise ValueError(
             f"{file} is not what its schema version {SCHEMA_VERSION} says ({' '.join(str(error).split())}); measure it again"
         ) from error
+
+
+def length(path: Path) -> int:
+    """How many rows the table of a run has, without reading it; 0 where there is none that is whole."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = path / TABLE if path.is_dir() else path
+    if not file.is_file() or (path.is_dir() and (path / PLAN).is_file() and _unfinished(path)):
+        return 0
+    try:
+        return int(pq.read_metadata(file).num_rows)
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return 0
+
+
+def opened(path: Path) -> tuple[pq.ParquetFile, Manifest]:
+    """The table of a run, of which nothing is read yet, and its manifest.
+
+    Raises:
+        OtherSchemaError: a table of another schema version.
+        ValueError: the file is no table of structgrad, or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = path / TABLE if path.is_dir() else path
+    try:
+        found = pq.ParquetFile(file)
+        metadata = dict(found.schema_arrow.metadata or {})
+        _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
+        return found, _manifest(metadata[_METADATA_MANIFEST])
+    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
+
+
+def blocks(tables: Sequence[pq.ParquetFile], columns: Sequence[str], most: int | None = None) -> Iterator[tuple[pa.Table, ...]]:
+    """The rows of some tables for some problems at a time, each problem once.
+
+    Args:
+        tables: as `opened` gives them.
+        columns: that are read, ``problem`` among them.
+        most: rows of all tables together that are read at once, `BLOCK` if None; more only where a single problem has more.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    most = BLOCK if most is None else most
+    places = [[_problems_of(table, group) for group in range(table.num_row_groups)] for table in tables]
+    sizes: Counter[str] = Counter()
+    for found in places[::-1]:
+        for group in found:
+            sizes.update(group)
+    chosen: list[str] = []
+    for number, (problem, size) in enumerate(sizes.items(), start=1):
+        chosen.append(problem)
+        if number < len(sizes) and sum(sizes[name] for name in chosen) + size < most:
+            continue
+        read = []
+        for table, found in zip(tables, places, strict=True):
+            groups = [place for place, group in enumerate(found) if any(name in group for name in chosen)]
+            some = table.read_row_groups(groups, columns=list(columns))
+            read.append(some.filter(pc.is_in(some["problem"].cast(pa.string()), pa.array(chosen))).select(list(columns)))
+        yield tuple(read)
+        chosen = []
+
+
+def _problems_of(table: pq.ParquetFile, group: int) -> dict[str, int]:
+    """How many rows of a row group each problem has."""
+    import pyarrow as pa
+
+    found = table.read_row_group(group, columns=["problem"])["problem"].cast(pa.string()).value_counts()
+    return {entry["values"]: entry["counts"] for entry in found.to_pylist()}
 
 
 def _check_version(file: Path, version: str) -> None:
@@ -132,7 +213,35 @@ def _check_version(file: Path, version: str) -> None:
 def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
     from ..suites.running.runner import collect
 
-    return to_frame(collect(folder)), manifest_of(folder)
+    return _visible(to_frame(collect(folder))), manifest_of(folder)
+
+
+def _visible(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same table where no name holds characters that a terminal obeys, or that hide or turn what is beside them."""
+    found: dict[str, Any] = {}
+    for name in frame.select_dtypes("category"):
+        words = list(frame[name].cat.categories)
+        shown = [visible(str(word)) for word in words]
+        if shown != words:
+            found[str(name)] = frame[name].astype(object).map(dict(zip(words, shown, strict=True))).astype("category")
+    for name in frame.select_dtypes("string"):
+        words = list(frame[name].dropna().unique())
+        changed = {word: visible(word) for word in words if visible(word) != word}
+        if changed:
+            found[str(name)] = frame[name].replace(changed)
+    return frame.assign(**found) if found else frame
+
+
+def _manifest(text: bytes | str) -> Manifest:
+    """From JSON, with words that can be shown.
+
+    Raises:
+        ValueError: it is no manifest.
+    """
+    found = visible_words(json_of(text))
+    if not isinstance(found, dict):
+        raise ValueError(f"the manifest is {type(found).__name__}; expected a mapping")
+    return found
 
 
 def _unfinished(folder: Path) -> bool:
@@ -143,10 +252,9 @@ def _unfinished(folder: Path) -> bool:
 def manifest_of(folder: Path) -> Manifest:
     """What ``run.json`` says; nothing where it is missing or damaged."""
     try:
-        found = json.loads((folder / MANIFEST).read_text())
+        return _manifest(text_of(folder / MANIFEST))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def check_not_newer(folder: Path) -> None:

@@ -320,9 +320,12 @@ def needs_values_only(estimator: str) -> bool:
         (True, False, False)
     """
     from ...estimators import make_estimator
+    from ...estimators.base import Estimator
+    from ...oracles.registry import importing_nothing
 
     try:
-        found = make_estimator(estimator)
+        with importing_nothing(Estimator):
+            found = make_estimator(estimator)
     except ValueError:
         return False
     return found.evaluations().loss_gradients == 0 and not found.inside_hull

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from ...suites import frames
 from ...suites.base import Row
+from ...suites.comparison.columns import COLUMNS as COMPARED
 from .. import published, results
 from . import baselines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +64,43 @@ def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
         path = baselines.path_of(name, folder) if name in known else None
     frame, manifest = published.load() if path is None else results.read(path)
     return Loaded(name, rows_of(frame), manifest)
+
+
+LARGE = 500_000
+"""Rows of a table from which on two runs are compared block by block."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A large run or a baseline beside one, of which nothing but the manifest is read.
+
+    Attributes:
+        name: as it was given. ``table``: of it. ``manifest``: what it was.
+    """
+
+    name: str
+    table: pq.ParquetFile
+    manifest: results.Manifest
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """Where it was measured."""
+        found: dict[str, Any] = self.manifest.get("environment", {})
+        return found
+
+
+def opened(names: Sequence[str], folder: Path = baselines.FOLDER) -> list[Opened] | None:
+    """Runs and baselines, where one of them is large and all have a table of their own; else None, and `load` is the way."""
+    paths = [Path(name) if Path(name).exists() else folder / f"{name}.parquet" for name in names]
+    lengths = [results.length(path) for path in paths]
+    if 0 in lengths or max(lengths) < LARGE:
+        return None
+    return [Opened(name, *results.opened(path)) for name, path in zip(names, paths, strict=True)]
+
+
+def blocks(base: Opened, head: Opened) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """What is compared of both, for some problems at a time."""
+    return results.blocks([base.table, head.table], COMPARED)
 
 
 def comparable(base: Loaded, head: Loaded) -> tuple[list[Row], list[Row]]:

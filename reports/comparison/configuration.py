@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 from ...suites.comparison.settings import Settings, read_settings
+from ...suites.trust import toml_of
 
 
 def settings_of(path: Path | None) -> Settings:
@@ -18,8 +18,6 @@ def settings_of(path: Path | None) -> Settings:
     if path is None:
         return Settings()
     try:
-        return read_settings(tomllib.loads(path.read_text()))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is no text; expected TOML") from error
+        return read_settings(toml_of(path))
     except ValueError as error:  # of TOML too
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {str(error)[:1000]}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...suites.comparison.gating import GateResult
-from ...suites.comparison.groups import Group, grouped
+from ...suites.comparison.groups import Group
 from ...suites.comparison.verdicts import MEANING, Comparison
 from ...suites.text import change
 from . import words
@@ -20,8 +20,8 @@ def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]
     parts = ["# Comparison", ""]
     for head, items in others:
         parts += [f"## {_text(head)} against {_text(base)}", "", words.tally(items) + ".", ""]
-        changed = [group for group in words.ordered(grouped(items), sort) if group.verdict not in words.UNCHANGED]
-        parts += [*_table(changed), ""] if changed else ["Nothing changed.", ""]
+        changed, count = words.changes(items, sort, MOST, words.is_changed)
+        parts += [*_table(changed, count), ""] if changed else ["Nothing changed.", ""]
     parts += ["## Verdicts", "", *(f"- {words.SYMBOLS[verdict]} {verdict}: {meaning}" for verdict, meaning in MEANING.items()), ""]
     return "\n".join(parts)
 
@@ -30,18 +30,18 @@ def gate_page(result: GateResult) -> str:
     """What fails and what is open; the outcome first."""
     mark = {"passed": "✅", "failed": "❌"}.get(result.outcome, "⚠️")
     parts = [f"## {mark} structgrad {headline(result)}", "", f"Numbers: {words.tally(result.comparisons)}.", ""]
-    for title, found in (("Fails", words.findings(result, "fail")), ("Open", words.findings(result, "warn"))):
+    for title, (found, count) in (("Fails", words.findings(result, "fail", MOST)), ("Open", words.findings(result, "warn", MOST))):
         if found:
-            parts += [f"### {title}", "", *(f"- {_text(line)}" for line in found[:MOST]), ""]
-        if len(found) > MOST:
-            parts += [f"and {len(found) - MOST} more.", ""]
+            parts += [f"### {title}", "", *(f"- {_text(line)}" for line in found), ""]
+        if count > len(found):
+            parts += [f"and {count - len(found)} more.", ""]
     return "\n".join(parts)
 
 
-def _table(groups: Sequence[Group]) -> Iterable[str]:
+def _table(groups: Sequence[Group], count: int) -> Iterable[str]:
     yield "| verdict | estimator | problem, stage | metric | head / base | instances |"
     yield "|---|---|---|---|---|---|"
-    for group in groups[:MOST]:
+    for group in groups:
         key = group.key
         shown = change(group.change, group.scale) or group.reason
         cells = (
@@ -53,8 +53,8 @@ def _table(groups: Sequence[Group]) -> Iterable[str]:
             f"{group.sharing} of {group.instances}",
         )
         yield "| " + " | ".join(_text(cell) for cell in cells) + " |"
-    if len(groups) > MOST:
-        yield f"\nand {len(groups) - MOST} more."
+    if count > len(groups):
+        yield f"\nand {count - len(groups)} more."
 
 
 def _text(text: str) -> str:

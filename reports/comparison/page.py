@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import jinja2
 
-from ...suites.comparison.groups import Group, grouped
+from ...suites.comparison.groups import Group
+from ...suites.comparison.large import LargeComparison, verdicts_of
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
 from ...suites.metrics import METRICS
 from ...suites.text import change
@@ -49,7 +50,7 @@ def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]
 
 
 def _section(head: str, items: Sequence[Comparison], sort: str) -> Section:
-    groups = words.ordered(grouped(items), sort)
-    numbers = [item.verdict for item in items]
-    counts = [(words.SYMBOLS[verdict], verdict, numbers.count(verdict)) for verdict in MEANING if verdict in numbers]
-    return Section(head, counts, forest(groups), groups[:MOST], max(len(groups) - MOST, 0))
+    drawn, total = words.changes(items, sort, None if not isinstance(items, LargeComparison) else MOST)
+    numbers = verdicts_of(items)
+    counts = [(words.SYMBOLS[verdict], verdict, numbers[verdict]) for verdict in MEANING if numbers[verdict]]
+    return Section(head, counts, forest(drawn), drawn[:MOST], max(total - MOST, 0))

@@ -130,7 +130,7 @@ def _cases(result: GateResult) -> Iterator[tuple[str, str, str, str]]:
 
 def github_lines(result: GateResult, most: int = 10) -> Iterable[str]:
     """Lines that GitHub shows beside a job; ten of a kind are all that it keeps."""
-    for level, found in (("error", words.findings(result, "fail")), ("warning", words.findings(result, "warn"))):
-        for line in found[:most]:
+    for level, (found, _) in (("error", words.findings(result, "fail", most)), ("warning", words.findings(result, "warn", most))):
+        for line in found:
             text = line.replace("%", "%25").replace("\r", "").replace("\n", "%0A")
             yield f"::{level} title=structgrad gate::{text}"

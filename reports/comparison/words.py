@@ -5,13 +5,14 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeVar
 
 from ...suites.base import Row
 from ...suites.comparison.claims import Claim
 from ...suites.comparison.gating import GateResult, reaction
 from ...suites.comparison.groups import Group, grouped
+from ...suites.comparison.large import LargeComparison, verdicts_of
 from ...suites.comparison.matching import Key
 from ...suites.comparison.timing import TimeComparison
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
@@ -84,12 +85,33 @@ def _evidence(item: Comparison) -> str:
     return item.method if item.p_adjusted is None else f"{item.method}, adjusted p = {significant(item.p_adjusted, 2)}"
 
 
-def findings(result: GateResult, level: Literal["fail", "warn"]) -> list[str]:
-    """One line for every metric that fails, or stays open, on any instance of a problem; the gravest and greatest first."""
+def findings(result: GateResult, level: Literal["fail", "warn"], most: int) -> tuple[list[str], int]:
+    """One line for every metric that fails, or stays open, on any instance of a problem; the gravest and greatest first.
+
+    Returns:
+        The first ``most`` lines, and how many there are.
+    """
     broken = [claim for claim in result.claims if claim.broken] if level == "fail" else []
-    groups = ordered(grouped(result.comparisons, lambda verdict: reaction(verdict, result.settings) == level), "effect")
+    groups, count = changes(result.comparisons, "effect", most, lambda verdict: reaction(verdict, result.settings) == level)
     timings = [item for item in result.timings if reaction(item.verdict, result.settings) == level]
-    return [*_broken(broken, result.claims), *map(group_sentence, groups), *map(sentence, timings)]
+    claimed = list(_broken(broken, result.claims))
+    return [*claimed, *map(group_sentence, groups), *map(sentence, timings)][:most], len(claimed) + count + len(timings)
+
+
+def is_changed(verdict: Verdict) -> bool:
+    """Whether something is to be said of a verdict."""
+    return verdict not in UNCHANGED
+
+
+def changes(
+    items: Iterable[Comparison], by: str, most: int | None, judged: Callable[[Verdict], bool] = lambda verdict: True
+) -> tuple[list[Group], int]:
+    """Groups that hold anything that is judged, in the order that is asked for: the first ones, and how many there are."""
+    if isinstance(items, LargeComparison):
+        found, count = items.groups(judged, most if by == "effect" else None)
+        return ordered(found, by)[:most], count
+    groups = ordered(grouped(items, judged), by)
+    return groups[:most], len(groups)
 
 
 def _broken(broken: Sequence[Claim], checked: Sequence[Claim]) -> Iterable[str]:
@@ -123,7 +145,7 @@ def tally(items: Iterable[Comparison]) -> str:
         >>> tally([])
         'nothing to compare'
     """
-    counts = Counter(item.verdict for item in items)
+    counts = verdicts_of(items)
     return counted({verdict: counts[verdict] for verdict in MEANING}) or "nothing to compare"
 
 
@@ -145,8 +167,14 @@ def effect(item: Comparison | Group) -> float:
     return abs(value)
 
 
-def selected(items: Sequence[Comparison], *, changed: bool, estimators: Sequence[str], metrics: Sequence[str]) -> list[Comparison]:
+def selected(items: Sequence[Comparison], *, changed: bool, estimators: Sequence[str], metrics: Sequence[str]) -> Sequence[Comparison]:
     """Those that the options of a command ask for."""
+    if isinstance(items, LargeComparison):
+        if not (changed or estimators or metrics):
+            return items
+        return items.selected(
+            lambda key, verdict: (not changed or is_changed(verdict)) and _any(key.estimator, estimators) and _any(key.metric, metrics)
+        )
     return [
         item
         for item in items

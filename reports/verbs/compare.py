@@ -12,7 +12,7 @@ from .outcome import sentences
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...suites.comparison import Comparison
+    from ...suites.comparison import Comparison, Settings
 
 FORMATS = ("text", "md", "html", "json", "csv")
 _SUFFIXES = {".md": "md", ".html": "html", ".json": "json", ".csv": "csv"}
@@ -52,8 +52,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
         kind = _format(format_, output)
         _check(sort, ("effect", "name"), "--sort")
         _check(only, ("all", "changed"), "--only")
-        from ...suites.comparison import compare as compare_rows
-        from ..analysis.loading import comparable, load
+        from ...suites.comparison import LargeComparison
         from ..comparison import words
         from ..comparison.configuration import settings_of
 
@@ -61,14 +60,11 @@ def compare(  # noqa: PLR0913 - one parameter per option
         base, others = (base, heads or []) if with_ is None else (with_, [base, *(heads or [])])
         if not others:
             raise ValueError(f"`compare` got {base} alone; expected another run after it, or what it is compared with as --with BASE")
-        first = load(base, baselines)
         found = []
         for name in others:
-            other = load(name, baselines)
-            old, new = comparable(first, other)
-            items = compare_rows(old, new, (first.machine, other.machine), settings)
+            items = _compared(base, name, baselines, settings)
             chosen = words.selected(items, changed=only == "changed", estimators=estimator, metrics=metric)
-            found.append((name, words.ordered(chosen, sort)))
+            found.append((name, chosen if isinstance(chosen, LargeComparison) else words.ordered(chosen, sort)))
         text = _rendered(kind, base, found, sort)
         if output is None:
             typer.echo(text, nl=False)
@@ -77,6 +73,23 @@ def compare(  # noqa: PLR0913 - one parameter per option
 
         results.write_whole(output, text.encode())
         typer.echo(f"comparison: {output.resolve()}")
+
+
+def _compared(base: str, head: str, folder: Path, settings: Settings) -> Sequence[Comparison]:
+    """Number by number; of large runs some problems at a time."""
+    from ...suites.comparison import compare as compare_rows
+    from ...suites.comparison import compare_large
+    from ...suites.comparison.large import is_gated
+    from ..analysis.loading import blocks, comparable, load, opened
+
+    large = opened((base, head), folder)
+    if large is not None:
+        one, other = large
+        asked = is_gated if "baseline" in one.manifest else lambda metric: True
+        return compare_large(blocks(one, other), (one.machine, other.machine), settings, asked=asked)
+    first, second = load(base, folder), load(head, folder)
+    old, new = comparable(first, second)
+    return compare_rows(old, new, (first.machine, second.machine), settings)
 
 
 def _format(given: str | None, output: Path | None) -> str:

@@ -45,16 +45,10 @@ def gate(  # noqa: PLR0913 - one parameter per option
     Exit codes: 0 passed, 1 failed, 2 bad input, 4 open under --strict, 5 nothing in common with the baseline.
     """
     with sentences():
-        from ...suites.comparison import gate as decide
-        from ..analysis.loading import load
         from ..comparison import markdown, records, terminal
         from ..comparison.configuration import settings_of
 
-        settings = settings_of(config)
-        head = load(run, baselines)
-        base = _base(baseline, baselines)
-        times = _times(timing_base, base, head, settings) if timing_base else []
-        result = decide(base.rows, head.rows, (base.machine, head.machine), settings, times)
+        result = _decided(run, baseline, baselines, settings_of(config), timing_base)
         code = exit_code(result, strict=strict)
         typer.echo(records.gate_json(result, code) if as_json else "\n".join(terminal.gate_lines(result)) + "\n", nl=False)
         if junit is not None:
@@ -62,6 +56,25 @@ def gate(  # noqa: PLR0913 - one parameter per option
         if github:
             _tell_github(records.github_lines(result), markdown.gate_page(result))
     raise typer.Exit(code)
+
+
+def _decided(run: str, baseline: str, folder: Path, settings: Settings, timing_base: str | None) -> GateResult:
+    """By all rows of both; of large runs, of which no times are compared, some problems at a time."""
+    from ...suites.comparison import gate as decide
+    from ...suites.comparison import gate_tables
+    from ...suites.running.store import OtherSchemaError
+    from ..analysis.loading import blocks, load, opened
+
+    try:
+        large = None if timing_base else opened((baseline, run), folder)
+    except OtherSchemaError:
+        large = None  # said below, of the side that it is
+    if large is not None:
+        return gate_tables(blocks(*large), (large[0].machine, large[1].machine), settings)
+    head = load(run, folder)
+    base = _base(baseline, folder)
+    times = _times(timing_base, base, head, settings) if timing_base else []
+    return decide(base.rows, head.rows, (base.machine, head.machine), settings, times)
 
 
 def exit_code(result: GateResult, *, strict: bool) -> int:

@@ -16,7 +16,9 @@ not allowed; no comparable baseline; Ctrl-C."""
 
 def fail(message: object, code: int = BAD_INPUT) -> NoReturn:
     """End with one sentence on standard error."""
-    typer.echo(f"error: {message}", err=True)
+    from ...suites.trust import visible
+
+    typer.echo(f"error: {visible(str(message))}", err=True)
     raise typer.Exit(code)
 
 

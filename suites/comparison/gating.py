@@ -9,10 +9,11 @@ from typing import Literal
 from ..base import Row
 from ..statistics.testing.multiplicity import holm
 from .claims import Claim, claims, decided, p_values
+from .large import Blocks, LargeComparison, gate_large, verdicts_of
 from .learning import alike
 from .matching import Machine, match
 from .pooling import pooled
-from .settings import Settings
+from .settings import Reaction, Settings
 from .timing import TimeComparison
 from .verdicts import Comparison, Verdict, drafts, settle
 
@@ -27,15 +28,24 @@ class GateResult:
     """What a gate found.
 
     Attributes:
-        comparisons: of all numbers that it looks at. ``claims``: of all estimators that claim to be unbiased.
+        comparisons: of all numbers that it looks at. ``claims``: of all estimators that claim to be unbiased; of a large run those alone
+            that are of an estimator that breaks one. ``checked``: how many claims there are.
         timings: of the interleaved timing, where there was one.
         settings: by which it decided.
     """
 
-    comparisons: list[Comparison]
+    comparisons: Sequence[Comparison]
     claims: list[Claim]
     timings: list[TimeComparison]
     settings: Settings
+    checked: int
+
+    def number(self, level: Reaction) -> int:
+        """How many checks fail, or stay open."""
+        counts = verdicts_of(self.comparisons)
+        found = sum(count for verdict, count in counts.items() if reaction(verdict, self.settings) == level)
+        found += sum(reaction(item.verdict, self.settings) == level for item in self.timings)
+        return found + (sum(claim.broken for claim in self.claims) if level == "fail" else 0)
 
     @property
     def failures(self) -> list[Comparison | Claim | TimeComparison]:
@@ -55,15 +65,20 @@ class GateResult:
         """A proven fault weighs more than a missing baseline, and that more than an open question."""
         if any(claim.broken for claim in self.claims):
             return "failed"
-        if not any(item.base is not None and item.head is not None and item.verdict != "incomparable" for item in self.comparisons):
-            broken = any(item.verdict == "broken" for item in self.comparisons)
-            return "failed" if broken else "nothing to compare"
-        if self.failures:
+        if not _has_common_numbers(self.comparisons):
+            return "failed" if verdicts_of(self.comparisons)["broken"] else "nothing to compare"
+        if self.number("fail"):
             return "failed"
-        return "undecided" if self.warnings else "passed"
+        return "undecided" if self.number("warn") else "passed"
 
 
-def reaction(verdict: Verdict, settings: Settings) -> Literal["fail", "warn", "pass"]:
+def _has_common_numbers(items: Sequence[Comparison]) -> bool:
+    if isinstance(items, LargeComparison):
+        return items.has_common_numbers()
+    return any(item.base is not None and item.head is not None and item.verdict != "incomparable" for item in items)
+
+
+def reaction(verdict: Verdict, settings: Settings) -> Reaction | Literal["pass"]:
     """What a verdict leads to."""
     if verdict in SEEN:
         return "pass"
@@ -104,4 +119,13 @@ def gate(
     absolute = p_values(checked)
     comparisons = settle(found, settings, absolute)
     everything = holm({**{number: item.worse for number, item in enumerate(found) if item.worse is not None}, **absolute})
-    return GateResult([*comparisons, *alike(rows)], decided(checked, everything, settings), list(timings), settings)
+    return GateResult([*comparisons, *alike(rows)], decided(checked, everything, settings), list(timings), settings, len(checked))
+
+
+def gate_tables(
+    blocks: Blocks, machines: tuple[Machine, Machine] = ({}, {}), settings: Settings | None = None, timings: Sequence[TimeComparison] = ()
+) -> GateResult:
+    """`gate` of two large runs, block by block."""
+    settings = settings or Settings()
+    comparisons, broken, checked = gate_large(blocks, machines, settings)
+    return GateResult(comparisons, broken, list(timings), settings, checked)

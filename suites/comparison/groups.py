@@ -47,10 +47,11 @@ def grouped(comparisons: Iterable[Comparison], judged: Callable[[Verdict], bool]
     found: dict[Key, list[Comparison]] = defaultdict(list)
     for item in comparisons:
         found[item.key._replace(instance="")].append(item)
-    return [_group(key, items, some) for key, items in found.items() if (some := [item for item in items if judged(item.verdict)])]
+    return [group(key, items, some) for key, items in found.items() if (some := [item for item in items if judged(item.verdict)])]
 
 
-def _group(key: Key, items: Sequence[Comparison], judged: Sequence[Comparison]) -> Group:
+def group(key: Key, items: Sequence[Comparison], judged: Sequence[Comparison]) -> Group:
+    """Of all comparisons that share a key, and those of them that are judged."""
     verdict = min((item.verdict for item in judged), key=list(MEANING).index)
     sharing = [item for item in judged if item.verdict == verdict]
     known = [item for item in items if item.change.value is not None]

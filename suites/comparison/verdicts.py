@@ -130,10 +130,11 @@ def _settled_together(drafts: Sequence[Draft], settings: Settings, others: Mappi
     failing = {number: item.worse for number, item in enumerate(drafts) if item.worse is not None}
     worse = holm({**failing, **(others or {})})
     better = holm({number: item.better for number, item in enumerate(drafts) if item.better is not None})
-    return [_settled(item, worse.get(number), better.get(number), settings.alpha) for number, item in enumerate(drafts)]
+    return [settled(item, worse.get(number), better.get(number), settings.alpha) for number, item in enumerate(drafts)]
 
 
-def _settled(item: Draft, worse: float | None, better: float | None, alpha: float) -> Comparison:
+def settled(item: Draft, worse: float | None, better: float | None, alpha: float) -> Comparison:
+    """The verdict of a draft whose p-values are adjusted."""
     found = replace(item.comparison, p_value=item.worse, p_adjusted=worse)
     if worse is not None and worse < alpha:
         return replace(found, verdict="changed" if found.rule.role == "stable" else "regressed")
@@ -248,7 +249,8 @@ def _tested(known: Comparison, base: Estimate, head: Estimate, alpha: float) -> 
     """Sampled numbers: one-sided tests against the margins."""
     if known.base is None or known.head is None:
         raise AssertionError("a pair without a side has no test")
-    paired = common_random_numbers(known.base, known.head)
+    # A batch that is not finite leaves a side without batches.
+    paired = common_random_numbers(known.base, known.head) and bool(base.batches and head.batches)
     ratio = known.rule.scale == "ratio" and _comparable_logarithms(base, head)
     told = ratio and _is_ratio(base.value, head.value)
     found = replace(known, scale="ratio" if told else "difference", method="paired" if paired else "independent")

@@ -17,6 +17,7 @@ from torch import Tensor
 from ...oracles import Categorical, LinearChain, TiedChain, TiedSemiMarkov
 from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
+from ..trust import LARGEST_ARRAYS, check_archive, check_size
 from .padding import counted_by, is_called_lengths, is_called_mask, item_event, padded_items, warn_once
 from .sized import oracle_of_arrays
 
@@ -110,8 +111,10 @@ def _read_npz(file: Path) -> Arrays:
     if not zipfile.is_zipfile(file):
         raise ValueError(f"{file}: not an .npz archive, or cut off; save it again with numpy.savez")
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            return {key: _entry(file, archive, key) for key in archive.files}
+        with file.open("rb") as stream:
+            check_archive(stream)
+            with np.load(stream, allow_pickle=False) as archive:
+                return {key: _entry(file, archive, key) for key in archive.files}
     except _EntryError:
         raise
     except _CORRUPT as error:
@@ -144,6 +147,7 @@ def _read_safetensors(file: Path) -> Arrays:
     except ImportError as error:
         raise ValueError(f"{file}: reading it needs the package safetensors; install it with `pip install 'structgrad[data]'`") from error
     try:
+        check_size(file, LARGEST_ARRAYS)
         tensors = load_file(file)
     except (SafetensorError, *_CORRUPT) as error:
         raise ValueError(f"{file}: damaged or cut off ({error}); save it again with safetensors") from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..base import FAILED, Row
+from ..trust import json_of
 from . import store
 from .parts import journal
 from .parts.compaction import Compacted, compact, recover
@@ -31,12 +31,12 @@ def examined(cell: Cell, text: str) -> dict[str, Any]:
         GarbageError: anything that is not that of this cell.
     """
     try:
-        content: dict[str, Any] = json.loads(text)
+        content: dict[str, Any] = json_of(text)
         rows, shared = content["rows"], content["shared"]
         right = content["cell"]["identity"] == cell.identity and content["seconds"] >= 0 and _COLUMNS.issuperset(shared)
         if not right or not all(_COLUMNS.issuperset(row) for row in rows):
             raise GarbageError(f"got something else than the rows of {cell.label}")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise GarbageError(f"got no rows for {cell.label} ({type(error).__name__}: {str(error)[:100]})") from error
     return content
 

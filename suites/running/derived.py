@@ -100,12 +100,15 @@ def _break_evens(found: Mapping[str, Mapping[str, Row]], metric: str, costs: Map
 def _evaluations(row: Row, support: float | None) -> Interval:
     """Evaluations of the loss by one estimate, None where the size of one of its passes is not known."""
     from ...estimators import make_estimator
+    from ...estimators.base import Estimator
+    from ...oracles.registry import importing_nothing
 
     sizes = {} if support is None else {"support_losses": round(support)}
     if row.log_count is not None and row.log_count < 40:
         sizes["enumerations"] = round(math.exp(row.log_count))
     try:
-        return Interval(loss_evaluations(make_estimator(row.estimator).evaluations(), **sizes))
+        with importing_nothing(Estimator):
+            return Interval(loss_evaluations(make_estimator(row.estimator).evaluations(), **sizes))
     except ValueError:
         return Interval(None)
 

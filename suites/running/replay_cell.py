@@ -18,6 +18,7 @@ from ..base import SCHEMA_VERSION, Row
 from ..measures import SUITES
 from ..measures.suite import Effort
 from ..problems.score_files import Convention, ScoreFile
+from ..trust import json_of, text_of
 from .cells import execute
 from .planning.grid import first_skip
 from .planning.plan import Plan, Portion
@@ -80,6 +81,8 @@ def plan_from(settings: Mapping[str, Any]) -> Plan:
         >>> plan_from(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
         True
     """
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"the plan of the run is {type(settings).__name__}; expected a mapping, as structgrad writes it")
     known = {field.name for field in fields(Plan)}
     unknown = sorted(set(settings) - known)
     if unknown:
@@ -91,7 +94,7 @@ def plan_from(settings: Mapping[str, Any]) -> Plan:
         if settings.get("file"):
             values["file"] = ScoreFile(**{**settings["file"], "convention": Convention(**settings["file"]["convention"])})
         return Plan(**values)
-    except TypeError as error:
+    except (TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"the plan of the run cannot be read ({error}); use the structgrad that wrote it") from error
 
 
@@ -106,14 +109,14 @@ def plan_of_run(directory: Path) -> Plan:
     if not path.is_file():
         raise FileNotFoundError(f"found no {path}; expected the folder of a run")
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json_of(text_of(path))
         version = manifest["schema_version"]
         if version != SCHEMA_VERSION:
             raise ValueError(
-                f"{path} has the schema version {version}, and this version measures {SCHEMA_VERSION}; use the one that wrote it"
+                f"{path} has the schema version {str(version)[:50]}, and this version measures {SCHEMA_VERSION}; use the one that wrote it"
             )
         return plan_from(manifest["plan"])
-    except (json.JSONDecodeError, KeyError) as error:
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error}); expected the {MANIFEST} of a run") from error
 
 

@@ -19,6 +19,7 @@ from .planning.grid import grid
 from .planning.plan import Machine, Plan, default_jobs
 from .planning.presets import learning_plan
 from .planning.scope import AGAIN_FAILED, Scope
+from .planning.sources import Watch, files_of
 from .progress import CostModel, Progress, Snapshot, time_limit
 from .results import Results
 from .scores import sample
@@ -148,6 +149,7 @@ class _Run:
         self.report = progress or (lambda snapshot: None)
         self.costs = CostModel(plan)
         self.finished = self.failed = self.total = 0
+        self.watch = Watch(plan.plugins)
         self.estimated = (0.0, 0.0)  # when it will have ended, and from when on that is asked again
 
     def perform(self, work: Grid) -> None:
@@ -156,6 +158,7 @@ class _Run:
         waiting = [cell for cell in work.cells if not self._stays(cell, there.get(cell.identity))]
         self.total = self.finished + len(waiting)
         self.left = {cell.identity: cell for cell in waiting}
+        self.watch = Watch(files_of(self.plan.plugins, dict.fromkeys(name for cell in waiting for name in cell.estimators)))
         self._tell("resumed" if self.finished else "", None)
         if not waiting:
             return
@@ -223,6 +226,7 @@ class _Run:
         except GarbageError as error:
             text = failed(self.plan, cell, Failure("crash", f"the worker {error}", type(error).__name__), 0.0)
             content = examined(cell, text)
+        self.watch.check()  # what comes after a change may be of the new code
         self.writer.keep(cell, text, content["seconds"])
         self.left.pop(cell.identity, None)
         self.finished += 1

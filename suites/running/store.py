@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base import FAILED, SCHEMA_VERSION, Row
+from ..frames import COLUMNS
+from ..trust import check_identity, json_of, text_of
 from .parts import columns, compaction, journal
 from .work import Cell, Grid
 
@@ -156,7 +158,7 @@ def stored(directory: Path, cell: Cell) -> dict[str, Any] | None:
     """
     path = cell_path(directory, cell)
     try:
-        content = json.loads(path.read_text())
+        content = json_of(text_of(path))
         _check_version(path, content)
         return _decoded(content)
     except FileNotFoundError:
@@ -174,7 +176,10 @@ def _compacted(directory: Path, cell: Cell) -> dict[str, Any] | None:
     table = None if file is None else _part(directory, found.parts[file])
     if file is None or table is None:
         return None
-    rows = list(columns.to_rows(table[0].slice(*table[1][cell.identity])))
+    try:
+        rows = list(columns.to_rows(table[0].slice(*table[1][cell.identity])))
+    except UnicodeDecodeError:
+        return None
     return {"cell": asdict(cell), "seconds": found.seconds[cell.identity], "rows": rows}
 
 
@@ -206,7 +211,7 @@ def _part(directory: Path, part: journal.CellPart) -> tuple[pa.Table, dict[str, 
         found = (directory / journal.FOLDER / part.file).stat()
         stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
         return _table(directory, part.file, stamp), _spans(directory, part.file, stamp)
-    except (pa.ArrowException, OSError, KeyError):
+    except (pa.ArrowException, OSError, KeyError, ValueError):
         return None
 
 
@@ -222,7 +227,7 @@ def _spans(directory: Path, file: str, stamp: tuple[int, ...]) -> dict[str, tupl
 
 def decode(text: str) -> dict[str, Any]:
     """The content of a cell's file, with `Row` objects."""
-    return _decoded(json.loads(text))
+    return _decoded(json_of(text))
 
 
 def _decoded(content: dict[str, Any]) -> dict[str, Any]:
@@ -300,7 +305,7 @@ class OtherSchemaError(ValueError):
     advice = "measure it again, or read it with the structgrad that wrote it"
 
     def __init__(self, path: Path, version: object) -> None:
-        super().__init__(f"{path} has the schema version {version}, this structgrad reads {SCHEMA_VERSION}; {self.advice}")
+        super().__init__(f"{path} has the schema version {str(version)[:50]}, this structgrad reads {SCHEMA_VERSION}; {self.advice}")
 
 
 class NewerSchemaError(OtherSchemaError):
@@ -328,7 +333,26 @@ def _packed(row: Row) -> dict[str, Any]:
     return {**values, **infinite}
 
 
+_OF_WORDS = (str,)
+_OF_NUMBERS = (int, float, str, type(None))
+_KINDS: dict[str, tuple[type, ...]] = {
+    name: {"category": _OF_WORDS, "string": _OF_WORDS, "bool": (bool,), "object": (list, tuple)}.get(kind, _OF_NUMBERS)
+    for name, kind in COLUMNS.items()
+}
+_LARGEST = {"int16": 2**15, "Int16": 2**15, "int64": 2**63, "Int64": 2**63}
+
+
+def _check_kinds(values: dict[str, Any]) -> None:
+    """Refuse values that no column can have."""
+    for name, value in values.items():
+        most, needed = _LARGEST.get(COLUMNS[name]), COLUMNS[name] in ("int16", "int64", "float64")
+        odd = needed if value is None else most and not (isinstance(value, int) and -most <= value < most)
+        if odd or not isinstance(value, _KINDS[name]):
+            raise ValueError(f"got {name}={str(value)[:50]!r}, which no row can have")
+
+
 def _unpacked(values: dict[str, Any]) -> Row:
+    _check_kinds(values)
     numbers: dict[str, Any] = {name: float(values[name]) for name in _NUMBERS if isinstance(values.get(name), str)}
     return Row(**{**values, **numbers, "batches": tuple(values.get("batches", ()))})
 
@@ -350,6 +374,7 @@ def _cell(values: dict[str, Any]) -> Cell:
     """From a line of the plan. A frozen dataclass is slow to fill field by field, and there may be a hundred thousand."""
     if values.keys() != _CELL_FIELDS:
         raise ValueError(f"a cell has the fields {', '.join(values)}")
+    check_identity(values["identity"])
     cell = object.__new__(Cell)
     vars(cell).update(values, estimators=tuple(values["estimators"]))
     return cell
@@ -357,7 +382,7 @@ def _cell(values: dict[str, Any]) -> Cell:
 
 def _frozen(path: Path) -> list[dict[str, Any]]:
     """The lines of a plan, read at once: a hundred thousand of them in half a second."""
-    found: list[dict[str, Any]] = json.loads(f"[{','.join(path.read_text().splitlines())}]")
+    found: list[dict[str, Any]] = json_of(f"[{','.join(text_of(path).splitlines())}]")
     return found
 
 
@@ -382,7 +407,9 @@ def planned(directory: Path) -> Grid:
     except NewerSchemaError:
         raise
     except _DAMAGE as error:
-        raise ValueError(f"{path} is damaged ({error}); finished cells are kept, run the same command again to plan anew") from error
+        raise ValueError(
+            f"{path} is damaged ({str(error)[:200]}); finished cells are kept, run the same command again to plan anew"
+        ) from error
 
 
 def glance(directory: Path) -> tuple[list[tuple[str, str]], int]:
@@ -392,7 +419,7 @@ def glance(directory: Path) -> tuple[list[tuple[str, str]], int]:
         FileNotFoundError, ValueError: as `planned` does.
     """
     path = directory / PLAN
-    text = path.read_text() if path.is_file() else ""
+    text = text_of(path) if path.is_file() else ""
     found, skips = _AS_FROZEN.findall(text), text.count('\n{"skip": ')
     if len(found) < MANY or len(found) + skips != text.count("\n"):
         work = planned(directory)

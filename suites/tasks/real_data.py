@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 from torch import Tensor
 
+from .. import trust
 from ..score_folders import TASK_FOLDERS, TASK_VARIABLE, task_file
 
 
@@ -35,10 +35,7 @@ def present(task: str, name: str) -> Path:
 
 def text_of(path: Path) -> str:
     """The text of a file, packed or not."""
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            return file.read()
-    return path.read_text(encoding="utf-8")
+    return trust.text_of(path)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

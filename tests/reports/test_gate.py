@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from structgrad.reports import results
+from structgrad.reports.analysis import loading
 from structgrad.reports.cli import app
 from structgrad.suites.base import SCHEMA_VERSION, Row
 from tests.reports import examples
@@ -323,3 +324,35 @@ def test_baselines_are_listed_and_removed(base: str, tmp_path: Path) -> None:
 def test_the_name_of_a_baseline_is_a_plain_word(name: str, base: str, tmp_path: Path) -> None:
     assert "expected letters, digits" in save(name, base, tmp_path, code=2).stderr
     assert "expected letters, digits" in call("baseline", "rm", name, "--dir", str(tmp_path), code=2).stderr
+
+
+def test_large_runs_are_compared_some_problems_at_a_time_and_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, head = (run(tmp_path / name, found) for name, found in (("base", rows()), ("head", rows(**WORSE)[:-3])))
+    words = [["gate", head, "--baseline", base], ["compare", base, head, "--format", "md"]]
+    words += [
+        ["compare", base, head, "--format", "html"],
+        ["compare", base, head, "--only", "changed"],
+        ["compare", base, head, "-m", "gain"],
+    ]
+    alike = [call(*some, code=int(some[0] == "gate")).stdout for some in words]
+    monkeypatch.setattr(loading, "LARGE", 1)
+    monkeypatch.setattr(results, "BLOCK", 10)
+    for some, before in zip(words, alike, strict=True):
+        now = call(*some, code=int(some[0] == "gate")).stdout
+        # Rows that have no failure and no p-value have no order of their own among equals.
+        assert sorted(now.splitlines()) == sorted(before.splitlines()), some
+
+
+def test_a_large_table_is_read_problem_by_problem_every_row_once(base: str) -> None:
+    table, manifest = results.opened(Path(base))
+    found = list(results.blocks([table, table], ["problem", "value"], most=1))
+    assert manifest["seed"] == 7
+    assert [len(set(one["problem"].to_pylist())) for one, _ in found] == [1] * len({row.problem for row in rows()})
+    assert sum(len(one) for one, _ in found) == results.length(Path(base)) == len(rows())
+
+
+def test_a_large_table_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "some.parquet").write_bytes(b"PAR1 nothing PAR1")
+    assert results.length(tmp_path / "some.parquet") == 0
+    with pytest.raises(ValueError, match="is no Parquet file, or damaged"):
+        results.opened(tmp_path / "some.parquet")

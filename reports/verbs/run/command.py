@@ -55,7 +55,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             "--estimator",
             "-e",
             help=r"A name with or without options, or a glob: 'imle\[lambda=2.5]', 'reinforce*'; or your own class: "
-            "module:MyEstimator, ./my.py:MyEstimator (measured again when its `version` is raised). Repeatable.",
+            "module:MyEstimator, ./my.py:MyEstimator (measured again when its file changes). Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="the preset's",
@@ -77,7 +77,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             "--problem",
             "-p",
             help=r"A name or a glob, or a structure with its size: 'subset\[n=10,k=5]'; or your own: './my.py:Mine\[n=8]' (measured again "
-            "when its `version` is raised). Repeatable.",
+            "when its file changes). Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="the preset's",

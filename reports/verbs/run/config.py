@@ -39,11 +39,11 @@ def options(path: Path, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(path: Path) -> dict[str, Any]:
-    import tomllib
+    from ....suites.trust import toml_of
 
     try:
-        return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return toml_of(path)
+    except ValueError as error:
         raise ValueError(f"{path} is no TOML file: {error}") from error
 
 

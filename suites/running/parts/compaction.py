@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ...base import SCHEMA_VERSION
+from ...trust import check_table, json_of
 from . import columns, journal
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _own_words(path: Path, file: str) -> journal.CellPart | None:
     import pyarrow.parquet as pq
 
     try:
-        content = json.loads((pq.read_schema(path).metadata or {})[_CELLS])
+        content = json_of((pq.read_schema(path).metadata or {})[_CELLS])
         return journal.CellPart.unpacked({**content, "file": file, "size": path.stat().st_size})
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):
         return None
@@ -160,7 +161,7 @@ def _without(directory: Path, part: journal.CellPart, replaced: Collection[str])
         return None
     try:
         table, spans = read_part(directory, part.file), list(part.spans().values())
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, ValueError):
         return None
     lists = {name: [getattr(part, name)[place] for place in kept] for name in _LISTS}
     left = journal.CellPart(file="", size=0, schema_version=part.schema_version, **lists)
@@ -201,7 +202,10 @@ def read_part(directory: Path, file: str) -> pa.Table:
     """
     import pyarrow.parquet as pq
 
-    return pq.read_table(directory / journal.FOLDER / file, page_checksum_verification=True).select(columns.schema().names)
+    path = directory / journal.FOLDER / file
+    with pq.ParquetFile(path, page_checksum_verification=True) as found:
+        check_table(found, path)
+    return pq.read_table(path, page_checksum_verification=True).select(columns.schema().names)
 
 
 def _unnamed(directory: Path, index: journal.Index) -> Iterator[Path]:

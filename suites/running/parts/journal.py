@@ -15,6 +15,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from ...trust import json_of
+
 FOLDER = "parts"
 JOURNAL = "journal.jsonl"
 
@@ -159,7 +161,7 @@ def _entry(line: bytes) -> tuple[list[CellPart], list[str]] | None:
     if digest(text).encode() != line[len(_OPENING) : head]:
         return None
     try:
-        content = json.loads(text)
+        content = json_of(text)
         return [CellPart.unpacked(part) for part in content["parts"]], [str(file) for file in content["dropped"]]
     except (ValueError, KeyError, TypeError):
         return None

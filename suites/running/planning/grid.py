@@ -26,6 +26,7 @@ from ..rows import skip_row
 from ..scores import fingerprint, load_problem, matching, sample, stages_by_problem
 from ..work import Cell, Grid, Limit
 from .plan import Plan
+from .sources import digest_of, source_of
 
 
 def grid(plan: Plan) -> Grid:
@@ -129,15 +130,16 @@ def _cells(plan: Plan, suite: str, where: tuple[str, str], built: Mapping[str, E
     if not built:
         return
     instances = instances_of(plan, suite, where)
+    code = {name: digest_of(source_of(estimator)) for name, estimator in built.items()}
     before, _, after = json.dumps(_content(plan, suite, where), sort_keys=True).partition(_NOBODY)
     for chosen in [tuple(built)] if SUITES[suite].together else [(name,) for name in built]:
-        asked = ", ".join(_written(name, built[name].version) for name in chosen)
+        asked = ", ".join(_written(name, built[name].version, code[name]) for name in chosen)
         yield Cell(suite, *where, chosen, instances, _hash(f'{before}"estimators": [{asked}]{after}'.encode()))
 
 
 @functools.lru_cache(maxsize=4096)
-def _written(name: str, version: int) -> str:
-    return json.dumps([name, version])
+def _written(name: str, version: int, code: tuple[str, ...]) -> str:
+    return json.dumps([name, version, *code])
 
 
 def instances_of(plan: Plan, suite: str, where: tuple[str, str]) -> int:
@@ -181,7 +183,7 @@ def _content(plan: Plan, suite: str, where: tuple[str, str]) -> dict[str, Any]:
         "suite": [suite, SUITES[suite].version],
         "problem": where,
         "instances": instances_of(plan, suite, where),
-        "oracle": [oracle_name(problem.oracle), problem.oracle.version],
+        "oracle": [oracle_name(problem.oracle), problem.oracle.version, *digest_of(source_of(problem.oracle))],
         "loss": [problem.instances[0].loss.name, plan.offset],
         "scores": fingerprint(plan, *where),
         "estimators": [],

@@ -1,0 +1,171 @@
+"""Trust in files: what is read of a file that somebody else wrote, and how its words are shown.
+
+A file is refused by its size, or by the size that it declares, before any of it is read; numbers and words come out of it, never code.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+LARGEST_TEXT = 2**30
+"""Bytes of a text that is read at once: a plan of a million cells has half of them."""
+
+LARGEST_SETTINGS = 2**20
+"""Bytes of a configuration."""
+
+LARGEST_ARRAYS = 2**33
+"""Bytes of the arrays of a file together, unpacked."""
+
+MOST_ROWS = 30_000_000
+"""Rows of a table that is read at once."""
+
+_IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,127}")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""A text in which control characters, and marks that turn or hide what is beside them, are written out; lines and tabs stay.
+
+    Example:
+        >>> print(visible("ste\x1b[2J \u202egpj.exe"))
+        ste\x1b[2J \u202egpj.exe
+    """
+    return _UNSEEN.sub(lambda found: repr(found[0])[1:-1].replace(found[0], f"\\u{ord(found[0]):04x}"), text)
+
+
+def visible_words(content: Any) -> Any:
+    """The same of all words in lists and mappings."""
+    if isinstance(content, str):
+        return visible(content)
+    if isinstance(content, dict):
+        return {visible(str(key)): visible_words(value) for key, value in content.items()}
+    return [visible_words(value) for value in content] if isinstance(content, list) else content
+
+
+def check_identity(name: str) -> str:
+    """The identity of a cell, which becomes the name of a file.
+
+    Raises:
+        ValueError: anything but letters, digits, dashes and underscores.
+
+    Example:
+        >>> check_identity("../../etc/passwd")
+        Traceback (most recent call last):
+        ValueError: got the identity '../../etc/passwd' of a cell; expected at most 128 letters, digits, dashes and underscores
+    """
+    if not isinstance(name, str) or not _IDENTITY.fullmatch(name):
+        raise ValueError(f"got the identity {str(name)[:50]!r} of a cell; expected at most 128 letters, digits, dashes and underscores")
+    return name
+
+
+def check_size(path: Path, most: int) -> None:
+    """Refuse a file that is larger.
+
+    Raises:
+        ValueError: it is.
+        OSError: it is not there.
+    """
+    size = path.stat().st_size
+    if size > most:
+        raise ValueError(f"{path} has {size} bytes; expected at most {most}, so that nothing larger is read by mistake")
+
+
+def text_of(path: Path, most: int = LARGEST_TEXT) -> str:
+    """A text, packed by gzip or not.
+
+    Raises:
+        ValueError: it is too large, unpacked too, or no UTF-8.
+        OSError: it cannot be read.
+    """
+    check_size(path, most)
+    try:
+        if path.suffix != ".gz":
+            return path.read_bytes().decode()
+        with gzip.open(path) as stream:
+            content = stream.read(most + 1)
+        if len(content) <= most:
+            return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text ({error.reason} at byte {error.start}); expected UTF-8") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged or cut off ({error}); pack it again with gzip") from error
+    raise ValueError(f"{path} has more than {most} bytes when it is unpacked; expected at most so many")
+
+
+def json_of(text: str | bytes) -> Any:
+    """JSON, however deep it is nested: what is too deep is no JSON of this package.
+
+    Raises:
+        ValueError: no JSON, or nested deeper than this process can follow.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deep; expected a few levels") from error
+
+
+def toml_of(path: Path) -> dict[str, Any]:
+    """A configuration.
+
+    Raises:
+        ValueError: no TOML, or too large, or nested too deep.
+        OSError: it cannot be read.
+    """
+    import tomllib
+
+    text = text_of(path, LARGEST_SETTINGS)
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("the TOML is nested too deep; expected a few levels") from error
+
+
+def check_archive(stream: IO[bytes]) -> None:
+    """Refuse a `.npz` archive whose arrays are larger than what may be read, or than their entries; nothing is unpacked but headers.
+
+    Raises:
+        ValueError: it is one. What is no archive raises as `zipfile` does.
+    """
+    import numpy as np
+
+    with zipfile.ZipFile(stream) as archive:
+        entries = archive.infolist()
+        total = sum(entry.file_size for entry in entries)
+        if total > LARGEST_ARRAYS:
+            raise ValueError(f"its arrays have {total} bytes when they are unpacked; expected at most {LARGEST_ARRAYS}, save fewer items")
+        for entry in entries:
+            with archive.open(entry) as member:
+                if member.read(6) != b"\x93NUMPY":
+                    continue
+            with archive.open(entry) as member:
+                version = np.lib.format.read_magic(member)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, kind = read(member)
+            size = math.prod(shape) * kind.itemsize
+            if min(shape, default=0) < 0 or (size > entry.file_size and not kind.hasobject):
+                raise ValueError(f"{entry.filename!r} says that it has the shape {shape} and holds {entry.file_size} bytes; save it again")
+    stream.seek(0)
+
+
+def check_table(file: pq.ParquetFile, path: Path) -> None:
+    """Refuse a table that is larger, as it says itself, than what is read at once.
+
+    Raises:
+        ValueError: it is.
+    """
+    found = file.metadata
+    size = sum(found.row_group(group).total_byte_size for group in range(found.num_row_groups))
+    if found.num_rows > MOST_ROWS or size > LARGEST_ARRAYS:
+        raise ValueError(
+            f"{path} says that it has {found.num_rows} rows in {size} bytes; expected at most {MOST_ROWS} in {LARGEST_ARRAYS}, of a part"
+        )

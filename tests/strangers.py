@@ -1,0 +1,242 @@
+"""Files from strangers: valid ones of every kind that is read, damaged in every way, and what reading them may end with.
+
+``python -m tests.strangers --files 10000`` prints how many of each kind were read, how many refused with a sentence, and how many ended
+otherwise, of which it tells everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from structgrad.reports import results
+from structgrad.reports.analysis.loading import load
+from structgrad.reports.comparison.configuration import settings_of
+from structgrad.suites.problems.score_files import ScoreFile, ScoreTables
+from structgrad.suites.running import runner, store
+from structgrad.suites.running.parts import journal
+from structgrad.suites.running.parts.compaction import Compacted, compact
+from structgrad.suites.running.replay_cell import plan_of_run
+from structgrad.suites.running.work import Cell, Grid
+from structgrad.suites.trust import text_of
+from tests.reports import examples
+
+SECONDS = 20
+"""That a file may be read for."""
+
+MEMORY = 4 * 2**30
+"""Bytes that a process may take beside what it has, while it reads."""
+
+NASTY = (
+    "\x1b[2J",
+    "\u202e",
+    "[red]",
+    "<script>",
+    "../../x",
+    "NaN",
+    "1e999",
+    "-1",
+    "null",
+    '{"a": ',
+    "[" * 2000,
+    "9" * 5000,
+    "\x00",
+    "é" * 3,
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of file: how a valid one is written into a folder, which of its files are damaged, and how it is read."""
+
+    write: Callable[[Path], Any]
+    damaged: str
+    read: Callable[[Path], Any]
+
+
+def _npz(folder: Path) -> None:
+    np.savez_compressed(folder / "scores.npz", scores=np.zeros((3, 4, 5)), lengths=np.array([4, 3, 2]), gold=np.zeros((3, 4), int))
+
+
+def _safetensors(folder: Path) -> None:
+    save_file({"scores": torch.zeros(3, 4, 5), "lengths": torch.tensor([4, 3, 2])}, folder / "scores.safetensors")
+
+
+def _scores(name: str) -> Callable[[Path], Any]:
+    return lambda folder: ScoreTables(ScoreFile(str(folder / name), lengths="lengths"))
+
+
+def _table(folder: Path) -> None:
+    results.write(examples.rows(), folder, {"seed": 7, "environment": {"cpu": "x"}, "status": "finished"})
+
+
+CELLS = tuple(Cell("bias", "toy", "init", (f"ste{number}",), 3, f"{number:032x}") for number in range(4))
+
+
+def _run(folder: Path) -> None:
+    """A run that was killed: two cells have files, two lie in a part."""
+    rows = [replace(row, cell="") for row in examples.rows()[:5]]
+    store.freeze(folder, Grid(CELLS, (replace(rows[0], status="skipped"),)))
+    texts = [store.encode(cell, rows, 0.5) for cell in CELLS]
+    for cell, text in zip(CELLS[:2], texts, strict=False):
+        store.write_cell(folder, cell, text, lasting=False)
+    contents = [Compacted(place, json.loads(text), "done", journal.digest(text.encode())) for place, text in enumerate(texts)]
+    compact(folder, journal.Index(), contents[2:])
+    results.write_manifest(folder, {"status": "running", "plan": {"suites": ["bias"], "seed": 3}, "command": "structgrad run"})
+
+
+def _known(folder: Path) -> None:
+    store.glance(folder)
+    store.kinds(folder)
+    store.known(folder, store.planned(folder).cells)
+    list(runner.collect(folder))
+    results.manifest_of(folder)
+    results.read(folder)
+
+
+def _toml(folder: Path) -> None:
+    (folder / "gate.toml").write_text(
+        '[gate]\nalpha = 0.05\n[gate.metric.gain]\nminimum_change = 0.1\n[[gate.override]]\nestimator = "i*"\n'
+    )
+
+
+def _gz(folder: Path) -> None:
+    import gzip
+
+    (folder / "text.gz").write_bytes(gzip.compress(b"1\tThe\tthe\tDET\n" * 40))
+
+
+KINDS = {
+    "score archive (.npz)": Kind(_npz, "scores.npz", _scores("scores.npz")),
+    "score file (.safetensors)": Kind(_safetensors, "scores.safetensors", _scores("scores.safetensors")),
+    "result table (.parquet)": Kind(_table, "results.parquet", lambda folder: load(str(folder / "results.parquet"))),
+    "manifest (run.json)": Kind(_run, "run.json", lambda folder: (results.manifest_of(folder), plan_of_run(folder))),
+    "plan (plan.jsonl)": Kind(_run, "plan.jsonl", _known),
+    "file of a cell (.json)": Kind(_run, "cells/*/*.json", _known),
+    "journal (.jsonl)": Kind(_run, "parts/journal.jsonl", _known),
+    "part (.parquet)": Kind(_run, "parts/*/*.parquet", _known),
+    "configuration (.toml)": Kind(_toml, "gate.toml", lambda folder: settings_of(folder / "gate.toml")),
+    "packed text (.gz)": Kind(_gz, "text.gz", lambda folder: text_of(folder / "text.gz", 10_000)),
+}
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """A file with some damage: bytes changed, cut, doubled or put in, numbers and words exchanged."""
+    for _ in range(chance.choice((1, 1, 1, 2, 5))):
+        at, other = sorted((chance.randrange(len(content) + 1), chance.randrange(len(content) + 1)))
+        choice = chance.randrange(7)
+        if choice == 0:
+            content = content[:at] + bytes([chance.randrange(256)]) + content[at + 1 :]
+        elif choice == 1:
+            content = content[:at]
+        elif choice == 2:
+            content = content[:other] + content[at:]
+        elif choice == 3:
+            content = content[:at] + content[other:]
+        elif choice == 4:
+            content = content[:at] + chance.choice(NASTY).encode() + content[at:]
+        elif choice == 5:
+            content = content[:at] + chance.randbytes(8) + content[at + 8 :]
+        else:
+            digits = [place for place, byte in enumerate(content) if 48 <= byte < 58] or [0]
+            place = chance.choice(digits)
+            content = content[:place] + chance.choice((*NASTY, "0", "99999999999")).encode() + content[place + 1 :]
+    return content
+
+
+def exchanged(content: bytes, chance: random.Random) -> bytes:
+    """JSON, line by line, of which one value is another one."""
+    lines = content.splitlines()
+    place = chance.randrange(len(lines))
+    found = json.loads(content) if len(lines) > 1 and lines[0] == b"{" else json.loads(lines[place])
+    here = found
+    while True:
+        key = chance.choice(list(here) if isinstance(here, dict) else range(len(here)))
+        if not isinstance(here[key], dict | list) or not here[key] or chance.random() < 0.2:
+            break
+        here = here[key]
+    here[key] = chance.choice([None, -1, 0, 10**30, 1e308, "", "x" * 10_000, [], {}, [[]], True, *NASTY])
+    changed = json.dumps(found).encode()
+    return changed if lines[0] == b"{" else b"".join(line + b"\n" for line in [*lines[:place], changed, *lines[place + 1 :]])
+
+
+class TooLongError(Exception):
+    """A file that is read for too long."""
+
+
+def outcome(kind: Kind, sound: Path, chance: random.Random) -> str:
+    """What reading a damaged copy ends with: ``read``, ``refused``, or what must not be, with its traceback."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        shutil.copytree(sound, folder)
+        path = chance.choice(sorted(folder.glob(kind.damaged)))
+        is_json = path.suffix in (".json", ".jsonl") and chance.random() < 0.5
+        path.write_bytes((exchanged if is_json else damaged)(path.read_bytes(), chance))
+        try:
+            kind.read(folder)
+        except (ValueError, OSError) as error:
+            sentence = str(error)
+            told = sentence.strip() and len(sentence) < 2000 and type(error) in (ValueError, FileNotFoundError, OSError, *_OURS)
+            return "refused" if told else f"no sentence: {type(error).__name__}: {sentence[:200]}\n{traceback.format_exc()[-1500:]}"
+        except BaseException as error:
+            return f"{type(error).__name__}: {error}\n{traceback.format_exc()[-1500:]}"
+    return "read"
+
+
+_OURS = (store.OtherSchemaError, store.NewerSchemaError)
+
+
+def _tell(kind: str, counts: Counter[str]) -> None:
+    sys.stdout.write(f"| {kind} | {counts.total()} | {counts['read']} | {counts['refused']} | {counts['else']} |\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+
+    def too_long(number: int, frame: object) -> None:
+        raise TooLongError
+
+    signal.signal(signal.SIGALRM, too_long)
+    found: dict[str, Counter[str]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        for kind, one in KINDS.items():
+            sound, counts = Path(name) / str(len(found)), Counter[str]()
+            sound.mkdir()
+            one.write(sound)
+            for number in range(given.files // len(KINDS)):
+                signal.alarm(SECONDS)
+                what = outcome(one, sound, random.Random(f"{given.seed} {kind} {number}"))
+                signal.alarm(0)
+                counts["else" if what not in ("read", "refused") else what] += 1
+                if what not in ("read", "refused"):
+                    sys.stderr.write(f"{kind}, {number}: {what}\n")
+            found[kind] = counts
+            _tell(kind, counts)
+    total = sum(found.values(), Counter[str]())
+    _tell("all", total)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Code of somebody's own that changes: it is measured anew, and not mixed with what it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from structgrad.oracles.plugins import loaded_file
+from structgrad.suites.measures.suite import Effort
+from structgrad.suites.running import runner, store
+from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running.planning.plan import Machine, Plan
+from structgrad.suites.running.progress import Snapshot
+
+MINE = "from structgrad.estimators import LeaveOneOut\n\n\nclass Mine(LeaveOneOut):\n    pass\n\n\nclass Other(LeaveOneOut):\n    pass\n"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return path
+
+
+def plan(mine: Path) -> Plan:
+    names = (f"{mine}:Mine", f"{mine}:Other", "rloo")
+    effort = Effort(replicates=64, most_replicates=64, seconds=1.0)
+    return Plan(suites=("bias",), problems=("categorical_regimes",), stages=("h=0.95",), estimators=names, instances=1, effort=effort)
+
+
+def forget(mine: Path) -> None:
+    """As another process would not know it."""
+    module = loaded_file(str(mine))
+    assert module is not None
+    del sys.modules[module.__name__]
+
+
+def test_changed_code_makes_other_cells_and_the_package_s_own_stay(mine: Path) -> None:
+    before = {cell.estimators: cell.identity for cell in grid(plan(mine)).cells}
+    assert {cell.estimators: cell.identity for cell in grid(plan(mine)).cells} == before
+    mine.write_text(MINE + "\n# slower\n")
+    forget(mine)
+    after = {cell.estimators: cell.identity for cell in grid(plan(mine)).cells}
+    assert [after[key] == before[key] for key in before] == [False, False, True]
+
+
+def test_a_change_in_the_middle_of_a_run_ends_it_and_is_measured_when_it_goes_on(mine: Path, tmp_path: Path) -> None:
+    out, work = tmp_path / "run", plan(mine)
+
+    def change(snapshot: Snapshot) -> None:
+        if snapshot.finished == 1 and snapshot.label:
+            mine.write_text(MINE + "\n# changed\n")
+
+    with pytest.raises(ValueError, match=r"mine.py changed while it was measured; finished cells are kept, run the command again"):
+        runner.measure(work, out, machine=Machine(jobs=0), progress=change)
+    assert len(store.known(out, store.planned(out).cells)) == 1
+    forget(mine)
+    cells = runner.measure(work, out, machine=Machine(jobs=0)).cells
+    assert len(store.known(out, cells)) == 3
+
+
+def test_a_file_that_is_only_touched_is_no_change(mine: Path, tmp_path: Path) -> None:
+    def touch(snapshot: Snapshot) -> None:
+        mine.touch()
+
+    cells = runner.measure(plan(mine), tmp_path / "run", machine=Machine(jobs=0), progress=touch).cells
+    assert len(store.known(tmp_path / "run", cells)) == 3

@@ -1,0 +1,194 @@
+"""Files from strangers end with what they hold, or with one sentence; never with code that runs, a crash, or a machine without memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import random
+import warnings
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from structgrad.estimators import make_estimator
+from structgrad.reports import results
+from structgrad.reports.analysis import answers
+from structgrad.reports.verbs.outcome import sentences
+from structgrad.suites import trust
+from structgrad.suites.problems.score_files import read_arrays
+from structgrad.suites.running import store
+from structgrad.suites.running.derived import derive
+from structgrad.suites.running.replay_cell import plan_of_run
+from tests import strangers
+from tests.reports import examples
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = {}
+    for kind, one in strangers.KINDS.items():
+        found[kind] = tmp_path_factory.mktemp("sound")
+        one.write(found[kind])
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(kind=st.sampled_from(list(strangers.KINDS)), number=st.integers(0, 2**32))
+def test_a_damaged_file_is_read_or_refused_with_a_sentence(sound: dict[str, Path], kind: str, number: int) -> None:
+    assert strangers.outcome(strangers.KINDS[kind], sound[kind], random.Random(number)) in ("read", "refused")
+
+
+@pytest.mark.parametrize("kind", strangers.KINDS)
+def test_what_is_not_damaged_is_read(sound: dict[str, Path], kind: str) -> None:
+    if kind != "manifest (run.json)":  # its plan is a part of one
+        strangers.KINDS[kind].read(sound[kind])
+
+
+# Bombs, each refused by the size that it declares.
+
+
+def npy(shape: tuple[int, ...], content: bytes) -> bytes:
+    """An array that says that it has a shape."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return stream.getvalue() + content
+
+
+def test_an_absurd_shape_is_refused_before_memory_is_asked_for(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "scores.npz", "w") as archive:
+        archive.writestr("scores.npy", npy((2**31, 2**10), b"\0" * 64))
+    with pytest.raises(ValueError, match=r"'scores.npy' says that it has the shape \(2147483648, 1024\) and holds 192 bytes"):
+        read_arrays(tmp_path / "scores.npz")
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "scores.npz", scores=np.zeros(100_000))
+    monkeypatch.setattr(trust, "LARGEST_ARRAYS", 100_000)
+    with pytest.raises(ValueError, match="its arrays have 800128 bytes when they are unpacked; expected at most 100000"):
+        read_arrays(tmp_path / "scores.npz")
+
+
+class Armed:
+    """What runs code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (warnings.warn, ("it ran",))
+
+
+def test_a_pickle_never_runs(tmp_path: Path) -> None:
+    np.savez(tmp_path / "scores.npz", scores=np.array([Armed()], dtype=object))
+    with pytest.raises(ValueError, match="a pickle, and pickles are refused"):
+        read_arrays(tmp_path / "scores.npz")
+    with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
+        archive.writestr("scores.npy", pickle.dumps(Armed()))
+    with pytest.raises(ValueError, match="not an array"):
+        read_arrays(tmp_path / "other.npz")
+
+
+def test_a_table_that_declares_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results.write(examples.rows(), tmp_path, {})
+    monkeypatch.setattr(trust, "MOST_ROWS", 10)
+    with pytest.raises(ValueError, match=r"says that it has \d+ rows in \d+ bytes; expected at most 10 in"):
+        results.read(tmp_path)
+
+
+def test_a_packed_text_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"a" * 10_000))
+    with pytest.raises(ValueError, match="has more than 9999 bytes when it is unpacked"):
+        trust.text_of(tmp_path / "a.gz", 9999)
+    assert trust.text_of(tmp_path / "a.gz", 10_000) == "a" * 10_000
+    (tmp_path / "b").write_text("a" * 45)
+    with pytest.raises(ValueError, match="has 45 bytes; expected at most 20"):
+        trust.text_of(tmp_path / "b", 20)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(b"\xff\xfe", "is no text"), (gzip.compress(b"abc")[:-3], "damaged or cut off"), (b"abc", "damaged or cut off")],
+)
+def test_what_is_no_text_is_a_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / ("a.txt" if content[0] == 255 else "a.gz")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        trust.text_of(path)
+
+
+def test_what_is_nested_too_deep_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the JSON is nested too deep"):
+        trust.json_of("[" * 100_000)
+    (tmp_path / "a.toml").write_text(f"a = {'[' * 5000}")
+    with pytest.raises(ValueError, match="the TOML is nested too deep"):
+        trust.toml_of(tmp_path / "a.toml")
+
+
+def test_a_name_in_a_table_imports_nothing(tmp_path: Path) -> None:
+    """Not in a report, which asks estimators what they need, nor in what is derived of all cells."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        f"import pathlib\npathlib.Path({str(tmp_path / 'it ran')!r}).touch()\n"
+        "from structgrad.estimators import LeaveOneOut\nclass Mine(LeaveOneOut):\n    pass\n"
+    )
+    names = (f"{mine}:Mine", "os:system[command=true]", "subprocess:Popen[args=true]")
+    rows = [replace(row, estimator=name) for row in examples.rows() if row.estimator == "rloo" for name in names]
+    derived = derive([*rows, *examples.rows()])
+    results.write(derived, tmp_path / "run", {})
+    results.read(tmp_path / "run")
+    assert not any(answers.needs_values_only(name) for name in names)
+    assert not (tmp_path / "it ran").exists()
+    make_estimator(names[0])
+    answers.needs_values_only.cache_clear()
+    assert (tmp_path / "it ran").exists()
+    assert answers.needs_values_only(names[0])
+
+
+# Names that a terminal, a page or a file system would obey.
+
+
+def test_names_that_a_terminal_obeys_are_written_out() -> None:
+    shown = trust.visible_words({"a\x1b]0;x\x07": ["\u202egpj", 3, "tab\tstays\nso"], "é": None})
+    assert shown == {"a\\x1b]0;x\\x07": ["\\u202egpj", 3, "tab\tstays\nso"], "é": None}
+
+
+def test_names_of_a_table_are_written_out(tmp_path: Path) -> None:
+    rows = [examples.rows()[0]]
+    table = pq.read_table(results.write(rows, tmp_path, {"command": "run \x1b[2J"}))
+    wrong = pa.array(["ste\x1b[2J\u202e"]).dictionary_encode()
+    names = {"estimator": wrong, "reason": pa.array(["\x9b31m"])}
+    for name, values in names.items():
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    pq.write_table(table, tmp_path / "results.parquet")
+    frame, manifest = results.read(tmp_path)
+    assert (frame["estimator"][0], frame["reason"][0], manifest["command"]) == ("ste\\x1b[2J\\u202e", "\\x9b31m", "run \\x1b[2J")
+
+
+def test_an_error_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exception), sentences():  # noqa: B017, PT011 - typer's own exit
+        raise ValueError("got the key 'a\x1b[2J'")
+    assert capsys.readouterr().err == "error: got the key 'a\\x1b[2J'\n"
+
+
+@pytest.mark.parametrize("identity", ["../../x", "a/b", "", ".x", "a" * 200, "a\x00"])
+def test_an_identity_that_is_a_path_is_refused(tmp_path: Path, identity: str) -> None:
+    strangers.KINDS["plan (plan.jsonl)"].write(tmp_path)
+    plan = tmp_path / store.PLAN
+    plan.write_text(plan.read_text().replace(strangers.CELLS[0].identity, identity.replace("\x00", "\\u0000")))
+    with pytest.raises(ValueError, match="of a cell; expected at most 128 letters, digits, dashes and underscores"):
+        store.planned(tmp_path)
+
+
+@pytest.mark.parametrize("plan", [[], {"portions": 3}, {"effort": []}, {"file": {"path": 1}}, {"file": "x"}, None])
+def test_a_plan_of_a_manifest_that_is_none_is_a_sentence(tmp_path: Path, plan: object) -> None:
+    results.write_manifest(tmp_path, {"plan": plan})
+    with pytest.raises(ValueError, match=r"the plan of the run|cannot be read"):
+        plan_of_run(tmp_path)
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(ValueError, match="cannot be read"):
+        plan_of_run(tmp_path)
