@@ -13,7 +13,8 @@ from ...oracles.options import Positive
 from ..base import Evaluations, Objective, PathwiseEstimator, Tier
 from ..factorised.common import gumbels, log_probabilities, possible_parts
 from ..noise import Gumbel
-from .perturb_and_map import discrete_forward, replace_value
+from ..straight_through import replace_value
+from .perturb_and_map import discrete_forward
 
 
 @dataclass(frozen=True)
