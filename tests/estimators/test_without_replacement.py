@@ -17,6 +17,7 @@ from structgrad.estimators import ImportanceWeightedSet, Loss, Reinforce, Unorde
 from structgrad.estimators.score_function.unordered_set import by_quadrature, by_recursion
 from structgrad.estimators.score_function.without_replacement import draw_set, log_chance_above, log_mass_of_others
 from structgrad.oracles import Assignment, Categorical, DrawnSet, Subset
+from structgrad.suites.measures.bias import Sampling, measure
 from tests.estimator_cases import CASES, LOSSES, exact_mean, numbers, oracles, table_loss, three_classes
 from tests.helpers import OracleCase, chi_square_p_value, enumerate_truth, make_scores, one_hots, pulled_back, seeded, structures
 
@@ -257,6 +258,12 @@ def test_what_is_drawn_alone_has_the_law_of_the_race(estimator: Any) -> None:
     for entry in range(6):
         # Rounded, since what is 0 in one of them is rounding in the other.
         assert ks_2samp(*(found[:, entry].round(decimals=9).numpy() for found in both)).pvalue > 1e-4
+
+
+def test_sets_that_are_drawn_alone_are_measured_by_sampling() -> None:
+    found = measure(UnorderedSet(2, limit=1), Subset(2), lambda z: z @ numbers(4), numbers(4), sampling=Sampling(replicates=512))
+    assert found.tier == "mc"
+    assert found.verdict != "biased"
 
 
 @pytest.mark.parametrize("kind", [UnorderedSet, ImportanceWeightedSet])
