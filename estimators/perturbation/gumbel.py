@@ -130,7 +130,7 @@ class DecoupledGumbel(PathwiseEstimator[MarginalOracle]):
         >>> generator = torch.Generator().manual_seed(0)
         >>> estimates = DecoupledGumbel(1.0, 2.0).gradient(loss, Categorical(), scores.expand(100_000, 3), generator=generator)
         >>> round(float(estimates[:, 2].mean()), 2)  # the exact gradient is 0.38
-        0.14
+        0.13
     """
 
     forward_temperature: Positive = 1.0
