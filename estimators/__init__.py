@@ -20,13 +20,14 @@ from .factorised.coupled_categories import CARMS, DisARMStickBreaking, DisARMTre
 from .factorised.discrete_stein import Rodeo
 from .factorised.gumbel_rao import GappedStraightThrough, GumbelRao
 from .factorised.local_expectation import LocalExpectation
+from .factorised.path_quadrature import PathQuadrature
 from .factorised.reinmax import ReinMax, ReinMaxRao
 from .factorised.reinmax_control import ReinMaxControl
 from .identity import Identity, PerturbedIdentity
 from .indices import of_indices
 from .layer import StructuredLayer, train_step
 from .noise import NOISES, Gumbel, Noise, Normal, SmoothNoise, SumOfGamma, make_noise
-from .perturbation.gumbel import GumbelSoftmax, StraightThroughGumbel
+from .perturbation.gumbel import DecoupledGumbel, GumbelSoftmax, StraightThroughGumbel
 from .perturbation.gumbel_crf import GumbelCRF, StraightThroughGumbelCRF
 from .perturbation.perturb_and_map import PerturbAndMAP, PerturbAndParse
 from .perturbation.perturbed import MultiplicativePerturbation, PerturbedOptimizer
@@ -127,9 +128,11 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "reinmax": ReinMax,
     "reinmax_rao": ReinMaxRao,
     "reinmax_cv": ReinMaxControl,
+    "path_quadrature": PathQuadrature,
     # Gumbel relaxations
     "gumbel_softmax": GumbelSoftmax,
     "st_gumbel": StraightThroughGumbel,
+    "decoupled_st_gumbel": DecoupledGumbel,
     "gumbel_rao": GumbelRao,
     "step_st_gumbel": StepStraightThroughGumbel,
     "relaxed_top_k": RelaxedTopK,
@@ -194,6 +197,7 @@ __all__ = [
     "ConstrainedSoftmax",
     "ConstrainedSparsemax",
     "ControlSettings",
+    "DecoupledGumbel",
     "DifferentiableDP",
     "DisARM",
     "DisARMStickBreaking",
@@ -225,6 +229,7 @@ __all__ = [
     "NormalisedRewards",
     "OptimalBaseline",
     "Oscarmax",
+    "PathQuadrature",
     "PathwiseEstimator",
     "PerturbAndMAP",
     "PerturbAndParse",

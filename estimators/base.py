@@ -60,7 +60,7 @@ class Evaluations:
         kbest: structures of k-best lists (all of them where there are fewer). ``relaxations``: smoothed recursions.
         perturbations: draws of a noise tensor.
         enumerations: passes over all structures (each takes the loss and the probability of every one).
-        listings: passes over all structures that take their probabilities alone.
+        listings: passes over all structures that take their probabilities alone; of a set in a space beyond its limit, none is made.
         support_losses: passes over the support of a sparse distribution (each evaluates the loss on every atom).
         completions: passes over the prefixes of a sample (each completes every prefix once, by an argmax or a sample, and takes its loss).
         swap_losses: passes over the exchanges of two of C parts (each evaluates the loss on C(C − 1)/2 + 1 structures).

@@ -7,6 +7,8 @@ from .active_set.solution import SparseSolution
 from .alignment import Alignment
 from .assignment import Assignment
 from .capabilities import (
+    DistinctSamplingOracle,
+    DrawnSet,
     EnumerableOracle,
     FactorisedOracle,
     KBestOracle,
@@ -75,6 +77,8 @@ __all__ = [
     "Constituency",
     "Derivations",
     "DerivedOracle",
+    "DistinctSamplingOracle",
+    "DrawnSet",
     "EditAlignment",
     "EnumerableOracle",
     "Examples",

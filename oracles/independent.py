@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -11,17 +12,22 @@ from torch import Tensor
 
 from .active_set.solution import Projection
 from .active_set.start import Start
-from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
+from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
 from .capabilities.indices import NONE, chosen, last_axis
 from .capabilities.projection import RowArgmax
 from .categorical import differentiable_softmax, inverse_cdf, softmax, softmax_product
+from .derivations import UNIT, Builder, Derivations, executor
+from .derivations.packing import Packed, pack
+from .derivations.tables import Tables, tables_of
+from .derivations.without_replacement import sample_distinct, uniforms_needed
+from .kernels.switch import SERVING
 from .numerics import cut, log_sum_exp, running_sums
 from .simplex import projection
 
 
 @dataclass(frozen=True)
-class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class IndependentCategoricals(FactorisedOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Several independent categories: event ``[n, t]``, one of t parts in each of n rows; with t = 2, n bits.
 
     ``scores[..., i, j]`` scores part j of category i. A bit of logit φ has scores ``(0, φ)``. Indices ``[n]`` are the parts that the
@@ -119,6 +125,17 @@ class IndependentCategoricals(FactorisedOracle, ProjectionOracle, EnumerableOrac
         drawn = rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), 1)
         return _where_feasible(rows, drawn)
 
+    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
+        return uniforms_needed(event_shape[0], k)
+
+    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
+        event = tuple(rows.shape[1:])
+        if rows.device.type == "cpu" and SERVING.get():
+            drawn = executor.sample_distinct(_packed(event), rows.flatten(1), items, k, uniforms)
+        else:
+            drawn = sample_distinct(_tables(event, rows.device), rows.flatten(1), items, k, uniforms)
+        return replace(drawn, structures=drawn.structures.reshape(k, len(items), *event))
+
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         items, categories, parts = rows.shape
         # A category in the padding has no part at all, and forbids nothing.
@@ -194,3 +211,26 @@ def _common_levels(mean: Tensor) -> tuple[Tensor, Tensor]:
     atoms = torch.nn.functional.one_hot(index, parts).movedim(1, 2).to(mean.dtype) * (mean.sum(-1) > 0).reshape(items, 1, categories, 1)
     weights = torch.where((lengths > 1e-12) & (mean.sum((-2, -1)) > 0).unsqueeze(-1), lengths, 0)
     return atoms, weights / weights.sum(-1, keepdim=True).clamp(min=1e-300)
+
+
+def _one_after_the_other(event_shape: tuple[int, ...]) -> Derivations:
+    """Categories as derivations, the first at the root, for what goes from the root down."""
+    categories, parts = event_shape
+    builder, node = Builder(categories * parts), torch.tensor([UNIT])
+    for place in reversed(range(categories)):
+        node = builder.add(node.expand(1, parts).contiguous(), (place * parts + torch.arange(parts)).unsqueeze(0))
+    return builder.finish(node)
+
+
+@lru_cache(maxsize=64)
+def _tables(event_shape: tuple[int, ...], device: torch.device) -> Tables:
+    # Made in inference mode, they could take part in no gradient later.
+    with torch.inference_mode(False):
+        return tables_of(_one_after_the_other(event_shape), device)
+
+
+@lru_cache(maxsize=64)
+def _packed(event_shape: tuple[int, ...]) -> Packed:
+    packed = pack(_one_after_the_other(event_shape))
+    assert packed is not None, "every category has a part"
+    return packed

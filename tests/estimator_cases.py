@@ -97,11 +97,14 @@ _VARIANTS = (
     "reinmax[temperature=1.3]",
     "reinmax_rao[temperature=0.7, num_conditionals=3]",
     "reinmax_cv[temperature=0.7, eta=1.5, num_conditionals=3]",
+    "path_quadrature[rule=gauss]",
+    "path_quadrature[rule=simpson]",
     # straight-through
     "ste_marginals[temperature=0.5]",
     "simple[temperature=2.0]",
     # perturbation
     "st_gumbel[temperature=0.5]",
+    "decoupled_st_gumbel[forward_temperature=2.0, backward_temperature=0.7]",
     "perturb_and_map[noise=sum_of_gamma/k=2]",
     "perturb_and_map[noise=normal/scale=0.5]",
     "perturb_and_parse[noise=gumbel/scale=0.5]",

@@ -48,7 +48,7 @@ def without(generator: Any, name: str) -> Any:
 PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     # names and options
     "a name that is none": (lambda: make_estimator("rlo"), "got the unknown estimator 'rlo'; did you mean rloo"),
-    "a name like no other": (lambda: make_estimator("qqqq"), "expected one of exact, .* and 77 more, see `structgrad list`"),
+    "a name like no other": (lambda: make_estimator("qqqq"), "expected one of exact, .* and 79 more, see `structgrad list`"),
     "an oracle as an estimator": (lambda: make_estimator("subset[k=2]"), "got the unknown estimator 'subset'"),
     "an estimator as an oracle": (lambda: make_oracle("rloo"), "got the unknown oracle 'rloo'; "),
     "brackets that do not close": (lambda: make_estimator("rloo["), "expected `name` or `name.option=value,...."),

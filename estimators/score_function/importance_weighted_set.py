@@ -9,10 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...oracles.capabilities import DrawnSet
 from ...oracles.options import Count
 from ..base import Loss, carry, evaluate
 from ..enumeration import ListedOracle
-from .without_replacement import MOST_STRUCTURES, DrawnSet, SetEstimator, log_chance_above
+from .without_replacement import MOST_STRUCTURES, SetEstimator, log_chance_above
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,14 @@ class ImportanceWeightedSet(SetEstimator):
     With ``normalised=True``, ``ĝ = Σ w_z/W_z (L(z) − B/W) ∇ log p(z)`` with ``W = Σ w`` and ``W_z = W − w_z + p(z)``: biased, and of less
     variance, because the weights of a small set vary much.
 
-    Cost: k loss values, and the log-probabilities of all structures, of which memory holds all at a time.
+    Cost: k loss values, and the log-probabilities of all structures, of which memory holds all at a time; of more than ``limit``, a
+    log-partition and what k samples take, by an oracle that draws them without replacement (`DistinctSamplingOracle`).
 
     Args:
         num_samples: k; all structures, where there are fewer.
         baseline: subtract B; it needs k of at least 2. Without, the estimate is ``Σ w_z L(z) ∇ log p(z)``, divided by W if normalised.
         normalised: the biased form; the declared `unbiased` is that of the other.
-        limit: the most structures that are listed; spaces with more are refused.
+        limit: the most structures that are listed; of more, oracles draw those of the set alone, and others are refused.
 
     References:
         Kool, van Hoof & Welling 2019, "Buy 4 REINFORCE samples, get a baseline for free", equations 9 (no baseline), 10 and 11

@@ -9,11 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...oracles.capabilities import DrawnSet
 from ...oracles.numerics import log_sum_exp
 from ...oracles.options import Count
 from ..base import Loss, carry, evaluate
 from ..enumeration import ListedOracle
-from .without_replacement import MOST_STRUCTURES, DrawnSet, SetEstimator, log_chance_above, shares
+from .without_replacement import MOST_STRUCTURES, SetEstimator, log_chance_above, shares
 
 RECURSION = 8
 """The largest set whose 2^k subsets are gone through; beyond, the integral is cheaper."""
@@ -35,12 +36,13 @@ class UnorderedSet(SetEstimator):
     up to 8, and from a trapezoidal rule that is exact to rounding beyond; ratios are formed in the log domain and in float64, so that a set
     that holds all but a sliver of the mass loses nothing.
 
-    Cost: k loss values, and the log-probabilities of all structures, of which memory holds all at a time.
+    Cost: k loss values, and the log-probabilities of all structures, of which memory holds all at a time; of more than ``limit``, a
+    log-partition and what k samples take, by an oracle that draws them without replacement (`DistinctSamplingOracle`).
 
     Args:
         num_samples: k; all structures, where there are fewer.
         baseline: subtract ``b_z``; it needs k of at least 2.
-        limit: the most structures that are listed; spaces with more are refused.
+        limit: the most structures that are listed; of more, oracles draw those of the set alone, and others are refused.
 
     References:
         Kool, van Hoof & Welling 2020, "Estimating gradients for discrete random variables by sampling without replacement", section 3 and

@@ -1,16 +1,18 @@
-"""Sets of structures that are drawn one after the other without replacement, by a race of Gumbel variables."""
+"""Sets of structures that are drawn one after the other without replacement, by a race of Gumbel variables.
+
+Up to a number of structures all of them race. Beyond it an oracle draws the winners alone, where it can (`DistinctSamplingOracle`).
+"""
 
 from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle
+from ...oracles.capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, MarginalOracle, Oracle
 from ...oracles.numerics import log_sum_exp, share_rows
 from ...oracles.random_streams import standard_gumbel
 from ..base import Estimator, Evaluations, Loss, Objective
@@ -20,26 +22,7 @@ CHUNK = 4096
 """Structures that race at a time. A constant: the random numbers follow it."""
 
 MOST_STRUCTURES = 2**16
-"""Structures that race, unless the option ``limit`` says otherwise: memory holds all of them."""
-
-
-@dataclass(frozen=True, eq=False)
-class DrawnSet:
-    """k structures without replacement: each the next draw of the Gibbs law of those that are left.
-
-    Where fewer are feasible, the first structure fills the other slots, with log-probability ``-inf``.
-
-    Attributes:
-        structures: ``[k, *batch, *event]``, in the order in which they were drawn.
-        log_probs: float64 ``[*batch, k]``.
-        log_rest: float64 ``[*batch]``: the log-probability of all other structures together.
-        threshold: float64 ``[*batch]``: the greatest perturbed log-probability among the others; ``-inf`` where there are none.
-    """
-
-    structures: Tensor
-    log_probs: Tensor
-    log_rest: Tensor
-    threshold: Tensor
+"""Structures that race, unless the option ``limit`` says otherwise: memory holds all of them. Of more, oracles draw the winners alone."""
 
 
 class SetEstimator(Estimator[ListedOracle]):
@@ -62,10 +45,16 @@ class SetEstimator(Estimator[ListedOracle]):
         return Evaluations(losses=self.num_samples, listings=1)
 
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        return too_many(self.name, oracle, event_shape, self.limit)
+        return None if isinstance(oracle, DistinctSamplingOracle) else too_many(self.name, oracle, event_shape, self.limit)
 
     def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return self.from_set(loss, oracle, scores, draw_set(oracle, scores, self.num_samples, generator=generator))
+        return self.from_set(loss, oracle, scores, self._drawn(oracle, scores, generator))
+
+    def _drawn(self, oracle: ListedOracle, scores: Tensor, generator: torch.Generator) -> DrawnSet:
+        event = tuple(scores.shape[scores.ndim - oracle.event_ndim :])
+        if isinstance(oracle, DistinctSamplingOracle) and oracle.count(event) > self.limit:
+            return oracle.sample_distinct(scores, self.num_samples, generator=generator)
+        return draw_set(oracle, scores, self.num_samples, generator=generator)
 
     @abc.abstractmethod
     def from_set(self, loss: Loss, oracle: ListedOracle, scores: Tensor, drawn: DrawnSet) -> Tensor:

@@ -8,10 +8,12 @@ from .kinds import FactorisedOracle, PolicyOracle, SubsetOracle
 from .marginals import MarginalOracle
 from .projection import ProjectionOracle
 from .relaxation import RelaxedOracle
-from .sampling import SamplingOracle
+from .sampling import DistinctSamplingOracle, DrawnSet, SamplingOracle
 from .warm_start import WarmStart
 
 __all__ = [
+    "DistinctSamplingOracle",
+    "DrawnSet",
     "EnumerableOracle",
     "FactorisedOracle",
     "KBestOracle",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import abc
 import math
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
 
 from .. import kernels
 from ..numerics import share_rows
-from ..random_streams import check_generator, random_uniform
-from ..transforms import operation
+from ..random_streams import check_generator, inner_uniform, random_uniform
+from ..transforms import operation, transforming, uncompiled
 from .base import at_least_single, in_dtype
 from .marginals import MarginalOracle
 
@@ -112,3 +114,79 @@ class SamplingOracle(MarginalOracle):
 
     def _reference_draw(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         return self._sample(self._cleaned(rows), uniforms.transpose(0, 1)).transpose(0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnSet:
+    """k structures without replacement: each the next draw of the Gibbs law of those that are left.
+
+    Where fewer are feasible, the first structure fills the other slots, with log-probability ``-inf``.
+
+    Attributes:
+        structures: ``[k, *batch, *event]``, in the order in which they were drawn.
+        log_probs: float64 ``[*batch, k]``.
+        log_rest: float64 ``[*batch]``: the log-probability of all other structures together.
+        threshold: float64 ``[*batch]``: the greatest perturbed log-probability among the others; ``-inf`` where there are none.
+    """
+
+    structures: Tensor
+    log_probs: Tensor
+    log_rest: Tensor
+    threshold: Tensor
+
+
+class DistinctSamplingOracle(SamplingOracle):
+    """An oracle that draws structures without replacement, however many there are: it lists none of them.
+
+    Example:
+        >>> from structgrad.oracles import Subset
+        >>> scores, generator = torch.linspace(-1, 1, 100, dtype=torch.float64), torch.Generator().manual_seed(0)
+        >>> drawn = Subset(20).sample_distinct(scores, 3, generator=generator)  # of 5·10²⁰
+        >>> drawn.structures.sum(-1), drawn.structures.unique(dim=0).shape
+        (tensor([20., 20., 20.], dtype=torch.float64), torch.Size([3, 100]))
+    """
+
+    @abc.abstractmethod
+    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
+        """How many uniforms k structures take."""
+
+    @abc.abstractmethod
+    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
+        """A set of each of the walks ``[w]``, each on the row ``[b, *event]`` that ``items`` names, by uniforms ``[w, noise]``."""
+
+    @final
+    @uncompiled
+    def sample_distinct(self, scores: Tensor, k: int, *, generator: torch.Generator, lengths: Tensor | None = None) -> DrawnSet:
+        """k structures without replacement (all, where there are fewer), as those of the k largest ``log p(z) + Gumbel``.
+
+        The set has the law of a race of all structures, and knows the mass of those outside, which is added up and never subtracted.
+        Not differentiable.
+
+        Cost: one log-partition, and for each structure about what a sample takes.
+
+        Raises:
+            ValueError: k below 1; a call under a transform of ``torch.func``.
+
+        References:
+            Kool, van Hoof & Welling 2019, "Stochastic beams and where to find them".
+        """
+        check_generator("sample_distinct", generator)
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            raise ValueError(f"`sample_distinct` got k={k!r}; expected an integer >= 1, how many structures to draw")
+        if transforming():
+            raise ValueError(
+                "`sample_distinct` got called under a transform of torch.func; expected plain tensors: batch its scores instead"
+            )
+        valid, inside = self._prepared("sample_distinct", scores.detach() if isinstance(scores, Tensor) else scores, lengths)
+        self.check_marginals("sample_distinct", self._event(scores))
+        valid, event = kernels.plain(valid), self._event(valid)
+        batch = tuple(valid.shape[: valid.ndim - self.event_ndim])
+        k = min(k, self.count(event))
+        uniforms = inner_uniform(batch, (self._distinct_noise_size(event, k),), generator=generator, device=valid.device)
+        shared = share_rows(valid, self.event_ndim)
+        distinct = shared.shape[: shared.ndim - self.event_ndim]
+        items = torch.arange(math.prod(distinct), device=valid.device).reshape(distinct).expand(batch).flatten()
+        rows = self.natural_parameters(at_least_single(shared.reshape(-1, *event))).double()
+        drawn = self._sample_distinct(self._cleaned(rows), items, k, uniforms.reshape(len(items), uniforms.shape[-1]))
+        structures = self._cut(in_dtype(drawn.structures, scores.dtype).reshape(k, *batch, *event), inside)
+        return DrawnSet(structures, drawn.log_probs.reshape(*batch, k), drawn.log_rest.reshape(batch), drawn.threshold.reshape(batch))

@@ -13,8 +13,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from .. import kernels
+from ..capabilities import DrawnSet
 from .packing import Array, Numbers, Packed, Ranking
 
 EDGE = 4
@@ -128,6 +131,17 @@ def sample_parts(rows: Array, uniforms: Array, numbers: Array, certified: Array,
 def unrank(ranks: Array, structures: Array, packed: Packed, ranking: Ranking) -> None:
     """The structures of int64 ranks [c], as integers [c, *event], in the order of `algorithms.unrank`."""
     _cpu().unrank(packed, ranking, ranks, structures.reshape(len(ranks), packed.sizes[0]))
+
+
+def sample_distinct(packed: Packed, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
+    """What `without_replacement.sample_distinct` gives, structures [k, w, parts] in float32."""
+    order = items.argsort(stable=True)
+    begins = torch.searchsorted(items[order], torch.arange(len(rows) + 1))
+    structures = torch.zeros(len(items), k, rows.shape[1])
+    log_probs, log_rest, threshold = (torch.empty(shape, dtype=torch.float64) for shape in ((len(items), k), len(items), len(items)))
+    arrays = (each.contiguous().numpy() for each in (rows, begins, order, uniforms, structures, log_probs, log_rest, threshold))
+    importlib.import_module(".cpu_without_replacement", __package__).sample_distinct(packed, *arrays)
+    return DrawnSet(structures.movedim(1, 0), log_probs, log_rest, threshold)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -11,11 +12,11 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..capabilities import EnumerableOracle, KBestOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
+from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, Oracle, ProjectionOracle, RelaxedOracle
 from ..capabilities.relaxation import Maximum
 from ..kernels.switch import SERVING
 from ..transforms import uncompiled
-from . import algorithms, executor
+from . import algorithms, executor, without_replacement
 from .device import kernel as device_kernel
 from .examples import Examples
 from .hypergraph import Derivations
@@ -49,7 +50,7 @@ class StatedOracle(Oracle):
         return None if packed is None else executor.kernel(packed, operation)
 
 
-class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """An oracle that states how its structures are derived, and has every operation by that.
 
     A subclass is a frozen dataclass of options with ``name``, and states
@@ -187,6 +188,18 @@ class DerivedOracle(StatedOracle, RelaxedOracle, SamplingOracle, ProjectionOracl
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         drawn = algorithms.sample(self._tables_for(rows), rows.flatten(1).double(), uniforms)
         return drawn.reshape(*drawn.shape[:2], *rows.shape[1:])
+
+    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
+        return without_replacement.uniforms_needed(self._tables(event_shape).steps, k)
+
+    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
+        event = tuple(rows.shape[1:])
+        packed = _packed(self, event) if rows.device.type == "cpu" and SERVING.get() else None
+        if packed is not None:
+            drawn = executor.sample_distinct(packed, rows.flatten(1), items, k, uniforms)
+        else:
+            drawn = without_replacement.sample_distinct(self._tables_for(rows), rows.flatten(1), items, k, uniforms)
+        return replace(drawn, structures=drawn.structures.reshape(k, len(items), *event))
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         kernel = StatedOracle._kernel(self, "kbest", rows)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle, SamplingOracle
+from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle
 from ..capabilities.indices import NONE, chosen, last_axis
 from ..capabilities.relaxation import Maximum
 from ..linear_chain import LinearChain
@@ -20,7 +20,7 @@ EDGES = LinearChain()
 
 
 @dataclass(frozen=True)
-class TiedChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Tag sequences by their factors: event ``[n + t, t]``, a line of tags for each of n places, then one transition matrix ``[t, t]``.
 
     ``scores[..., i, c]`` scores tag c at place i, ``scores[..., n + p, c]`` tag c after tag p, wherever that happens. A structure holds the
@@ -232,6 +232,14 @@ class TiedChain(RelaxedOracle, SamplingOracle, ProjectionOracle, EnumerableOracl
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         return self._tied(EDGES._sample(_untied(rows), uniforms))
+
+    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
+        lines, tags = event_shape
+        return EDGES._distinct_noise_size((lines - tags, tags, tags), k)
+
+    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
+        drawn = EDGES._sample_distinct(_untied(rows), items, k, uniforms)
+        return replace(drawn, structures=self._tied(drawn.structures.to(rows.dtype)))
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         return self._tied(EDGES._kbest(_untied(rows), k))

@@ -59,6 +59,7 @@ OPERATIONS: dict[str, Operation] = {
     "project": lambda oracle, given: oracle.project(given.scores).mean,
     "project_warm": lambda oracle, given: oracle.project(given.scores, start=given.before).mean,
     "project_backward": lambda oracle, given: _backward(lambda leaf: oracle.project(leaf).mean, given.scores),
+    "sample_distinct_8": lambda oracle, given: oracle.sample_distinct(given.scores, 8, generator=given.generator).log_probs,
     "kbest_8": lambda oracle, given: oracle.kbest(given.scores, 8),
     "enumerate": lambda oracle, given: oracle.enumerate(given.event, 0, min(oracle.count(given.event), LISTED)),
     "rank": lambda oracle, given: oracle.rank(given.structures),
@@ -69,7 +70,9 @@ OPERATIONS: dict[str, Operation] = {
 }
 """By name, which is that of the method with what is special about the call behind it."""
 
-SUMS = frozenset({"log_partition", "marginals", "marginals_backward", "log_prob", "entropy", "kl", "sample", "sample_64"})
+SUMS = frozenset(
+    {"log_partition", "marginals", "marginals_backward", "log_prob", "entropy", "kl", "sample", "sample_64", "sample_distinct_8"}
+)
 
 
 def method_of(operation: str) -> str:

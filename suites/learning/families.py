@@ -19,6 +19,7 @@ _IDEAS = {
     "factorised.local_expectation": "score function",
     "factorised.reinmax": "straight-through",
     "factorised.reinmax_control": "straight-through",
+    "factorised.path_quadrature": "straight-through",
     "factorised.gumbel_rao": "Gumbel",
     "straight_through": "straight-through",
     "identity": "straight-through",

@@ -12,6 +12,8 @@ from ...estimators.base import Estimator, Loss
 from ...oracles.active_set.solution import Projection
 from ...oracles.active_set.start import Start
 from ...oracles.capabilities import (
+    DistinctSamplingOracle,
+    DrawnSet,
     EnumerableOracle,
     FactorisedOracle,
     KBestOracle,
@@ -29,7 +31,9 @@ from ...oracles.random_streams import RowGenerator
 
 
 @dataclass(eq=False)
-class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class ReplayOracle(
+    FactorisedOracle, SubsetOracle, PolicyOracle, DistinctSamplingOracle, RelaxedOracle, ProjectionOracle, EnumerableOracle, KBestOracle
+):
     """An oracle whose samples are dealt from a script; everything else is the real oracle's.
 
     Args:
@@ -109,6 +113,12 @@ class ReplayOracle(FactorisedOracle, SubsetOracle, PolicyOracle, RelaxedOracle, 
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 0
+
+    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
+        return self.real._distinct_noise_size(event_shape, k)  # type: ignore[no-any-return]
+
+    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
+        return self.real._sample_distinct(rows, items, k, uniforms)  # type: ignore[no-any-return]
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         return self.real._project(rows, argmax, inside, start)  # type: ignore[no-any-return]

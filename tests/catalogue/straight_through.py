@@ -23,6 +23,11 @@ def relaxed_at_noise(s: Setting, noise: Tensor, temperature: float = 1.0) -> Ten
     return s.pushed(perturbed / temperature, s.gamma(s.best(perturbed))) / temperature
 
 
+def decoupled(s: Setting) -> Tensor:
+    noise, forward, backward = s.noise(Gumbel()), s.estimator.forward_temperature, s.estimator.backward_temperature
+    return s.pushed(s.scores / backward + noise, s.gamma(s.best(s.scores / forward + noise))) / backward
+
+
 def tempered(s: Setting, point: Tensor) -> Tensor:
     return s.pushed(s.scores / s.estimator.temperature, s.gamma(point)) / s.estimator.temperature
 
@@ -211,6 +216,7 @@ FORMULAS: dict[str, Formula] = {
     "ste_marginals": lambda s: tempered(s, s.best(s.scores)),
     "ste_sample": lambda s: s.gamma(s.samples(None)),
     "simple": lambda s: tempered(s, s.samples(None)),
+    "decoupled_st_gumbel": decoupled,
     "st_gumbel": lambda s: relaxed_at_noise(s, s.noise(Gumbel()), s.estimator.temperature),
     "perturb_and_map": perturb_and_map,
     "perturb_and_parse": lambda s: relaxed_at_noise(s, s.noise(s.estimator.noise), s.estimator.temperature),

@@ -91,6 +91,7 @@ VALUES: dict[str, Value] = {
     "exact": expectation,
     "muprop": mean_of_first,
     "local_expectation": mean_of_first,
+    "path_quadrature": mean_of_first,
     "step_local_expectation": mean_of_first,
     "rebar": mean_of_first,
     "relax": mean_of_first,

@@ -9,11 +9,11 @@ import torch
 from scipy.integrate import quad
 from torch import Tensor
 
-from structgrad.estimators import Estimator, GappedStraightThrough, GumbelRao, GumbelSoftmax, Loss, StraightThroughGumbel
+from structgrad.estimators import DecoupledGumbel, Estimator, GappedStraightThrough, GumbelRao, GumbelSoftmax, Loss, StraightThroughGumbel
 from structgrad.estimators.factorised.common import conditional_race
 from structgrad.oracles import Categorical, IndependentCategoricals
 from tests.estimator_cases import exact_mean, numbers, table_loss, three_classes
-from tests.helpers import OracleCase, one_hots, seeded
+from tests.helpers import OracleCase, chi_square_p_value, one_hots, seeded
 from tests.quadrature import bits_of_ratios, deal_gumbels, estimates_of, logistic_numbers, moments, product
 
 GAPS = [0.0, 0.8, -2.5]
@@ -219,3 +219,23 @@ def test_a_certain_category_leaves_no_gap_to_gst_p() -> None:
     found = GappedStraightThrough(gap="p").gradient(lambda z: z[..., 0].sum(-1), IndependentCategoricals(), scores, generator=seeded())
     assert found.isfinite().all()
     assert bool((found[:2] == 0).all())
+
+
+@pytest.mark.parametrize("forward", [0.5, 3.0])
+@pytest.mark.parametrize("backward", [0.5, 1.0, 2.0])
+@gaps
+def test_the_forward_temperature_says_nothing_of_a_linear_loss(
+    gap: float, backward: float, forward: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``a ((a + 1) ln a − 2 (a − 1)) / (a − 1)³ / τ_b`` with ``a = exp(Δ/τ_b)``, 1/6τ_b at 0."""
+    a = math.exp(gap / backward)
+    expected = (a * ((a + 1) * math.log(a) - 2 * (a - 1)) / (a - 1) ** 3 if abs(a - 1) > 1e-3 else 1 / 6) / backward
+    found = mean_of(DecoupledGumbel(forward, backward), lambda z: z[..., 0], classes(gap), monkeypatch)
+    assert float(found[0]) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("forward", [0.5, 1.0, 3.0])
+def test_the_forward_of_decoupled_gumbel_is_the_law_of_tempered_scores(forward: float) -> None:
+    scores = numbers(4)
+    drawn = DecoupledGumbel(forward, 0.3).structure(Categorical(), scores.expand(20_000, 4), generator=seeded())
+    assert chi_square_p_value(drawn.sum(0), (scores / forward).softmax(-1)) > 1e-4

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from scipy.stats import ks_2samp
 from torch import Tensor
 
 from structgrad.estimators import ImportanceWeightedSet, Loss, Reinforce, UnorderedSet
 from structgrad.estimators.score_function.unordered_set import by_quadrature, by_recursion
-from structgrad.estimators.score_function.without_replacement import DrawnSet, draw_set, log_chance_above, log_mass_of_others
-from structgrad.oracles import Categorical, Subset
+from structgrad.estimators.score_function.without_replacement import draw_set, log_chance_above, log_mass_of_others
+from structgrad.oracles import Assignment, Categorical, DrawnSet, Subset
+from structgrad.suites.measures.bias import Sampling, measure
 from tests.estimator_cases import CASES, LOSSES, exact_mean, numbers, oracles, table_loss, three_classes
 from tests.helpers import OracleCase, chi_square_p_value, enumerate_truth, make_scores, one_hots, pulled_back, seeded, structures
 
@@ -227,10 +230,40 @@ def test_the_normalised_form_is_biased(baseline: bool) -> None:
 
 @pytest.mark.parametrize("kind", [UnorderedSet, ImportanceWeightedSet])
 def test_too_many_structures(kind: Any) -> None:
-    message = f"{kind.name} enumerates at most limit=65536 structures, and the oracle subset has 184,756 of the shape (20,), which take "
+    message = (
+        f"{kind.name} enumerates at most limit=65536 structures, and the oracle assignment has 362,880 of the shape (9, 9), which take "
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        kind().gradient(lambda z: z.sum(-1), Subset(10), torch.zeros(20), generator=seeded())
-    assert kind().incompatibility(Subset(3), (20,)) is None
+        kind().gradient(lambda z: z.sum((-2, -1)), Assignment(), torch.zeros(9, 9), generator=seeded())
+    assert kind().incompatibility(Assignment(), (8, 8)) is None
+    assert kind().incompatibility(Subset(10), (100,)) is None
+
+
+@pytest.mark.parametrize("estimator", [UnorderedSet(4), ImportanceWeightedSet(4)], ids=str)
+def test_the_mean_over_sets_of_a_large_space(estimator: Any) -> None:
+    """Of 8.5·10⁸ structures, whose exact gradient of a linear loss is ``Cov(z) γ``."""
+    scores, slope = numbers(40, seed=1), numbers(40, seed=2)
+    leaf = scores.clone().requires_grad_()
+    (exact_gradient,) = torch.autograd.grad(Subset(10).marginals(leaf) @ slope, leaf)
+    found = estimator.gradient(lambda z: z @ slope, Subset(10), scores.expand(3000, 40), generator=seeded(11))
+    errors = (found.mean(0) - exact_gradient) / (found.std(0) / math.sqrt(3000))
+    assert float(errors.abs().max()) < 5
+
+
+@pytest.mark.parametrize("estimator", [UnorderedSet(3), ImportanceWeightedSet(3)], ids=str)
+def test_what_is_drawn_alone_has_the_law_of_the_race(estimator: Any) -> None:
+    """Estimates of sets that were drawn by listing all structures, and by splitting the race from the root down."""
+    scores, loss = numbers(6, seed=4), lambda z: (z @ numbers(6, seed=5)).square()
+    both = [replace(estimator, limit=limit).gradient(loss, Subset(3), scores.expand(4000, 6), generator=seeded(12)) for limit in (1, 100)]
+    for entry in range(6):
+        # Rounded, since what is 0 in one of them is rounding in the other.
+        assert ks_2samp(*(found[:, entry].round(decimals=9).numpy() for found in both)).pvalue > 1e-4
+
+
+def test_sets_that_are_drawn_alone_are_measured_by_sampling() -> None:
+    found = measure(UnorderedSet(2, limit=1), Subset(2), lambda z: z @ numbers(4), numbers(4), sampling=Sampling(replicates=512))
+    assert found.tier == "mc"
+    assert found.verdict != "biased"
 
 
 @pytest.mark.parametrize("kind", [UnorderedSet, ImportanceWeightedSet])

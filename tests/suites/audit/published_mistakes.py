@@ -17,6 +17,7 @@ from structgrad.estimators import (
     Noise,
     Normal,
     Reinforce,
+    ReinMaxControl,
     Simple,
     SmoothNoise,
     StraightThrough,
@@ -35,8 +36,10 @@ from structgrad.estimators.base import (
     with_backward,
     with_gradient,
 )
+from structgrad.estimators.factorised.common import ExactSampleForward, PullBack, Race, conditional_race, softmax_product
 from structgrad.estimators.score_function.reinforce import scores_of
 from structgrad.oracles import Oracle, SamplingOracle
+from structgrad.oracles.options import Positive
 from structgrad.oracles.random_streams import standard_gumbel
 
 # Batch mean called leave-one-out: SFESS indexes the losses with ~i, i an integer, which reverses them and leaves nothing out.
@@ -83,6 +86,82 @@ class ClippedWeights(CARMS):
 
     def _weights(self, chance: Tensor) -> Tensor:
         return super()._weights(chance).clamp(max=self.most)
+
+
+# Second-order Runge-Kutta with a parameter, by gradients at the sample alone: code of Wang & Bui (`ReinMax_Auto`), by default Ralston's ⅔.
+
+
+@dataclass(frozen=True)
+class RungeKuttaReinMax(ExactSampleForward):
+    """ReinMax with the weights ``1 − 1/2α`` and ``1/2α`` in place of ½ and ½: E ĝ = (2 − 1/α) ∇ for linear losses."""
+
+    alpha: float = 2 / 3
+
+    name: ClassVar[str] = "runge_kutta_reinmax"
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1, samples=1)
+
+    def _pull_back(self, race: Race) -> PullBack:
+        p, weight = race.log_probs.exp(), 1 / (2 * self.alpha)
+        middle, moved = (p + race.sample) / 2, (1 - weight) * p + weight * race.sample
+
+        def pulled(gamma: Tensor) -> Tensor:
+            first = 2 * middle * (gamma - (moved * gamma).sum(-1, keepdim=True))
+            return first - weight * softmax_product(p, gamma)
+
+        return pulled
+
+
+# A relaxed sample in place of the noise that made it: the code of the same authors keeps it under the name of the noise (`reinmax_cv`).
+
+
+@dataclass(frozen=True)
+class RelaxedForNoise(ReinMaxControl):
+    """ReinMax-CV whose relaxation adds ``softmax((θ + G)/τ)`` to its logits, where its comments have G."""
+
+    def _pull_back(self, race: Race) -> PullBack:
+        p = race.log_probs.exp()
+        middle = (p + race.sample) / 2
+        log_middle = middle.clamp(min=1e-300).log()
+        relaxed = (conditional_race(race.log_probs, race.sample, race.draw()) / self.temperature).softmax(-1)
+        plain = ((log_middle + relaxed) / self.temperature).softmax(-1)
+        average = race.relaxed(self.num_conditionals, self.temperature, log_middle)
+
+        def pulled(gamma: Tensor) -> Tensor:
+            control = average(gamma) - softmax_product(plain, gamma) / self.temperature
+            return 2 * softmax_product(middle, gamma) - softmax_product(p, gamma) / 2 + self.eta * control
+
+        return pulled
+
+
+# The derivative of the temperature dropped: `st` of the same file takes the Jacobian of the softmax at θ/τ alone; its `gumbel` divides.
+
+
+@dataclass(frozen=True)
+class TemperatureDropped(Simple):
+    """Straight-through on samples with ``J(θ/τ) γ``, which 1/τ belongs to."""
+
+    temperature: Positive = 0.5
+
+    def evaluations(self) -> Evaluations:
+        return Evaluations(losses=1, loss_gradients=1, samples=1)
+
+    def structure(self, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+        sample = oracle.sample(scores, generator=generator)
+        p = (scores.detach() / self.temperature).softmax(-1)
+        return with_backward(sample, scores, lambda gamma: softmax_product(p, gamma))
+
+
+# The loss of the batch in the place of each row's: `approx_bce_gradient` of the ReinMax examples reduces it before it meets the scores.
+
+
+@dataclass(frozen=True)
+class BatchLoss(Reinforce):
+    """Every row's score is weighed by the mean loss of all rows: E ĝ = ∇/B."""
+
+    def _weights(self, losses: Tensor) -> Tensor:
+        return losses.mean().expand_as(losses)
 
 
 # Off by σ: optax's `make_perturbed_fun` before its rewrite.

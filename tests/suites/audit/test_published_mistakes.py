@@ -10,9 +10,11 @@ import pytest
 from structgrad.estimators import (
     CARMS,
     DoubleControl,
+    ImportanceWeightedSet,
     LeaveOneOut,
     MuProp,
     Reinforce,
+    ReinMaxControl,
     RunningMeanBaseline,
     Simple,
     StraightThrough,
@@ -22,6 +24,8 @@ from structgrad.suites.audit import audit
 from tests.suites.audit import published_mistakes as mistakes
 
 ON_CLASSES: dict[str, Any] = {"structures": ("categorical",)}
+REINMAX: dict[str, Any] = {**ON_CLASSES, "mean_of": "reinmax"}
+TEMPERED: dict[str, Any] = {**ON_CLASSES, "mean_of": "simple[temperature=0.5]"}
 GUMBEL_RAO: dict[str, Any] = {**ON_CLASSES, "mean_of": "st_gumbel"}
 
 WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {
@@ -41,6 +45,12 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {
     "own gradient in the double control": (mistakes.OwnGradient, ON_CLASSES, "objective", ""),
     "a control variate whose mean is forgotten": (mistakes.NothingReturned, ON_CLASSES, "objective", ""),
     "weights of a coupling that are clipped": (mistakes.ClippedWeights, ON_CLASSES, "objective", ""),
+    "Runge-Kutta of another parameter": (mistakes.RungeKuttaReinMax, REINMAX, "mean_of", ""),
+    "a relaxed sample in place of its noise": (mistakes.RelaxedForNoise, REINMAX, "mean_of", ""),
+    "a control variate that moves the mean": (ReinMaxControl, REINMAX, "mean_of", ""),
+    "temperature dropped from the Jacobian": (mistakes.TemperatureDropped, TEMPERED, "mean_of", ""),
+    "normalised weights without replacement": (lambda: ImportanceWeightedSet(2, normalised=True), ON_CLASSES, "objective", ""),
+    "the loss of the batch": (mistakes.BatchLoss, ON_CLASSES, "batch", "that is taken over the batch: take it for each row"),
     "off by sigma": (
         lambda: mistakes.PerturbedFunction(forgets_sigma=True),
         ON_CLASSES,
@@ -75,6 +85,9 @@ RIGHT: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "double control": (DoubleControl, ON_CLASSES),
     "MuProp": (MuProp, ON_CLASSES),
     "weights of a coupling that are not": (CARMS, ON_CLASSES),
+    "Heun's parameter": (lambda: mistakes.RungeKuttaReinMax(alpha=1.0), REINMAX),
+    "no control": (lambda: ReinMaxControl(eta=0.0), REINMAX),
+    "temperature kept": (lambda: Simple(0.5), TEMPERED),
     "divided by sigma": (mistakes.PerturbedFunction, ON_CLASSES),
     "the sum of the losses": (lambda: mistakes.ReducedImplicitMLE(mean=False), ON_CLASSES),
     "running mean used before": (lambda: mistakes.RunningMeanFirst(updates_first=False), ON_CLASSES),
