@@ -1,4 +1,4 @@
-"""Combinations of published estimators beside the best of these: ``python -m structgrad.suites.studies.field_combinations``.
+"""Combinations of published estimators beside the best of these: ``python -m structgrad.suites.studies.field.field_combinations``.
 
 Two combinations, which are no part of the registry: the best structures summed exactly with a leave-one-out baseline for samples of the
 others, and a set without replacement whose losses are those beside MuProp's expansion. Beside each the published estimators with the sizes
@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...estimators import Estimator, Loss, SumAndSample, UnorderedSet, make_estimator
-from ...estimators.base import carry, evaluate, upstream_gradient
-from ...oracles.capabilities.base import inner
-from ...oracles.capabilities.derivatives import unsqueeze_event
-from ..problems.named import load
-from .markdown import table
+from ....estimators import Estimator, Loss, SumAndSample, UnorderedSet, make_estimator
+from ....estimators.base import carry, evaluate, upstream_gradient
+from ....oracles.capabilities.base import inner
+from ....oracles.capabilities.derivatives import unsqueeze_event
+from ...problems.named import load
+from ..markdown import table
 
 PROBLEMS = ("subset[n=40,k=5]", "linear_chain[n=16,t=5]", "constituency[n=14]")
 STAGES = ("h=0.4", "h=0.1")

@@ -1,4 +1,4 @@
-"""Variance by time of the newest estimators of the field beside leave-one-out: ``python -m structgrad.suites.studies.field_table OUT.md``.
+"""Variance by time of the newest estimators beside leave-one-out: ``python -m structgrad.suites.studies.field.field_table OUT.md``.
 
 Five problems, each undecided, half decided and decided, one instance of each. Every estimator is measured as `measure` does, exactly where
 its samples can be replayed and by 4096 replicates elsewhere, and timed at 64 rows, in turns with `rloo[num_samples=2]`: what is shown is
@@ -21,12 +21,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from ...estimators import Estimator, make_estimator
-from ..measures.bias import Sampling, measure
-from ..measures.measurement import Measurement
-from ..problems.named import load
+from ....estimators import Estimator, make_estimator
+from ...measures.bias import Sampling, measure
+from ...measures.measurement import Measurement
+from ...problems.named import load
+from ..markdown import table
 from . import field_combinations
-from .markdown import table
 
 NAMES = (
     "muprop",
@@ -186,7 +186,7 @@ estimators have less variance for another mean: see the second table before the 
 shared core, and ratios of single cells carry some 10 per cent of it; variances by 4096 replicates carry some 5, more where
 the law is heavy-tailed. This page is written by
 
-    python -m structgrad.suites.studies.field_table docs/results/field.md --learnt RUN [RUN ...]
+    python -m structgrad.suites.studies.field.field_table docs/results/field.md --learnt RUN [RUN ...]
 """
 
 LAW = """Exact: over every sample that could be dealt. Sampled: 4096 replicates against the exact gradient; of so many tests the least
@@ -196,8 +196,8 @@ enumeration and quadrature.
 """
 
 COMBINED = """Variance × time over that of the best published estimator of the cell, of sizes from 2 to 32 samples (`python -m
-structgrad.suites.studies.field_combinations`; one instance, 2048 replicates). A combination would be registered at 1/1.3 = .77, with an
-interval on fresh seeds.
+structgrad.suites.studies.field.field_combinations`; one instance, 2048 replicates). A combination would be registered at 1/1.3 = .77,
+with an interval on fresh seeds.
 """
 
 LEARNT = """`structgrad learn`, 5 seeds, rate and option chosen on the validation split; means of the test split.

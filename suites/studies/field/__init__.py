@@ -1,0 +1,1 @@
+"""The newest estimators of the field beside leave-one-out, and combinations of published ones."""
