@@ -119,7 +119,7 @@ def _toml(folder: Path) -> None:
 def _gz(folder: Path) -> None:
     import gzip
 
-    (folder / "text.gz").write_bytes(gzip.compress(b"1\tThe\tthe\tDET\n" * 40))
+    (folder / "text.gz").write_bytes(gzip.compress(b"1\tThe\tthe\tDET\n" * 40, mtime=0))
 
 
 KINDS = {
