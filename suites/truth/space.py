@@ -59,6 +59,7 @@ class Space:
         # Parts that are counted are taken from 0, as all others are from what the best structure has.
         best = best * oracle.binary_mask(self.event, scores.device).flatten()
         self.pivot_score = finite @ best
+        self._binary = bool(oracle.binary_mask(self.event).all())
         # Only parts that are read are summed: half of the square of a constituency tree.
         self._places = oracle.read_mask(self.event, scores.device).flatten().nonzero().squeeze(-1)
         best, forbidden, finite = best[self._places], forbidden[self._places], finite[self._places]
@@ -101,7 +102,8 @@ class Space:
         return pile.total()
 
     def _sums(self, structures: Tensor, losses: Tensor) -> CoMoments:
-        if kernels.enabled(losses):
+        # Compiled sums look up what four structures have of a part: it is there or not, and cannot be counted.
+        if kernels.enabled(losses) and self._binary:
             return CoMoments.compiled(structures.flatten(1), losses, self._pivot, self._places, self._columns)
         chunk = self._chunk(structures, losses)
         return CoMoments.of(chunk.flips, chunk.losses, chunk.scores, chunk.slack)

@@ -108,7 +108,7 @@ def outside(case: OracleCase, row: int) -> Tensor:
     return mask
 
 
-TESTED_ELSEWHERE = {"pad", "sample", "relaxed_sample", "length_mask", "unpadded"}
+TESTED_ELSEWHERE = {"pad", "sample", "sample_distinct", "relaxed_sample", "length_mask", "unpadded"}
 """Operations with lengths that have laws of their own, here or beside the laws of the operation, and what they are made of."""
 
 ALONE = tuple(name for name in OPERATIONS if name not in (*RANDOM, "relaxed_value"))

@@ -37,7 +37,7 @@ def test_the_table_is_printed_and_in_the_json() -> None:
     lines = [line.split() for line in text.splitlines()]
     assert ["cpu", "argmax", "log-partition", "marginals", "covariance", "sample", "project", "enumerate"] in lines
     assert next(line for line in lines if line[:1] == ["linear_chain"])[1:4] == ["kernel"] * 3
-    assert next(line for line in lines if line[:1] == ["semi_markov"])[1:] == ["kernel"] * 5 + ["torch", "kernel"]
+    assert next(line for line in lines if line[:1] == ["semi_markov"])[1:] == ["kernel"] * 7
     rows = json.loads(call("doctor", "--json").stdout)["served"]
     assert {"device": "cpu", "structure": "categorical", "operation": "argmax", "by": "torch", "why": NO_KERNEL} in rows
 

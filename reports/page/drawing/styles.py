@@ -23,10 +23,10 @@ muprop double_cv antithetic_pairs
 reinforce_conditional_mean reinforce_normalised reinforce_ppo rloo vargrad sum_and_sample unordered_set importance_weighted_set \
 local_expectation step_local_expectation
 step_reinforce step_greedy step_sampled step_conditional_mean step_optimal step_learned step_leave_one_out step_ppo step_ste step_st_gumbel
-ste ste_marginals ste_sample simple identity identity_perturbed gst reinmax reinmax_rao reinmax_cv path_quadrature
+ste ste_marginals ste_sample simple identity identity_perturbed gst reinmax reinmax_rao reinmax_cv
 gumbel_softmax st_gumbel decoupled_st_gumbel gumbel_rao relaxed_top_k relaxed_top_k_st gumbel_crf gumbel_crf_st
 perturb_and_map perturb_and_parse stochastic_softmax stochastic_sparsemap perturbed_optimizer perturbed_multiplicative
-spigot spigot_steps spigot_ce spigot_eg blackbox imle aimle
+spigot spigot_steps spigot_ce spigot_eg blackbox imle aimle path_quadrature
 structured_attention differentiable_dp sparsemap sparsemap_marginalisation sparsemax_marginalisation top_k_sparsemax \
 disarm_sb disarm_tree carms rodeo
 entmax fusedmax oscarmax csparsemax csoftmax arm disarm arsm rebar relax
