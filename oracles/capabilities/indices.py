@@ -162,10 +162,8 @@ class IndexedStructures(abc.ABC):
         kernel = self._kernel(operation, rows)
         if kernel is None:
             return None
-        most = self._written_parts(tuple(rows.shape[1:]))
-        numbers: Tensor = kernel.results((*shape, most), rows, torch.int64)
-        run = kernel.run_certified if operation == "sample_parts" else kernel.run
-        run(inputs, (numbers,), reference)
+        room = (*shape, self._written_parts(tuple(rows.shape[1:]))), torch.int64
+        (numbers,) = kernel.computed(inputs, (room,), reference, certified=operation == "sample_parts")
         if not numbers.is_cpu:
             return numbers.sub_(1)
         np.subtract(numbers.numpy(), 1, numbers.numpy())  # in a quarter of the time, where there are few
@@ -312,9 +310,10 @@ def last_axis(parts: Tensor, size: int) -> Tensor:
     """The entries along a last axis of this size, of parts by their flat place; -1 where there is none."""
     if not _compiled(parts):
         return torch.where(parts < 0, NONE, parts % size)
-    entries = torch.empty_like(parts)
-    _indexing().last_axis(parts.numpy().reshape(-1), size, entries.numpy().reshape(-1))
-    return entries
+    numbers = parts.numpy()
+    entries = np.empty_like(numbers)
+    _indexing().last_axis(numbers.reshape(-1), size, entries.reshape(-1))
+    return torch.from_numpy(entries)
 
 
 def placed(values: Tensor, places: Tensor, size: int) -> Tensor:
@@ -322,19 +321,18 @@ def placed(values: Tensor, places: Tensor, size: int) -> Tensor:
     if not (_compiled(values) and _compiled(places)):
         room = torch.full((*values.shape[:-1], size + 1), NONE, device=values.device)
         return room.scatter_(-1, places.clamp(max=size), values)[..., :size]
-    room = torch.full((*values.shape[:-1], size), NONE)
-    rows = math.prod(values.shape[:-1])
-    _indexing().place(*(each.numpy().reshape(rows, -1) for each in (values, places)), room.numpy().reshape(rows, -1))
-    return room
+    room, rows = np.full((*values.shape[:-1], size), NONE), math.prod(values.shape[:-1])
+    _indexing().place(*(each.reshape(rows, -1) for each in (values.numpy(), places.numpy(), room)))
+    return torch.from_numpy(room)
 
 
 def arc_heads(parts: Tensor, size: int) -> Tensor:
     """The heads of words ``[..., n]``, of arcs ``[..., p]`` by their flat place among (n + 1)², of which n + 1 is the size; else -1."""
     if not _compiled(parts):
         return placed(parts // size, torch.where(parts < 0, size, parts % size - 1), size - 1)
-    room, rows = torch.full((*parts.shape[:-1], size - 1), NONE), math.prod(parts.shape[:-1])
-    _indexing().heads(parts.numpy().reshape(rows, -1), size, room.numpy().reshape(rows, -1))
-    return room
+    room, rows = np.full((*parts.shape[:-1], size - 1), NONE), math.prod(parts.shape[:-1])
+    _indexing().heads(parts.numpy().reshape(rows, -1), size, room.reshape(rows, -1))
+    return torch.from_numpy(room)
 
 
 def _compiled(numbers: Tensor) -> bool:
