@@ -163,8 +163,8 @@ class KBestOracle(Oracle):
         rows = self._cleaned(self.natural_parameters(rows))
         # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
         if rows.is_cpu and rows.numel() and kernels.least(rows) > -math.inf:  # every structure is feasible
-            return self._kbest(rows.double(), k)
-        structures = self._kbest(torch.where(rows > -math.inf, rows.double(), FORBIDDEN), k)
+            return self._kbest(kernels.converted(rows, torch.float64), k)
+        structures = self._kbest(torch.where(rows > -math.inf, kernels.converted(rows, torch.float64), FORBIDDEN), k)
         used = (structures != 0) & (rows == -math.inf)
         return structures * unsqueeze_event(~used.flatten(2).any(-1), self.event_ndim)
 

@@ -15,7 +15,7 @@ from ..active_set.solution import Projection, SparseSolution
 from ..active_set.start import Start
 from ..numerics import share_rows
 from ..transforms import operation, refuse_duals, transforming, uncompiled
-from .base import Oracle, in_dtype
+from .base import Oracle
 
 RowArgmax = Callable[[Tensor, Tensor], Tensor]
 """MAP of directions [i, *event] that belong to the rows of these indices [i]."""
@@ -81,7 +81,7 @@ class ProjectionOracle(Oracle):
             valid = torch.where(self._parts_inside(self._event(scores), inside), scores, beyond)
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(kernels.plain(valid), self.event_ndim)
-        rows = in_dtype(self._rows(shared), torch.float64)
+        rows = kernels.converted(self._rows(shared), torch.float64)
         sizes = None if lengths is None else self._row_lengths(lengths, tuple(batch), self._event(scores))
         distinct = tuple(shared.shape[: len(batch)])
         beginning = None if start is None else self._beginning(start, scores, lengths, distinct)

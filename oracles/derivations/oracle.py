@@ -216,7 +216,7 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
         if kernel is None:
             return super()._listed_indices(rows, k)
         numbers = kernel.results((len(rows), k, self._written_parts(event)), rows, torch.int64)
-        kernel(self.natural_parameters(rows).double().contiguous(), numbers)
+        kernel(kernels.converted(self.natural_parameters(rows).contiguous(), torch.float64), numbers)
         return self._from_parts(numbers.sub_(1), event)
 
     def _rank(self, structures: Tensor) -> Tensor:

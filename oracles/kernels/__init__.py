@@ -28,8 +28,11 @@ from torch import Tensor
 from . import gpu, modules, switch
 from .gpu.first_use import Reference
 
-GRAIN = 50_000
-"""Inner-loop steps that a thread must get for its start to pay: some 50 microseconds."""
+GRAIN = 150_000
+"""Inner-loop steps of a sum that a thread must get for its start to pay: some 100 microseconds, as a thread that sleeps takes to wake."""
+
+LIGHT = {"argmax": 5, "argmax_parts": 5}
+"""Operations whose steps take a fraction of those of a sum: one by so many."""
 
 FEW = 3
 """Fewer rows than this are taken one by one where there is a choice."""
@@ -41,6 +44,8 @@ SMALL = 2**14
 """Bytes up to which the fixed cost of an allocation is what counts."""
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_, torch.int64: np.int64}
+
+_FLOATING = (torch.float32, torch.float64)
 
 _Function = Callable[..., None]
 
@@ -206,12 +211,18 @@ def plain(values: Tensor) -> Tensor:
 
 
 def converted(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """`Tensor.to` of values without gradients: NumPy rounds few numbers on the CPU to the same float32 in a quarter of the time."""
+    """`Tensor.to` of values without gradients.
+
+    By NumPy, to the same numbers: few on the CPU become float32 in a quarter of the time. Where torch has several threads, many do too,
+    because those of OpenMP, which torch would wake, go on spinning for a while where the threads of kernels want to run.
+    """
     if values.dtype == dtype:
         return values
-    if values.is_cpu and values.dtype == torch.float64 and dtype == torch.float32 and values.numel() * 8 < SMALL and not _shown.get():
-        with np.errstate(over="ignore", under="ignore"):
-            return torch.from_numpy(values.numpy().astype(np.float32))
+    if values.is_cpu and dtype in _FLOATING and values.dtype in _FLOATING and not _shown.get():
+        few = values.numel() * 8 < SMALL
+        if (few and dtype == torch.float32) or (not few and torch.get_num_threads() > 1):
+            with np.errstate(over="ignore", under="ignore"):
+                return torch.from_numpy(values.numpy().astype(_NUMPY[dtype]))
     return values.to(dtype)
 
 
@@ -292,7 +303,7 @@ def _planned(structure: str, operation: str, event: torch.Size, options: tuple[A
     module = importlib.import_module(name)
     function = getattr(module, operation, None)
     scalar = getattr(module, f"scalar_{operation}", None)
-    return None if function is None else Kernel(function, scalar, options, module.operations(tuple(event)))
+    return None if function is None else Kernel(function, scalar, options, module.operations(tuple(event)) // LIGHT.get(operation, 1))
 
 
 @cache

@@ -60,6 +60,24 @@ def test_a_little_work_is_not_split() -> None:
     assert seen == [8]
 
 
+def test_a_maximum_is_less_work_than_a_sum() -> None:
+    rows = torch.zeros(2, 5, 3, 3)
+    maximum, total = (kernels.find("linear_chain", operation, rows) for operation in ("argmax", "marginals"))
+    assert isinstance(maximum, kernels.Kernel)
+    assert isinstance(total, kernels.Kernel)
+    assert 1 < maximum.operations < total.operations
+
+
+@pytest.mark.usefixtures("threads")
+def test_many_numbers_are_converted_without_the_threads_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.linspace(-1, 1, kernels.SMALL).double() * 1e39  # beyond float32 at both ends
+    expected = values.to(torch.float32)
+    torch.set_num_threads(2)
+    monkeypatch.setattr(torch.Tensor, "to", lambda *_: pytest.fail("torch converts"))
+    assert torch.equal(kernels.converted(values, torch.float32), expected)
+    assert torch.equal(kernels.converted(expected, torch.float64), torch.from_numpy(expected.numpy().astype(np.float64)))
+
+
 @pytest.mark.usefixtures("threads")
 def test_an_error_in_another_thread_is_raised() -> None:
     torch.set_num_threads(2)
