@@ -44,7 +44,7 @@ _NONE = tuple(Numbers(np.zeros((0,) * ndim), np.zeros((0,) * ndim, np.float32)) 
 
 def kernel(packed: Packed, operation: str) -> kernels.Kernel:
     """An operation on rows [b, *event] of these derivations."""
-    return kernels.Kernel(globals()[operation], None, (packed,), EDGE * len(packed.first))
+    return kernels.Kernel(globals()[operation], None, (packed,), EDGE * len(packed.first) // kernels.LIGHT.get(operation, 1))
 
 
 def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
