@@ -6,7 +6,6 @@ Planning is cheap: nothing is enumerated, and of every problem and stage only a 
 from __future__ import annotations
 
 import fnmatch
-import functools
 import hashlib
 import json
 from collections import Counter
@@ -45,6 +44,8 @@ def grid(plan: Plan) -> Grid:
     context, found_problems = plan.context(), stages_by_problem(plan)
     _check_kinds(plan, suites, list(found_problems))
     concerned = {suite: _concerned(plan, suite, built) for suite in suites}
+    # What a cell's identity says of its estimator is written once: thousands of cells share one.
+    identities = {name: json.dumps([name, each.version, *digest_of(source_of(each))]) for name, each in built.items()}
     losses = Counter[str]()
     for name, stages in found_problems.items():
         losses[split_loss(name)[0]] += 1
@@ -65,7 +66,7 @@ def grid(plan: Plan) -> Grid:
                 if len(reasons) == len(found.instances) and not SUITES[suite].partial:
                     skips += [replace(skip_row(plan, found, estimator, reasons[0]), suite=suite) for estimator in asked]
                 else:
-                    cells += _cells(plan, suite, (name, stage), {estimator: built[estimator] for estimator in asked})
+                    cells += _cells(plan, suite, (name, stage), {estimator: identities[estimator] for estimator in asked})
     return Grid(tuple(cells), tuple(skips), tuple(limits))
 
 
@@ -125,21 +126,15 @@ def _pairs(plan: Plan, built: Mapping[str, Estimator[Any]], problem: str, stages
 _NOBODY = '"estimators": []'
 
 
-def _cells(plan: Plan, suite: str, where: tuple[str, str], built: Mapping[str, Estimator[Any]]) -> Iterator[Cell]:
+def _cells(plan: Plan, suite: str, where: tuple[str, str], identities: Mapping[str, str]) -> Iterator[Cell]:
     """One for each estimator, or one for all of them; what they share is written once, for there may be hundreds of them."""
-    if not built:
+    if not identities:
         return
     instances = instances_of(plan, suite, where)
-    code = {name: digest_of(source_of(estimator)) for name, estimator in built.items()}
     before, _, after = json.dumps(_content(plan, suite, where), sort_keys=True).partition(_NOBODY)
-    for chosen in [tuple(built)] if SUITES[suite].together else [(name,) for name in built]:
-        asked = ", ".join(_written(name, built[name].version, code[name]) for name in chosen)
+    for chosen in [tuple(identities)] if SUITES[suite].together else [(name,) for name in identities]:
+        asked = ", ".join(identities[name] for name in chosen)
         yield Cell(suite, *where, chosen, instances, _hash(f'{before}"estimators": [{asked}]{after}'.encode()))
-
-
-@functools.lru_cache(maxsize=4096)
-def _written(name: str, version: int, code: tuple[str, ...]) -> str:
-    return json.dumps([name, version, *code])
 
 
 def instances_of(plan: Plan, suite: str, where: tuple[str, str]) -> int:
