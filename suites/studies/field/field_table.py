@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         combined = pd.DataFrame(field_combinations.rows())
         if given.cells:
             given.cells.write_text(json.dumps([_records(found), _records(combined)]))
-    given.page.write_text(page(found, _records(combined), [places(folder) for folder in given.learnt]))
+    given.page.write_text(page(found, _records(combined), places(given.learnt)))
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -116,10 +116,11 @@ def timed(estimators: dict[str, Estimator[Any]], problem: Any, instance: Any) ->
     return {text: statistics.median(values[1:]) for text, values in spent.items()}
 
 
-def places(folder: Path) -> tuple[str, pd.DataFrame]:
-    """The task of a folder of ``structgrad learn``, and accuracies by estimator and seed."""
-    rows = pd.read_parquet(folder / "results.parquet")
-    return str(rows["problem"].iloc[0]).partition(":")[2], rows[rows["metric"] == "accuracy"].dropna(subset=["value"])
+def places(folders: Sequence[Path]) -> list[tuple[str, pd.DataFrame]]:
+    """Each task of the folders of ``structgrad learn``, and accuracies by estimator and seed, of all its folders."""
+    rows = pd.concat([pd.read_parquet(folder / "results.parquet") for folder in folders]) if folders else pd.DataFrame(columns=["problem"])
+    learnt = [(str(problem).partition(":")[2], own) for problem, own in rows.groupby("problem", sort=False)]
+    return [(task, own[own["metric"] == "accuracy"].dropna(subset=["value"])) for task, own in learnt]
 
 
 def page(found: pd.DataFrame, combined: Sequence[Mapping[str, Any]], learnt: Sequence[tuple[str, pd.DataFrame]]) -> str:
