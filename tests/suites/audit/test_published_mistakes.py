@@ -52,8 +52,18 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {
         "with beta=0 or smoothing=0 the mean is right",
     ),
     "Runge-Kutta of another parameter": (mistakes.RungeKuttaReinMax, REINMAX, "mean_of", "with alpha=1 the mean is right"),
-    "a relaxed sample in place of its noise": (mistakes.RelaxedForNoise, REINMAX, "mean_of", "with eta=0 the mean is right"),
-    "a control variate that moves the mean": (ReinMaxControl, REINMAX, "mean_of", "with eta=0 the mean is right"),
+    "a relaxed sample in place of its noise": (
+        lambda: mistakes.RelaxedForNoise(num_conditionals=4),
+        REINMAX,
+        "mean_of",
+        "with eta=0 the mean is right",
+    ),
+    "a control variate that moves the mean": (
+        lambda: ReinMaxControl(num_conditionals=4),
+        REINMAX,
+        "mean_of",
+        "with eta=0 the mean is right",
+    ),
     "temperature dropped from the Jacobian": (mistakes.TemperatureDropped, TEMPERED, "mean_of", "gain 0.5 = temperature"),
     "normalised weights without replacement": (
         lambda: ImportanceWeightedSet(2, normalised=True),
