@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(key): None if value != value else value for key, value in record.items()} for record in frame.to_dict("records")]
+    return [{str(key): None if pd.isna(value) else value for key, value in record.items()} for record in frame.to_dict("records")]
 
 
 def measured(name: str, stage: str) -> list[dict[str, Any]]:
