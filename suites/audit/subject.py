@@ -177,7 +177,7 @@ def switched(estimator: Any) -> list[tuple[str, Any]]:
     Example:
         >>> from structgrad.estimators import ReinMaxControl
         >>> [text for text, _ in switched(ReinMaxControl(eta=1.0, temperature=0.5))]
-        ['eta=0', 'temperature=0', 'temperature=1']
+        ['temperature=1', 'eta=0']
     """
     fields = [field for field in dataclasses.fields(estimator) if field.init] if dataclasses.is_dataclass(estimator) else []
     found = []
