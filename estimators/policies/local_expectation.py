@@ -58,6 +58,10 @@ class StepLocalExpectation(Estimator[PolicyOracle]):
 
     def surrogate(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         samples = oracle.sample(scores, self.num_samples, generator=generator)
+        return self.from_samples(loss, oracle, scores, samples, generator=generator)
+
+    def from_samples(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, samples: Tensor, *, generator: torch.Generator) -> Tensor:
+        """The surrogate of samples that were drawn already; the generator is that of the completions."""
         losses = evaluate(loss, samples, oracle.event_ndim)
         log_probs = oracle.step_log_probs(scores)
         walks = Walks(oracle, scores.detach(), log_probs.detach(), samples, losses.detach())

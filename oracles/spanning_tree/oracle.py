@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
+from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle
 from ..capabilities.base import FORBIDDEN
 from ..dependency_tree import DependencyTree
-from . import elimination, marginals
+from . import elimination, marginals, without_replacement
 from . import ranks as tree_ranks
 from .best_tree import best_heads
 
 
 @dataclass(frozen=True)
-class SpanningTree(DependencyTree, SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Dependency trees, crossing or not: event ``[n + 1, n + 1]``, ``scores[..., h, m]`` scores the arc from head h to modifier m.
 
     Index 0 is the root, words are 1..n; every word has one head. Column 0 and the diagonal are no arcs, and are ignored. ``lengths``
@@ -26,8 +26,8 @@ class SpanningTree(DependencyTree, SamplingOracle, ProjectionOracle, EnumerableO
 
     Log-partition by elimination without subtractions, O(n³), exact at any scale of the scores; a sample goes back through the elimination
     with n uniforms, whatever the scores; MAP by contracting cycles, where a word takes its best head, the lowest of equal ones; the k best
-    by partition of the space, n MAP calls each; the projection is the active set over MAP calls. `enumerate` orders trees by the head of
-    word 1, then of word 2, and so on.
+    by partition of the space, n MAP calls each; k trees without replacement by stochastic beam search over heads, O(k n²) log-partitions;
+    the projection is the active set over MAP calls. `enumerate` orders trees by the head of word 1, then of word 2, and so on.
 
     Args:
         single_root: exactly one word is headed by the root; with False, any number of words.
@@ -35,7 +35,8 @@ class SpanningTree(DependencyTree, SamplingOracle, ProjectionOracle, EnumerableO
     References:
         Koo et al. 2007, "Structured prediction models via the matrix-tree theorem", section 3; Grassmann, Taksar & Heyman 1985,
         "Regenerative analysis and steady state distributions for Markov chains"; Edmonds 1967, "Optimum branchings", section 2;
-        Lawler 1972, "A procedure for computing the k best solutions to discrete optimization problems"; Niculae et al. 2018, "SparseMAP".
+        Lawler 1972, "A procedure for computing the k best solutions to discrete optimization problems"; Kool, van Hoof & Welling 2019,
+        "Stochastic beams and where to find them", section 3; Niculae et al. 2018, "SparseMAP".
 
     Example:
         >>> oracle = SpanningTree()
@@ -54,6 +55,7 @@ class SpanningTree(DependencyTree, SamplingOracle, ProjectionOracle, EnumerableO
         "grassmann1985regenerative",
         "edmonds1967optimum",
         "lawler1972procedure",
+        "kool2019stochastic",
         "niculae2018sparsemap",
     )
     kernel: ClassVar[str] = "spanning_tree"
@@ -82,6 +84,16 @@ class SpanningTree(DependencyTree, SamplingOracle, ProjectionOracle, EnumerableO
         back = order.expand(*heads.shape[:-1], -1)
         heads = back.gather(-1, heads).gather(-1, back[..., 1:] - 1)
         return self.structure(heads, rows.dtype) * feasible.reshape(-1, 1, 1)
+
+    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
+        return without_replacement.uniforms_needed(event_shape[0] - 1, k)
+
+    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
+        with torch.no_grad():
+            scores = torch.where(rows > FORBIDDEN / 2, rows, -math.inf)
+            drawn = without_replacement.sample_heads(self.log_partition, scores, items, k, uniforms)
+        feasible = (drawn.log_probs[:, 0] > -math.inf).reshape(-1, 1, 1)
+        return replace(drawn, structures=self.structure(drawn.structures, rows.dtype) * feasible)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         """Split the space by its best tree: trees that first differ from it at word 1, at word 2, ...; go on with the best of each."""

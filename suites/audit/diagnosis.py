@@ -16,16 +16,29 @@ import torch
 from scipy import optimize, special
 from torch import Tensor
 
+from .expansions import Expansions
+
 EXACT = 1e-6
 """Relative distance below which two exact numbers are the same."""
 
 REJECTED = 0.01
 """p-value below which a prediction is rejected, after Bonferroni's correction over the places."""
 
+OTHER = 1e-3
+"""p-value below which two means are not the same."""
+
 MARGIN = 10.0
 """By how much −2 log-likelihood + penalty of the runner-up must be greater: odds of 150 to 1."""
 
 SIGN = "the estimate has the wrong sign: is the loss treated as a reward?"
+NOT_RETURNED = (
+    "the mean lacks Cov(z) γ(μ), the gradient of the loss's expansion at the marginals: a control variate is taken from the losses, and "
+    "its mean is not put back"
+)
+OWN_SLOPE = (
+    "the mean is off by a multiple of the covariance of a sample with its own slope: the slope of the control variate of a sample includes "
+    "that of the sample itself; take those of the others"
+)
 NO_NORMALISER = "the mean is off by a multiple of μ: the score of a sample is z − μ; is its log-probability ⟨θ, z⟩ without the normaliser?"
 
 _DECAYS = ("decay", "momentum", "ema", "beta", "alpha", "smoothing")
@@ -52,7 +65,7 @@ class Point:
         where: the structure and the scores. ``event``: shape of a structure.
         found: ``[n, d]``: exact rows, or means of batches whose spread is the error. ``wanted``: likewise, or ``[d]``.
         setting: with which options.
-        marginals: ``[d]``, where they are known.
+        marginals: ``[d]``, where they are known. ``expansions``: makes those of the loss, where they can be had.
         tolerance: relative, of exact rows; None for batches.
     """
 
@@ -63,6 +76,7 @@ class Point:
     setting: Setting
     marginals: Tensor | None = None
     tolerance: float | None = EXACT
+    expansions: Callable[[], Expansions | None] = lambda: None
 
     @property
     def mean(self) -> Tensor:
@@ -161,7 +175,7 @@ def explain(points: Sequence[Point], ask: Ask = lambda option: ()) -> Explanatio
     further = [*points]
     for option in dict.fromkeys(option for one in possible for option in one.options if option):
         further += ask(option)
-    rivals = [on_everything(best_factor(further)), *possible, *parts(points), *multiples_of_marginals(points)]
+    rivals = [on_everything(best_factor(further)), *possible, *parts(points), *multiples_of_marginals(points), *control_variates(points)]
     first, second = sorted((fitted(further, one) for one in rivals), key=lambda fit: fit.score)[:2]
     if first.hypothesis.text and not first.rejected and second.score - first.score >= MARGIN:
         return Explanation(first.hypothesis.text)
@@ -177,6 +191,14 @@ def fitted(points: Sequence[Point], hypothesis: Hypothesis) -> Fit:
     size = sum(point.mean.numel() for point in points)
     score = sum(distance for distance, _ in found) + hypothesis.parameters * math.log(size)
     return Fit(hypothesis, score, min(p_value for _, p_value in found) * len(found) < REJECTED)
+
+
+def mended(points: Sequence[Point], others: Sequence[Point]) -> bool:
+    """Whether the means of other options are right, and others than those that were found; of means by replicates both are tests."""
+    found = {point.where: point for point in points}
+    right = all(point.distance(point.wanted.expand_as(point.found))[1] * len(others) >= REJECTED for point in others)
+    apart = [point.distance(found[point.where].found)[1] for point in others if point.where in found]
+    return right and any(p_value < OTHER for p_value in apart)
 
 
 def on_everything(factor: float) -> Hypothesis:
@@ -329,6 +351,27 @@ def multiples_of_marginals(points: Sequence[Point]) -> Iterator[Hypothesis]:
         return point.wanted.expand_as(point.found) + share * point.marginals
 
     yield Hypothesis(NO_NORMALISER, predict, parameters=len(points))
+
+
+def control_variates(points: Sequence[Point]) -> Iterator[Hypothesis]:
+    """The mean lacks what a control variate took away, or is off by what a slope of the sample's own adds: one multiple at all places."""
+    found = [point.expansions() for point in points]
+    if not all(found):
+        return
+
+    def lacking(point: Point) -> Tensor | None:
+        expansion = point.expansions()
+        return None if expansion is None else point.wanted.expand_as(point.found) - expansion.at_mean
+
+    yield Hypothesis(NOT_RETURNED, lacking)
+    own = torch.cat([expansion.own for expansion in found if expansion is not None])
+    share = own @ torch.cat([(point.mean - point.target).mean(0) for point in points]) / own.square().sum().clamp(min=1e-300)
+
+    def moved(point: Point) -> Tensor | None:
+        expansion = point.expansions()
+        return None if expansion is None else point.wanted.expand_as(point.found) + share * expansion.own
+
+    yield Hypothesis(OWN_SLOPE, moved, parameters=1)
 
 
 def _resolution(points: Sequence[Point]) -> float:

@@ -17,7 +17,7 @@ from ...estimators.base import Estimator
 from .cases import Structure, structures_for
 from .comparison import compare
 from .confirmation import settled
-from .diagnosis import Point, explain
+from .diagnosis import Explanation, Point, explain, mended
 from .laws.batching import batch_checks
 from .laws.behaviour import behaviour_checks
 from .laws.declarations import declaration_checks, observed, parameter_check
@@ -29,7 +29,7 @@ from .laws.two_samples import perturbed_checks, same_mean_checks
 from .means import AuditEffort
 from .remedies import to_change
 from .result import SPOILING, Audit, Check, FlatComparison
-from .subject import Subject, subject_of, varied
+from .subject import Subject, numbers, subject_of, switched, varied
 
 QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}
 """What ``quick`` changes."""
@@ -139,6 +139,8 @@ class _Work:
             if law not in violated or not points or violated & set(SPOILING):
                 continue
             found = explain([self._with_losses(point, self.losses) for point in points], functools.partial(self._changed, law))
+            if not found.cause and (switch := self._switch(law)):
+                found = Explanation(switch)
             checks = [replace(check, cause=found.cause) if (check.law, check.status) == (law, "violated") else check for check in checks]
             meant = "" if found.parallel or law == "mean_of" else self._if_meant()
             seen += [found.seen + meant] if found.seen else []
@@ -156,10 +158,33 @@ class _Work:
 
     def _changed(self, law: str, option: str) -> list[Point]:
         """What the law finds on the first structure with another value of an option; nothing where there is none that it takes."""
-        structure, effort = self.structures[0], replace(self.effort, first=4096, most=16_384, seconds=1.5)
+        try:
+            own, reference = varied(self._fresh(), option), self.reference
+            if reference is not None and dict(numbers(reference)).get(option) == self.subject.numbers().get(option):
+                reference = varied(reference, option)
+        except Exception:  # another value may be out of its range
+            return []
+        return self._seen_with(law, own, reference)
+
+    def _switch(self, law: str) -> str:
+        """The option that is the cause: with another value of it the means of the first structure are right; empty where there is none."""
+
+        def seen(estimator: Estimator[Any]) -> list[Point]:
+            return self._seen_with(law, estimator, self.reference, replicates=65_536)
+
+        others = switched(self._fresh())
+        found = seen(self._fresh()) if others else []
+        right = [text for text, estimator in others if mended(found, seen(estimator))]
+        names = " or ".join(dict.fromkeys(text.partition("=")[0] for text in right))
+        return f"with {' or '.join(right)} the mean is right: what is wrong is what the option {names} does" if right else ""
+
+    def _seen_with(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:
+        """What a law finds of another estimator on the first structure; nothing where it cannot be had."""
+        structure, most = self.structures[0], max(replicates, 16_384)
+        effort = replace(self.effort, first=replicates, most=most, seconds=1.5)
         work = replace(self, effort=effort, structures=[structure], checks=[], comparisons=[], points={name: [] for name in self.points})
         try:
-            work.subject = replace(self.subject, estimator=varied(self._fresh(), option))
+            work.subject, work.reference = replace(self.subject, estimator=estimator), reference
             losses = observed(work._fresh(), structure).loss_evaluations
             for _ in work._claims(structure) if law == "objective" else work._same_mean(structure):
                 pass

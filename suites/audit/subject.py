@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class Subject:
 
     def numbers(self) -> dict[str, float]:
         """The numeric options by name, those of a noise or of another part as ``noise.scale``: what a wrong factor may be made of."""
-        return dict(_numbers(self.estimator))
+        return dict(numbers(self.estimator))
 
 
 def subject_of(what: Any, *, objective: str | None = None, unbiased: bool | None = None, scale: float | None = None) -> Subject:
@@ -134,7 +135,8 @@ def _changed(estimator: Any) -> str:
     return ",".join(f"{field.name.rstrip('_')}={value}" for field, value in pairs if value != field.default)
 
 
-def _numbers(value: Any, prefix: str = "") -> list[tuple[str, float]]:
+def numbers(value: Any, prefix: str = "") -> list[tuple[str, float]]:
+    """Numeric fields by name, and those of fields of theirs."""
     found: list[tuple[str, float]] = []
     names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else list(getattr(value, "__dict__", ()))
     for name in names:
@@ -142,7 +144,7 @@ def _numbers(value: Any, prefix: str = "") -> list[tuple[str, float]]:
         if isinstance(item, int | float) and not isinstance(item, bool):
             found.append((prefix + name.rstrip("_"), float(item)))
         elif dataclasses.is_dataclass(item):
-            found += _numbers(item, f"{prefix}{name}.")
+            found += numbers(item, f"{prefix}{name}.")
     return found
 
 
@@ -165,3 +167,25 @@ def varied(estimator: Any, option: str) -> Any:
     value = getattr(estimator, field)
     other = varied(value, rest) if rest else value + 1 if isinstance(value, int) else 0.8 * value
     return dataclasses.replace(estimator, **{field: other})
+
+
+def switched(estimator: Any) -> list[tuple[str, Any]]:
+    """The same with each switch the other way, and each real number at 0 or at 1: ``option=value``, and the estimator.
+
+    These are the values at which a correction, a weight or a bound of one's own does nothing. Whole numbers are sizes, and stay.
+
+    Example:
+        >>> from structgrad.estimators import ReinMaxControl
+        >>> [text for text, _ in switched(ReinMaxControl(eta=1.0, temperature=0.5))]
+        ['temperature=1', 'eta=0']
+    """
+    fields = [field for field in dataclasses.fields(estimator) if field.init] if dataclasses.is_dataclass(estimator) else []
+    found = []
+    for field in fields:
+        value = getattr(estimator, field.name)
+        others = [not value] if isinstance(value, bool) else [v for v in (0.0, 1.0) if v != value] if isinstance(value, float) else []
+        for other in others:
+            text = f"{field.name.rstrip('_')}={other if isinstance(other, bool) else format(other, 'g')}"
+            with contextlib.suppress(ValueError, TypeError):  # out of its range
+                found.append((text, dataclasses.replace(estimator, **{field.name: other})))
+    return found

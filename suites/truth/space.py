@@ -121,19 +121,25 @@ class Space:
         return torch.full_like(self.scores, missing).flatten().index_copy(0, self._places, values).reshape(self.event)
 
     def powers(self, start: int, stop: int, sums: CoMoments) -> Tensor:
-        """Second and fourth central moments of ``(L − E L)(z − μ)`` over a range: ``[2, p + 1]``, by part and along the gradient.
+        """Second and fourth central moments of ``(L − E L) ∇ log p(z)`` over a range: ``[2, p + 1]``, by part and along the gradient.
+
+        The score of a structure is ``z − μ``, pulled back where scores are not the natural parameters. That of a policy is 0 but for few
+        samples at a state where one action is all but sure, while the parts themselves are often there.
 
         Args:
             start: the first rank.
             stop: the end of the range.
             sums: those over all structures.
         """
-        gradient, total = sums.covariance(), self.scores.new_zeros(2, len(self._places) + 1)
+        covariance, total = sums.covariance(), self.scores.new_zeros(2, len(self._places) + 1)
+        jacobian = self._jacobian()
+        gradient = covariance if jacobian is None else covariance @ jacobian
 
         def powers(structures: Tensor, losses: Tensor) -> Tensor:
             chunk = self._chunk(structures, losses)
             errors = (chunk.losses - sums.loss) - sums.rest
-            estimates = errors.unsqueeze(-1) * (chunk.flips - sums.flips) - gradient
+            estimates = errors.unsqueeze(-1) * (chunk.flips - sums.flips) - covariance
+            estimates = estimates if jacobian is None else estimates @ jacobian
             square = torch.cat([estimates, (estimates @ gradient).unsqueeze(-1)], -1).square_()
             probabilities = (chunk.scores - sums.top).exp() / sums.weight
             return torch.stack([probabilities @ square, probabilities @ square.square()])
@@ -141,6 +147,18 @@ class Space:
         for found in self._taken(start, stop, powers):
             total += found
         return total
+
+    def _jacobian(self) -> Tensor | None:
+        """Of the natural parameters, turned as flips are, in the scores: ``[p, p]`` of the parts that are read; None where they are one."""
+        with torch.enable_grad():
+            leaf = self.scores.clone().requires_grad_()
+            potentials = self.oracle.natural_parameters(leaf)
+            if potentials is leaf:
+                return None
+            unit = torch.zeros(len(self._places), leaf.numel(), dtype=leaf.dtype, device=leaf.device)
+            unit.scatter_(1, self._places.unsqueeze(-1), self._signs.to(leaf).unsqueeze(-1))
+            (rows,) = torch.autograd.grad(potentials, leaf, unit.reshape(-1, *self.event), is_grads_batched=True)
+        return rows.flatten(1)[:, self._places]
 
 
 @dataclass(frozen=True, eq=False)

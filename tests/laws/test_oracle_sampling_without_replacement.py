@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from structgrad.oracles import DistinctSamplingOracle, DrawnSet, LinearChain, Subset
+from structgrad.oracles import DistinctSamplingOracle, DrawnSet, LinearChain, SpanningTree, Subset
 from structgrad.oracles.kernels.switch import serving_as
 from tests.helpers import (
     GENERIC_CASES,
@@ -78,24 +78,19 @@ def test_torch_draws_what_is_compiled(case: OracleCase) -> None:
         assert_close(getattr(ours, field), getattr(theirs, field), rtol=1e-9, atol=1e-9)
 
 
-def test_the_law_of_the_threshold() -> None:
-    """``P(κ < t and {z, y} is the set)``, of ``t`` below both: every pair's race against all others."""
-    scores = torch.tensor([0.4, -0.3, 1.0, 0.1], dtype=torch.float64)
-    drawn = Subset(1).sample_distinct(scores.expand(20_000, 4), 2, generator=seeded(3))
-    p = scores.softmax(-1)
+@pytest.mark.parametrize("oracle", [Subset(1), SpanningTree()], ids=str)
+def test_the_law_of_the_threshold(oracle: DistinctSamplingOracle) -> None:
+    """Of the third greatest of all races: below ``t`` where at most two are above it."""
+    scores = torch.randn(4, 4, generator=seeded(1), dtype=torch.float64)
+    scores = scores if isinstance(oracle, SpanningTree) else scores[0]
+    drawn = oracle.sample_distinct(scores.expand(20_000, *scores.shape), 2, generator=seeded(3))
+    structures = oracle.enumerate(tuple(scores.shape), dtype=torch.float64)  # type: ignore[attr-defined]
+    p = oracle.log_prob(structures, scores).exp()
     for t in (-1.0, 0.0, 1.0):
-        rates, expected = p * math.exp(-t), 0.0
-        for pair in itertools.combinations(range(4), 2):
-            others = [i for i in range(4) if i not in pair]
-            expected += float((1 - (-rates[list(pair)]).exp()).prod() * (-rates[others].sum()).exp())
-        # Two at least are above t; the second largest of four is above t in all sets of two, three and four.
-        below = float((drawn.threshold < t).double().mean())
-        least = expected + sum(
-            float((1 - (-rates[list(some)]).exp()).prod() * (-rates[[i for i in range(4) if i not in some]].sum()).exp())
-            for count in (0, 1)
-            for some in itertools.combinations(range(4), count)
-        )
-        assert below == pytest.approx(least, abs=0.015)
+        above, below = 1 - (-p * math.exp(-t)).exp(), (-p * math.exp(-t)).exp()
+        some = [list(chosen) for count in range(3) for chosen in itertools.combinations(range(len(p)), count)]
+        expected = sum(float(above[chosen].prod() * below.prod() / below[chosen].prod()) for chosen in some)
+        assert float((drawn.threshold < t).double().mean()) == pytest.approx(expected, abs=0.015)
 
 
 def test_too_few_are_feasible() -> None:

@@ -18,6 +18,7 @@ from structgrad.estimators import (
     Normal,
     Reinforce,
     ReinMaxControl,
+    Rodeo,
     Simple,
     SmoothNoise,
     StraightThrough,
@@ -86,6 +87,28 @@ class ClippedWeights(CARMS):
 
     def _weights(self, chance: Tensor) -> Tensor:
         return super()._weights(chance).clamp(max=self.most)
+
+
+# A constant in the denominator of a ratio of probabilities: the operators `DIFF` and `MPF` of RODEO's code (thjashin/rodeo, networks.py)
+# add 1e-3 to q(x) in q(y)/q(x), and their control has no mean of 0 any more.
+
+
+@dataclass(frozen=True)
+class SmoothedStein(Rodeo):
+    """Leave-one-out with the control ``Σ_{y≠x} (h(y) − p(y)/(p(x) + ε) h(x))``, ``h(y) = ⟨γ_−i, y − p⟩ (y − p)``, of one category."""
+
+    smoothing: float = 1e-3
+
+    def _estimate(self, oracle: Any, p: Tensor, seen: tuple[Tensor, ...]) -> Tensor:
+        samples, losses, slopes = (values.double() for values in seen)
+        others = (slopes.sum(0) - slopes) / (self.num_samples - 1)
+        along = (others - (others * p).sum(-1, keepdim=True)) * (p > 0)
+        every = along.unsqueeze(-1) * (torch.eye(p.shape[-1]).to(p) - p.unsqueeze(-2))
+        own = (samples.unsqueeze(-1) * every).sum(-2)
+        chance = (samples * p).sum(-1, keepdim=True)
+        control = every.sum(-2) - own - (1 - chance) / (chance + self.smoothing) * own
+        excess = (losses - losses.mean(0)) * (self.num_samples / (self.num_samples - 1))
+        return (excess.unsqueeze(-1) * (samples - p) + self.beta * control).mean(0)
 
 
 # Second-order Runge-Kutta with a parameter, by gradients at the sample alone: code of Wang & Bui (`ReinMax_Auto`), by default Ralston's ⅔.

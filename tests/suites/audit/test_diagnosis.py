@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.suites.audit.diagnosis import NO_NORMALISER, SIGN, Explanation, Point, Setting, explain
+from structgrad.suites.audit.diagnosis import NO_NORMALISER, SIGN, Explanation, Point, Setting, explain, mended
 
 GRADIENTS = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 MARGINALS = torch.rand(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -17,9 +17,9 @@ MARGINALS = torch.rand(5, 4, generator=torch.Generator().manual_seed(1), dtype=t
 Field = Callable[[Tensor, Setting], Tensor]
 
 
-def points(field: Field, noise: float = 0.0, **numbers: float) -> list[Point]:
+def points(field: Field, noise: float = 0.0, seed: int = 3, **numbers: float) -> list[Point]:
     """Five places where the mean is a function of the gradient, exactly or in 32 batches with noise of their mean."""
-    setting, draws = Setting(numbers), torch.Generator().manual_seed(3)
+    setting, draws = Setting(numbers), torch.Generator().manual_seed(seed)
     found = []
     for row, (gradient, marginals) in enumerate(zip(GRADIENTS, MARGINALS, strict=True)):
         mean = field(gradient, setting).unsqueeze(0)
@@ -129,3 +129,12 @@ def test_a_place_that_does_not_fit_rejects_a_cause() -> None:
     found = explain(odd, lambda option: points(times(lambda **numbers: 0.8), num_samples=5))
     assert found.cause == ""
     assert "the mean is wrong at all 5 places, gain 0.7 to 0.75; every part is" in found.seen
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "expected"), [(1.0, 0.0, True), (0.9, 0.0, False), (1.0, 0.002, True), (0.9, 0.002, False), (1.0, 0.4, False)]
+)
+def test_another_value_of_an_option_is_the_cause_where_means_are_right_and_others(factor: float, noise: float, expected: bool) -> None:
+    """Means of another value that are wrong too, and means that noise cannot tell apart, blame no option."""
+    found, others = (points(times(lambda value=value, **numbers: value), noise, seed) for seed, value in enumerate((0.9, factor)))
+    assert mended(found, others) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from structgrad.estimators import (
 from structgrad.oracles import Categorical, Oracle, Subset
 from structgrad.suites.measures.bias import Sampling, draw_moments, measure
 from structgrad.suites.measures.testing.bias_tests import ALPHA, bias_test
+from structgrad.suites.problems import load
 from structgrad.suites.truth import exact_truth
 from structgrad.suites.truth.replay import slots_of
 from tests.suites.cases import ORACLES, ScaledReinforce, quadratic, scores_of, target_of
@@ -52,6 +54,17 @@ def test_a_large_scale_error_is_found_by_sampling_too():
     wrong = measure(ScaledReinforce(factor=0.5), target.oracle, target.loss, target.scores, sampling=MONTE_CARLO)
     assert wrong.verdict == "biased"
     assert wrong.p_value < ALPHA
+
+
+@pytest.mark.parametrize(("estimator", "verdict"), [(LeaveOneOut(), "unresolved"), (ScaledReinforce(factor=0.5), "biased")])
+def test_absence_of_rare_actions_of_a_policy_is_no_bias_and_a_bias_is_found_beside_them(estimator, verdict):
+    """Decisions that fall otherwise once in 10⁵ do not do so here: their estimates are constant, and their means are not the gradient."""
+    problem = load("policy_regimes", "h=0.5", instances=1, data=None)
+    instance, sampling = problem.instances[0], replace(MONTE_CARLO, key=("policy_regimes", "h=0.5"))
+    found = measure(estimator, problem.oracle, instance.loss, instance.scores, sampling=sampling)
+    assert found.verdict == verdict
+    assert found.p_value is not None
+    assert (found.p_value < ALPHA) == (verdict == "biased")
 
 
 def test_a_biased_estimator_without_a_claim_is_found_where_the_test_has_no_direction_left():

@@ -86,6 +86,26 @@ def test_kurtosis_is_that_of_the_score_function():
     assert truth.kurtosis_along == pytest.approx(float((p @ along**4) / (p @ along**2) ** 2))
 
 
+def test_kurtosis_of_a_policy_is_that_of_its_own_scores():
+    """At a state where one action is all but sure the score is 0 nearly always, though the part is nearly always there."""
+    oracle, scores = ShiftReduce("local"), torch.randn(5, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scores[2, 2] = torch.tensor([-9.0, 3.0])
+    weights = torch.randn(5, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        return (z * weights).sum((-3, -2, -1)).square()
+
+    truth = exact_truth(loss, oracle, scores)
+    structures = oracle.enumerate((5, 5, 2), dtype=torch.float64)
+    p = oracle.log_prob(structures, scores).exp()
+    own = torch.func.jacrev(lambda theta: oracle.log_prob(structures, theta))(scores)
+    estimates = (loss(structures) - truth.value).reshape(-1, 1, 1, 1) * own - truth.gradient
+    moments = [torch.einsum("c,cijk->ijk", p, estimates**power) for power in (2, 4)]
+    expected = torch.where(moments[0] > 1e-20, moments[1] / moments[0] ** 2, math.inf)
+    torch.testing.assert_close(truth.kurtosis, expected, rtol=1e-6, atol=0)
+    assert float(truth.kurtosis[2, 2, 1]) > 1e4 * float(expected.min())
+
+
 def test_forbidden_parts_have_no_gradient_and_no_support():
     scores = torch.tensor([0.3, -math.inf, 0.5, -0.1], dtype=torch.float64)
     truth = exact_truth(lambda z: z @ torch.tensor([1.0, 5.0, -2.0, 0.5], dtype=torch.float64), Subset(2), scores)
