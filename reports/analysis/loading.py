@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ...suites import frames
 from ...suites.base import Row
 from ...suites.comparison.columns import COLUMNS as COMPARED
 from .. import published, results
@@ -132,6 +131,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a table.
 
     Example:
+        >>> from structgrad.suites import frames
         >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=1.0)
         >>> rows_of(frames.to_frame([row])) == [row]
         True

@@ -14,7 +14,7 @@ from structgrad.reports import published
 
 @pytest.fixture(autouse=True, scope="session")
 def _published_once() -> Iterator[None]:
-    """Reading 389 340 rows takes the better part of a second, and dozens of tests ask for them; nobody writes into a table that was read."""
+    """Reading 389 340 rows takes the better part of a second; dozens of tests ask for them, and none writes into them."""
     read, of_the_package = published.load, functools.cache(published.load)
 
     def load(folder: Path = published.FOLDER) -> Any:
