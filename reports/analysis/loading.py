@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ...suites import frames
 from ...suites.base import Row
 from ...suites.comparison.columns import COLUMNS as COMPARED
 from .. import published, results
@@ -26,12 +26,17 @@ class Loaded:
     """A run, a baseline or the published table.
 
     Attributes:
-        name: as it was given. ``rows``: all of it. ``manifest``: what it was.
+        name: as it was given. ``frame``: its table. ``manifest``: what it was.
     """
 
     name: str
-    rows: list[Row]
+    frame: pd.DataFrame
     manifest: results.Manifest
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All of it."""
+        return rows_of(self.frame)
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -63,7 +68,7 @@ def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
             raise FileNotFoundError(f"found neither a run nor a baseline {name!r}{more}")
         path = baselines.path_of(name, folder) if name in known else None
     frame, manifest = published.load() if path is None else results.read(path)
-    return Loaded(name, rows_of(frame), manifest)
+    return Loaded(name, frame, manifest)
 
 
 LARGE = 500_000
@@ -106,12 +111,13 @@ def blocks(base: Opened, head: Opened) -> Iterator[tuple[pa.Table, pa.Table]]:
 def comparable(base: Loaded, head: Loaded) -> tuple[list[Row], list[Row]]:
     """What of two tables is compared: beside a baseline what it keeps; beside the published table what both hold, rounded as it is."""
     if base.is_published or head.is_published:
-        first, second = (
-            loaded.rows if loaded.is_published else rows_of(published.reduced(frames.to_frame(loaded.rows))) for loaded in (base, head)
-        )
+        old, new = (loaded.frame if loaded.is_published else published.reduced(loaded.frame) for loaded in (base, head))
+        # Of the published table a run mostly holds some problems: the others never become rows.
+        shared = set(old["problem"].cat.categories) & set(new["problem"].cat.categories)
+        first, second = (rows_of(frame[frame["problem"].isin(shared)]) for frame in (old, new))
         known = {_place(row) for row in first} & {_place(row) for row in second}
         if not known:
-            names = ", ".join(dict.fromkeys(row.problem for row in (first if base.is_published else second)))
+            names = ", ".join(dict.fromkeys((old if base.is_published else new)["problem"].astype(object)))
             raise ValueError(f"{base.name} and {head.name} have no estimator on an instance in common; the published table holds {names}")
         return [row for row in first if _place(row) in known], [row for row in second if _place(row) in known]
     return base.rows, baselines.needed(head.rows) if "baseline" in base.manifest else head.rows
@@ -125,6 +131,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a table.
 
     Example:
+        >>> from structgrad.suites import frames
         >>> row = Row("c", "bias", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="gain", value=1.0)
         >>> rows_of(frames.to_frame([row])) == [row]
         True

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...oracles.registry import parse
 from ...suites.base import TASK, split_loss
 from ...suites.statistics.interval import Interval
 from ...suites.text import exponential, first_sentence, number, setting
@@ -194,8 +195,7 @@ class _Table:
     source: str
 
     def recommendation(self, wish: Wish) -> Recommendation:
-        rows = self.frame[self.frame["status"] == "ok"]
-        rows = everything = rows[~rows["problem"].astype(object).str.startswith(TASK)]
+        rows = everything = self._asked(wish)
         rows, notes = self._of_structure(rows, wish)
         # Of all losses of the scores, for times are taken with one of them.
         known = self._places(rows)
@@ -211,6 +211,14 @@ class _Table:
         elsewhere = [other for answer in answers for other in self._elsewhere(beside, answer, wish)]
         return Recommendation(wish, tuple(answers), tuple(elsewhere), tuple(notes), self.source, self.about, published.predictors())
 
+    def _asked(self, wish: Wish) -> pd.DataFrame:
+        """The rows that may answer: of the structure where it was measured, else all."""
+        problems = self.frame["problem"]
+        tasks = [name for name in problems.cat.categories if name.startswith(TASK)]
+        kept = (self.frame["status"] == "ok") & ~problems.isin(tasks)
+        own = kept & (_heads(self.frame) == parse(wish.oracle)[0])
+        return self.frame[own if own.any() else kept]
+
     def _places(self, rows: pd.DataFrame) -> list[_Place]:
         sizes = self.about.get("catalogue", {}).get("sizes", {})
         found = []
@@ -222,7 +230,7 @@ class _Table:
     def _of_structure(self, rows: pd.DataFrame, wish: Wish) -> tuple[pd.DataFrame, list[str]]:
         """The rows of the measured scores of a structure that are nearest to what was asked, under all losses."""
         from ...oracles import AVAILABLE_ORACLES
-        from ...oracles.registry import parse, unknown
+        from ...oracles.registry import unknown
 
         head, options = parse(wish.oracle)
         heads = _heads(rows)

@@ -92,9 +92,10 @@ def reduced(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _with_all_columns(rows: pd.DataFrame) -> pd.DataFrame:
     """All columns of a result table; those that are not kept as a row has them by itself."""
-    blank = Row("", "", "", "", "", "", "", "", "")
+    blank = frames.to_frame([Row("", "", "", "", "", "", "", "", "")])
     frame = rows.reset_index(drop=True)
-    frame = frame.assign(**{name: [getattr(blank, name)] * len(frame) for name in LEFT_OUT})
+    again = [0] * len(frame)
+    frame = frame.assign(**{name: blank[name].array.take(again) for name in LEFT_OUT})
     return frame[list(frames.COLUMNS)].astype(frames.COLUMNS)
 
 
