@@ -30,7 +30,7 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
         >>> parse("imle[lambda=2.5, noise=gumbel]")
         ('imle', {'lambda_': '2.5', 'noise': 'gumbel'})
     """
-    match = _PATTERN.match(text.strip())
+    match = _PATTERN.match(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"got the name {text!r}; expected `name` or `name[option=value,...]`")
     found: dict[str, str] = {}

@@ -52,6 +52,7 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "an oracle as an estimator": (lambda: make_estimator("subset[k=2]"), "got the unknown estimator 'subset'"),
     "an estimator as an oracle": (lambda: make_oracle("rloo"), "got the unknown oracle 'rloo'; "),
     "brackets that do not close": (lambda: make_estimator("rloo["), "expected `name` or `name.option=value,...."),
+    "a name that is no text": (lambda: make_estimator(None), "got the name None; expected `name` or `name.option=value,...."),
     "an option of nothing": (lambda: make_estimator("rloo[num_samples=]"), "expected `option=value`"),
     "an option twice": (lambda: make_estimator("rloo[num_samples=2,num_samples=3]"), "twice in .*; expected it once"),
     "half a sample": (lambda: make_estimator("rloo[num_samples=2.5]"), "got num_samples=2.5; expected an integer >= 2"),

@@ -32,7 +32,7 @@ from ..numerics import cut, share_rows, zero_ignored
 from ..options import Configured
 from ..transforms import operation, transforming
 from .derivatives import unsqueeze_event
-from .indices import IndexedStructures
+from .indices import IndexedStructures, wants_indices
 
 FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
@@ -94,7 +94,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         With ``as_indices`` the same structure in compact form, int64 ``[*batch, *index]``: see `indices`.
         """
         valid, inside = self._prepared("argmax", scores, lengths)
-        if as_indices:
+        if wants_indices("argmax", as_indices):
             best = self._rowwise_indices(lambda rows: self._best_indices(self.natural_parameters(rows)), valid)
             return self._cut_indices(best, inside, self._event(valid))
         return self._cut(self._rowwise(lambda rows: self._best(self.natural_parameters(rows)), valid), inside)
@@ -109,7 +109,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         given in compact form, ``[*batch, *index]``, and neither it nor the gradient is ever made dense for every structure.
         """
         valid, inside = self._prepared("score", scores, lengths)
-        score = self._score_indices if as_indices else self._score
+        score = self._score_indices if wants_indices("score", as_indices) else self._score
         return score("score", z, self.natural_parameters(at_least_single(valid)), inside).to(scores.dtype)
 
     @final

@@ -15,6 +15,7 @@ from ..numerics import share_rows
 from ..transforms import operation
 from .base import FORBIDDEN, Oracle
 from .derivatives import unsqueeze_event
+from .indices import wants_indices
 
 MAX_RANK = 2**62
 """The largest number of structures that can be unranked: ranks are int64."""
@@ -147,12 +148,13 @@ class KBestOracle(Oracle):
         """
         valid, inside = self._prepared("kbest", scores, lengths)
         total = self.count(self._event(scores))
-        if not isinstance(k, int) or not 1 <= k <= total:
+        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= total:
             raise ValueError(f"`kbest` got k={k}; expected 1 <= k <= {total}, the number of structures")
-        numbers = math.prod(self.index_shape(self._event(valid))) if as_indices else math.prod(self._event(valid))
+        compact = wants_indices("kbest", as_indices)
+        numbers = math.prod(self.index_shape(self._event(valid))) if compact else math.prod(self._event(valid))
         items = share_rows(valid, self.event_ndim).numel() // math.prod(self._event(valid))
         self._check_memory(f"`kbest` got k={k}", 8 * k * items * numbers, "choose a smaller k")
-        if as_indices:
+        if compact:
             found = self._rowwise_indices(lambda rows: self._listed_indices(rows, k), valid)
             return self._cut_indices(found.movedim(scores.ndim - self.event_ndim, 0), inside, self._event(valid))
         listed = self._rowwise(lambda rows: self._listed_best(rows, k).movedim(0, 1), valid)

@@ -28,6 +28,13 @@ NONE = -1
 """No index."""
 
 
+def wants_indices(call: str, as_indices: bool) -> bool:
+    """Whether structures are in compact form; ValueError for what is neither True nor False, of which most would be true."""
+    if as_indices is True or as_indices is False:
+        return as_indices
+    raise ValueError(f"`{call}` got as_indices={as_indices!r}; expected True or False")
+
+
 class IndexedStructures(abc.ABC):
     """The compact form of an oracle's structures: what it is, and the ways from and to parts.
 

@@ -13,6 +13,7 @@ from .. import kernels
 from ..transforms import operation
 from .base import Oracle, at_least_single, in_dtype, inner
 from .derivatives import both_of, differentiated, log_partition_of, marginals_of, reference_covariance_product, reference_marginals
+from .indices import wants_indices
 
 
 class MarginalOracle(Oracle):
@@ -95,7 +96,7 @@ class MarginalOracle(Oracle):
         in compact form, ``[*batch, *index]``: see `score`.
         """
         single, inside = self._parameters("log_prob", scores, lengths)
-        total = (self._score_indices if as_indices else self._score)("log_prob", z, single, inside)
+        total = (self._score_indices if wants_indices("log_prob", as_indices) else self._score)("log_prob", z, single, inside)
         log_partition = self._log_partition_of(single)
         return torch.where(log_partition > -math.inf, total - log_partition, -math.inf).to(scores.dtype)
 

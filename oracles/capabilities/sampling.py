@@ -15,6 +15,7 @@ from ..numerics import share_rows
 from ..random_streams import check_generator, inner_uniform, random_uniform
 from ..transforms import operation, transforming, uncompiled
 from .base import at_least_single, in_dtype
+from .indices import wants_indices
 from .marginals import MarginalOracle
 
 
@@ -55,7 +56,8 @@ class SamplingOracle(MarginalOracle):
                     [1, 0, 0]])
         """
         check_generator("sample", generator)
-        if num_samples is not None and not (isinstance(num_samples, int) and num_samples >= 1):
+        compact = wants_indices("sample", as_indices)
+        if num_samples is not None and (not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1):
             raise ValueError(f"`sample` got num_samples={num_samples}; expected at least 1, or None for one sample without that dimension")
         valid, inside = self._prepared("sample", scores, lengths)
         self.check_marginals("sample", self._event(scores))
@@ -64,10 +66,10 @@ class SamplingOracle(MarginalOracle):
         leading = 1 if num_samples is None else num_samples
         uniforms = random_uniform(batch, (leading, self._noise_size(event)), generator=generator, device=scores.device)
         plain = len(batch) == 1 and (batch[0] == 1 or valid.stride(0) != 0)  # rows as they are, whose samples need no order
-        structures = (self._drawn_plain if plain else self._drawn)(valid, uniforms, as_indices)
-        structures = structures if as_indices else in_dtype(structures, scores.dtype)
+        structures = (self._drawn_plain if plain else self._drawn)(valid, uniforms, compact)
+        structures = structures if compact else in_dtype(structures, scores.dtype)
         structures = structures[0] if num_samples is None else structures
-        return self._cut_indices(structures, inside, event) if as_indices else self._cut(structures, inside)
+        return self._cut_indices(structures, inside, event) if compact else self._cut(structures, inside)
 
     def _drawn_plain(self, valid: Tensor, uniforms: Tensor, as_indices: bool) -> Tensor:
         """`_drawn` for one batch dimension that shares nothing."""

@@ -186,6 +186,22 @@ def test_no_dense_sample_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
             lambda chain: chain.indices(torch.full((2, 2, 2), 0.5)),
             "^`indices` got entries that are no whole numbers; expected structures, such as `sample` and `argmax` give: points between",
         ),
+        (lambda chain: chain.argmax(torch.zeros(2, 2, 2), as_indices="no"), "^`argmax` got as_indices='no'; expected True or False$"),
+        (
+            lambda chain: chain.score(torch.zeros(2), torch.zeros(2, 2, 2), as_indices=2),
+            "^`score` got as_indices=2; expected True or False$",
+        ),
+        (
+            lambda chain: chain.log_prob(torch.zeros(2), torch.zeros(2, 2, 2), as_indices=1),
+            "^`log_prob` got as_indices=1; expected True or",
+        ),
+        (lambda chain: chain.kbest(torch.zeros(2, 2, 2), 2, as_indices=None), "^`kbest` got as_indices=None; expected True or False$"),
+        (lambda chain: chain.kbest(torch.zeros(2, 2, 2), True), "^`kbest` got k=True; expected 1 <= k <= 4"),
+        (
+            lambda chain: chain.sample(torch.zeros(2, 2, 2), generator=seeded(), as_indices="false"),
+            "^`sample` got as_indices='false'; expected True or False$",
+        ),
+        (lambda chain: chain.sample(torch.zeros(2, 2, 2), True, generator=seeded()), "^`sample` got num_samples=True; expected at least 1"),
     ],
 )
 def test_refuses_what_is_no_index(call: Any, message: str) -> None:
