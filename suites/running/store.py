@@ -6,6 +6,7 @@ nothing else. Where there are many, they are compacted into parts (`parts`), and
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -38,6 +39,8 @@ _DEFAULTS = {field.name: field.default for field in fields(Row) if field.name !=
 _CELL_FIELDS = {field.name for field in fields(Cell)}
 
 _AS_FROZEN = re.compile(r'^\{(?:"place": \d+, )?"cell": \{"suite": "([^"\\]*)", .*, "identity": "([^"\\]*)"\}\}$', re.MULTILINE)
+
+_SKIP_AS_FROZEN = re.compile(r'^\{"skip": (\{.*\})\}$', re.MULTILINE)
 
 MANY = 10_000
 """Cells from which on a plan is not parsed for a glance at it."""
@@ -420,11 +423,12 @@ def glance(directory: Path) -> tuple[list[tuple[str, str]], int]:
     """
     path = directory / PLAN
     text = text_of(path) if path.is_file() else ""
-    found, skips = _AS_FROZEN.findall(text), text.count('\n{"skip": ')
-    if len(found) < MANY or len(found) + skips != text.count("\n"):
-        work = planned(directory)
-        return [(cell.suite, cell.identity) for cell in work.cells], len(work.skips)
-    return found, skips
+    found, skips = _AS_FROZEN.findall(text), _SKIP_AS_FROZEN.findall(text)
+    if len(found) >= MANY and len(found) + len(skips) == text.count("\n"):
+        with contextlib.suppress(*_DAMAGE):  # which `planned` tells
+            return found, len({(skip["problem"], skip["estimator"]) for skip in json_of(f"[{','.join(skips)}]")})
+    work = planned(directory)
+    return [(cell.suite, cell.identity) for cell in work.cells], work.skipped_pairs
 
 
 def stored_rows(directory: Path, work: Grid) -> Iterator[Row]:

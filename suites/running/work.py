@@ -73,3 +73,8 @@ class Grid:
     skips: tuple[Row, ...]
     limits: tuple[Limit, ...] = ()
     places: tuple[int, ...] = ()
+
+    @property
+    def skipped_pairs(self) -> int:
+        """How many pairs of estimator and problem are skipped, at whatever stages and for whatever suites."""
+        return len({(row.problem, row.estimator) for row in self.skips})

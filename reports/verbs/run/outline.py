@@ -81,7 +81,7 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, compiled: flo
         estimators=tuple(dict.fromkeys(name for cell in work.cells for name in cell.estimators)),
         suites={name: (count, instances[name]) for name, count in Counter(cell.suite for cell in work.cells).items()},
         cells=len(work.cells),
-        skipped=len(work.skips),
+        skipped=work.skipped_pairs,
         structures=_structures(plan, work.cells),
         seconds=costs.whole(work.cells, machine.jobs) + compiling,
         compiling=compiling,

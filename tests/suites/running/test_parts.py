@@ -272,7 +272,7 @@ def test_a_folder_has_one_writer_at_a_time(tmp_path: Path) -> None:
 def test_a_glance_at_a_plan_says_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skip = dataclasses.replace(rows_of(CELLS[0])[0], cell="", status="skipped", low=None)
     for places in ((), tuple(range(len(CELLS)))):
-        store.freeze(tmp_path, Grid(tuple(CELLS), (skip,), places=places))
+        store.freeze(tmp_path, Grid(tuple(CELLS), (skip, dataclasses.replace(skip, stage="early")), places=places))
         exact = store.glance(tmp_path)
         assert exact == ([(cell.suite, cell.identity) for cell in CELLS], 1)
         with monkeypatch.context() as patched:
