@@ -59,7 +59,7 @@ class RayEngine(Engine):
     def _connect(self) -> None:
         size = {} if self.machine.address else {"num_cpus": max(self.machine.jobs, 1) * self.plan.threads, "include_dashboard": False}
         try:
-            self.ray.init(address=self.machine.address, log_to_driver=False, **size)
+            self.ray.init(address=self.machine.address or "local", log_to_driver=False, **size)
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"the engine ray cannot reach a cluster at {self.machine.address} ({reason}); check --address") from error

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -136,13 +137,14 @@ ray.shutdown()
 
 
 def _ended(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A process of Ray's driver."""
+    """A process of Ray's driver, with a folder of Ray's own: a cluster that is killed leaves its address there for the next one."""
     path = os.pathsep.join([os.getcwd(), *sys.path])
     fast = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5", "RAY_gcs_server_request_timeout_seconds": "5"}
-    environment = {**os.environ, "PYTHONPATH": path, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0", **fast}
-    return subprocess.run(
-        [sys.executable, "-c", command, *arguments], env=environment, capture_output=True, text=True, timeout=400, check=False
-    )
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # not a test's own, whose name is too long for a socket
+        environment = {**os.environ, "PYTHONPATH": path, "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", **fast}
+        return subprocess.run(
+            [sys.executable, "-c", command, *arguments], env=environment, capture_output=True, text=True, timeout=400, check=False
+        )
 
 
 def test_a_worker_that_is_lost_in_a_bundle_costs_one_try_of_one_cell(tmp_path):
@@ -199,8 +201,9 @@ def _cluster(*nodes: dict[str, float]) -> SimpleNamespace:
     """As much of Ray as is asked how much room there is; the last node is dead."""
     listed = [{"Alive": place < len(nodes) - 1, "Resources": resources} for place, resources in enumerate(nodes)]
     total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
-    asked = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: listed, cluster_resources=lambda: total, options={})
+    asked = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: listed, cluster_resources=lambda: total, options={}, reached={})
     asked.remote = lambda **options: asked.options.update(options) or (lambda actor: actor)
+    asked.init = lambda **options: asked.reached.update(options)
     return asked
 
 
@@ -221,3 +224,13 @@ def test_a_cluster_whose_nodes_have_fewer_cpus_than_a_worker_needs_is_refused(mo
     monkeypatch.setattr(engine, "imported_ray", lambda: _cluster({"CPU": 3.0}, {"CPU": 1.0, "GPU": 1.0}, {"CPU": 8.0}))
     with pytest.raises(ValueError, match=r"^the engine ray got threads=2 and no node with so many CPUs and a GPU; expected one"):
         engine.RayEngine(dataclasses.replace(SMALL, threads=2, device="cuda"), Machine(engine="ray", address="auto"))
+
+
+def test_without_an_address_a_cluster_is_started_even_where_another_one_is_or_was(monkeypatch):
+    asked = _cluster({"CPU": 4.0}, {})
+    asked.is_initialized = lambda: False
+    monkeypatch.setattr(engine, "imported_ray", lambda: asked)
+    engine.RayEngine(dataclasses.replace(SMALL, threads=2), Machine(jobs=2, engine="ray"))
+    assert (asked.reached["address"], asked.reached["num_cpus"]) == ("local", 4)
+    engine.RayEngine(SMALL, Machine(engine="ray", address="here:1"))
+    assert asked.reached["address"] == "here:1"
