@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .cells import Failure, failed, healthy
@@ -20,21 +20,29 @@ TICK = 1.0
 
 _NO_WORKERS = Failure("crash", "no worker could be started: several died before they were ready")
 
+LARGEST = 256
+"""Cells of a bundle at most: a call of Ray carries the names of so many itself, and does not store them first."""
+
 HOPELESS = 3
 """So many workers in a row that died before they were ready: no further one is hired."""
 
 
 @dataclass
 class _Hired:
-    """A worker, its cell, and since when it has been at it."""
+    """A worker, its cells, the first of which it measures, and since when it has been at that."""
 
     worker: Worker
     place: int = 0
     ready: bool = False
-    cell: Cell | None = None
+    cells: deque[Cell] = field(default_factory=deque)
     last: tuple[str, str] | None = None
     since: float = 0.0
     limit: float = math.inf
+
+    @property
+    def cell(self) -> Cell | None:
+        """The one that it measures; the others of its bundle wait for that."""
+        return self.cells[0] if self.cells else None
 
     def age(self) -> float:
         return time.monotonic() - self.since
@@ -80,17 +88,24 @@ class Waiting:
         self.count = 0
 
 
+def _unknown(cell: Cell) -> float:
+    return math.inf
+
+
 class Dispatcher:
     """Cells on the workers of an engine.
 
     Args:
         plan: that the cells are of. ``directory``: where logs and scratch folders go.
         engine: hires workers.
-        limit: seconds that a cell may take.
+        limit: seconds that a cell may take. ``seconds``: that it is expected to take.
     """
 
-    def __init__(self, plan: Plan, directory: Path, engine: Engine, limit: Callable[[Cell], float]) -> None:
+    def __init__(
+        self, plan: Plan, directory: Path, engine: Engine, limit: Callable[[Cell], float], seconds: Callable[[Cell], float] = _unknown
+    ) -> None:
         self.plan, self.directory, self.engine, self.limit = plan, directory, engine, limit
+        self.seconds = seconds
         self.hired: list[_Hired] = []
         self.waiting = Waiting()
         self.lost: Counter[str] = Counter()
@@ -110,6 +125,12 @@ class Dispatcher:
             if not self.hired and self.stillborn >= HOPELESS:
                 yield from [(cell, failed(self.plan, cell, _NO_WORKERS, 0.0)) for cell in self._rest()]
             yield None
+
+    def stop(self) -> None:
+        """What is being measured may end; nothing else is heard of."""
+        self.waiting.clear()
+        for hired in self.hired:
+            hired.cells = deque(list(hired.cells)[:1])
 
     def busy(self) -> tuple[Busy, ...]:
         """What every worker does."""
@@ -140,14 +161,33 @@ class Dispatcher:
                 self._give(hired)
 
     def _give(self, hired: _Hired) -> None:
-        hired.cell, hired.since = self._next(hired), time.monotonic()
-        hired.last = hired.cell.scores
-        hired.worker.give(hired.cell)
-        hired.limit = self.limit(hired.cell)
+        hired.cells = deque(self._bundle(hired))
+        hired.worker.give(tuple(hired.cells))
+        self._begin(hired)
 
-    def _next(self, hired: _Hired) -> Cell:
-        """The next cell of the scores that the worker had last, whose exact gradients it knows; else of scores that nobody is at."""
-        return self.waiting.pop(hired.last, {other.cell.scores for other in self.hired if other.cell is not None and other is not hired})
+    def _begin(self, hired: _Hired) -> None:
+        """The clock of the first of its cells."""
+        hired.since, hired.limit = time.monotonic(), self.limit(hired.cells[0])
+
+    def _bundle(self, hired: _Hired) -> list[Cell]:
+        """The next cells of the scores that the worker had last, whose exact gradients it knows; else of scores that nobody is at.
+
+        As many as take the seconds of a bundle, but no more than half of an equal share of what waits, so that all workers end at about
+        the same time. What has lost a worker goes alone: only so is it known to be the reason, should that happen again.
+        """
+        taken = {cell.scores for other in self.hired if other is not hired for cell in other.cells}
+        most = min(len(self.waiting) // (2 * len(self.hired)), LARGEST)
+        cells: list[Cell] = []
+        seconds = 0.0
+        while not cells or (len(cells) < most and seconds < self.engine.bundle):
+            cell = self.waiting.pop(hired.last, taken)
+            if cells and self.lost[cell.identity]:
+                self.waiting.put_back(cell)
+                break
+            cells.append(cell)
+            hired.last = cell.scores
+            seconds += math.inf if self.lost[cell.identity] else self.seconds(cell)
+        return cells
 
     def _listened(self, hired: _Hired) -> Iterator[tuple[Cell, str]]:
         message = hired.worker.heard()
@@ -164,18 +204,20 @@ class Dispatcher:
             yield from self._died(hired, Dead(Failure("crash", f"the worker was not ready after {self.engine.start_limit:g} s")))
 
     def _finished(self, hired: _Hired, message: Done) -> Iterator[tuple[Cell, str]]:
-        cell, hired.cell = hired.cell, None
+        cell = hired.cells.popleft() if hired.cells else None
         if not healthy(message.text):
             self._dismiss(hired)
+        elif hired.cells:
+            self._begin(hired)
         elif self.waiting:
             self._give(hired)  # before the result is written, so that nobody waits for the disk
         if cell is not None:
             yield cell, message.text
 
     def _died(self, hired: _Hired, message: Dead) -> Iterator[tuple[Cell, str]]:
-        """Its cell, or one that was waiting for it, pays; a cell of a lost worker gets another chance."""
-        self.hired.remove(hired)
-        cell = hired.cell
+        """The cell that it measured, or one that was waiting for it, pays; a cell of a lost worker gets another chance."""
+        cell = hired.cells.popleft() if hired.cells else None
+        self._remove(hired)
         if not hired.ready:
             self.stillborn += 1
             cell = self.waiting.pop(None, set()) if self.waiting else None
@@ -189,13 +231,20 @@ class Dispatcher:
 
     def _overdue(self, hired: _Hired, cell: Cell) -> Iterator[tuple[Cell, str]]:
         words = hired.worker.kill(traceback=True)
-        self.hired.remove(hired)
+        hired.cells.popleft()
+        self._remove(hired)
         failure = Failure("timeout", f"took longer than {hired.limit:g} s; raise --timeout", traceback=words)
         yield cell, failed(self.plan, cell, failure, hired.age())
 
     def _dismiss(self, hired: _Hired) -> None:
-        self.hired.remove(hired)
+        self._remove(hired)
         hired.worker.kill()
+
+    def _remove(self, hired: _Hired) -> None:
+        """Cells that it has not come to are the next of others."""
+        self.hired.remove(hired)
+        for cell in reversed(hired.cells):
+            self.waiting.put_back(cell)
 
 
 def _doing(hired: _Hired) -> str:

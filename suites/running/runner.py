@@ -202,12 +202,13 @@ class _Run:
             self._keep(cell, text, None)
 
     def _elsewhere(self, shared: Sequence[Cell], alone: Sequence[Cell]) -> None:
-        dispatcher = Dispatcher(self.plan, self.directory, ENGINES[self.machine.engine](self.plan, self.machine), self._limit)
+        engine = ENGINES[self.machine.engine](self.plan, self.machine)
+        dispatcher = Dispatcher(self.plan, self.directory, engine, self._limit, self.costs.seconds)
         try:
             for cells, places in ((shared, dispatcher.engine.places()), (alone, 1)):
                 for result in dispatcher.measured(() if self._stops() else cells, places):
                     if self._stops():
-                        dispatcher.waiting.clear()
+                        dispatcher.stop()
                     if result is None:
                         self._tell("", dispatcher)
                     else:

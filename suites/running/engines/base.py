@@ -54,8 +54,8 @@ class Worker(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def give(self, cell: Cell) -> None:
-        """A cell to measure; the worker is ready and has none."""
+    def give(self, cells: Sequence[Cell]) -> None:
+        """A bundle to measure in its order; the worker is ready and has none. Each cell is heard of when it is finished."""
 
     @abc.abstractmethod
     def heard(self) -> Message | None:
@@ -71,10 +71,12 @@ class Engine(abc.ABC):
 
     Attributes:
         retries: how often a cell is tried again after its worker was lost.
+        bundle: seconds of the cells that a worker is given at once, as far as they can be foretold; 0 for one cell at a time.
         start_limit: seconds after which a worker that is not ready counts as dead; None where it may wait for a place in a cluster.
     """
 
     retries: int = 0
+    bundle: float = 0.0
     start_limit: float | None = None
 
     @abc.abstractmethod

@@ -97,10 +97,10 @@ class LocalWorker(Worker):
     def compiling(self) -> bool:
         return bool(self._compiling.value)
 
-    def give(self, cell: Cell) -> None:
-        self.cell = cell
+    def give(self, cells: Sequence[Cell]) -> None:
+        (self.cell,) = cells
         with contextlib.suppress(OSError):  # of a worker that died meanwhile, which `heard` will tell
-            self.pipe.send(cell)
+            self.pipe.send(self.cell)
 
     def heard(self) -> Message | None:
         try:

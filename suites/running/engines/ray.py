@@ -1,19 +1,19 @@
-"""Workers on a Ray cluster: actors, one CPU each, that send the content of a cell's file back; nothing need be shared but the package.
+"""Workers on a Ray cluster: actors that send the content of cells' files back; nothing need be shared but the package.
 
-On CUDA each has a GPU to itself, the one that Ray shows it.
+Each has as many CPUs as the plan has threads, and on CUDA a GPU to itself, the one that Ray shows it.
 
-Ray has no time limit for a task of its own, and an actor that hangs is ended from outside; a cell whose worker or node is lost is tried
-again elsewhere a few times.
+A call takes about a second: a bundle of cells, each of which is heard of as it is finished. Ray has no time limit for a task of its own,
+and an actor that hangs is ended from outside; a cell whose worker or node is lost is tried again elsewhere a few times.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cells import Failure, execute
+from ..cells import Failure, execute, healthy
 from ..planning.plan import Machine, Plan
 from ..work import Cell
 from .base import Dead, Done, Engine, Message, Ready, Worker
@@ -31,8 +31,12 @@ def imported_ray() -> Any:
     return ray
 
 
+BUNDLE = 1.0
+"""Seconds of a call, as far as they can be foretold: a call itself costs some milliseconds, as much as many a cell."""
+
+
 class RayEngine(Engine):
-    """Actors of a cluster, as many as it has CPUs, and GPUs where the plan computes there, unless fewer are asked for.
+    """Actors of a cluster, as many as it has CPUs for, and GPUs where the plan computes there, unless fewer are asked for.
 
     Args:
         plan: what is measured.
@@ -40,31 +44,40 @@ class RayEngine(Engine):
     """
 
     retries = RETRIES
+    bundle = BUNDLE
 
     def __init__(self, plan: Plan, machine: Machine) -> None:
         self.ray, self.plan, self.machine, self.hired = imported_ray(), plan, machine, 0
         self.ours = not self.ray.is_initialized()
         if self.ours:
             self._connect()
-        self.actor = self.ray.remote(num_cpus=1, num_gpus=int(plan.device == "cuda"), max_restarts=0)(_Actor)
+        self.actor = self.ray.remote(num_cpus=plan.threads, num_gpus=int(plan.device == "cuda"), max_restarts=0)(_Actor)
         if not self.places():
             self.close()
-            raise ValueError("the engine ray got device='cuda' and a cluster without a GPU; expected one: start a node with --num-gpus")
+            raise ValueError(self._no_place())
 
     def _connect(self) -> None:
-        size = {} if self.machine.address else {"num_cpus": max(self.machine.jobs, 1), "include_dashboard": False}
+        size = {} if self.machine.address else {"num_cpus": max(self.machine.jobs, 1) * self.plan.threads, "include_dashboard": False}
         try:
-            self.ray.init(address=self.machine.address, log_to_driver=False, **size)
+            self.ray.init(address=self.machine.address or "local", log_to_driver=False, **size)
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"the engine ray cannot reach a cluster at {self.machine.address} ({reason}); check --address") from error
 
     def places(self) -> int:
-        resources = self.ray.cluster_resources()
-        available = int(resources.get("CPU", 1))
-        if self.plan.device == "cuda":
-            available = min(available, int(resources.get("GPU", 0)))
+        available = sum(self._room(node["Resources"]) for node in self.ray.nodes() if node["Alive"])
         return available if self.machine.address else min(max(self.machine.jobs, 1), available)
+
+    def _room(self, resources: Mapping[str, float]) -> int:
+        """For how many workers a node has room; a worker lies on one node."""
+        workers = int(resources.get("CPU", 0)) // self.plan.threads
+        return min(workers, int(resources.get("GPU", 0))) if self.plan.device == "cuda" else workers
+
+    def _no_place(self) -> str:
+        if self.plan.device == "cuda" and not self.ray.cluster_resources().get("GPU", 0):
+            return "the engine ray got device='cuda' and a cluster without a GPU; expected one: start a node with --num-gpus"
+        beside = " and a GPU" if self.plan.device == "cuda" else ""
+        return f"the engine ray got threads={self.plan.threads} and no node with so many CPUs{beside}; expected one: give fewer --threads"
 
     def hire(self, directory: Path, place: int) -> Worker:
         self.hired += 1
@@ -86,22 +99,27 @@ class RayWorker(Worker):
     def __init__(self, name: str, ray: Any, actor: Any) -> None:
         self.name, self.ray, self.actor = name, ray, actor
         self.pending: Any = actor.ready.remote()
-        self.started = False
+        self.started, self.left = False, 0
 
-    def give(self, cell: Cell) -> None:
-        self.pending = self.actor.measure.remote(cell)
+    def give(self, cells: Sequence[Cell]) -> None:
+        self.pending, self.left = self.actor.measure.options(num_returns="streaming").remote(tuple(cells)), len(cells)
 
     def heard(self) -> Message | None:
         if self.pending is None or not self.ray.wait([self.pending], timeout=0)[0]:
             return None
         try:
-            result, self.pending = self.ray.get(self.pending), None
+            result = self.ray.get(next(self.pending) if self.started else self.pending)
         except self.ray.exceptions.RayError as error:
             self.pending = None
             kind = type(error).__name__
             return Dead(Failure("crash", f"the worker or its node was lost: {kind}", kind, str(error)), lost=self.started)
-        self.started, first = True, not self.started
-        return Ready() if first else Done(result)
+        if not self.started:
+            self.started, self.pending = True, None
+            return Ready()
+        self.left -= 1
+        if self.left == 0:
+            self.pending = None
+        return Done(result)
 
     def kill(self, *, traceback: bool = False) -> str:
         with contextlib.suppress(self.ray.exceptions.RayError, ValueError):
@@ -119,6 +137,10 @@ class _Actor:
         """Whether the imports are done."""
         return True
 
-    def measure(self, cell: Cell) -> str:
-        """The content of the cell's file."""
-        return execute(self.plan, cell)
+    def measure(self, cells: Sequence[Cell]) -> Iterator[str]:
+        """The content of each cell's file, until one leaves this process unfit for another."""
+        for cell in cells:
+            text = execute(self.plan, cell)
+            yield text
+            if not healthy(text):
+                return

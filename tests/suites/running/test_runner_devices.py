@@ -168,12 +168,13 @@ def shown():
     return {path.name.split()[0] for path in notes()}
 
 class Pretended(engine._Actor):  # what a node without a GPU can do of it; nobody goes on before both are at work
-    def measure(self, cell):
-        (folder / f"{os.environ['CUDA_VISIBLE_DEVICES']} {cell.estimators[0]}").write_text(self.plan.device)
-        end = time.monotonic() + 200
-        while len(shown()) < 2 and time.monotonic() < end:
-            time.sleep(0.1)
-        return execute(dataclasses.replace(self.plan, device="cpu"), cell)
+    def measure(self, cells):
+        for cell in cells:
+            (folder / f"{os.environ['CUDA_VISIBLE_DEVICES']} {cell.estimators[0]}").write_text(self.plan.device)
+            end = time.monotonic() + 200
+            while len(shown()) < 2 and time.monotonic() < end:
+                time.sleep(0.1)
+            yield execute(dataclasses.replace(self.plan, device="cpu"), cell)
 
 engine._Actor = Pretended
 ray.init(num_cpus=3, num_gpus=2, **options)

@@ -24,13 +24,14 @@ class Paper(Worker):
     """Does what a script says: one entry for its start, one for each cell."""
 
     def __init__(self, name, script):
-        self.name, self.script, self.cell, self.killed = name, list(script), None, False
+        self.name, self.script, self.given, self.killed = name, list(script), [], False
         self.inbox = [self.script.pop(0)]
 
-    def give(self, cell):
-        self.cell = cell
-        act = self.script.pop(0) if self.script else "done"
-        self.inbox.append(Done(encode(cell, [], 0.0)) if act == "done" else act)
+    def give(self, cells):
+        self.given.append(cells)
+        for cell in cells:
+            act = self.script.pop(0) if self.script else "done"
+            self.inbox.append(Done(encode(cell, [], 0.0)) if act == "done" else act)
 
     def heard(self):
         return self.inbox.pop(0) if self.inbox else None
@@ -41,8 +42,9 @@ class Paper(Worker):
 
 
 class PaperEngine(Engine):
-    def __init__(self, *scripts, retries=0):
+    def __init__(self, *scripts, retries=0, bundle=0.0):
         self.scripts, self.retries, self.workers, self.hired, self.most = list(scripts), retries, [], [], 0
+        self.bundle = bundle
 
     def places(self):
         return 2
@@ -150,3 +152,99 @@ def test_workers_have_places_and_what_needs_the_machine_alone_has_the_first() ->
     assert engine.hired == [0, 1, 0]
     assert engine.workers[1].killed
     dispatcher.close()
+
+
+# Bundles.
+
+MANY = grid(dataclasses.replace(SMALL, estimators=("reinforce*", "arsm", "ste"), stages=("init", "early", "final"))).cells[:24]
+
+
+def of_many(engine: PaperEngine, limit: float = 1e9, seconds: float = 0.25) -> dict[str, str]:
+    """The status of each of `MANY`, in the order in which they were finished; of a cell that is measured ``""``."""
+    dispatcher = Dispatcher(SMALL, Path("unused"), engine, lambda cell: limit, lambda cell: seconds)
+    results = [result for result in dispatcher.measured(MANY, 1) if result is not None]
+    assert len(results) == len(MANY) == 24
+    return {cell.identity: json.loads(text)["shared"].get("status", "") for cell, text in results}
+
+
+def sizes(worker: Paper) -> list[int]:
+    return [len(cells) for cells in worker.given]
+
+
+def test_a_bundle_takes_its_seconds_and_at_most_half_of_an_equal_share():
+    engine = PaperEngine(bundle=1.0)
+    assert list(of_many(engine)) == [cell.identity for cell in MANY]
+    assert sizes(engine.workers[0]) == [4, 4, 4, 4, 4, 2, 1, 1]
+
+
+def test_a_bundle_has_a_largest_number_of_cells(monkeypatch):
+    monkeypatch.setattr(dispatch, "LARGEST", 3)
+    engine = PaperEngine(bundle=1.0)
+    of_many(engine, seconds=0.0)
+    assert sizes(engine.workers[0]) == [3, 3, 3, 3, 3, 3, 3, 1, 1, 1]
+
+
+def test_an_engine_without_bundles_gives_cell_by_cell():
+    engine = PaperEngine()
+    of_many(engine, seconds=0.0)
+    assert sizes(engine.workers[0]) == [1] * 24
+
+
+def test_a_lost_worker_costs_the_cell_that_it_was_at_and_the_rest_of_its_bundle_goes_elsewhere():
+    engine = PaperEngine([Ready(), "done", Dead(DEATH, lost=True)], bundle=1.0)
+    found = of_many(engine)
+    assert [place for place, status in enumerate(found.values()) if status] == [1]
+    assert list(found) == [cell.identity for cell in MANY], "a cell that was heard of was measured again, or one not heard of came late"
+
+
+def test_a_cell_that_lost_a_worker_goes_alone():
+    engine = PaperEngine([Ready(), "done", Dead(DEATH, lost=True)], retries=1, bundle=1.0)
+    assert not any(of_many(engine).values())
+    assert engine.workers[1].given[0] == (MANY[1],)
+    assert engine.workers[1].given[1] == MANY[2:6]
+
+
+def test_a_cell_that_lost_a_worker_is_not_put_behind_another():
+    engine = PaperEngine([Ready()], bundle=1.0)
+    dispatcher = Dispatcher(SMALL, Path("unused"), engine, lambda cell: 1e9, lambda cell: 0.25)
+    dispatcher.lost[MANY[2].identity] = 1
+    list(dispatcher.measured(MANY, 1))
+    assert engine.workers[0].given[:3] == [MANY[:2], (MANY[2],), MANY[3:7]]
+
+
+def test_a_cell_that_hangs_in_a_bundle_costs_itself():
+    engine = PaperEngine([Ready(), "done", None], bundle=1.0)
+    assert [status for status in of_many(engine, limit=0.0).values() if status] == ["timeout"]
+    assert engine.workers[0].killed
+    assert engine.workers[1].given[0] == MANY[2:6]
+
+
+def test_every_cell_of_a_bundle_has_its_own_time(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
+
+    class Ticking(Paper):
+        def heard(self):
+            clock[0] += 3.0
+            return None if int(clock[0]) % 2 else super().heard()
+
+    engine = PaperEngine(bundle=1.0)
+    engine.hire = lambda directory, place: Ticking("ticking", [Ready()])
+    assert not any(of_many(engine, limit=10.0).values()), "six seconds each, but more than ten together"
+
+
+def test_after_a_worker_without_memory_the_rest_of_its_bundle_goes_elsewhere():
+    text = encode(MANY[0], [], 0.0).replace('"rows": []', '"rows": [{"status": "oom"}]')
+    engine = PaperEngine([Ready(), Done(text)], bundle=1.0)
+    assert len(of_many(engine)) == 24
+    assert engine.workers[1].given[0] == MANY[1:5]
+
+
+def test_what_is_stopped_ends_with_the_cells_that_are_being_measured():
+    dispatcher = Dispatcher(SMALL, Path("unused"), PaperEngine(bundle=1.0), lambda cell: 1e9, lambda cell: 0.25)
+    heard = []
+    for result in dispatcher.measured(MANY, 1):
+        if result is not None:
+            heard.append(result[0])
+            dispatcher.stop()
+    assert heard == list(MANY[:2])

@@ -7,14 +7,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 
 from structgrad.suites.running.engines import ray as engine
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
-from tests.suites.running_cases import SMALL, broken
+from structgrad.suites.studies.simulated import simulated_plan
+from tests.suites.running_cases import HERE, SMALL, broken, comparable
 
 SLOW = broken(*(f"Slow[seconds={0.3 + i / 100}]" for i in range(4)))
 PLAN = dataclasses.replace(SMALL, estimators=(*SLOW, "gst", "ste_sample"), instances=1)
@@ -86,3 +89,148 @@ def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch):
 def test_nothing_of_ray_is_imported_without_need():
     code = "import sys, structgrad.suites.running.runner; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# Bundles.
+
+BUNDLES = """
+import json, sys
+from pathlib import Path
+import ray
+from structgrad.suites.running import dispatch
+from structgrad.suites.running.engines.ray import RayWorker
+from structgrad.suites.running.planning.plan import Machine
+from structgrad.suites.running.runner import run
+from structgrad.suites.studies.simulated import simulated_plan
+from tests.suites.running_cases import HERE, comparable
+
+plan = simulated_plan(80)
+ray.init(num_cpus=1, log_to_driver=False, include_dashboard=False, object_store_memory=80_000_000)
+seen = {"given": [], "texts": [], "killed_with": 0, "lost": []}
+
+def give(worker, cells, really=RayWorker.give):
+    seen["given"].append(len(cells))
+    really(worker, cells)
+
+def heard(worker, really=RayWorker.heard):
+    message = really(worker)
+    seen["texts"].append(getattr(message, "text", ""))
+    if not seen["killed_with"] and worker.left >= 3 and len(seen["texts"]) > 5 and seen["texts"][-1]:
+        seen["killed_with"] = worker.left
+        ray.kill(worker.actor)
+    return message
+
+def close(dispatcher, really=dispatch.Dispatcher.close):
+    seen["lost"] = list(dispatcher.lost.values())
+    really(dispatcher)
+
+RayWorker.give, RayWorker.heard, dispatch.Dispatcher.close = give, heard, close
+folder = Path(sys.argv[1])
+there = run(plan, folder / "ray", machine=Machine(jobs=1, engine="ray", timeout=60.0))
+here = run(plan, folder / "here", machine=HERE)
+texts = [text for text in seen["texts"] if text]
+outcome = {"same": comparable(there) == comparable(here), "cells": len({row.cell for row in there}), "heard": len(texts),
+           "given": seen["given"], "killed_with": seen["killed_with"], "lost": seen["lost"]}
+(folder / "outcome.json").write_text(json.dumps(outcome))
+ray.shutdown()
+"""
+
+
+def _ended(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A process of Ray's driver, with a folder of Ray's own: a cluster that is killed leaves its address there for the next one."""
+    path = os.pathsep.join([os.getcwd(), *sys.path])
+    fast = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5", "RAY_gcs_server_request_timeout_seconds": "5"}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # not a test's own, whose name is too long for a socket
+        environment = {**os.environ, "PYTHONPATH": path, "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", **fast}
+        return subprocess.run(
+            [sys.executable, "-c", command, *arguments], env=environment, capture_output=True, text=True, timeout=400, check=False
+        )
+
+
+def test_a_worker_that_is_lost_in_a_bundle_costs_one_try_of_one_cell(tmp_path):
+    pytest.importorskip("ray", reason="the optional extra ray is not installed")
+    done = _ended(BUNDLES, str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    outcome = json.loads((tmp_path / "outcome.json").read_text())
+    assert outcome["same"]
+    assert outcome["killed_with"] >= 3, "no worker was lost in the middle of a bundle"
+    assert outcome["lost"] == [1]
+    assert outcome["heard"] == outcome["cells"], "a cell that was heard of was measured again"
+    assert len(outcome["given"]) < outcome["cells"] / 2
+
+
+# A run that loses more than a worker.
+
+LOST = """
+import os, signal, sys
+from pathlib import Path
+import ray
+from ray.cluster_utils import Cluster
+from structgrad.suites.running.planning.plan import Machine
+from structgrad.suites.running.runner import run
+from structgrad.suites.studies.simulated import simulated_plan
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000})
+
+def disturb(snapshot):
+    if snapshot.finished == 20:
+        cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+        if sys.argv[2] == "driver":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+machine = Machine(jobs=1, engine="ray", address=cluster.address, timeout=60.0)
+run(simulated_plan(80), Path(sys.argv[1]), machine=machine, progress=disturb)
+"""
+
+
+@pytest.mark.parametrize("lost", ["head", "driver"])
+def test_a_run_whose_head_or_driver_is_lost_goes_on(tmp_path, lost):
+    pytest.importorskip("ray", reason="the optional extra ray is not installed")
+    done = _ended(LOST, str(tmp_path / "run"), lost)
+    assert done.returncode != 0, "the run came to its end"
+    told = []
+    there = run(simulated_plan(80), tmp_path / "run", machine=HERE, progress=told.append)
+    assert 20 <= told[0].finished < 80, done.stderr[-3000:]
+    assert comparable(there) == comparable(run(simulated_plan(80), tmp_path / "here", machine=HERE))
+
+
+# Room.
+
+
+def _cluster(*nodes: dict[str, float]) -> SimpleNamespace:
+    """As much of Ray as is asked how much room there is; the last node is dead."""
+    listed = [{"Alive": place < len(nodes) - 1, "Resources": resources} for place, resources in enumerate(nodes)]
+    total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
+    asked = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: listed, cluster_resources=lambda: total, options={}, reached={})
+    asked.remote = lambda **options: asked.options.update(options) or (lambda actor: actor)
+    asked.init = lambda **options: asked.reached.update(options)
+    return asked
+
+
+def test_a_worker_has_as_many_cpus_of_one_node_as_the_plan_has_threads(monkeypatch):
+    asked = _cluster({"CPU": 3.0}, {"CPU": 5.0}, {"memory": 1.0}, {"CPU": 8.0})
+    monkeypatch.setattr(engine, "imported_ray", lambda: asked)
+    made = engine.RayEngine(dataclasses.replace(SMALL, threads=2), Machine(engine="ray", address="auto"))
+    assert made.places() == 1 + 2
+    assert asked.options["num_cpus"] == 2
+
+
+def test_a_cluster_whose_nodes_have_fewer_cpus_than_a_worker_needs_is_refused(monkeypatch):
+    monkeypatch.setattr(engine, "imported_ray", lambda: _cluster({"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 8.0}))
+    with pytest.raises(
+        ValueError, match=r"^the engine ray got threads=4 and no node with so many CPUs; expected one: give fewer --threads$"
+    ):
+        engine.RayEngine(dataclasses.replace(SMALL, threads=4), Machine(engine="ray", address="auto"))
+    monkeypatch.setattr(engine, "imported_ray", lambda: _cluster({"CPU": 3.0}, {"CPU": 1.0, "GPU": 1.0}, {"CPU": 8.0}))
+    with pytest.raises(ValueError, match=r"^the engine ray got threads=2 and no node with so many CPUs and a GPU; expected one"):
+        engine.RayEngine(dataclasses.replace(SMALL, threads=2, device="cuda"), Machine(engine="ray", address="auto"))
+
+
+def test_without_an_address_a_cluster_is_started_even_where_another_one_is_or_was(monkeypatch):
+    asked = _cluster({"CPU": 4.0}, {})
+    asked.is_initialized = lambda: False
+    monkeypatch.setattr(engine, "imported_ray", lambda: asked)
+    engine.RayEngine(dataclasses.replace(SMALL, threads=2), Machine(jobs=2, engine="ray"))
+    assert (asked.reached["address"], asked.reached["num_cpus"]) == ("local", 4)
+    engine.RayEngine(SMALL, Machine(engine="ray", address="here:1"))
+    assert asked.reached["address"] == "here:1"
