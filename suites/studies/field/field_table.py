@@ -26,7 +26,7 @@ from ...measures.bias import Sampling, measure
 from ...measures.measurement import Measurement
 from ...problems.named import load
 from ..markdown import table
-from . import field_combinations
+from . import field_combinations, field_neighbours
 
 NAMES = (
     "muprop",
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         combined = pd.DataFrame(field_combinations.rows())
         if given.cells:
             given.cells.write_text(json.dumps([_records(found), _records(combined)]))
-    given.page.write_text(page(found, _records(combined), places(given.learnt)))
+    given.page.write_text(page(found, _records(combined), field_neighbours.rows(), places(given.learnt)))
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -123,11 +123,17 @@ def places(folders: Sequence[Path]) -> list[tuple[str, pd.DataFrame]]:
     return [(task, own[own["metric"] == "accuracy"].dropna(subset=["value"])) for task, own in learnt]
 
 
-def page(found: pd.DataFrame, combined: Sequence[Mapping[str, Any]], learnt: Sequence[tuple[str, pd.DataFrame]]) -> str:
-    """Markdown: the product by problem and state, how the law was checked, places in learning."""
+def page(
+    found: pd.DataFrame,
+    combined: Sequence[Mapping[str, Any]],
+    operators: Sequence[Mapping[str, Any]],
+    learnt: Sequence[tuple[str, pd.DataFrame]],
+) -> str:
+    """Markdown: the product by problem and state, how the law was checked, what was tried beside, places in learning."""
     parts = [HEAD.format(problems=len(PROBLEMS), states=len(STAGES)), "## Variance × time\n", table(_products(found))]
     parts += ["\n## The law, as these cells check it\n", LAW, table(_laws(found))]
     parts += ["\n## Combinations\n", COMBINED, table(combined)]
+    parts += ["\n## Stein operators of structures\n", OPERATORS, table(operators)]
     for task, rows in learnt:
         parts += [f"\n## Learning `{task}`\n", LEARNT, table(_order(rows), digits=3)]
     return "\n".join(parts) + "\n"
@@ -199,6 +205,17 @@ COMBINED = """Variance × time over that of the best published estimator of the 
 structgrad.suites.studies.field.field_combinations`; one instance, 2048 replicates). A combination would be registered at 1/1.3 = .77,
 with an interval on fresh seeds; none came near. "Support" is that of the SparseMAP projection; "shared completions" are the rollouts
 of every other action by the uniforms of the sample that they leave, and serve policies alone.
+"""
+
+OPERATORS = """RODEO controls leave-one-out by functions of mean 0, differences along a chain that keeps the law. It is published for
+bits, where a move flips one; here a move exchanges a member, a head or a span, changes a tag, or swaps neighbouring rows. By the law
+of all pairs of samples (`python -m structgrad.suites.studies.field.field_neighbours`): which chains keep the mean, and the variance
+over that of leave-one-out with the best sizes of both controls, at h = .95 / .5 / .1 with squared distances.
+
+Two answers. A proposal from among the neighbours must weigh how many there are on either side, or trees are biased; Barker's rates
+need no such count. And no neighbourhood beats, but for chains and permutations in some states, the operator over *all* structures,
+whose controls have closed forms by marginals and their covariance, without a loss or a neighbour more: `double_cv` is leave-one-out
+with these, for every oracle. So none is registered.
 """
 
 LEARNT = """`structgrad learn`, 5 seeds, rate and option chosen on the validation split; means of the test split.
