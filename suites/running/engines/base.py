@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import abc
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ....oracles.magnitudes import GIB
 from ..cells import Failure
 from ..work import Cell
 
@@ -94,3 +96,10 @@ class Engine(abc.ABC):
     def close(self) -> None:
         """Give back what the engine holds; its workers are dead."""
         return
+
+
+def limit_memory(gib: float) -> None:
+    """In a worker, after its imports: let the address space grow by so much over what it is now."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if Path("/proc/self/statm").exists() else 0
+    most = used + int(gib * GIB)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))

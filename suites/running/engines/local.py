@@ -9,7 +9,6 @@ import math
 import multiprocessing
 import multiprocessing.connection
 import os
-import resource
 import signal
 import sys
 import threading
@@ -29,9 +28,8 @@ from ..cells import Failure, execute, healthy, load
 from ..planning.plan import Machine, Plan
 from ..store import Scratch, log_path
 from ..work import Cell
-from .base import Dead, Done, Engine, Message, Ready, Worker
+from .base import Dead, Done, Engine, Message, Ready, Worker, limit_memory
 
-GIB = 2**30
 _LAST_WORDS = 8000
 """Characters of the log of a dead worker that are kept, from its end."""
 
@@ -179,7 +177,7 @@ def _work(pipe: Connection, duty: _Duty, compiling: Any) -> None:
     load()
     device_memory.allot(duty.share)
     if duty.memory is not None:
-        _limit_memory(duty.memory)
+        limit_memory(duty.memory)
     pipe.send(Ready())
     with notices.listening(functools.partial(setattr, compiling, "value")):
         _serve(pipe, duty)
@@ -207,13 +205,6 @@ def _die_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _limit_memory(gib: float) -> None:
-    """Let the address space grow by so much over what it is now, after the imports."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if Path("/proc/self/statm").exists() else 0
-    most = used + int(gib * GIB)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 @contextlib.contextmanager

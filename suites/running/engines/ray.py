@@ -1,6 +1,7 @@
 """Workers on a Ray cluster: actors that send the content of cells' files back; nothing need be shared but the package.
 
-Each has as many CPUs as the plan has threads, and on CUDA a GPU to itself, the one that Ray shows it.
+Each has as many CPUs as the plan has threads, the memory that a worker may take where that is limited, and on CUDA a GPU to itself, the one
+that Ray shows it.
 
 A call takes about a second: a bundle of cells, each of which is heard of as it is finished. Ray has no time limit for a task of its own,
 and an actor that hangs is ended from outside; a cell whose worker or node is lost is tried again elsewhere a few times.
@@ -13,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cells import Failure, execute, healthy
+from ....oracles.magnitudes import GIB
+from ..cells import Failure, execute, healthy, load
 from ..planning.plan import Machine, Plan
 from ..work import Cell
-from .base import Dead, Done, Engine, Message, Ready, Worker
+from .base import Dead, Done, Engine, Message, Ready, Worker, limit_memory
 
 RETRIES = 2
 """How often a cell is tried again after its worker was lost: one that kills every worker gives up after so many."""
@@ -51,7 +53,9 @@ class RayEngine(Engine):
         self.ours = not self.ray.is_initialized()
         if self.ours:
             self._connect()
-        self.actor = self.ray.remote(num_cpus=plan.threads, num_gpus=int(plan.device == "cuda"), max_restarts=0)(_Actor)
+        self.needs = {"CPU": plan.threads, "GPU": int(plan.device == "cuda"), "memory": int((machine.memory or 0) * GIB)}
+        resources = dict(zip(("num_cpus", "num_gpus", "memory"), self.needs.values(), strict=True))
+        self.actor = self.ray.remote(**resources, max_restarts=0)(_Actor)
         if not self.places():
             self.close()
             raise ValueError(self._no_place())
@@ -70,18 +74,22 @@ class RayEngine(Engine):
 
     def _room(self, resources: Mapping[str, float]) -> int:
         """For how many workers a node has room; a worker lies on one node."""
-        workers = int(resources.get("CPU", 0)) // self.plan.threads
-        return min(workers, int(resources.get("GPU", 0))) if self.plan.device == "cuda" else workers
+        return min(int(resources.get(name, 0)) // needed for name, needed in self.needs.items() if needed)
 
     def _no_place(self) -> str:
-        if self.plan.device == "cuda" and not self.ray.cluster_resources().get("GPU", 0):
+        if self.needs["GPU"] and not self.ray.cluster_resources().get("GPU", 0):
             return "the engine ray got device='cuda' and a cluster without a GPU; expected one: start a node with --num-gpus"
-        beside = " and a GPU" if self.plan.device == "cuda" else ""
+        beside = " and a GPU" if self.needs["GPU"] else ""
+        if self.machine.memory:
+            return (
+                f"the engine ray got threads={self.plan.threads}, memory={self.machine.memory:g} GiB and no node with so many CPUs{beside} "
+                "and so much memory; expected one: give fewer --threads or a lower --memory-limit"
+            )
         return f"the engine ray got threads={self.plan.threads} and no node with so many CPUs{beside}; expected one: give fewer --threads"
 
     def hire(self, directory: Path, place: int) -> Worker:
         self.hired += 1
-        return RayWorker(f"ray worker {self.hired}", self.ray, self.actor.remote(self.plan))
+        return RayWorker(f"ray worker {self.hired}", self.ray, self.actor.remote(self.plan, self.machine.memory))
 
     def wait(self, workers: Sequence[Worker], seconds: float) -> None:
         pending = [worker.pending for worker in workers if isinstance(worker, RayWorker) and worker.pending is not None]
@@ -130,8 +138,11 @@ class RayWorker(Worker):
 class _Actor:
     """In the worker: measures cells of one plan, and keeps its caches from cell to cell."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, memory: float | None) -> None:
         self.plan = plan
+        load()
+        if memory is not None:
+            limit_memory(memory)
 
     def ready(self) -> bool:
         """Whether the imports are done."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -224,6 +225,21 @@ def test_a_cluster_whose_nodes_have_fewer_cpus_than_a_worker_needs_is_refused(mo
     monkeypatch.setattr(engine, "imported_ray", lambda: _cluster({"CPU": 3.0}, {"CPU": 1.0, "GPU": 1.0}, {"CPU": 8.0}))
     with pytest.raises(ValueError, match=r"^the engine ray got threads=2 and no node with so many CPUs and a GPU; expected one"):
         engine.RayEngine(dataclasses.replace(SMALL, threads=2, device="cuda"), Machine(engine="ray", address="auto"))
+
+
+def test_a_worker_has_the_memory_that_it_may_take(monkeypatch):
+    asked = _cluster({"CPU": 8.0, "memory": 5.0 * 2**30}, {"CPU": 8.0, "memory": 1.0 * 2**30}, {})
+    monkeypatch.setattr(engine, "imported_ray", lambda: asked)
+    made = engine.RayEngine(SMALL, Machine(engine="ray", address="auto", memory=1.5))
+    assert made.places() == 3
+    assert asked.options["memory"] == 1.5 * 2**30
+    limits: list[float] = []
+    monkeypatch.setattr(engine, "limit_memory", limits.append)
+    made.actor = SimpleNamespace(remote=lambda *given: SimpleNamespace(ready=SimpleNamespace(remote=lambda: engine._Actor(*given).ready())))
+    made.hire(Path(), 0)
+    assert limits == [1.5]
+    with pytest.raises(ValueError, match=r"threads=1, memory=6 GiB and no node with so many CPUs and so much memory; expected one: give"):
+        engine.RayEngine(SMALL, Machine(engine="ray", address="auto", memory=6.0))
 
 
 def test_without_an_address_a_cluster_is_started_even_where_another_one_is_or_was(monkeypatch):
