@@ -173,8 +173,11 @@ from structgrad.suites.studies.simulated import simulated_plan
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000})
 
+left = [True]
+
 def disturb(snapshot):
-    if snapshot.finished == 20:
+    if snapshot.finished >= 20 and left:
+        left.clear()
         cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
         if sys.argv[2] == "driver":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -191,7 +194,8 @@ def test_a_run_whose_head_or_driver_is_lost_goes_on(tmp_path, lost):
     assert done.returncode != 0, "the run came to its end"
     told = []
     there = run(simulated_plan(80), tmp_path / "run", machine=HERE, progress=told.append)
-    assert 20 <= told[0].finished < 80, done.stderr[-3000:]
+    # Without its head a driver lives on for some seconds, in which it may hear of all that was under way.
+    assert 20 <= told[0].finished < 80 + (lost == "head"), done.stderr[-3000:]
     assert comparable(there) == comparable(run(simulated_plan(80), tmp_path / "here", machine=HERE))
 
 
