@@ -18,9 +18,8 @@ from ..problems import InstanceFacts, instance_facts
 from .planning.plan import Plan
 
 
-def pair_columns(plan: Plan, problem: Problem, name: str) -> dict[str, Any]:
-    """The columns that follow from the plan, a problem and an estimator."""
-    estimator: Estimator[Any] = make_estimator(name)
+def pair_columns(plan: Plan, problem: Problem, name: str, estimator: Estimator[Any]) -> dict[str, Any]:
+    """The columns that follow from the plan, a problem and an estimator, which is built of its name."""
     return {
         "problem": problem.name,
         "stage": problem.stage,
@@ -45,10 +44,10 @@ def loss_columns(loss: ProblemLoss) -> dict[str, Any]:
     return {"loss": loss.name, "vertex_degree": loss.vertex_degree, "extension": loss.extension, "offset": loss.offset}
 
 
-def skip_row(plan: Plan, problem: Problem, estimator: str, reason: str) -> Row:
+def skip_row(plan: Plan, problem: Problem, name: str, estimator: Estimator[Any], reason: str) -> Row:
     """A pair that is not measured."""
     count = math.log(problem.oracle.count(tuple(problem.instances[0].scores.shape)))
-    return Row(cell="", suite="", **pair_columns(plan, problem, estimator), status="skipped", reason=reason, log_count=count)
+    return Row(cell="", suite="", **pair_columns(plan, problem, name, estimator), status="skipped", reason=reason, log_count=count)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class RowWriter:
 
     def _cell(self, estimator: str) -> dict[str, Any]:
         if estimator not in self._pairs:
-            suite, columns = SUITES[self.suite], pair_columns(self.plan, self.problem, estimator)
+            suite, columns = SUITES[self.suite], pair_columns(self.plan, self.problem, estimator, make_estimator(estimator))
             columns["dtype"] = suite.dtype or columns["dtype"]
             self._pairs[estimator] = {"cell": self.cell, "suite": self.suite, "suite_version": suite.version, **columns}
         return self._pairs[estimator]

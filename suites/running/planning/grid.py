@@ -52,7 +52,11 @@ def grid(plan: Plan) -> Grid:
         pairs = _pairs(plan, built, name, stages)
         fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
         for stage in stages:
-            skips += [skip_row(plan, sample(plan, name, stage), estimator, skip.reason) for estimator, skip in pairs.items() if skip]
+            skips += [
+                skip_row(plan, sample(plan, name, stage), estimator, built[estimator], skip.reason)
+                for estimator, skip in pairs.items()
+                if skip
+            ]
             for suite in suites:
                 portion = plan.portion(suite)
                 if SUITES[suite].measures not in kinds_of(name) or stage not in _portion(stages, portion.stages):
@@ -64,7 +68,7 @@ def grid(plan: Plan) -> Grid:
                 reasons = limitations(suite, found, context)
                 limits += [Limit(suite, name, stage, len(reasons), len(found.instances), reasons[0])] if reasons else []
                 if len(reasons) == len(found.instances) and not SUITES[suite].partial:
-                    skips += [replace(skip_row(plan, found, estimator, reasons[0]), suite=suite) for estimator in asked]
+                    skips += [replace(skip_row(plan, found, estimator, built[estimator], reasons[0]), suite=suite) for estimator in asked]
                 else:
                     cells += _cells(plan, suite, (name, stage), {estimator: identities[estimator] for estimator in asked})
     return Grid(tuple(cells), tuple(skips), tuple(limits))
