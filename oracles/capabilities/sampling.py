@@ -102,6 +102,7 @@ class SamplingOracle(MarginalOracle):
         kernel = self._kernel("sample", rows)
         if kernel is None:
             return self._reference_draw(rows, uniforms)
+        kernel = kernel.drawing(uniforms) if isinstance(kernel, kernels.Kernel) else kernel
         rooms = (((*uniforms.shape[:2], *rows.shape[1:]), rows.dtype),)
         return kernel.computed((rows.contiguous(), uniforms.contiguous()), rooms, reference)[0]
 

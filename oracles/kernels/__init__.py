@@ -28,8 +28,11 @@ from torch import Tensor
 from . import gpu, modules, switch
 from .gpu.first_use import Reference
 
-GRAIN = 150_000
-"""Inner-loop steps of a sum that a thread must get for its start to pay: some 100 microseconds, as a thread that sleeps takes to wake."""
+GRAIN = 400_000
+"""Inner-loop steps of a sum that a thread must get for its start to pay: some 200 microseconds, where to wake it takes 100."""
+
+UNIFORM = 50
+"""Such steps of a sampler's walk for each uniform that it takes."""
 
 LIGHT = {"argmax": 5, "argmax_parts": 5}
 """Operations whose steps take a fraction of those of a sum: one by so many."""
@@ -92,6 +95,11 @@ class Kernel(NamedTuple):
     scalar: _Function | None
     options: tuple[Any, ...]
     operations: int
+
+    def drawing(self, uniforms: Tensor) -> Kernel:
+        """The same for uniforms [b, s, n] of s samples of each row, whose walks are work too."""
+        _, samples, noise = uniforms.shape
+        return self._replace(operations=self.operations + UNIFORM * samples * noise)
 
     def __call__(self, *tensors: Tensor) -> None:
         launch(self.function, tensors, self.options, self.operations)

@@ -68,6 +68,13 @@ def test_a_maximum_is_less_work_than_a_sum() -> None:
     assert 1 < maximum.operations < total.operations
 
 
+def test_many_samples_are_more_work_than_one() -> None:
+    kernel = kernels.find("linear_chain", "sample", torch.zeros(2, 5, 3, 3))
+    assert isinstance(kernel, kernels.Kernel)
+    one, many = (kernel.drawing(torch.zeros(2, samples, 5)).operations for samples in (1, 64))
+    assert kernel.operations < one < many
+
+
 @pytest.mark.usefixtures("threads")
 def test_many_numbers_are_converted_without_the_threads_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.linspace(-1, 1, kernels.SMALL).double() * 1e39  # beyond float32 at both ends
