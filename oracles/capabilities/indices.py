@@ -169,7 +169,7 @@ class IndexedStructures(abc.ABC):
         kernel = self._kernel(operation, rows)
         if kernel is None:
             return None
-        if operation == "sample_parts" and isinstance(kernel, kernels.Kernel):
+        if operation == "sample_parts":
             kernel = kernel.drawing(inputs[1])
         room = (*shape, self._written_parts(tuple(rows.shape[1:]))), torch.int64
         numbers: Tensor = kernel.computed(inputs, (room,), reference, certified=operation == "sample_parts")[0]

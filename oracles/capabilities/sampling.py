@@ -102,9 +102,8 @@ class SamplingOracle(MarginalOracle):
         kernel = self._kernel("sample", rows)
         if kernel is None:
             return self._reference_draw(rows, uniforms)
-        kernel = kernel.drawing(uniforms) if isinstance(kernel, kernels.Kernel) else kernel
         rooms = (((*uniforms.shape[:2], *rows.shape[1:]), rows.dtype),)
-        return kernel.computed((rows.contiguous(), uniforms.contiguous()), rooms, reference)[0]
+        return kernel.drawing(uniforms).computed((rows.contiguous(), uniforms.contiguous()), rooms, reference)[0]
 
     def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         """Indices [b, s, *index] of the samples that `_draw` gives."""

@@ -215,7 +215,7 @@ over that of leave-one-out with the best sizes of both controls, at h = .95 / .5
 Two answers. A proposal from among the neighbours must weigh how many there are on either side, or trees are biased; Barker's rates
 need no such count. And no neighbourhood beats, but for chains and permutations in some states, the operator over *all* structures,
 whose controls have closed forms by marginals and their covariance, without a loss or a neighbour more: `double_cv` is leave-one-out
-with these, for every oracle. So none is registered.
+with these, both of one size, for every oracle. So none is registered.
 """
 
 LEARNT = """`structgrad learn`, 5 seeds, rate and option chosen on the validation split; means of the test split.
