@@ -155,15 +155,19 @@ def _sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numb
     certified[:] = _representable(size, k)
     weights, work, suffixes = np.empty((size, 2)), np.empty((2, size)), _polynomials(size + 1, k)
     suffixes[size, BLOCK] = 1
+    leaps = uniforms.shape[2] < size  # one uniform for each part that is taken
     for item in range(len(rows) if _representable(size, k) else 0):
         if _weigh(rows[item], k, weights, work) == -math.inf:
             continue
         for part in range(size - 1, -1, -1):
             _multiply(suffixes[part + 1], suffixes[part], weights[part])
         for part in range(size):
-            work[0, part] = weights[part, TAKE]
+            work[0, part], work[1, part] = weights[part, TAKE], weights[part, SKIP]
         for draw in range(uniforms.shape[1]):
-            count = _walk(uniforms[item, draw], suffixes.reshape(-1), work[0], suffixes.shape[1], parts)
+            if leaps:
+                count = _leap(uniforms[item, draw], suffixes.reshape(-1), work[0], work[1], suffixes.shape[1], parts)
+            else:
+                count = _walk(uniforms[item, draw], suffixes.reshape(-1), work[0], suffixes.shape[1], parts)
             if len(numbers) > 0:
                 number(parts, count, numbers[item, draw])
             else:
@@ -182,6 +186,32 @@ def _walk(uniform: np.ndarray, suffixes: np.ndarray, takes: np.ndarray, columns:
             if count == wanted:
                 break
         at += step
+    return count
+
+
+@uncounted
+def _leap(uniform: np.ndarray, suffixes: np.ndarray, takes: np.ndarray, skips: np.ndarray, columns: int, parts: np.ndarray) -> int:
+    """`_walk` with one uniform for each part that is taken: the first to be taken next is found by the inverse of its distribution.
+
+    What the uniform leaves of the sum is less by each part that is passed over, and is counted against what these leave out.
+    """
+    count, wanted, at, step = 0, len(parts), uint64(BLOCK + len(parts)), uint64(columns)
+    left = uniform[0] * suffixes[at]
+    for part in range(len(takes)):
+        at += step
+        take = takes[uint64(part)] * suffixes[at - uint64(1)]
+        # Where nothing can be without this part, rounding must not pass over it.
+        if left < take or (suffixes[at] * skips[uint64(part)] == 0 and take > 0):
+            at -= uint64(1)
+            parts[count] = part
+            count += 1
+            if count == wanted:
+                break
+            left = uniform[count] * suffixes[at]
+        else:
+            left -= take
+            if skips[uint64(part)] < 1:
+                left /= skips[uint64(part)]
     return count
 
 

@@ -71,13 +71,14 @@ def covariance_product(rows: Tensor, direction: Tensor, product: Tensor, k: int)
 
 def sample(rows: Tensor, uniforms: Tensor, structures: Tensor, k: int) -> None:
     """Exact samples: part by part, taken with its probability given how many are still to be taken."""
-    draws, size = uniforms.shape[1:]
+    (draws, noise), size = uniforms.shape[1:], rows.shape[1]
     block = min(lanes(draws), DRAWS)
     groups = triton.cdiv(draws, block)
     for part, found in _weighed(rows, k, 2):
         _fill_tables(found, found.total, k, 2)
         grid = (len(found.total) * groups,)
-        _draw[grid](found.chances, found.tables, uniforms[part], structures[part], groups, size, draws, k, block, num_warps=1)
+        leaps = noise < size  # one uniform for each part that is taken
+        _draw[grid](found.chances, found.tables, uniforms[part], structures[part], groups, size, draws, k, noise, leaps, block, num_warps=1)
 
 
 class _SubsetSums(NamedTuple):
@@ -253,20 +254,31 @@ def _pair(chances, tables, means, results, size, k, block: tl.constexpr, counts:
 
 
 @triton.jit
-def _draw(chances, tables, uniforms, structures, groups, size, draws, k, block: tl.constexpr):
+def _draw(chances, tables, uniforms, structures, groups, size, draws, k, noise, leaps: tl.constexpr, block: tl.constexpr):
     item = (tl.program_id(0) // groups).to(tl.int64)
     draw = tl.program_id(0) % groups * block + tl.arange(0, block)
     real = draw < draws
-    place = (item * draws + draw) * size
+    structures += (item * draws + draw) * size
+    uniforms += (item * draws + draw) * noise
     suffixes = (2 * item + 1) * (size + 1) * (k + 1)
     chances += item * 3 * size
     wanted = tl.zeros([block], tl.int32) + k
+    uniform = tl.load(uniforms, mask=real, other=1.0)
     part = tl.full((), 0, tl.int32)
     while part < size:
         here = suffixes + (size - part).to(tl.int64) * (k + 1) + wanted
-        total = tl.load(tables + here, mask=real, other=0.0)
-        others = tl.load(tables + here - (k + 1) - 1, mask=real & (wanted > 0), other=0.0)
-        taken = tl.load(uniforms + place + part, mask=real, other=1.0) * total < tl.load(chances + part) * others
-        tl.store(structures + place + part, taken.to(structures.dtype.element_ty), mask=real)
+        chance = tl.load(chances + part)
+        if not leaps:
+            uniform = tl.load(uniforms + part, mask=real, other=1.0)
+        left = uniform * tl.load(tables + here, mask=real, other=0.0)
+        joins = chance * tl.load(tables + here - (k + 1) - 1, mask=real & (wanted > 0), other=0.0)
+        taken = left < joins
+        if leaps:
+            stays = tl.load(chances + size + part) * tl.load(tables + here - (k + 1), mask=real, other=0.0)
+            # Where nothing can be without this part, rounding must not pass over it.
+            taken = taken | ((stays == 0.0) & (joins > 0.0))
+            following = tl.load(uniforms + tl.minimum(k - wanted + 1, k - 1), mask=real & taken, other=1.0)
+            uniform = tl.where(taken, following, (left - joins) / tl.where(stays > 0.0, stays, 1.0))
+        tl.store(structures + part, taken.to(structures.dtype.element_ty), mask=real)
         wanted -= taken.to(tl.int32)
         part += 1

@@ -18,6 +18,9 @@ from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 from ..options import Count
 from ..simplex import projection
 
+ONE_EACH = 256
+"""Parts up to which a sample takes a uniform for each. To draw more takes longer than all else, and one for each that is taken will do."""
+
 
 @dataclass(frozen=True)
 class Subset(SubsetOracle, DerivedOracle):
@@ -25,7 +28,8 @@ class Subset(SubsetOracle, DerivedOracle):
 
     The Gibbs law is the conditional Poisson law (not Plackett-Luce, which Gumbel top-k draws): of n independent parts, given that k are
     taken. The log-partition is a coefficient of ``∏ (1 − p_i + p_i x)``, O(nk), multiplied out pair by pair, so in log n steps; a sample
-    walks along the parts with one uniform each; the projection is that on the capped simplex, and its atoms come from systematic sampling.
+    walks along the parts, with one uniform for each, or of more than 256 with one for each that is taken; the projection is that on the
+    capped simplex, and its atoms come from systematic sampling.
 
     Args:
         k: size of the subset, at least 1.
@@ -133,24 +137,33 @@ class Subset(SubsetOracle, DerivedOracle):
     _reference_covariance_product = MarginalOracle._reference_covariance_product
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return event_shape[0]
+        return event_shape[0] if event_shape[0] <= ONE_EACH else self.k
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         # Of probabilities of numbers of parts, where derivations have log-weights, and a walk over tables of edges: four times as fast.
-        taken, skipped, _ = (value.unsqueeze(-1) for value in self._chances(rows))
+        taken, skipped, _ = self._chances(rows)
         # [n + 1][b, k + 1]: the probability that j of the parts i, ..., n − 1 are taken.
         suffixes = [torch.eye(1, self.k + 1, dtype=taken.dtype, device=rows.device).expand(len(rows), -1)]
         for i in reversed(range(rows.shape[-1])):
-            suffixes.append(skipped[:, i] * suffixes[-1] + taken[:, i] * pad(suffixes[-1][:, :-1], (1, 0)))
+            suffixes.append(skipped[:, i : i + 1] * suffixes[-1] + taken[:, i : i + 1] * pad(suffixes[-1][:, :-1], (1, 0)))
         suffixes.reverse()
         remaining = torch.full(uniforms.shape[:-1], self.k, dtype=torch.int64, device=rows.device)
+
+        def chances(i: int, remaining: Tensor) -> Tensor:
+            return suffixes[i].expand(*remaining.shape, -1).gather(-1, remaining.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+
+        leaps = uniforms.shape[-1] < rows.shape[-1]  # one uniform for each part that is taken, see `_noise_size`
+        uniform = uniforms[..., 0]
         chosen = []
         for i in range(rows.shape[-1]):
-            included = taken[:, i] * pad(suffixes[i + 1][:, :-1], (1, 0))
-            total, with_part = (
-                value.expand(*remaining.shape, -1).gather(-1, remaining.unsqueeze(-1)).squeeze(-1) for value in (suffixes[i], included)
-            )
-            chosen.append(uniforms[..., i] * total < with_part)
+            uniform = uniform if leaps else uniforms[..., i]
+            left, without = uniform * chances(i, remaining), skipped[:, i] * chances(i + 1, remaining)
+            with_part = torch.where(remaining > 0, taken[:, i] * chances(i + 1, remaining - 1), 0)
+            # Where nothing can be without this part, rounding must not pass over it.
+            chosen.append((left < with_part) | (leaps & (without == 0) & (with_part > 0)))
+            if leaps:
+                following = uniforms.gather(-1, (self.k - remaining + 1).clamp(max=self.k - 1).unsqueeze(-1)).squeeze(-1)
+                uniform = torch.where(chosen[-1], following, (left - with_part) / torch.where(without > 0, without, 1))
             remaining = remaining - chosen[-1].long()
         return torch.stack(chosen, -1)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from structgrad.oracles import Subset, kernels
 from structgrad.oracles.simplex.projection import project
 from structgrad.oracles.subset.oracle import systematic_atoms, truncated_product
+from tests.helpers import chi_square_p_value
 
 
 def test_k_must_not_exceed_n() -> None:
@@ -99,6 +101,46 @@ def scores_of(n: int, scale: float, dtype: torch.dtype = torch.float64) -> Tenso
     masked[torch.rand(4, n) < 0.3] = -math.inf
     masked[-1] = -math.inf
     return torch.cat([plain, plain.round(), masked])
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+@pytest.mark.parametrize("scale", [0.05, 1.0, 10.0, 50.0])
+def test_one_uniform_for_each_part_that_is_taken_gives_the_same_law(scale: float, compiled: bool) -> None:
+    oracle, rows, draws = Subset(3), scale * torch.randn(3, 7, dtype=torch.float64), 20000
+    rows[1, 2], rows[2] = -math.inf, rows[2].round()
+    uniforms = torch.rand(3, draws, 3, dtype=torch.float64)
+    with contextlib.nullcontext() if compiled else kernels.disabled():
+        drawn = oracle._draw(rows, uniforms)
+    every = oracle.enumerate((7,), dtype=torch.float64)
+    counts = ((drawn.double() @ every.T) == 3).sum(1)
+    assert bool((counts.sum(-1) == draws).all())
+    for count, p in zip(counts, oracle.log_prob(every.unsqueeze(1), rows).exp().T, strict=True):
+        assert not count[p == 0].any()
+        assert chi_square_p_value(count, p) > 1e-4
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_extreme_uniforms_of_parts_that_are_taken(scale: float) -> None:
+    """The same with kernels and without, and always k parts that may be taken, though rounding leaves more than nothing at the end."""
+    for n, k in ((1, 1), (9, 4), (40, 39), (300, 20)):
+        rows = scores_of(n, scale)
+        uniforms = torch.rand(len(rows), 6, k, dtype=torch.float64)
+        uniforms[:, 1], uniforms[:, 2] = 0.0, 1 - 2**-53
+        drawn = Subset(k)._draw(rows, uniforms)
+        possible = (rows > -math.inf).sum(-1) >= k
+        assert torch.equal(drawn.sum(-1), torch.where(possible, k, 0).double().unsqueeze(-1).expand(-1, 6))
+        assert not drawn[(rows == -math.inf).unsqueeze(1).expand_as(drawn)].any()
+        with kernels.disabled():
+            assert (Subset(k)._draw(rows, uniforms) == drawn).double().mean() > 0.99
+
+
+def test_samples_of_many_parts_have_their_marginals() -> None:
+    scores = torch.randn(257, dtype=torch.float64)
+    drawn = Subset(5).sample(scores, 4000, generator=torch.Generator().manual_seed(0))
+    p = Subset(5).marginals(scores)
+    deviations = (drawn.mean(0) - p) / (p * (1 - p) / 4000).sqrt()
+    assert Subset(5)._noise_size((257,)) == 5 < Subset(5)._noise_size((256,)) == 256
+    assert deviations.square().mean() == pytest.approx(1, abs=0.5)
 
 
 @pytest.mark.parametrize("scale", [0.05, 1.0, 50.0, 1000.0])

@@ -77,6 +77,18 @@ def test_parts_and_counts_and_samples_beyond_one_program(gpu_kernels: torch.devi
         torch.testing.assert_close(first, second.to(first), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+def test_one_uniform_for_each_part_that_is_taken(scale: float, gpu_kernels: torch.device) -> None:
+    rows = scale * torch.randn(4, 6, dtype=torch.float64)
+    rows[1, 2], rows[2, :3], rows[3, :4] = -math.inf, -math.inf, -math.inf
+    uniforms = torch.rand(4, 4, 3, dtype=torch.float64)
+    uniforms[:, 1], uniforms[:, 2] = 0.0, 1 - 2**-53
+    rows, uniforms = rows.to(gpu_kernels), uniforms.to(gpu_kernels)
+    (found,) = found_by("sample", 3, rows, (torch.empty(4, 4, 6, dtype=torch.float64, device=gpu_kernels),), uniforms)
+    with kernels.disabled():
+        assert torch.equal(found, Subset(3)._draw(rows, uniforms))
+
+
 def test_an_offset_of_a_direction_costs_few_digits(gpu_kernels: torch.device) -> None:
     rows = torch.randn(1, 5, dtype=torch.float64, device=gpu_kernels)
     direction = torch.randn(1, 5, dtype=torch.float64, device=gpu_kernels).round()
