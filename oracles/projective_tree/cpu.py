@@ -17,7 +17,7 @@ from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import exponentials
 from ..kernels.parts import mark, no_numbers, no_structures, number
-from .cpu_best import Best, best_parts, best_workspace, fill_best, load_scores, read_best
+from .cpu_best import Best, best_parts, best_workspace
 from .cpu_charts import LEFT_ARC, RIGHT, RIGHT_ARC, inside, outside
 
 __all__ = ["argmax", "argmax_parts", "best_parts", "log_partition", "marginals", "operations", "project"]
@@ -33,9 +33,6 @@ HIGHEST = 690.0
 AGREEMENT = 1e-14
 """How much of the sum may be lost."""
 
-PROJECTED = 8
-"""How many items are projected side by side."""
-
 ROOM = 14_000
 """Entries of a table, for all lanes together, that leave the tables of a group in a processor's cache."""
 
@@ -49,6 +46,7 @@ class ItemGroup(NamedTuple):
     """Room for the items that are computed together."""
 
     best: Best
+    scores: np.ndarray  # [2, n + 1, (n + 1) · lanes] of rightward and leftward arcs, by width and by position · lanes + lane
     weights: np.ndarray  # [2, n + 1, (n + 1) · lanes]
     tables: np.ndarray  # [5, n + 1, (n + 1) · lanes] inside
     outer: np.ndarray  # [5, n + 1, (n + 1) · lanes] outside
@@ -74,9 +72,9 @@ def group_of(rows):
     lanes = (count + groups - 1) // groups if groups > 0 else 1
     length = size * lanes
     return ItemGroup(
-        best_workspace(size, lanes), np.empty((2, size, length)), np.empty((5, size, length)), np.empty((5, size, length)),
-        np.empty((2, length)), np.empty((lanes, size)), np.empty(size - 1, np.int32), np.empty(lanes, np.int64), np.empty(lanes, np.int64),
-        np.empty(lanes),
+        best_workspace(size), np.empty((2, size, length)), np.empty((2, size, length)), np.empty((5, size, length)),
+        np.empty((5, size, length)), np.empty((2, length)), np.empty((lanes, size)), np.empty(size - 1, np.int32),
+        np.empty(lanes, np.int64), np.empty(lanes, np.int64), np.empty(lanes),
     )  # fmt: skip
 
 
@@ -92,19 +90,14 @@ def argmax_parts(rows: Array, numbers: Array, single_root: bool) -> None:
 
 @compiled
 def _argmax(rows, structures, numbers, single_root):
-    size, group = rows.shape[1], group_of(rows)
-    lanes = len(group.totals)
-    for first in range(0, len(rows), lanes):
-        count = lanes if first + lanes <= len(rows) else len(rows) - first
-        for lane in range(count):
-            load_scores(rows[first + lane].reshape(size * size), group.best.scores, lane, count)
-        fill_best(group.best, count, single_root)
-        for lane in range(count):
-            read_best(group.best, lane, count, group.parts)
-            if len(numbers) > 0:
-                number(group.parts, size - 1, numbers[first + lane])
-            else:
-                mark(group.parts, size - 1, structures[first + lane].reshape(size * size))
+    size, parts = rows.shape[1], np.empty(rows.shape[1] - 1, np.int32)
+    space = best_workspace(size)
+    for b in range(len(rows)):
+        count = best_parts(rows[b].reshape(size * size), space, parts, single_root)
+        if len(numbers) > 0:
+            number(parts, count, numbers[b])
+        else:
+            mark(parts, count, structures[b].reshape(size * size))
 
 
 @uncounted
@@ -138,12 +131,24 @@ def _take_best(row, group, shift, single_root):
     return feasible
 
 
+@uncounted
+def _load_scores(row, scores, lane, lanes):
+    """Put the flat scores of one item into a lane; arcs into the root are not read, and get 0."""
+    size = scores.shape[1]
+    for head in range(size):
+        for modifier in range(head + 1, size):
+            scores[0, modifier - head, head * lanes + lane] = row[head * size + modifier]
+        scores[1, head, lane] = 0.0
+        for modifier in range(1, head):
+            scores[1, head - modifier, modifier * lanes + lane] = row[head * size + modifier]
+
+
 @inner
 def _weigh(rows, group, lanes):
     """The weights of the arcs of the items; one whose exponents are too great is lost."""
-    size, scores = rows.shape[1], group.best.scores
+    size, scores = rows.shape[1], group.scores
     for lane in range(lanes):
-        load_scores(rows[group.items[lane]].reshape(size * size), scores, lane, lanes)
+        _load_scores(rows[group.items[lane]].reshape(size * size), scores, lane, lanes)
         shift, fits = group.shifts[lane], True
         for w in range(1, size):
             for i in range(size - w):
@@ -282,31 +287,14 @@ def _write(group, lane, lanes, marginals):
 
 @compiled
 def project(rows, covered, begin, mean, gap, support, atoms, single_root):
-    """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`).
-
-    Items go side by side, so that one recursion finds the best tree of each; those that are done wait for the last of their group.
-    """
-    size, lanes = rows.shape[1], min(PROJECTED, max(1, len(rows)))
-    solvers = [active_set.workspace(size * size, size - 1) for _ in range(lanes)]
-    space, found = best_workspace(size, np.int64(lanes)), active_set.nothing_found()
-    for first in range(0, len(rows), lanes):
-        last = min(first + lanes, len(rows))
-        waiting = [b - first for b in range(first, last)]
-        for b in range(first, last):
-            solvers[b - first] = active_set.start(solvers[b - first], rows[b].reshape(size * size), covered[b], begin[b], atoms)
-        while len(waiting) > 0:
-            for lane in waiting:
-                load_scores(solvers[lane].residual, space.scores, lane, lanes)
-            fill_best(space, lanes, single_root)
-            going = 0
-            for lane in waiting:
-                count = read_best(space, lane, lanes, solvers[lane].parts)
-                if active_set.advance(solvers[lane], covered[first + lane], count):
-                    solvers[lane] = active_set.with_room(solvers[lane])
-                    waiting[going] = lane
-                    going += 1
-            while len(waiting) > going:
-                waiting.pop()
-        for b in range(first, last):
-            found = active_set.record(solvers[b - first], found, mean[b], gap, support, b)
+    """SparseMAP of rows: mean [b, d], gap and support [b]; gives the parts, sizes and weights of all atoms (see `active_set`)."""
+    size = rows.shape[1]
+    solver, found, space = active_set.workspace(size * size, size - 1), active_set.nothing_found(), best_workspace(size)
+    for b in range(len(rows)):
+        solver = active_set.start(solver, rows[b].reshape(size * size), covered[b], begin[b], atoms)
+        count = best_parts(solver.residual, space, solver.parts, single_root)
+        while active_set.advance(solver, covered[b], count):
+            solver = active_set.with_room(solver)
+            count = best_parts(solver.residual, space, solver.parts, single_root)
+        found = active_set.record(solver, found, mean[b], gap, support, b)
     return active_set.result(found)
