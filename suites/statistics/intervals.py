@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import scipy
@@ -125,14 +126,23 @@ def bias_interval(moments: Moments, direction: Tensor | None = None, *, level: f
 
 def jackknife(value: float, without: Tensor) -> Interval:
     """Interval of a statistic from its values with one batch left out, [batches]; without bounds where one of these is not defined."""
-    if not math.isfinite(value):
-        return Interval(None)
-    if not bool(without.isfinite().all()):
-        return Interval(value)
-    folds = len(without)
-    error = math.sqrt((folds - 1) / folds * float((without - without.mean()).square().sum()))
-    half = _quantile(LEVEL, folds - 1) * error
-    return Interval(value, value - half, value + half, "jackknife")
+    return jackknives({"": value}, {"": without})[""]
+
+
+def jackknives(values: Mapping[str, float], without: Mapping[str, Tensor]) -> dict[str, Interval]:
+    """`jackknife` of several statistics of the same batches, by name."""
+    table = torch.stack([without[name] for name in values])
+    folds = table.shape[1]
+    defined = table.isfinite().all(-1).tolist()
+    squares = (table - table.mean(-1, keepdim=True)).square().sum(-1).tolist()
+    found, quantile = {}, _quantile(LEVEL, folds - 1)
+    for (name, value), known, square in zip(values.items(), defined, squares, strict=True):
+        if not (known and math.isfinite(value)):
+            found[name] = Interval(value if math.isfinite(value) else None)
+            continue
+        half = quantile * math.sqrt((folds - 1) / folds * square)
+        found[name] = Interval(value, value - half, value + half, "jackknife")
+    return found
 
 
 def wilson(share: float, n: float, *, quantile: float | None = None) -> Interval:
@@ -147,7 +157,7 @@ def wilson(share: float, n: float, *, quantile: float | None = None) -> Interval
     """
     if not math.isfinite(share) or not n > 0:
         return Interval(None)
-    z = float(scipy.stats.norm.ppf((1 + LEVEL) / 2)) if quantile is None else quantile
+    z = _normal_quantile(LEVEL) if quantile is None else quantile
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return Interval(share, min(max(centre - half, 0.0), share), max(min(centre + half, 1.0), share), "wilson")
@@ -168,6 +178,16 @@ def clustered_wilson(share: float, without: Tensor, n: float) -> Interval:
     spread, error = share * (1 - share), half / _quantile(LEVEL)
     trials = spread / error**2 if spread > 0 and error > 0 else n
     return wilson(share, max(trials, 1.0), quantile=_quantile(LEVEL))
+
+
+@functools.cache
+def _normal_quantile(level: float) -> float:
+    return float(scipy.stats.norm.ppf((1 + level) / 2))
+
+
+def t_quantile() -> float:
+    """Of the intervals of means over batches: Student's, two-sided at `LEVEL`."""
+    return _quantile(LEVEL)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..metrics import named
 from .geometry import Geometry
-from .intervals import LEVEL, Errors, Interval, bias_interval, clustered_wilson, jackknife, profile, wilson
+from .intervals import LEVEL, Errors, Interval, bias_interval, clustered_wilson, jackknife, jackknives, profile, wilson
 from .moments import BATCHES, Moments
 
 __all__ = [
@@ -178,15 +178,16 @@ def estimated_metrics(moments: Moments, geometry: Geometry | None = None, *, flo
     """Metrics of replicates, with 95 % intervals; arguments as for `exact_metrics`."""
     whole = {name: float(value) for name, value in metric_values(summarise(moments), geometry).items()}
     without = metric_values(_leave_one_out(moments), geometry)
-    result = {name: _labelled(name, jackknife(value, without[name])) for name, value in whole.items()}
+    result = {name: _labelled(name, interval) for name, interval in jackknives(whole, without).items()}
     result["snr"] = _at_least_zero(result["snr"])
     for name in ("zero_gradient_rate", "descent_probability"):
         result[name] = wilson(whole[name], moments.total)
     result["sign_agreement"] = clustered_wilson(whole["sign_agreement"], without["sign_agreement"], moments.total)
     errors, gradient = Errors.of(moments), moments.gradient
     if float(gradient.norm()) > floor:
-        cosine = cosine_interval(errors, gradient, whole["gain"], result["cosine"])
-        return result | bias_metrics(errors, gradient, geometry) | {"cosine": cosine}
+        beside = errors.without(gradient / float(gradient.norm()))
+        cosine = cosine_interval(beside, gradient, whole["gain"], result["cosine"])
+        return result | bias_metrics(errors, beside, gradient, geometry) | {"cosine": cosine}
     variance = jackknife(float(summarise(moments).trace), _leave_one_out(moments).trace)
     return _absolute(result, norm_interval(errors, 1.0), variance)
 
@@ -212,14 +213,14 @@ def first_metrics(moments: Moments) -> Iterator[tuple[int, str, Interval]]:
             yield int(moments.count[:first].sum()), name, _labelled(name, jackknife(float(values[name][0]), values[name][1:]))
 
 
-def bias_metrics(errors: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:
-    """What is a norm of a bias, with profile intervals."""
+def bias_metrics(errors: Errors, beside: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:
+    """What is a norm of a bias, with profile intervals; ``beside`` are the errors orthogonal to the gradient."""
     norm = float(gradient.norm())
     low, high = profile(errors)
     result = {
         "relative_bias": norm_interval(errors, norm),
         "relative_bias_squared": Interval(errors.square_norm() / norm**2, low / norm**2, high / norm**2, "profile"),
-        "orthogonal_bias": norm_interval(errors.without(gradient / norm), norm),
+        "orthogonal_bias": norm_interval(beside, norm),
     }
     return result if geometry is None else result | {"null_bias": norm_interval(errors.within(geometry.null), norm)}
 
@@ -259,10 +260,10 @@ def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
     return Summary(moments.gradient, error, trace, total, means[0], means[1], Estimates(*means[2:]))
 
 
-def cosine_interval(errors: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:
-    """The jackknife where a bias orthogonal to the gradient is certain; else the interval of that bias, turned into cosines."""
+def cosine_interval(beside: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:
+    """The jackknife where a bias ``beside`` the gradient is certain; else the interval of that bias, turned into cosines."""
     norm = float(gradient.norm())
-    low, high = profile(errors.without(gradient / norm))
+    low, high = profile(beside)
     if low > 0 or estimate.value is None:
         return estimate
     bounds = [gain / math.hypot(gain, math.sqrt(bound) / norm) if gain else 0.0 for bound in (low, high)]

@@ -106,7 +106,7 @@ class Moments:
 
     def _add_compiled(self, flat: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
         """What `_add` does on the CPU, in a fraction of the time; parts that are never anything but 0 are left out."""
-        from .kernels import block_moments  # here, because it loads the compiler
+        from .kernels import block_moments, symmetric  # here, because they load the compiler
 
         size, most = flat.shape[1], max(end - first for first, end, _ in blocks)
         sums = [self.count, self.mean, self.square, self.nonzero, self.signs]
@@ -127,8 +127,11 @@ class Moments:
                     self.informed[batch] += _informed(self.information, torch.from_numpy(estimates), torch.from_numpy(mean[:parts]), None)
                 block_moments.add_mean(moving[:parts], mean[:parts], rows, self.total, kept[-1])
             else:
-                errors = centred[: rows * parts].view(rows, parts)
-                torch.mm(errors.mT, errors, out=products[: parts * parts].view(parts, parts))
+                if parts < symmetric.LEAST:
+                    errors = centred[: rows * parts].view(rows, parts)
+                    torch.mm(errors.mT, errors, out=products[: parts * parts].view(parts, parts))
+                else:
+                    symmetric.product(rooms[0], rooms[0], rows, parts, rooms[1])
                 block_moments.add_block(
                     rooms[1], kept[0], moving[:parts], mean[:parts], rows, self.total, batch, information, rooms[2], comoment, kept[-1]
                 )

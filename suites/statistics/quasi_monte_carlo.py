@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .geometry import Geometry
-from .intervals import LEVEL, Errors, Interval, jackknife, profile
+from .intervals import LEVEL, Errors, Interval, jackknives, profile
 from .metrics import LINEAR, Summary, bias_metrics, cosine_interval, metric_values
 
 __all__ = ["LEVEL", "Scrambles", "scramble_bias", "scramble_metrics"]
@@ -45,12 +45,14 @@ def scramble_metrics(found: Scrambles, gradient: Tensor, geometry: Geometry | No
     every = torch.ones(1, scrambles, dtype=torch.float64, device=exact.device)
     whole = {name: float(value[0]) for name, value in metric_values(_combined(found, exact, every)).items()}
     without = metric_values(_combined(found, exact, every - torch.eye(scrambles, dtype=torch.float64, device=exact.device)))
-    result = {name: jackknife(value, without[name]) for name, value in whole.items()}
+    result = jackknives(whole, without)
     result = {name: _linear(interval) if name in LINEAR else interval for name, interval in result.items()}
     errors = _errors(found, exact)
     if not float(exact.norm()) > 0:
         return result
-    return result | bias_metrics(errors, exact, geometry) | {"cosine": cosine_interval(errors, exact, whole["gain"], result["cosine"])}
+    beside = errors.without(exact / float(exact.norm()))
+    cosine = cosine_interval(beside, exact, whole["gain"], result["cosine"])
+    return result | bias_metrics(errors, beside, exact, geometry) | {"cosine": cosine}
 
 
 def scramble_bias(found: Scrambles, gradient: Tensor, *, level: float = LEVEL) -> tuple[float, float]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-import scipy
 from torch import Tensor
 
-from .intervals import LEVEL, Errors, Interval, profile
+from .intervals import Errors, Interval, profile, t_quantile
 from .metrics import Summary, norm_interval
 from .moments import BATCHES, Moments
 
@@ -65,5 +64,5 @@ def _gain(shifted: Errors, other: Tensor, square: float, noise: float) -> Interv
     gain = float(mean @ other) / square
     variance = shifted.along(other / other.norm()) / shifted.replicates / square
     variance += noise * float((mean - 2 * gain * other).square().sum()) / square**2
-    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, BATCHES - 1)) * math.sqrt(variance)
+    half = t_quantile() * math.sqrt(variance)
     return Interval(gain, gain - half, gain + half, "t")

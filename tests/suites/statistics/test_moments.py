@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from structgrad.oracles import kernels
-from structgrad.suites.statistics.exact_moments import ExactMoments
+from structgrad.suites.statistics.exact_moments import ExactMoments, single
+from structgrad.suites.statistics.kernels import symmetric
 from structgrad.suites.statistics.metrics import summarise
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
 
@@ -197,17 +198,43 @@ def test_what_is_shared_by_all_rows_is_counted_row_by_row() -> None:
     assert moments.signs[0].tolist() == [8, 0]
 
 
+@pytest.mark.parametrize("size", [7, 13])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e6])
-def test_compiled_outcomes_give_what_plain_ones_do(scale: float) -> None:
-    gradient, information = scale * torch.linspace(0, 1, 7, dtype=torch.float64), positive(7)
+def test_compiled_outcomes_give_what_plain_ones_do(scale: float, size: int) -> None:
+    gradient, information = scale * torch.linspace(0, 1, size, dtype=torch.float64), positive(size)
     weights = torch.rand(900, generator=torch.Generator().manual_seed(3), dtype=torch.float64) / 450
     compiled, plain = ExactMoments(gradient, information), ExactMoments(gradient, information)
-    for block, shares in zip(rare(900, 7).split(300), weights.split(300), strict=True):
+    for block, shares in zip(rare(900, size).split(300), weights.split(300), strict=True):
         compiled.add(block, shares)
         with kernels.disabled():
             plain.add(block, shares)
     for field in ("error", "products", "sums"):
         torch.testing.assert_close(getattr(compiled, field), getattr(plain, field), rtol=1e-11, atol=1e-15)
+
+
+@pytest.mark.parametrize("size", [8, 9, 13, 17])
+def test_half_of_a_product_gives_all_of_it(size: int) -> None:
+    rows, weights = drawn(50, size), torch.rand(50, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    out = torch.empty(size, size, dtype=torch.float64)
+    symmetric.product(rows.flatten().numpy(), (weights * rows).flatten().numpy(), 50, size, out.view(-1).numpy())
+    torch.testing.assert_close(out, rows.mT @ (weights * rows), rtol=1e-12, atol=1e-12)
+    assert torch.equal(out, out.mT)
+
+
+@pytest.mark.parametrize("still", [(), (1, 4)])
+def test_one_outcome_has_the_moments_of_plain_sums(still: tuple[int, ...]) -> None:
+    gradient, estimate = drawn(2, 6, seed=1)[1], drawn(2, 6, seed=2)[1]
+    gradient[list(still)] = estimate[list(still)] = 0.0
+    found = single(estimate, gradient, positive(6))
+    with kernels.disabled():
+        plain = single(estimate, gradient, positive(6))
+    assert found.covariance is None
+    for name in ("error", "trace", "zero", "nonzero"):
+        torch.testing.assert_close(getattr(found, name), getattr(plain, name), rtol=1e-12, atol=1e-14)
+    assert found.estimates is not None
+    assert plain.estimates is not None
+    for value, expected in zip(vars(found.estimates).values(), vars(plain.estimates).values(), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
