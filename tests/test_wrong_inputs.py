@@ -280,6 +280,7 @@ COMMANDS: dict[tuple[str, ...], str] = {
     (*SMALL, "--budget", "-1m"): "--budget got '-1m'; expected a positive duration",
     (*SMALL, "--memory-limit", "-1"): "memory=-1; expected a positive number of GiB",
     (*SMALL, "--memory-limit", "nan"): "memory=nan; expected a positive number of GiB",
+    (*SMALL, "--gpus-per-cell", "0.5"): "gpus=0.5 for the engine local; choose --engine ray",
     (*SMALL, "--engine", "spark"): "got the unknown engine 'spark'; expected one of local, ray",
     (*SMALL, "--address", "auto"): "got --address without --engine ray; expected both",
     (*SMALL, "--preset", "fast"): "got the unknown preset 'fast'; expected one of quick",

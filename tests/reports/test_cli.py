@@ -185,7 +185,7 @@ def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
     (tmp_path / "categorical_fsdd.npz").touch()
     words = "bias spa* -e ste -e imle[lambda=2.5] -p a -p b --stage init --loss f1 --instances 7 --replicates 99 --batch-size 5 --seed 4"
     more = "--max-replicates 990 --seconds 3.5 --dtype float32 --device cuda --tier mc --offset 10"
-    machine = "-j 2 --timeout 9.5 --memory-limit 4 --engine ray --address here:1"
+    machine = "-j 2 --timeout 9.5 --memory-limit 4 --engine ray --address here:1 --gpus-per-cell 0.5"
     given = [*words.split(), *more.split(), *machine.split()]
     assert call("run", *given, "--preset", "standard", "--data", str(tmp_path), "-o", str(tmp_path)).exit_code == 0
     expected = Plan(
@@ -205,7 +205,7 @@ def test_options_reach_the_plan(tmp_path: Path, fake_run: Any) -> None:
         device="cuda",
     )
     assert plans == [expected]
-    assert MACHINES[-1] == Machine(2, 9.5, 4.0, "ray", "here:1")
+    assert MACHINES[-1] == Machine(2, 9.5, 4.0, "ray", "here:1", 0.5)
 
 
 def test_a_device_has_one_process_unless_more_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any) -> None:

@@ -229,6 +229,15 @@ def run(  # noqa: PLR0913 - one parameter per option
         float | None,
         typer.Option(help="GiB that a worker may take.", metavar="GIB", rich_help_panel=_MACHINE, show_default="none"),
     ] = None,
+    gpus_per_cell: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of a GPU that each worker on a Ray cluster asks for: 0.25 puts four on one.",
+            metavar="SHARE",
+            rich_help_panel=_MACHINE,
+            show_default="1 with --device cuda",
+        ),
+    ] = None,
     longest_cell: Annotated[
         str | None,
         typer.Option(
@@ -335,7 +344,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             plugins=tuple(map(str, plugin)),
         )
         workers = default_jobs(plan) if jobs is None else jobs
-        machine = Machine(workers, durations.optional_seconds(timeout, "--timeout"), memory_limit, engine, address)
+        machine = Machine(workers, durations.optional_seconds(timeout, "--timeout"), memory_limit, engine, address, gpus_per_cell)
         longest = durations.optional_seconds(longest_cell, "--longest-cell")
         scope = Scope(rerun, durations.optional_seconds(budget, "--budget"), fail_fast, longest)
         launch.pin_threads(threads)

@@ -17,7 +17,14 @@ from .options import KEYS
 _FLAGS = {"estimators": "-e", "problems": "-p", "stages": "--stage", "losses": "--loss", "plugins": "--plugin"}
 _PLAIN = ("offset", "instances", "seed", "tier", "dtype", "device", "batch_size", "threads")
 _EFFORT = {"replicates": "--replicates", "most_replicates": "--max-replicates", "seconds": "--seconds"}
-_MACHINE = {"jobs": "--jobs", "timeout": "--timeout", "engine": "--engine", "address": "--address", "memory": "--memory-limit"}
+_MACHINE = {
+    "jobs": "--jobs",
+    "timeout": "--timeout",
+    "engine": "--engine",
+    "address": "--address",
+    "memory": "--memory-limit",
+    "gpus": "--gpus-per-cell",
+}
 _SCOPE = {"budget": "--budget", "longest": "--longest-cell"}
 
 

@@ -1,7 +1,7 @@
 """Workers on a Ray cluster: actors that send the content of cells' files back; nothing need be shared but the package.
 
-Each has as many CPUs as the plan has threads, the memory that a worker may take where that is limited, and on CUDA a GPU to itself, the one
-that Ray shows it.
+Each has as many CPUs as the plan has threads, the memory that a worker may take where that is limited, and on CUDA a GPU to itself, or
+the share of one that is asked for: the one that Ray shows it.
 
 A call takes about a second: a bundle of cells, each of which is heard of as it is finished. Ray has no time limit for a task of its own,
 and an actor that hangs is ended from outside; a cell whose worker or node is lost is tried again elsewhere a few times.
@@ -14,7 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ....oracles.magnitudes import GIB
+from ... import device_memory
 from ..cells import Failure, execute, healthy, load
 from ..planning.plan import Machine, Plan
 from ..work import Cell
@@ -53,7 +56,8 @@ class RayEngine(Engine):
         self.ours = not self.ray.is_initialized()
         if self.ours:
             self._connect()
-        self.needs = {"CPU": plan.threads, "GPU": int(plan.device == "cuda"), "memory": int((machine.memory or 0) * GIB)}
+        gpus = float(plan.device == "cuda") if machine.gpus is None else machine.gpus
+        self.needs = {"CPU": plan.threads, "GPU": gpus, "memory": int((machine.memory or 0) * GIB)}
         resources = dict(zip(("num_cpus", "num_gpus", "memory"), self.needs.values(), strict=True))
         self.actor = self.ray.remote(**resources, max_restarts=0)(_Actor)
         if not self.places():
@@ -73,8 +77,15 @@ class RayEngine(Engine):
         return available if self.machine.address else min(max(self.machine.jobs, 1), available)
 
     def _room(self, resources: Mapping[str, float]) -> int:
-        """For how many workers a node has room; a worker lies on one node."""
-        return min(int(resources.get(name, 0)) // needed for name, needed in self.needs.items() if needed)
+        """For how many workers a node has room; a worker lies on one node, and its share of a GPU on one GPU."""
+        room = [int(resources.get(name, 0)) // int(needed) for name, needed in self.needs.items() if needed >= 1]
+        if 0 < self.needs["GPU"] < 1:
+            room.append(int(resources.get("GPU", 0)) * self._sharing())
+        return min(room)
+
+    def _sharing(self) -> int:
+        """How many workers share a GPU."""
+        return int(1 / self.needs["GPU"]) if self.needs["GPU"] else 1
 
     def _no_place(self) -> str:
         if self.needs["GPU"] and not self.ray.cluster_resources().get("GPU", 0):
@@ -89,7 +100,7 @@ class RayEngine(Engine):
 
     def hire(self, directory: Path, place: int) -> Worker:
         self.hired += 1
-        return RayWorker(f"ray worker {self.hired}", self.ray, self.actor.remote(self.plan, self.machine.memory))
+        return RayWorker(f"ray worker {self.hired}", self.ray, self.actor.remote(self.plan, self.machine.memory, self._sharing()))
 
     def wait(self, workers: Sequence[Worker], seconds: float) -> None:
         pending = [worker.pending for worker in workers if isinstance(worker, RayWorker) and worker.pending is not None]
@@ -138,8 +149,8 @@ class RayWorker(Worker):
 class _Actor:
     """In the worker: measures cells of one plan, and keeps its caches from cell to cell."""
 
-    def __init__(self, plan: Plan, memory: float | None) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, memory: float | None, sharing: int = 1) -> None:
+        self.plan, self.sharing = plan, sharing
         load()
         if memory is not None:
             limit_memory(memory)
@@ -150,6 +161,8 @@ class _Actor:
 
     def measure(self, cells: Sequence[Cell]) -> Iterator[str]:
         """The content of each cell's file, until one leaves this process unfit for another."""
+        if self.sharing > 1 and torch.cuda.is_available():  # Ray deals shares of a GPU, and knows nothing of its memory
+            device_memory.allot(torch.cuda.get_device_properties(self.plan.device).total_memory / self.sharing)
         for cell in cells:
             text = execute(self.plan, cell)
             yield text

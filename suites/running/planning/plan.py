@@ -138,6 +138,7 @@ class Machine:
         timeout: seconds for one cell; None lets `time_limit` decide.
         memory: GiB that a worker may take beyond what its imports took; None for no limit.
         engine: a key of `ENGINES`. ``address``: of its cluster, where it has one.
+        gpus: share of a GPU that a worker on a cluster asks for, above 0 and at most 1; None for one to itself with ``device="cuda"``.
     """
 
     jobs: int = CORES
@@ -145,6 +146,7 @@ class Machine:
     memory: float | None = None
     engine: str = "local"
     address: str | None = None
+    gpus: float | None = None
 
     def checked(self, engines: Mapping[str, Any], plan: Plan) -> Machine:
         """The same machine, or ValueError with one sentence on what cannot be, such as a device that is not there."""
@@ -158,8 +160,20 @@ class Machine:
             raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB")
         if self.address is not None and self.engine == "local":
             raise ValueError(f"the machine got the address {self.address!r} for the engine local, which has none; choose --engine ray")
+        if self.gpus is not None:
+            self._check_gpus(self.gpus, plan)
         self._check_devices(plan)
         return self
+
+    def _check_gpus(self, gpus: float, plan: Plan) -> None:
+        if not 0 < gpus <= 1:
+            raise ValueError(f"the machine got gpus={gpus:g}; expected a share above 0 and at most 1: a cell computes on one GPU")
+        if self.engine == "local":
+            raise ValueError(f"the machine got gpus={gpus:g} for the engine local; choose --engine ray, or share a GPU by more --jobs")
+        if plan.device_kind != "cuda":
+            raise ValueError(
+                f"the machine got gpus={gpus:g} and device={plan.device!r}, which takes no GPU; choose --device cuda, or leave it out"
+            )
 
     def _check_devices(self, plan: Plan) -> None:
         """What a cluster has is its own matter: its driver need not have a device."""

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from structgrad.suites.running.engines import ENGINES
 from structgrad.suites.running.engines import ray as engine
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
@@ -254,3 +255,82 @@ def test_without_an_address_a_cluster_is_started_even_where_another_one_is_or_wa
     assert (asked.reached["address"], asked.reached["num_cpus"]) == ("local", 4)
     engine.RayEngine(SMALL, Machine(engine="ray", address="here:1"))
     assert asked.reached["address"] == "here:1"
+
+
+# Shares of a GPU.
+
+SHARES = """
+import dataclasses, json, sys
+from collections import Counter
+from pathlib import Path
+import ray
+from ray.cluster_utils import Cluster
+from structgrad.suites.running.engines.base import Ready
+from structgrad.suites.running.engines.ray import RayEngine
+from structgrad.suites.running.planning.plan import Machine
+from tests.suites.running_cases import SMALL
+
+node = {"num_cpus": 8, "object_store_memory": 80_000_000}
+cluster = Cluster(initialize_head=True, head_node_args={"num_gpus": 2, "include_dashboard": False, **node})
+cluster.add_node(num_gpus=1, **node)
+machine = Machine(jobs=1, engine="ray", address=cluster.address, gpus=float(sys.argv[2]))
+engine = RayEngine(dataclasses.replace(SMALL, device="cuda"), machine)
+places = engine.places()
+workers = [engine.hire(Path(sys.argv[1]), place) for place in range(places + 1)]
+started = [worker for worker in workers[:-1] if ray.get(worker.pending)]
+where = ray.get([worker.actor.__ray_call__.remote(
+    lambda actor: (ray.get_runtime_context().get_node_id(), tuple(ray.get_gpu_ids()), actor.sharing)) for worker in started])
+beyond = ray.wait([workers[-1].pending], timeout=3)[0]
+workers[0].kill()
+beside = Counter((node, gpus) for node, gpus, _ in where)
+outcome = {"places": places, "of_each": sorted(beside.values()), "one_gpu": all(len(gpus) == 1 for _, gpus, _ in where),
+           "sharing": where[0][2], "beyond": len(beyond), "then": len(ray.wait([workers[-1].pending], timeout=60)[0])}
+(Path(sys.argv[1]) / "outcome.json").write_text(json.dumps(outcome))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.sweep
+def test_no_more_workers_than_shares_lie_on_a_gpu(tmp_path):
+    """Of GPUs that nobody has: Ray deals what a node says that it has. With 0.4, two fit on each of three, and 0.2 of each stays."""
+    pytest.importorskip("ray", reason="the optional extra ray is not installed")
+    done = _ended(SHARES, str(tmp_path), "0.4")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads((tmp_path / "outcome.json").read_text())
+    assert found == {"places": 6, "of_each": [2, 2, 2], "one_gpu": True, "sharing": 2, "beyond": 0, "then": 1}
+
+
+@pytest.mark.parametrize(("gpus", "places"), [(None, 3), (1.0, 3), (0.5, 6), (0.4, 6), (0.25, 12), (0.3333, 9), (1 / 3, 9), (0.1, 16)])
+def test_room_is_by_shares_of_one_gpu(monkeypatch, gpus, places):
+    asked = _cluster({"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0}, {"CPU": 8.0, "GPU": 1.0})
+    monkeypatch.setattr(engine, "imported_ray", lambda: asked)
+    made = engine.RayEngine(dataclasses.replace(SMALL, device="cuda"), Machine(engine="ray", address="auto", gpus=gpus))
+    assert made.places() == places
+    assert asked.options["num_gpus"] == (gpus or 1)
+
+
+def test_without_cuda_a_worker_takes_no_gpu(monkeypatch):
+    asked = _cluster({"CPU": 8.0, "GPU": 2.0}, {})
+    monkeypatch.setattr(engine, "imported_ray", lambda: asked)
+    assert engine.RayEngine(SMALL, Machine(engine="ray", address="auto")).places() == 8
+    assert asked.options["num_gpus"] == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "message"),
+    [
+        (Machine(engine="ray", gpus=0.0), "cuda", "got gpus=0; expected a share above 0 and at most 1: a cell computes on one GPU"),
+        (Machine(engine="ray", gpus=2.0), "cuda", "got gpus=2; expected a share above 0 and at most 1"),
+        (Machine(engine="ray", gpus=float("nan")), "cuda", "got gpus=nan; expected a share above 0"),
+        (Machine(gpus=0.5), "cuda", "got gpus=0.5 for the engine local; choose --engine ray, or share a GPU by more --jobs"),
+        (
+            Machine(engine="ray", gpus=0.5),
+            "cpu",
+            "got gpus=0.5 and device='cpu', which takes no GPU; choose --device cuda, or leave it out",
+        ),
+    ],
+)
+def test_a_share_of_no_gpu_is_refused(machine, device, message):
+    with pytest.raises(ValueError, match=f"^the machine {message}"):
+        machine.checked(ENGINES, dataclasses.replace(SMALL, device=device))
