@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,8 @@ import pandas as pd
 
 from ...suites.base import Row
 from ...suites.comparison.columns import COLUMNS as COMPARED
+from ...suites.running.remote.objects import is_url
+from ...suites.running.remote.snapshot import reading
 from .. import published, results
 from . import baselines
 
@@ -51,13 +54,16 @@ class Loaded:
 
 
 def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
-    """The rows of the folder of a run, of a table, or of a baseline that has this name; ``published`` is the table of the package.
+    """The rows of the folder of a run, of a table, also under a URL, or of a baseline of this name; ``published`` is that of the package.
 
     Raises:
         FileNotFoundError: there is neither.
         OtherSchemaError: a table of another schema version.
         ValueError: a file that is no table of structgrad.
     """
+    if is_url(name):
+        with reading(name) as fetched:
+            return Loaded(name, *results.read(fetched))
     path: Path | None = Path(name)
     if not Path(name).exists():
         known = baselines.names(folder)
@@ -96,11 +102,14 @@ class Opened:
 
 def opened(names: Sequence[str], folder: Path = baselines.FOLDER) -> list[Opened] | None:
     """Runs and baselines, where one of them is large and all have a table of their own; else None, and `load` is the way."""
-    paths = [Path(name) if Path(name).exists() else folder / f"{name}.parquet" for name in names]
-    lengths = [results.length(path) for path in paths]
-    if 0 in lengths or max(lengths) < LARGE:
-        return None
-    return [Opened(name, *results.opened(path)) for name, path in zip(names, paths, strict=True)]
+    with ExitStack() as stack:
+        places = [name if is_url(name) or Path(name).exists() else folder / f"{name}.parquet" for name in names]
+        paths = [stack.enter_context(reading(place)) for place in places]
+        lengths = [results.length(path) for path in paths]
+        if 0 in lengths or max(lengths) < LARGE:
+            return None
+        # A table that is open stays what it is, whatever takes its place.
+        return [Opened(name, *results.opened(path)) for name, path in zip(names, paths, strict=True)]
 
 
 def blocks(base: Opened, head: Opened) -> Iterator[tuple[pa.Table, pa.Table]]:

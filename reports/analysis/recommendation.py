@@ -17,6 +17,7 @@ import pandas as pd
 
 from ...oracles.registry import parse
 from ...suites.base import TASK, split_loss
+from ...suites.running.remote.snapshot import reading
 from ...suites.statistics.interval import Interval
 from ...suites.text import exponential, first_sentence, number, setting
 from .. import published, results
@@ -181,7 +182,8 @@ def recommend(  # noqa: PLR0913 - what is asked
         (['black_box'], True)
     """
     wish = Wish(oracle, loss_gradients, unbiased, batch, loss_cost, stage)
-    frame, about = published.load() if run is None else results.read(run)
+    with reading(run or ".") as found:
+        frame, about = published.load() if run is None else results.read(found)
     source = _PUBLISHED if run is None else str(run)
     return _Table(frame, about, source).recommendation(wish)
 

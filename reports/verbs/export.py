@@ -11,26 +11,36 @@ from .outcome import sentences
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or its results.parquet.", metavar="RUN", show_default=False)],
+    run: Annotated[
+        str, typer.Argument(help="The folder of a run, or its results.parquet; also under a URL.", metavar="RUN", show_default=False)
+    ],
     to: Annotated[str, typer.Option("--to", help="csv, parquet, or json (an object per line).", metavar="FORMAT")] = "csv",
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="A file, or - for standard output.", metavar="FILE", show_default="export.FORMAT in the run's folder"
+            "--output",
+            "-o",
+            help="A file, or - for standard output.",
+            metavar="FILE",
+            show_default="export.FORMAT in the run's folder, or here for a URL",
         ),
     ] = None,
 ) -> None:
     """Write all rows of a run as CSV, Parquet or JSON lines; of one that is not finished, those that there are."""
     with sentences():
+        from ...suites.running.remote.objects import is_url
+        from ...suites.running.remote.snapshot import reading
         from .. import results
         from . import exporting
 
         write = exporting.writer(to)
-        content = write(results.read(run)[0])
+        with reading(run) as found:
+            content = write(results.read(found)[0])
         if str(output) == "-":
             typer.get_binary_stream("stdout").write(content)
             return
-        path = output or (run if run.is_dir() else run.parent) / f"export.{to}"
+        folder = Path() if is_url(run) else Path(run) if Path(run).is_dir() else Path(run).parent
+        path = output or folder / f"export.{to}"
         try:
             results.write_whole(path, content)
         except OSError as error:

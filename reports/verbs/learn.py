@@ -104,9 +104,14 @@ def learn(  # noqa: PLR0913 - one parameter per option
         bool, typer.Option("--dry-run", help="Show the plan, its cells, and an estimate of time, and leave.", rich_help_panel=_OUTPUT)
     ] = False,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "--out", "-o", help="The folder.", metavar="DIR", rich_help_panel=_OUTPUT, show_default="structgrad-results/<hash of the plan>"
+            "--out",
+            "-o",
+            help="The folder, or a URL such as s3://bucket/run that results are mirrored to.",
+            metavar="DIR",
+            rich_help_panel=_OUTPUT,
+            show_default="structgrad-results/<hash of the plan>",
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +22,7 @@ def replay(
         ),
     ],
     *,
-    run: Annotated[Path, typer.Option("--run", "-r", help="The folder of the run.", metavar="DIR", show_default=False)],
+    run: Annotated[str, typer.Option("--run", "-r", help="The folder of the run, or its URL.", metavar="DIR", show_default=False)],
     every: Annotated[bool, typer.Option("--all", help="Replay every cell that matches; without it, more than one is refused.")] = False,
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where the cell fails.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -33,13 +33,15 @@ def replay(
 
     Exit codes: 0 identical, 1 something differs, 2 an unknown cell or bad input.
     """
-    with sentences():
+    with sentences(), ExitStack() as stack:
         from ...suites.running import replay_cell
+        from ...suites.running.remote.snapshot import reading
         from .run import launch
 
         launch.pin_threads()
-        plan = replay_cell.plan_of_run(run)
-        found = replay_cell.find_cells(replay_cell.cells_of(run), cell)
+        folder = stack.enter_context(reading(run))
+        plan = replay_cell.plan_of_run(folder)
+        found = replay_cell.find_cells(replay_cell.cells_of(folder), cell)
         if len(found) > 1 and not every:
             _too_many(cell, found)
         if pdb:
@@ -47,7 +49,7 @@ def replay(
             raise typer.Exit(OK)
         results = []
         for one in found:
-            results.append(replay_cell.replay_cell(run, plan, one))
+            results.append(replay_cell.replay_cell(folder, plan, one))
             if not as_json:
                 _say(results[-1])
         if as_json:

@@ -14,7 +14,9 @@ FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "parqu
 
 
 def report(
-    results: Annotated[list[Path], typer.Argument(help="The folder of a run, or its results.parquet.", metavar="RUN", show_default=False)],
+    results: Annotated[
+        list[str], typer.Argument(help="The folder of a run, or its results.parquet; also under a URL.", metavar="RUN", show_default=False)
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="A file, or - for standard output.", metavar="FILE", show_default="beside the results"),
@@ -46,13 +48,19 @@ def report(
     with sentences():
         run = _single(results)
         _checked(kind, output, show=show)
-        if figures is not None:
-            _draw(run, figures)
-        if figures is None or output is not None or format_ is not None or show:
-            _write(run, kind, output, show=show)
+        from ...suites.running.remote.objects import is_url
+        from ...suites.running.remote.snapshot import reading
+
+        if is_url(run) and str(figures) == "pdf":
+            raise ValueError(f"`report` got --figures pdf for {run}; name a folder of this machine")
+        with reading(run) as found:
+            if figures is not None:
+                _draw(found, figures)
+            if figures is None or output is not None or format_ is not None or show:
+                _write(found, kind, output, show=show, url=run if is_url(run) else "")
 
 
-def _single(runs: list[Path]) -> Path:
+def _single(runs: list[str]) -> str:
     if len(runs) > 1:
         raise ValueError(
             f"`report` got {len(runs)} runs; expected one. To set them side by side: structgrad compare {' '.join(map(str, runs))}"
@@ -69,19 +77,28 @@ def _checked(kind: str, output: Path | None, *, show: bool) -> None:
         raise ValueError(f"`report` got --output - with {'--open' if show else '--format parquet'}, which takes a file; name one")
 
 
-def _write(run: Path, kind: str, output: Path | None, *, show: bool) -> None:
-    content = _rendered(run, kind)
+def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -> None:
+    content = _rendered(run, kind, url)
     if str(output) == "-":
         typer.echo(content, nl=False)
         return
     path = output or (run if run.is_dir() else run.parent) / FORMATS[kind]
     _written(content, path)
-    typer.echo(f"report: {path.resolve()}")
+    typer.echo(f"report: {_uploaded(url, FORMATS[kind], content) if url and output is None else path.resolve()}")
     if show:
         typer.launch(path.resolve().as_uri())
 
 
-def _rendered(run: Path, kind: str) -> bytes:
+def _uploaded(url: str, name: str, content: bytes) -> str:
+    """Where it lies beside the results."""
+    from ...suites.running.remote.objects import ObjectStore
+
+    remote = ObjectStore(url.rpartition("/")[0] if url.endswith(".parquet") else url)
+    remote.put(name, content)
+    return f"{remote.url}/{name}"
+
+
+def _rendered(run: Path, kind: str, url: str) -> bytes:
     from .. import page, results
     from ..analysis import tables
 
@@ -90,7 +107,7 @@ def _rendered(run: Path, kind: str) -> bytes:
         return tables.aggregate(frame).to_parquet(index=False)
     if kind == "csv":
         return tables.aggregate(frame).to_csv(index=False).encode()
-    manifest = {**manifest, "folder": str(run if run.is_dir() else run.parent)}
+    manifest = {**manifest, "folder": url or str(run if run.is_dir() else run.parent)}
     return (page.to_html(frame, manifest) if kind == "html" else page.to_markdown(frame, manifest)).encode()
 
 

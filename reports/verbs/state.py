@@ -25,14 +25,14 @@ class State:
     """A run.
 
     Attributes:
-        folder: where it lies.
+        folder: where it lies, a path or a URL.
         status: running, killed, interrupted, broken (nothing could be written any more), stopped (as it was told to), finished.
         done, failed, left: cells. ``suites``: the same three numbers by suite. ``skipped``: pairs that do not fit.
         errors: the reasons of some cells that failed, the latest first. ``damaged``: files of cells that cannot be read.
         started, finished: times. ``command``: that goes on with it.
     """
 
-    folder: Path
+    folder: Path | str
     status: str
     done: int
     failed: int
@@ -60,8 +60,8 @@ def runs_below(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path / store.PLAN).stat().st_mtime, reverse=True)
 
 
-def state(folder: Path) -> State:
-    """The state of a run.
+def state(folder: Path, place: Path | str | None = None) -> State:
+    """The state of a run, whose folder may be a copy of what lies at a place.
 
     Raises:
         ValueError: a plan that is damaged or of a newer version.
@@ -74,7 +74,7 @@ def state(folder: Path) -> State:
     total = sum(counts.values(), Counter())
     failed = [cell for cell in store.planned(folder).cells if there.get(cell.identity) == FAILED_KIND] if total["failed"] else []
     return State(
-        folder=folder,
+        folder=place or folder,
         status=_status(manifest, total["left"]),
         done=total["done"],
         failed=total["failed"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,8 +11,8 @@ from .outcome import sentences
 
 def status(
     runs: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Folders of runs, or folders that hold some.", metavar="RUN", show_default="./structgrad-results"),
+        list[str] | None,
+        typer.Argument(help="Folders or URLs of runs, or folders that hold some.", metavar="RUN", show_default="./structgrad-results"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -21,11 +20,15 @@ def status(
     import json
 
     with sentences():
+        from ...suites.running.remote.objects import is_url
+        from ...suites.running.remote.snapshot import reading
         from . import state
         from .run.again import RUNS
 
-        folders = [folder for given in runs or [RUNS] for folder in state.runs_below(given)]
-        found = [state.state(folder) for folder in folders]
+        found = []
+        for given in runs or [str(RUNS)]:
+            with reading(given) as place:
+                found += [state.state(folder, given if is_url(given) else folder) for folder in state.runs_below(place)]
     if as_json:
         typer.echo(json.dumps([state.as_json(one) for one in found], indent=2, ensure_ascii=False))
         return

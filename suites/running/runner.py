@@ -21,6 +21,9 @@ from .planning.presets import learning_plan
 from .planning.scope import AGAIN_FAILED, Scope
 from .planning.sources import Watch, files_of
 from .progress import CostModel, Progress, Snapshot, time_limit
+from .remote.mirror import Mirror, mirrored
+from .remote.objects import is_url
+from .remote.snapshot import reading
 from .results import Results
 from .scores import sample
 from .store import KnownCell, Scratch, check_writable, clear_scratch, freeze, known, planned, stored_rows
@@ -33,7 +36,7 @@ ESTIMATING, SHORT = 20.0, 1e-3
 
 
 def run(
-    plan: Plan, directory: Path, *, machine: Machine | None = None, progress: Progress | None = None, scope: Scope | None = None
+    plan: Plan, directory: Path | str, *, machine: Machine | None = None, progress: Progress | None = None, scope: Scope | None = None
 ) -> Results:
     """Measure a plan; every finished cell is one file below ``directory/cells``, and is not measured again.
 
@@ -43,7 +46,7 @@ def run(
 
     Args:
         plan: what to measure.
-        directory: where results lie; made if it is not there.
+        directory: where results lie, made if it is not there; or a URL such as ``s3://bucket/run``, to which they are mirrored.
         machine: workers, limits, engine.
         progress: told how far the run is. None shows a line in a notebook, and nothing elsewhere.
         scope: which cells are measured, and when the run stops early.
@@ -54,7 +57,7 @@ def run(
 
     Raises:
         ValueError: a plan that cannot be measured, an engine that cannot be had, or a directory that another process is writing.
-        OSError: a directory that cannot be written.
+        OSError: a directory or URL that cannot be written.
 
     Example:
         >>> import tempfile
@@ -64,7 +67,12 @@ def run(
         >>> {row.verdict for row in rows if row.metric == "relative_bias"}
         {'unbiased-exact'}
     """
-    work = measure(plan, directory, machine=machine, progress=progress, scope=scope)
+    if isinstance(directory, str) and is_url(directory):
+        with mirrored(directory) as mirror:
+            work = measure(plan, mirror.folder, machine=machine, progress=progress, scope=scope, mirror=mirror)
+            mirror.write_documents()
+            return Results(collect(mirror.folder), sizes=_sizes(plan, work))
+    work = measure(plan, Path(directory), machine=machine, progress=progress, scope=scope)
     return Results(collect(directory), sizes=_sizes(plan, work))
 
 
@@ -76,8 +84,18 @@ def measure(  # noqa: PLR0913
     progress: Progress | None = None,
     scope: Scope | None = None,
     work: Grid | None = None,
+    mirror: Mirror | None = None,
 ) -> Grid:
-    """`run` without its rows, which may be too many to be held; ``work`` are the cells of the plan, where they are known already.
+    """`run` without its rows, which may be too many to be held.
+
+    Args:
+        plan: what to measure.
+        directory: where results lie; no URL.
+        machine: as in `run`.
+        progress: likewise.
+        scope: likewise.
+        work: the cells of the plan, where they are known already.
+        mirror: where finished cells are written to beside the folder; None for nowhere.
 
     Returns:
         The cells of the plan.
@@ -87,13 +105,13 @@ def measure(  # noqa: PLR0913
     check_writable(directory)
     with locked(directory):
         freeze(directory, work)
-        _Run(plan, directory, machine, progress or notebook_progress(), scope).perform(work)
+        _Run(plan, directory, machine, progress or notebook_progress(), scope, mirror).perform(work)
     return work
 
 
 def learn(  # noqa: PLR0913
     tasks: str | Sequence[str],
-    directory: Path,
+    directory: Path | str,
     *,
     estimators: Sequence[str] = (),
     seeds: int | None = None,
@@ -132,20 +150,23 @@ def _sizes(plan: Plan, work: Grid) -> dict[tuple[str, str], str]:
     return {place: size_text(problem.oracle, tuple(problem.instances[0].scores.shape)) for place, problem in found.items()}
 
 
-def collect(directory: Path) -> Results:
-    """The rows of the latest run of a folder, as far as it came: of a killed one too.
+def collect(directory: Path | str) -> Results:
+    """The rows of the latest run of a folder or URL, as far as it came: of a killed one too.
 
     Raises:
         FileNotFoundError: no run was ever started there.
     """
-    return Results(derive(stored_rows(directory, planned(directory))))
+    with reading(directory) as folder:
+        return Results(derive(stored_rows(folder, planned(folder))))
 
 
 class _Run:
     """One run: what is known of it while it goes on."""
 
-    def __init__(self, plan: Plan, directory: Path, machine: Machine, progress: Progress | None, scope: Scope) -> None:
-        self.plan, self.directory, self.machine, self.scope = plan, directory, machine, scope
+    def __init__(  # noqa: PLR0913, PLR0917
+        self, plan: Plan, directory: Path, machine: Machine, progress: Progress | None, scope: Scope, mirror: Mirror | None
+    ) -> None:
+        self.plan, self.directory, self.machine, self.scope, self.mirror = plan, directory, machine, scope, mirror
         self.report = progress or (lambda snapshot: None)
         self.costs = CostModel(plan)
         self.finished = self.failed = self.total = 0
@@ -163,15 +184,22 @@ class _Run:
         if not waiting:
             return
         self.writer = CellWriter(self.directory, work.cells)
+        if self.mirror is not None:
+            self.mirror.write_documents()
         shared, alone = ([cell for cell in waiting if cell.exclusive == exclusive] for exclusive in (False, True))
         try:
             if self.machine.jobs == 0 and self.machine.engine == "local":
                 self._here([*shared, *alone])
             else:
                 self._elsewhere(shared, alone)
+        except KeyboardInterrupt:
+            self._mirrored(now=True)
+            raise
         finally:
             clear_scratch(self.directory)
         self.writer.close()
+        if self.mirror is not None:
+            self.mirror.close(self.writer.index, self.writer.loose)
 
     def _stays(self, cell: Cell, there: KnownCell | None) -> bool:
         """Whether a cell is not measured now, for it is finished, or is not asked for."""
@@ -211,6 +239,7 @@ class _Run:
                         dispatcher.stop()
                     if result is None:
                         self._tell("", dispatcher)
+                        self._mirrored()
                     else:
                         self._keep(*result, dispatcher)
                     if self.scope.fail_fast and self.failed:
@@ -229,11 +258,18 @@ class _Run:
             content = examined(cell, text)
         self.watch.check()  # what comes after a change may be of the new code
         self.writer.keep(cell, text, content["seconds"])
+        if self.mirror is not None:
+            self.mirror.keep(cell.identity, text)
+            self._mirrored(now=dispatcher is None)  # without workers the next cell may take an hour, in which nothing is written
         self.left.pop(cell.identity, None)
         self.finished += 1
         self.failed += kind_of(content) == FAILED_KIND
         self.costs.add(cell, content["seconds"])
         self._tell(cell.label, dispatcher)
+
+    def _mirrored(self, *, now: bool = False) -> None:
+        if self.mirror is not None:
+            self.mirror.write(self.writer.index, self.writer.loose, now=now)
 
     def _tell(self, label: str, dispatcher: Dispatcher | None) -> None:
         busy = dispatcher.busy() if dispatcher is not None else ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,8 +41,12 @@ def recommend(  # noqa: PLR0913 - one parameter per option
         ),
     ] = "early",
     run: Annotated[
-        Path | None,
-        typer.Option(help="A run of your own, its folder or its results.parquet.", metavar="DIR", show_default="the published table"),
+        str | None,
+        typer.Option(
+            help="A run of your own, its folder or its results.parquet; also under a URL.",
+            metavar="DIR",
+            show_default="the published table",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from ....suites.running import store
 from ....suites.running.parts import journal
 from ....suites.running.parts.journal import DONE
+from ....suites.running.remote.objects import is_url
 from ....suites.running.work import Grid
 from ....suites.score_folders import default_data
 from ... import results
@@ -43,9 +44,11 @@ def request(options: Mapping[str, Any]) -> str | None:
     return stamps.of_lines([json.dumps(asked, sort_keys=True, default=str), os.getcwd(), str(cores), scores, stamps.of_code()])
 
 
-def recalled(asked: str, out: Path | None) -> Told | None:
-    """What the finished run of a request said; None where there is none, or where its files have changed."""
-    for folder in [out] if out else [path.parent for path in RUNS.glob(f"*/{FILE}")]:
+def recalled(asked: str, out: str | None) -> Told | None:
+    """What the finished run of a request said; None where there is none, or where its files have changed, or may have under a URL."""
+    if is_url(out):
+        return None
+    for folder in [Path(out)] if out else [path.parent for path in RUNS.glob(f"*/{FILE}")]:
         try:
             found = json.loads((folder / FILE).read_text())
             if found["asked"] == asked and found["files"] == stamps.of_folder(folder, *_PARTS):

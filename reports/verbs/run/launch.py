@@ -28,6 +28,8 @@ from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.planning.scope import Scope
 from ....suites.running.planning.sharding import Shard
+from ....suites.running.remote.mirror import Mirror, mirrored
+from ....suites.running.remote.objects import is_url
 from ....suites.running.replay_cell import plan_from
 from ....suites.running.scores import load_problem
 from ....suites.running.work import Cell, Grid
@@ -70,7 +72,7 @@ def planned(plan: Plan, machine: Machine) -> Grid:
         return grid(plan)
 
 
-def prepare(plan: Plan, out: Path | None, shard: Shard | None = None) -> Path:
+def prepare(plan: Plan, out: Path | str | None, shard: Shard | None = None) -> Path:
     """The output folder, made and known to be writable before anything is measured; by default named after the plan.
 
     Raises:
@@ -78,7 +80,7 @@ def prepare(plan: Plan, out: Path | None, shard: Shard | None = None) -> Path:
         OSError: a folder that cannot be written.
     """
     name = results.plan_hash(dataclasses.asdict(plan)) + ("" if shard is None else f"-shard-{shard.number}-of-{shard.of}")
-    folder = out or RUNS / name
+    folder = Path(out) if out else RUNS / name
     results.check_not_newer(folder)
     store.check_writable(folder)
     return folder
@@ -90,7 +92,7 @@ class Asked:
 
     Attributes:
         preset: what the plan began as. ``command``: that repeats it.
-        out: the folder; None for one that is named after the plan. ``fresh``: whether what is there is discarded.
+        out: the folder or URL; None for a folder that is named after the plan. ``fresh``: whether what is there is discarded.
         dry_run: whether nothing is to be measured.
         most: seconds of one cell; a plan with a longer one is refused.
         shard: the part of the plan that is measured; None for the whole.
@@ -99,7 +101,7 @@ class Asked:
 
     preset: str
     command: str
-    out: Path | None = None
+    out: Path | str | None = None
     fresh: bool = False
     dry_run: bool = False
     most: float = math.inf
@@ -123,11 +125,29 @@ def launched(plan: Plan, machine: Machine, scope: Scope, verbosity: Verbosity, a
     check_affordable(found, plan, machine, asked.most)
     if asked.dry_run:
         return None
-    folder = prepare(plan, asked.out, asked.shard)
-    with locked(folder):
+    with opened(plan, asked) as (folder, mirror):
         if asked.fresh:
             store.discard(folder)
-        return Launch(plan, cells, folder, machine, asked.preset, asked.command, scope, verbosity, asked.request, part).perform()
+        return Launch(plan, cells, folder, machine, asked.preset, asked.command, scope, verbosity, asked.request, part, mirror).perform()
+
+
+@contextmanager
+def opened(plan: Plan, asked: Asked) -> Iterator[tuple[Path, Mirror | None]]:
+    """The folder of a run, which nobody else writes into, and its mirror, where it is to lie under a URL.
+
+    Raises:
+        ValueError, OSError: as `prepare` does, and for a URL that cannot be had.
+    """
+    if asked.out is None or not is_url(asked.out):
+        folder = prepare(plan, asked.out, asked.shard)
+        with locked(folder):
+            yield folder, None
+        return
+    with mirrored(str(asked.out)) as mirror:
+        results.check_not_newer(mirror.folder)
+        if asked.fresh:
+            mirror.discard()
+        yield mirror.folder, mirror
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +162,7 @@ class Launch:
         repeat: the command that repeats it.
         verbosity: how much is told. ``asked``: the hash of the request, where the run is to be told again without being looked at.
         part: what the manifest says of a shard; nothing of a whole plan.
+        mirror: of the folder under a URL, if it has one.
     """
 
     plan: Plan
@@ -154,6 +175,12 @@ class Launch:
     verbosity: Verbosity = dataclasses.field(default_factory=Verbosity)
     asked: str | None = None
     part: results.Manifest = dataclasses.field(default_factory=dict)
+    mirror: Mirror | None = None
+
+    @property
+    def place(self) -> str:
+        """Where results are looked for."""
+        return str(self.folder) if self.mirror is None else self.mirror.remote.url
 
     def announce(self) -> None:
         """What will be measured, before it is."""
@@ -162,7 +189,7 @@ class Launch:
             *limits_lines(self.work),
         ):
             self.verbosity.say(line)
-        self.verbosity.say(f"results go to {self.folder}")
+        self.verbosity.say(f"results go to {self.place}" + (f", by way of {self.folder}" if self.mirror is not None else ""))
         self.verbosity.told.append(("cells", len(self.work.cells)))
         for path in store.damaged(self.folder, self.work):
             self.verbosity.console().print(f"damaged, and measured again: {path}", style="red", markup=False, soft_wrap=True)
@@ -178,6 +205,7 @@ class Launch:
         """
         told = again.told_by(self.repeat, self.folder, self.work) if self.scope.rerun is None else None
         if told is not None:
+            self._mirror_documents()
             self.verbosity.repeat(told)
             return {"failed": 0, "left": 0}
         manifest = self._manifest(started=_now())
@@ -185,7 +213,8 @@ class Launch:
         with self._sentence():
             results.write_manifest(self.folder, {**manifest, "status": "running"})
             with _terminable(), terminal.progress(quiet=self.verbosity.quiet, verbose=self.verbosity.verbose) as progress:
-                runner.measure(self.plan, self.folder, machine=self.machine, progress=progress, scope=self.scope, work=self.work)
+                settings: dict[str, Any] = {"machine": self.machine, "progress": progress, "scope": self.scope, "work": self.work}
+                runner.measure(self.plan, self.folder, mirror=self.mirror, **settings)
             rows = runner.collect(self.folder)
             left = len(self._unmeasured())
             ending = {"status": "stopped" if left else "finished", "finished": _now(), "catalogue": _catalogue(self.plan, rows)}
@@ -208,8 +237,14 @@ class Launch:
     def _mark(self, status: str) -> None:
         try:
             results.write_manifest(self.folder, {**self._manifest(started=_now()), "status": status, "finished": _now()})
+            if status != "broken":  # where the store itself may be what is broken, one wait for it is enough
+                self._mirror_documents()
         except OSError:
             return
+
+    def _mirror_documents(self) -> None:
+        if self.mirror is not None:
+            self.mirror.write_documents()
 
     def _kept(self) -> str:
         total = len(self.work.cells)
@@ -237,17 +272,24 @@ class Launch:
 
     def _finish(self, left: int) -> dict[str, int]:
         frame, manifest = results.read(self.folder)
-        results.write_whole(self.folder / PAGE, page.to_html(frame, {**manifest, "folder": str(self.folder)}).encode())
+        results.write_whole(self.folder / PAGE, page.to_html(frame, {**manifest, "folder": self.place}).encode())
         self._summarise(frame)
         counts, verbosity = {**tables.counts(frame), "left": left}, self.verbosity
         verbosity.say(text.cells_line(counts), important=True, apart=True)
-        verbosity.say(f"results: {self.folder / results.TABLE}\nreport:  {(self.folder / PAGE).resolve()}", important=True)
+        self._mirror_documents()
+        verbosity.say(f"results: {self._path(results.TABLE)}\nreport:  {self._path(PAGE, absolute=True)}", important=True)
         verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
         learnt = page.learning_of(frame)
         verbosity.outcome(self._outcome(counts, manifest, learnt.sentences if learnt else []))
         if not left and not counts["failed"]:
             again.remember(self.asked, self.repeat, self.folder, self.work, verbosity.told)
         return counts
+
+    def _path(self, name: str, *, absolute: bool = False) -> str:
+        """Of a file of the run, or the run itself, for people and programs."""
+        if self.mirror is not None:
+            return f"{self.place}/{name}".rstrip("/")
+        return str((self.folder / name).resolve() if absolute else self.folder / name)
 
     def _summarise(self, frame: Any) -> None:
         learnt = page.learning_of(frame)
@@ -264,12 +306,12 @@ class Launch:
             self.verbosity.say(f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}", "red")
 
     def _outcome(self, counts: dict[str, int], manifest: results.Manifest, answer: list[str]) -> dict[str, Any]:
-        paths = {"folder": self.folder, "results": self.folder / results.TABLE, "report": self.folder / PAGE}
+        paths = {"folder": "", "results": results.TABLE, "report": PAGE}
         return {
             "status": manifest["status"],
             **({"answer": answer} if answer else {}),
             **counts,
-            **{name: str(path.resolve()) for name, path in paths.items()},
+            **{name: self._path(file, absolute=True) for name, file in paths.items()},
             "command": self.repeat,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +12,15 @@ from ..outcome import SOME_FAILED, sentences
 
 
 def merge(
-    shards: Annotated[list[Path], typer.Argument(help="Folders that `run --shard` wrote.", metavar="SHARD", show_default=False)],
+    shards: Annotated[list[str], typer.Argument(help="Folders or URLs that `run --shard` wrote.", metavar="SHARD", show_default=False)],
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "--out", "-o", help="The folder of the whole run.", metavar="DIR", show_default="structgrad-results/<hash of the plan>"
+            "--out",
+            "-o",
+            help="The folder of the whole run, or a URL.",
+            metavar="DIR",
+            show_default="structgrad-results/<hash of the plan>",
         ),
     ] = None,
 ) -> None:
@@ -23,22 +28,32 @@ def merge(
 
     Exit codes: 0 all well, 2 shards of different plans or bad input, 3 some cells failed.
     """
-    with sentences():
+    with sentences(), ExitStack() as stack:
+        from ....suites.running import store
         from ....suites.running.parts import merging
+        from ....suites.running.remote.mirror import Mirror, mirrored
+        from ....suites.running.remote.objects import is_url
+        from ....suites.running.remote.snapshot import reading
         from ....suites.text import plural
         from . import again, launch
 
-        manifests = {shard: _manifest(shard) for shard in shards}
+        found_at = {shard: stack.enter_context(reading(shard)) for shard in shards}
+        manifests = {shard: _manifest(shard, folder) for shard, folder in found_at.items()}
         first = next(iter(manifests.values()))
         for shard, manifest in manifests.items():
             _check_same(shards[0], first, shard, manifest)
-        folder = out or again.RUNS / str(first["plan_hash"])
-        if any(folder.resolve() == shard.resolve() for shard in shards):
-            raise ValueError(f"`merge` got {folder} as a shard and as the folder of the whole run; name another one with --out")
+        place = out or str(again.RUNS / str(first["plan_hash"]))
+        if _place(place) in map(_place, shards):
+            raise ValueError(f"`merge` got {place} as a shard and as the folder of the whole run; name another one with --out")
         for line in _differences(manifests):
             typer.echo(f"warning: {line}", err=True)
-        found = merging.merge(shards, folder, int(first["shard"]["cells"]))
-        counts = launch.conclude(folder, found.work, first, [str(shard) for shard in shards], found.missing + found.unmeasured)
+        mirror: Mirror | None = stack.enter_context(mirrored(place)) if is_url(place) else None
+        folder = Path(place) if mirror is None else mirror.folder
+        found = merging.merge(list(found_at.values()), folder, int(first["shard"]["cells"]))
+        counts = launch.conclude(folder, found.work, first, shards, found.missing + found.unmeasured)
+        if mirror is not None:
+            mirror.close(store.index(folder), store.loose(folder))
+            mirror.write_documents()
     typer.echo(
         f"{plural(len(shards), 'shard')} of {first['shard']['of']} merged: {len(found.work.cells)} cells of {first['shard']['cells']}"
     )
@@ -48,15 +63,22 @@ def merge(
         typer.echo(f"{found.missing} cells are in none of them; shards that were not given: {', '.join(absent) or 'none'}")
     if found.unmeasured:
         typer.echo(f"{found.unmeasured} cells are not measured yet; go on with their shards, and merge again")
-    typer.echo(f"results: {folder}")
+    typer.echo(f"results: {place}")
     raise typer.Exit(SOME_FAILED if counts["failed"] else 0)
 
 
-def _manifest(shard: Path) -> dict[str, Any]:
+def _place(text: str) -> str:
+    """The same for the same folder or URL."""
+    from ....suites.running.remote.objects import is_url
+
+    return text.rstrip("/") if is_url(text) else str(Path(text).resolve())
+
+
+def _manifest(shard: str, folder: Path) -> dict[str, Any]:
     from ... import results
 
-    found = results.manifest_of(shard)
-    results.check_not_newer(shard)
+    found = results.manifest_of(folder)
+    results.check_not_newer(folder)
     part = found.get("shard")
     right = isinstance(part, dict) and all(isinstance(part.get(name), int) for name in ("number", "of", "cells"))
     if not right or not isinstance(found.get("plan"), dict):
@@ -64,7 +86,7 @@ def _manifest(shard: Path) -> dict[str, Any]:
     return found
 
 
-def _check_same(one: Path, first: dict[str, Any], other: Path, second: dict[str, Any]) -> None:
+def _check_same(one: str, first: dict[str, Any], other: str, second: dict[str, Any]) -> None:
     for name, what in (("plan_hash", "plan"), ("schema_version", "schema version")):
         if first.get(name) != second.get(name):
             raise ValueError(
@@ -76,7 +98,7 @@ def _check_same(one: Path, first: dict[str, Any], other: Path, second: dict[str,
         raise ValueError(f"`merge` got {one}, one of {a} shards of {b} cells, and {other}, one of {c} of {d}; expected shards of one cut")
 
 
-def _differences(manifests: dict[Path, dict[str, Any]]) -> list[str]:
+def _differences(manifests: dict[str, dict[str, Any]]) -> list[str]:
     """What numbers may depend on, in their rounding, where the machines of shards differ."""
     found: dict[str, set[str]] = {}
     for manifest in manifests.values():

@@ -12,6 +12,7 @@ from ....suites.problems.score_files import Convention
 from ....suites.running.planning.plan import Machine, Plan, default_jobs
 from ....suites.running.planning.presets import plan_of
 from ....suites.running.planning.scope import Scope
+from ....suites.running.remote.objects import is_url
 from .options import KEYS
 
 _FLAGS = {"estimators": "-e", "problems": "-p", "stages": "--stage", "losses": "--loss", "plugins": "--plugin"}
@@ -28,7 +29,7 @@ _MACHINE = {
 _SCOPE = {"budget": "--budget", "longest": "--longest-cell"}
 
 
-def command(plan: Plan, out: Path | None = None, *, preset: str, machine: Machine | None = None, scope: Scope | None = None) -> str:
+def command(plan: Plan, out: Path | str | None = None, *, preset: str, machine: Machine | None = None, scope: Scope | None = None) -> str:
     """The preset, every option that differs from it, and always where the scores come from."""
     standard = plan_of(preset, file=plan.file, data=plan.data)
     words = ["structgrad", "run", *(plan.suites if plan.suites != standard.suites else ()), "--preset", preset]
@@ -45,11 +46,11 @@ def command(plan: Plan, out: Path | None = None, *, preset: str, machine: Machin
     usual = Machine(jobs=default_jobs(plan))
     words += _changed(machine or usual, usual, _MACHINE) + _changed(scope or Scope(), Scope(), _SCOPE)
     words += ["--fail-fast"] if scope is not None and scope.fail_fast else []
-    return shlex.join([*words, *(["--out", str(out)] if out else [])])
+    return shlex.join([*words, *_place_words(out)])
 
 
 def learning(  # noqa: PLR0913
-    tasks: tuple[str, ...], options: Mapping[str, Any], out: Path | None = None, *, machine: Machine, usual: Machine, scope: Scope
+    tasks: tuple[str, ...], options: Mapping[str, Any], out: Path | str | None = None, *, machine: Machine, usual: Machine, scope: Scope
 ) -> str:
     """The command that repeats a run of learning: its tasks, and every option that was given."""
     words = ["structgrad", "learn", *tasks]
@@ -58,7 +59,11 @@ def learning(  # noqa: PLR0913
         words += [word for item in several for word in ((flag,) if item is True else (flag, str(item)))]
     words += _changed(machine, usual, _MACHINE) + _changed(scope, Scope(), _SCOPE)
     words += ["--fail-fast"] if scope.fail_fast else []
-    return shlex.join([*words, *(["--out", str(out)] if out else [])])
+    return shlex.join([*words, *_place_words(out)])
+
+
+def _place_words(out: Path | str | None) -> list[str]:
+    return ["--out", str(out) if is_url(out) else str(Path(out))] if out else []
 
 
 def _changed(value: Any, standard: Any, flags: Mapping[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,18 +70,49 @@ def compact(directory: Path, index: journal.Index, cells: Sequence[Compacted]) -
     Raises:
         OSError: a part or the journal cannot be written; whatever counted before counts as before.
     """
-    old = sorted({index.owner[cell.identity] for cell in cells if cell.identity in index.owner})
-    replaced = {cell.identity for cell in cells}
-    tables: dict[str, list[_Piece]] = defaultdict(list)
+    tables: dict[str, list[Piece]] = defaultdict(list)
     for suite, chosen in _by_suite(cells).items():
-        tables[suite].append((columns.to_table([cell.content for cell in chosen]), _described(chosen)))
+        tables[suite].append((columns.to_table([cell.content for cell in chosen]), _summed(chosen)))
+    replace_cells(directory, index, tables)
+
+
+Piece = tuple["pa.Table", journal.CellPart]
+"""Rows of cells, and what a part says of them."""
+
+
+def replace_cells(directory: Path, index: journal.Index, tables: dict[str, list[Piece]]) -> None:
+    """`compact` of rows that are tables already, by the folders of their suites.
+
+    Raises:
+        OSError: as `compact` does.
+    """
+    replaced = {cell for pieces in tables.values() for _, part in pieces for cell in part.cells}
+    old = sorted({index.owner[cell] for cell in replaced if cell in index.owner})
     for file in old:
-        kept = _without(directory, index.parts[file], replaced)
+        kept = without(directory, index.parts[file], replaced)
         if kept is not None:
-            tables[Path(file).parent.name].append(kept)
+            tables.setdefault(Path(file).parent.name, []).append(kept)
     _commit(directory, index, tables, old)
     for file in old:
         (directory / journal.FOLDER / file).unlink(missing_ok=True)
+
+
+def copy_parts(source: Path, directory: Path, index: journal.Index, parts: Sequence[journal.CellPart]) -> None:
+    """Let parts of another run count here too, as they are; no cell of them may be in a part here.
+
+    Raises:
+        OSError: as `compact` does.
+    """
+    copied = []
+    for number, part in enumerate(parts, index.last + 1):
+        name = f"{Path(part.file).parent.name}/{number:06d}.parquet"
+        target = directory / journal.FOLDER / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / journal.FOLDER / part.file, target)
+        made_lasting(target)
+        copied.append(replace(part, file=name))
+    if copied:
+        journal.append(directory, index, copied, [])
 
 
 def recover(directory: Path, index: journal.Index, there: Collection[str]) -> None:
@@ -89,12 +121,12 @@ def recover(directory: Path, index: journal.Index, there: Collection[str]) -> No
     After a kill they hold nothing but copies; where the journal was lost they hold everything. Cells that are ``there`` have files of
     their own.
     """
-    tables: dict[str, list[_Piece]] = defaultdict(list)
+    tables: dict[str, list[Piece]] = defaultdict(list)
     unnamed = list(_unnamed(directory, index))
     seen = set(there) | set(index.owner)
     for path in unnamed:
-        part = _own_words(path, str(path.relative_to(directory / journal.FOLDER)))
-        kept = None if part is None or seen.issuperset(part.cells) else _without(directory, part, seen)
+        part = described(path, str(path.relative_to(directory / journal.FOLDER)))
+        kept = None if part is None or seen.issuperset(part.cells) else without(directory, part, seen)
         if kept is not None:
             tables[path.parent.name].append(kept)
             seen.update(kept[1].cells)
@@ -105,10 +137,7 @@ def recover(directory: Path, index: journal.Index, there: Collection[str]) -> No
         path.unlink(missing_ok=True)
 
 
-_Piece = tuple["pa.Table", journal.CellPart]
-
-
-def _commit(directory: Path, index: journal.Index, tables: Mapping[str, Sequence[_Piece]], dropped: Sequence[str]) -> None:
+def _commit(directory: Path, index: journal.Index, tables: Mapping[str, Sequence[Piece]], dropped: Sequence[str]) -> None:
     import pyarrow as pa
 
     parts, number = [], index.last
@@ -119,7 +148,7 @@ def _commit(directory: Path, index: journal.Index, tables: Mapping[str, Sequence
     journal.append(directory, index, parts, dropped)
 
 
-def _own_words(path: Path, file: str) -> journal.CellPart | None:
+def described(path: Path, file: str) -> journal.CellPart | None:
     """What a part says of itself; None where it was not written to its end."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -139,7 +168,7 @@ def _by_suite(cells: Sequence[Compacted]) -> dict[str, list[Compacted]]:
     return found
 
 
-def _described(cells: Sequence[Compacted]) -> journal.CellPart:
+def _summed(cells: Sequence[Compacted]) -> journal.CellPart:
     return journal.CellPart(
         "",
         0,
@@ -152,7 +181,7 @@ def _described(cells: Sequence[Compacted]) -> journal.CellPart:
     )
 
 
-def _without(directory: Path, part: journal.CellPart, replaced: Collection[str]) -> _Piece | None:
+def without(directory: Path, part: journal.CellPart, replaced: Collection[str]) -> Piece | None:
     """What is left of a part; None where nothing is, or nothing can be read, so that it is measured again."""
     import pyarrow as pa
 

@@ -114,8 +114,8 @@ class Index:
 
 
 def number_of(file: str) -> int:
-    """Of a part, by its name."""
-    stem = Path(file).stem
+    """Of a part, by its name, which may have more behind a dash."""
+    stem = Path(file).stem.partition("-")[0]
     return int(stem) if stem.isdecimal() else 0
 
 

@@ -28,8 +28,10 @@ class LockedError(ValueError):
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path, *, wait: bool = False) -> Iterator[None]:
     """Be the only one that writes into the folder of a run; who is already may ask again.
+
+    With ``wait`` it takes its turn, for what others do there is soon done.
 
     It is a lock of the system (flock), which ends with the process that holds it, however that ends; on a file system that has none,
     nothing is locked.
@@ -45,7 +47,7 @@ def locked(directory: Path) -> Iterator[None]:
     try:
         if fcntl is not None:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError as error:
                 if error.errno in _TAKEN:
                     owner = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"

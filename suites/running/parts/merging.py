@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...base import Row
@@ -67,19 +66,9 @@ def _take(folder: Path, directory: Path, writer: CellWriter) -> None:
     there = store.known(directory, list(writer.cells.values()))
     wanted = {identity for identity in writer.cells if identity not in there or there[identity].kind == journal.FAILED_KIND}
     found = store.index(folder)
-    copied, number = [], writer.index.last
-    for file, part in found.parts.items():
-        # A part is taken as it is, or cell by cell where the whole holds some of it.
-        if wanted.issuperset(part.cells) and not writer.index.owner.keys() & set(part.cells):
-            number += 1
-            name = f"{Path(file).parent.name}/{number:06d}.parquet"
-            target = directory / journal.FOLDER / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / journal.FOLDER / file, target)
-            compaction.made_lasting(target)
-            copied.append(replace(part, file=name))
-    if copied:
-        journal.append(directory, writer.index, copied, [])
+    # A part is taken as it is, or cell by cell where the whole holds some of it.
+    copied = [part for part in found.parts.values() if wanted.issuperset(part.cells) and not writer.index.owner.keys() & set(part.cells)]
+    compaction.copy_parts(folder, directory, writer.index, copied)
     taken = {cell for part in copied for cell in part.cells}
     for identity, known in store.known(folder, list(writer.cells.values())).items():
         better = identity not in there or known.kind != journal.FAILED_KIND
