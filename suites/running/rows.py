@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,22 +20,31 @@ from .planning.plan import Plan
 
 def pair_columns(plan: Plan, problem: Problem, name: str, estimator: Estimator[Any]) -> dict[str, Any]:
     """The columns that follow from the plan, a problem and an estimator, which is built of its name."""
+    return {**_problem_columns(plan, problem), **_estimator_columns(name, estimator)}
+
+
+def _problem_columns(plan: Plan, problem: Problem) -> dict[str, Any]:
     return {
         "problem": problem.name,
         "stage": problem.stage,
         "source": problem.source,
         "oracle": oracle_name(problem.oracle),
         "oracle_version": problem.oracle.version,
+        "seed": plan.seed,
+        "dtype": plan.dtype,
+        "device": plan.device_kind,
+        **loss_columns(problem.instances[0].loss),
+    }
+
+
+def _estimator_columns(name: str, estimator: Estimator[Any]) -> dict[str, Any]:
+    return {
         "estimator": name,
         "estimator_version": estimator.version,
         "family": estimator.name,
         "objective": estimator.objective,
         "unbiased": estimator.unbiased,
         "deterministic": estimator.deterministic,
-        "seed": plan.seed,
-        "dtype": plan.dtype,
-        "device": plan.device_kind,
-        **loss_columns(problem.instances[0].loss),
     }
 
 
@@ -46,8 +55,19 @@ def loss_columns(loss: ProblemLoss) -> dict[str, Any]:
 
 def skip_row(plan: Plan, problem: Problem, name: str, estimator: Estimator[Any], reason: str) -> Row:
     """A pair that is not measured."""
+    return next(skip_rows(plan, problem, {name: estimator}, {name: reason}))
+
+
+def skip_rows(
+    plan: Plan, problem: Problem, built: Mapping[str, Estimator[Any]], reasons: Mapping[str, str], suite: str = ""
+) -> Iterator[Row]:
+    """Pairs of a problem that are not measured, for a reason each; by a suite, or by none."""
+    if not reasons:
+        return
     count = math.log(problem.oracle.count(tuple(problem.instances[0].scores.shape)))
-    return Row(cell="", suite="", **pair_columns(plan, problem, name, estimator), status="skipped", reason=reason, log_count=count)
+    shared = {"cell": "", "suite": suite, **_problem_columns(plan, problem), "status": "skipped", "log_count": count}
+    for name, reason in reasons.items():
+        yield Row(**shared, **_estimator_columns(name, built[name]), reason=reason)
 
 
 @dataclass(frozen=True)

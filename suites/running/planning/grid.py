@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVISED, make_estimator
@@ -21,7 +21,7 @@ from ...base import SCHEMA_VERSION, Problem, Row, Skip, oracle_name, pairing
 from ...measures import SUITES
 from ...measures.suite import Context
 from ...problems import REAL_PROBLEMS, kinds_of, split_loss
-from ..rows import skip_row
+from ..rows import skip_rows
 from ..scores import fingerprint, load_problem, matching, sample, stages_by_problem
 from ..work import Cell, Grid, Limit
 from .plan import Plan
@@ -52,11 +52,9 @@ def grid(plan: Plan) -> Grid:
         pairs = _pairs(plan, built, name, stages)
         fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
         for stage in stages:
-            skips += [
-                skip_row(plan, sample(plan, name, stage), estimator, built[estimator], skip.reason)
-                for estimator, skip in pairs.items()
-                if skip
-            ]
+            found, content = sample(plan, name, stage), _content(plan, (name, stage))
+            skipped = {estimator: skip.reason for estimator, skip in pairs.items() if skip}
+            skips += skip_rows(plan, found, built, skipped)
             for suite in suites:
                 portion = plan.portion(suite)
                 if SUITES[suite].measures not in kinds_of(name) or stage not in _portion(stages, portion.stages):
@@ -64,13 +62,12 @@ def grid(plan: Plan) -> Grid:
                 if portion.losses is not None and losses[split_loss(name)[0]] > portion.losses:
                     continue
                 asked = tuple(estimator for estimator in fitting if estimator in concerned[suite])
-                found = sample(plan, name, stage)
                 reasons = limitations(suite, found, context)
                 limits += [Limit(suite, name, stage, len(reasons), len(found.instances), reasons[0])] if reasons else []
                 if len(reasons) == len(found.instances) and not SUITES[suite].partial:
-                    skips += [replace(skip_row(plan, found, estimator, built[estimator], reasons[0]), suite=suite) for estimator in asked]
+                    skips += skip_rows(plan, found, built, dict.fromkeys(asked, reasons[0]), suite)
                 else:
-                    cells += _cells(plan, suite, (name, stage), {estimator: identities[estimator] for estimator in asked})
+                    cells += _cells(plan, suite, content, {estimator: identities[estimator] for estimator in asked})
     return Grid(tuple(cells), tuple(skips), tuple(limits))
 
 
@@ -130,12 +127,14 @@ def _pairs(plan: Plan, built: Mapping[str, Estimator[Any]], problem: str, stages
 _NOBODY = '"estimators": []'
 
 
-def _cells(plan: Plan, suite: str, where: tuple[str, str], identities: Mapping[str, str]) -> Iterator[Cell]:
+def _cells(plan: Plan, suite: str, content: Mapping[str, Any], identities: Mapping[str, str]) -> Iterator[Cell]:
     """One for each estimator, or one for all of them; what they share is written once, for there may be hundreds of them."""
     if not identities:
         return
+    where: tuple[str, str] = content["problem"]
     instances = instances_of(plan, suite, where)
-    before, _, after = json.dumps(_content(plan, suite, where), sort_keys=True).partition(_NOBODY)
+    own = {"suite": [suite, SUITES[suite].version], "instances": instances}
+    before, _, after = json.dumps({**content, **own}, sort_keys=True).partition(_NOBODY)
     for chosen in [tuple(identities)] if SUITES[suite].together else [(name,) for name in identities]:
         asked = ", ".join(identities[name] for name in chosen)
         yield Cell(suite, *where, chosen, instances, _hash(f'{before}"estimators": [{asked}]{after}'.encode()))
@@ -174,14 +173,12 @@ def _built(patterns: tuple[str, ...]) -> dict[str, Estimator[Any]]:
 # What the numbers of a cell depend on.
 
 
-def _content(plan: Plan, suite: str, where: tuple[str, str]) -> dict[str, Any]:
-    """All that the numbers of a cell depend on beside its estimators, and nothing else: no worker, no batch size, no package's version."""
+def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
+    """All that the numbers of a cell depend on beside its suite and estimators, and nothing else: no worker, no package's version."""
     problem = sample(plan, *where)
     return {
         "schema": SCHEMA_VERSION,
-        "suite": [suite, SUITES[suite].version],
         "problem": where,
-        "instances": instances_of(plan, suite, where),
         "oracle": [oracle_name(problem.oracle), problem.oracle.version, *digest_of(source_of(problem.oracle))],
         "loss": [problem.instances[0].loss.name, plan.offset],
         "scores": fingerprint(plan, *where),
