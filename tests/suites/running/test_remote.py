@@ -23,6 +23,7 @@ from structgrad.suites.running.remote import lease, mirror, objects, snapshot
 from structgrad.suites.running.remote.objects import ObjectStore, RemoteError, RemoteWarning
 from structgrad.suites.running.runner import collect, measure, run
 from structgrad.suites.studies.simulated import simulated_plan
+from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.running.remote_cases import HERE, Stopped, comparable, impatient, on_machine, stopped_after
 
 PLAN = simulated_plan(8)
@@ -483,3 +484,35 @@ def test_what_was_fetched_is_not_fetched_again(url, monkeypatch):
     shutil.rmtree(objects.cached_folder(url))
     assert comparable(collect(url)) == first
     assert asked
+
+
+# The command line.
+
+
+def test_the_command_line_takes_urls(tmp_path, monkeypatch, url):
+    without_page(monkeypatch)
+    told = call(*SMALL, *FEW, "-e", "ste", "-o", url)
+    assert told.exit_code == 0, told.output
+    assert f"results go to {url}, by way of {objects.working_folder(url)}" in told.stdout
+    assert f"results: {url}/results.parquet" in told.stdout
+    assert f"--out {url}" in told.stdout
+    assert [name for name in ObjectStore(url).names() if "/" not in name] == ["plan.jsonl", "report.html", "results.parquet", "run.json"]
+    on_machine("b", tmp_path, monkeypatch)
+    assert call("status", url).stdout.startswith(f"{url}: finished")
+    assert call("compare", url, f"{url}/results.parquet").exit_code == 0
+    assert f"`report` got --figures pdf for {url}; name a folder of this machine" in refused("report", url, "--figures", "pdf")
+    assert f"found nothing at {url}/none; expected the URL of a run" in refused("status", f"{url}/none")
+    monkeypatch.setattr(store, "write_cell", lambda *given, **more: pytest.fail("a finished cell was measured again"))
+    assert call(*SMALL, *FEW, "-e", "ste", "-o", url).exit_code == 0
+    monkeypatch.undo()
+
+
+def test_afresh_forgets_what_lies_under_the_url(tmp_path, monkeypatch, url):
+    without_page(monkeypatch)
+    words = [*SMALL, *FEW, "-e", "ste", "-o", url]
+    assert call(*words).exit_code == 0
+    before = [name for name in ObjectStore(url).names() if snapshot.number_of(name)]
+    assert call(*words, "--fresh").exit_code == 0
+    after = [name for name in ObjectStore(url).names() if snapshot.number_of(name)]
+    assert (len(before), len(after)) == (1, 1)
+    assert before != after

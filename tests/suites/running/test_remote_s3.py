@@ -25,6 +25,8 @@ from tests.suites.running.remote_cases import HERE, Stopped, comparable, impatie
 for name in ("s3fs", "moto.server"):
     pytest.importorskip(name, reason="s3fs (the optional extra remote) or moto[server] is not installed")
 
+pytestmark = pytest.mark.sweep
+
 PLAN = simulated_plan(8)
 
 
@@ -116,7 +118,6 @@ run(simulated_plan(60), sys.argv[1], machine=Machine(jobs=1), progress=progress)
 """
 
 
-@pytest.mark.sweep
 def test_a_driver_that_is_killed_with_its_machine(tmp_path, monkeypatch, server):
     """It may lose what was finished within the last second, and no more; its lease is left, and not waited for where it is known dead."""
     url = f"s3://bucket/{tmp_path.name}"
