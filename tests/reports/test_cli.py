@@ -80,7 +80,7 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Plan]]:
     def install(outcome: Any) -> list[Plan]:
         plans: list[Plan] = []
 
-        def measure(plan: Plan, directory: Path, *, machine: Machine, progress: Any, scope: Scope, work: Grid) -> Any:
+        def measure(plan: Plan, directory: Path, *, machine: Machine, progress: Any, scope: Scope, work: Grid, mirror: None) -> Any:
             plans.append(plan)
             MACHINES.append(machine)
             SCOPES.append(scope)

@@ -203,7 +203,7 @@ def working_folder(url: str) -> Path:
 
     Example:
         >>> working_folder("s3://bucket/a run/").as_posix()
-        'structgrad-results/a-run-0f80f3a7'
+        'structgrad-results/a-run-17664381'
     """
     name = re.sub(r"[^0-9A-Za-z_-]+", "-", url.rstrip("/").rpartition("/")[2]).strip("-")[:40]
     return Path("structgrad-results") / f"{name or 'run'}-{digest_of(url.rstrip('/').encode())[:8]}"
