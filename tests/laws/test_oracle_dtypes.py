@@ -74,3 +74,14 @@ def test_float32_is_close_to_float64(case: OracleCase, regime: float | str) -> N
     size = scores[scores > -math.inf].abs().max().item()
     for name in names:
         torch.testing.assert_close(single[name].double(), double[name], rtol=1e-5, atol=4e-6 * max(size, 1), msg=name)
+
+
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_a_view_that_negates_is_read_as_what_it_is(case: OracleCase) -> None:
+    """As `.conj().imag` gives it."""
+    scores = make_scores(case, 1.0).requires_grad_()
+    view = torch.complex(torch.zeros_like(scores), -scores).conj().imag
+    assert view.is_neg()
+    assert torch.equal(case.oracle.argmax(view), case.oracle.argmax(scores))
+    found, expected = (torch.autograd.grad(case.oracle.log_partition(theta).sum(), scores)[0] for theta in (view, scores))
+    assert torch.equal(found, expected)
