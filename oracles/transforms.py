@@ -17,10 +17,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _get_dispatch_mode, _is_tracing, _TorchDispatchModeKey
 from torch._C._functorch import maybe_current_level
 from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_exporting
 
 from .kernels.switch import SERVING, serving_as
 
@@ -46,6 +47,24 @@ def refuse_duals(call: str, *values: Any) -> None:
         )
 
 
+PROXY = _TorchDispatchModeKey.PROXY
+"""Under which `make_fx` writes down what it sees."""
+
+
+def refuse_exports(call: str) -> None:
+    """ValueError under torch.export, whose graphs have no breaks."""
+    if is_exporting():
+        raise untraceable(call)
+
+
+def untraceable(call: str) -> ValueError:
+    """What a tracer is told: it would keep the numbers that a kernel gave once as constants."""
+    return ValueError(
+        f"`{call}` got called under torch.jit.trace, torch.export or make_fx, whose graphs cannot hold it; expected a call of its own: "
+        "trace what comes before and after, or use torch.compile"
+    )
+
+
 def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function of tensors one operation; of a method of an oracle, or of an estimator, the oracle says how long the event is.
 
@@ -60,10 +79,14 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
         @functools.wraps(method)
         def called(*args: P.args, **named: P.kwargs) -> R:
             if is_compiling():
+                refuse_exports(method.__name__)
                 return left_out(*args, **named)
-            if maybe_current_level() is None:  # `transforming`, and the first of `refuse_duals`, without their calls
-                if forward_ad._current_level >= 0:
-                    refuse_duals(method.__name__, *args, *named.values())
+            plain = maybe_current_level() is None  # `transforming`, and the first of `refuse_duals`, without their calls
+            if plain and forward_ad._current_level >= 0:  # `linearize` traces too, at one point, where constants are right
+                refuse_duals(method.__name__, *args, *named.values())
+            elif _is_tracing() or _get_dispatch_mode(PROXY) is not None:
+                raise untraceable(method.__name__)
+            if plain:
                 return method(*args, **named)
             given = signature.bind(*args, **named).arguments
             result: R = _transformed(method, given, given.get(leading or "") is not None, event_ndims)
@@ -86,7 +109,10 @@ def uncompiled(method: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(method)
     def called(*args: P.args, **named: P.kwargs) -> R:
-        return left_out(*args, **named) if is_compiling() else method(*args, **named)
+        if is_compiling():
+            refuse_exports(method.__name__)
+            return left_out(*args, **named)
+        return method(*args, **named)
 
     left_out = _left_out(called)
     return called

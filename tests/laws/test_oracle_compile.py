@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.torch_version import TorchVersion
 
 from structgrad.estimators import csoftmax, entmax, make_estimator
@@ -117,6 +118,31 @@ def test_a_mapped_operation_is_compiled() -> None:
     scores = numbers(3, 4, 2, 2)
     found = torch.compile(lambda rows: torch.func.vmap(CHAIN.marginals)(2 * rows), backend="eager")(scores)
     assert torch.equal(found, CHAIN.marginals(2 * scores))
+
+
+TRACERS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], object]] = {
+    "jit": lambda function, rows: torch.jit.trace(function, (rows,), check_trace=False),
+    "make_fx": lambda function, rows: make_fx(function)(rows),
+    "export": lambda function, rows: torch.export.export(_Module(function), (rows,), strict=False),
+}
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.function(rows)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_a_tracer_is_refused(tracer: str) -> None:
+    """It would keep the first structure as a constant."""
+    for call, name in (("argmax", "argmax"), ("structure", "structure")):
+        with pytest.raises(ValueError, match=f"^`{name}` got called under torch.jit.trace, torch.export or make_fx, .*use torch.compile"):
+            TRACERS[tracer](CALLS[call][0], numbers(3, 4, 2, 2))
 
 
 def test_nothing_imports_the_compiler_before_it_is_used() -> None:
