@@ -38,6 +38,12 @@ FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
 
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""What lengths may be: a mask is none, and torch cannot compare the other ones."""
+
+FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""What scores may be."""
+
 MOST_KNOWN = 1024
 """Shapes of scores that an oracle keeps in mind."""
 
@@ -255,10 +261,15 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         limits = self.length_limits(self._event(scores))
         one = () if len(limits) == 1 else (len(limits),)
         batch = scores.shape[: scores.ndim - self.event_ndim]
-        if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.shape not in ((*batch, *one), one):
+        if not isinstance(lengths, Tensor) or lengths.dtype not in INTEGERS or lengths.shape not in ((*batch, *one), one):
             got = f"{lengths.dtype} of shape {tuple(lengths.shape)}" if isinstance(lengths, Tensor) else type(lengths).__name__
             each = "one length" if len(limits) == 1 else f"{len(limits)} lengths"
             raise ValueError(f"`{call}` got lengths: {got}; expected an integer tensor of shape {(*batch, *one)}, {each} per item")
+        if lengths.device != scores.device:
+            raise ValueError(
+                f"`{call}` got lengths on {lengths.device} for scores on {scores.device}; expected one device: move them by "
+                "lengths.to(scores.device)"
+            )
         # Values are looked at on the CPU alone, and the limits brought to no other device: either would make the host wait.
         if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= torch.tensor(limits if one else limits[0]))).all()):
             allowed = " and ".join(f"1 to {limit}" for limit in limits)
@@ -293,7 +304,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         return torch.where(inside, values, 0)
 
     def _check_tensor(self, call: str, scores: Tensor) -> None:
-        if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        if not isinstance(scores, Tensor) or scores.dtype not in FLOATING:
             got, do = (
                 (f"dtype {scores.dtype}", "scores.float()")
                 if isinstance(scores, Tensor)

@@ -29,6 +29,8 @@ def test_scores_must_be_a_floating_point_tensor(call: str, case: OracleCase) -> 
         CALLS[call](case, [0.0, 1.0])
     with pytest.raises(ValueError, match=f"`{call}` got scores of dtype torch.int64; expected a floating-point"):
         CALLS[call](case, torch.zeros(case.event, dtype=torch.int64))
+    with pytest.raises(ValueError, match=f"`{call}` got scores of dtype torch.float8_e4m3fn; expected a floating-point"):
+        CALLS[call](case, torch.zeros(case.event, dtype=torch.float8_e4m3fn))
 
 
 @law

@@ -242,6 +242,8 @@ def test_a_length_below_k_is_infeasible() -> None:
         ),
         (torch.ones(6), r"got lengths: torch.float32 of shape \(6,\); expected an integer tensor"),
         ([1] * 6, "got lengths: list; expected an integer tensor"),
+        (torch.ones(6, dtype=torch.bool), "got lengths: torch.bool of shape .*; expected an integer tensor"),
+        (torch.ones(6, dtype=torch.int64, device="meta"), "got lengths on meta for scores on cpu; expected one device: move them by"),
         (torch.tensor([0, 1, 1, 1, 1, 1]), "got lengths from 0 to 1; expected 1 to"),
         (torch.tensor([1, 1, 1, 1, 1, 99]), "got lengths from 1 to 99; expected 1 to"),
     ],
