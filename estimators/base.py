@@ -109,13 +109,17 @@ def _untransformed(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(method)
     def called(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
         if transforming():
-            raise ValueError(
-                f"`{self.name}` got its surrogate called under a transform of torch.func; expected plain tensors: the batch may have "
-                "any dimensions, and autograd has the gradient; transform the structure of a pathwise estimator instead"
-            )
+            raise _transformed(self.name, "surrogate")
         return method(self, *args, **named)
 
     return called
+
+
+def _transformed(name: str, method: str) -> ValueError:
+    return ValueError(
+        f"`{name}` got its {method} called under a transform of torch.func; expected plain tensors: the batch may have "
+        "any dimensions, and autograd has the gradient; transform the structure of a pathwise estimator instead"
+    )
 
 
 ASKED: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -216,6 +220,8 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     def gradient(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """One estimate per batch row, shaped like the scores; ``scores.expand(n, ...)`` gives n independent replicates."""
         check_call(self.name, loss=loss, oracle=oracle, scores=scores, generator=generator)
+        if transforming():
+            raise _transformed(self.name, "gradient")
         leaf = scores.detach().requires_grad_()
         with torch.enable_grad():
             total = self.surrogate(loss, oracle, leaf, generator=generator).sum()
@@ -361,7 +367,8 @@ class PathwiseEstimator(Estimator[O]):
     def _losses(self, loss: Loss, oracle: O, point: Tensor) -> Tensor:
         """``[..., *batch]`` at points that require a gradient; a loss that has none there is refused."""
         losses = evaluate(loss, point, oracle.event_ndim)
-        if not depends(losses, point):
+        # Under `torch.inference_mode` nothing depends on anything, and the values alone are wanted.
+        if not torch.is_inference_mode_enabled() and not depends(losses, point):
             raise _without_gradient(self.name)
         return losses
 
@@ -377,6 +384,8 @@ def upstream_gradient(name: str, losses: Tensor, point: Tensor, *, create_graph:
 
 
 def _without_gradient(name: str) -> ValueError:
+    if torch.is_inference_mode_enabled():
+        return ValueError(f"`{name}` got its surrogate called under torch.inference_mode, where no loss has a gradient; use torch.no_grad")
     return ValueError(
         f"`{name}` got a loss without a gradient in the structure; expected a differentiable loss, "
         "or choose an estimator that needs its values only, such as rloo"
@@ -506,8 +515,18 @@ class _WithGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (estimate,) = ctx.saved_tensors
-        weight = grads[0].reshape(*grads[0].shape, *([1] * ctx.event_ndim))
-        return grads[0], weight * estimate, None
+        gradient = grads[0].reshape(*grads[0].shape, *([1] * ctx.event_ndim)) * estimate
+        if torch.is_grad_enabled():
+            gradient = _UNDERIVED(gradient.requires_grad_())
+        return grads[0], gradient, None
+
+
+_UNDERIVED = torch._C._functions.DelayedError(
+    "the estimate of a gradient got differentiated, as by a gradient penalty; expected no more than its value, because an estimate is a "
+    "number that no derivative leads through: take a relaxation with derivatives, such as structured_attention, or detach the estimate",
+    1,
+)
+"""Passes a gradient on, and refuses to be differentiated."""
 
 
 class _Carry(torch.autograd.Function):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._C import _current_graph_task_id
 
 from .. import estimators
 from ..oracles.capabilities import MarginalOracle, Oracle, WarmStart
@@ -135,6 +136,11 @@ class StructuredLayer(nn.Module):
 
     def _begin(self, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Seen | None]:
         """Padded scores, and where what this call gives is to be kept: None where it is not."""
+        if not self.estimator.deterministic and _current_graph_task_id() >= 0:
+            raise ValueError(
+                f"`StructuredLayer` got a call inside of a backward pass, as torch.utils.checkpoint makes one, where {self.estimator.name} "
+                "would draw other random numbers than before; expected one in the forward pass: leave the layer outside of the checkpoint"
+            )
         theta = self._padded(scores, lengths)
         if not (self.estimator.state and self.training and torch.is_grad_enabled()):
             return theta, None
