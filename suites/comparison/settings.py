@@ -99,7 +99,11 @@ def read_settings(content: Mapping[str, Any]) -> Settings:
         Traceback (most recent call last):
         ValueError: [gate] got the key 'alpa'; did you mean alpha?
     """
-    table = content.get("gate", {})
+    if "gate" not in content:
+        raise ValueError(
+            f"the configuration got {', '.join(map(repr, content)) or 'nothing'}; expected a table [gate], an empty one for the defaults"
+        )
+    table = content["gate"]
     if not isinstance(table, Mapping):
         raise ValueError(f"the configuration got gate = {table!r}; expected a table [gate]")
     _known("[gate]", table, (*_PLAIN, "metric", "override", "timing"))

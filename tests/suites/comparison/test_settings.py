@@ -38,7 +38,7 @@ def test_a_file_changes_what_it_names_and_nothing_else() -> None:
     settings = read_settings(tomllib.loads(EXAMPLE))
     assert (settings.alpha, settings.on_missing, settings.on_changed) == (0.05, "warn", "fail")
     assert (settings.timing.pairs, settings.timing.estimators, settings.timing.minimum_change) == (80, ("rloo",), 0.02)
-    assert read_settings({}) == Settings()
+    assert read_settings({"gate": {}}) == Settings()
 
 
 def test_the_last_override_that_matches_holds() -> None:
@@ -54,6 +54,9 @@ def test_the_last_override_that_matches_holds() -> None:
     ("text", "message"),
     [
         ("gate = 3", r"expected a table \[gate\]"),
+        ("[gaet]\nalpha = 0.1", r"^the configuration got 'gaet'; expected a table \[gate\], an empty one for the defaults$"),
+        ("alpha = 0.1", r"^the configuration got 'alpha'; expected a table \[gate\]"),
+        ("", r"^the configuration got nothing; expected a table \[gate\]"),
         ("[gate]\nalpa = 1", "got the key 'alpa'; did you mean alpha"),
         ("[gate]\nalpha = 'x'", "alpha = 'x'; expected a number"),
         ("[gate]\nalpha = true", "expected a number"),
