@@ -35,6 +35,8 @@ def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
     names = _with_losses(plan, _names(plan))
     for pattern in plan.stages:
         if not any(_matched(plan, name, pattern) for name in names):
+            for name in names:  # one that cannot be had at all says why
+                sample(plan, name, problems.stages_of(name)[0])
             raise ValueError(unknown(pattern, dict.fromkeys(stage for name in names for stage in problems.stages_of(name)), "stage"))
     found = {name: [stage for pattern in plan.stages or ("*",) for stage in _matched(plan, name, pattern)] for name in names}
     return {name: list(dict.fromkeys(stages)) for name, stages in found.items() if stages}

@@ -159,6 +159,11 @@ def test_a_stage_may_be_any_entropy_and_a_glob_looks_at_what_is_at_hand():
         grid(dataclasses.replace(SMALL, problems=("tagging_coarse5",)))
 
 
+def test_a_problem_that_cannot_be_had_is_refused_before_its_stage():
+    with pytest.raises(ValueError, match=r"^got the problem 'subset\[n=2,k=6\]' with 0 structures; expected at least 2, take other sizes$"):
+        grid(dataclasses.replace(SMALL, problems=("subset[n=2,k=6]",), stages=("h=0.5",)))
+
+
 def test_an_offset_moves_identities_and_is_a_column():
     plan = dataclasses.replace(SMALL, offset=10.0)
     assert identities(SMALL).isdisjoint(identities(plan))
