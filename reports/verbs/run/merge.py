@@ -39,11 +39,11 @@ def merge(
             typer.echo(f"warning: {line}", err=True)
         found = merging.merge(shards, folder, int(first["shard"]["cells"]))
         counts = launch.conclude(folder, found.work, first, [str(shard) for shard in shards], found.missing + found.unmeasured)
+    given = {manifest["shard"]["number"] for manifest in manifests.values()}
     typer.echo(
-        f"{plural(len(shards), 'shard')} of {first['shard']['of']} merged: {len(found.work.cells)} cells of {first['shard']['cells']}"
+        f"{plural(len(given), 'shard')} of {first['shard']['of']} merged: {len(found.work.cells)} cells of {first['shard']['cells']}"
     )
     if found.missing:
-        given = {manifest["shard"]["number"] for manifest in manifests.values()}
         absent = [str(number) for number in range(1, first["shard"]["of"] + 1) if number not in given]
         typer.echo(f"{found.missing} cells are in none of them; shards that were not given: {', '.join(absent) or 'none'}")
     if found.unmeasured:
