@@ -81,11 +81,12 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
             if is_compiling():
                 refuse_exports(method.__name__)
                 return left_out(*args, **named)
-            if _is_tracing() or _get_dispatch_mode(PROXY) is not None:
+            plain = maybe_current_level() is None  # `transforming`, and the first of `refuse_duals`, without their calls
+            if plain and forward_ad._current_level >= 0:  # `linearize` traces too, at one point, where constants are right
+                refuse_duals(method.__name__, *args, *named.values())
+            elif _is_tracing() or _get_dispatch_mode(PROXY) is not None:
                 raise untraceable(method.__name__)
-            if maybe_current_level() is None:  # `transforming`, and the first of `refuse_duals`, without their calls
-                if forward_ad._current_level >= 0:
-                    refuse_duals(method.__name__, *args, *named.values())
+            if plain:
                 return method(*args, **named)
             given = signature.bind(*args, **named).arguments
             result: R = _transformed(method, given, given.get(leading or "") is not None, event_ndims)

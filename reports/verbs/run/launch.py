@@ -117,6 +117,7 @@ def launched(plan: Plan, machine: Machine, scope: Scope, verbosity: Verbosity, a
         StoppedError: as `Launch.perform` does.
     """
     whole = planned(plan, machine)
+    scope.check_names(whole.cells)
     cells = whole if asked.shard is None else asked.shard.of_plan(plan, whole)
     part = {} if asked.shard is None else {"shard": {**vars(asked.shard), "cells": len(whole.cells)}}
     found = outline(plan, cells, machine, asked.preset, sum(verbosity.compiled))

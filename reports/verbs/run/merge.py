@@ -54,11 +54,11 @@ def merge(
         if mirror is not None:
             mirror.close(store.index(folder), store.loose(folder))
             mirror.write_documents()
+    given = {manifest["shard"]["number"] for manifest in manifests.values()}
     typer.echo(
-        f"{plural(len(shards), 'shard')} of {first['shard']['of']} merged: {len(found.work.cells)} cells of {first['shard']['cells']}"
+        f"{plural(len(given), 'shard')} of {first['shard']['of']} merged: {len(found.work.cells)} cells of {first['shard']['cells']}"
     )
     if found.missing:
-        given = {manifest["shard"]["number"] for manifest in manifests.values()}
         absent = [str(number) for number in range(1, first["shard"]["of"] + 1) if number not in given]
         typer.echo(f"{found.missing} cells are in none of them; shards that were not given: {', '.join(absent) or 'none'}")
     if found.unmeasured:

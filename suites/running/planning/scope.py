@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..work import Cell
@@ -36,6 +37,14 @@ class Scope:
         if self.budget is not None and not self.budget > 0:
             raise ValueError(f"the run got budget={self.budget:g}; expected a positive number of seconds")
         return self
+
+    def check_names(self, cells: Iterable[Cell]) -> None:
+        """ValueError where what is to be measured again is none of the cells of a plan."""
+        if self.rerun not in (None, AGAIN_FAILED) and not any(map(self.asks_for, cells)):
+            raise ValueError(
+                f"--rerun got {self.rerun!r}, which no cell of this run has; expected failed, or one of its suites, problems, stages or "
+                "estimators, or a glob"
+            )
 
     def spent(self) -> bool:
         """Whether no further cell may be started."""

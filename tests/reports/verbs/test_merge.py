@@ -49,7 +49,7 @@ def test_merged_shards_are_the_run_of_the_whole_plan(tmp_path: Path, monkeypatch
     one, two, three = shards(tmp_path, 3)
     assert [len(store.planned(shard).cells) for shard in (one, two, three)] == [1, 1, 1]
     merged = tmp_path / "merged"
-    told = call("merge", one, three, "-o", merged)
+    told = call("merge", one, three, one, "-o", merged)
     assert told.exit_code == 0
     assert "2 shards of 3 merged: 2 cells of 3\n1 cells are in none of them; shards that were not given: 2\n" in told.stdout
     assert results.manifest_of(merged)["status"] == "stopped"

@@ -301,6 +301,7 @@ def test_cells_are_measured_again_by_name(tmp_path: Path) -> None:
     changed = [path for path, stamp in cells(tmp_path).items() if stamp != before[path]]
     assert [json.loads(path.read_text())["cell"]["estimators"] for path in changed] == [["rloo"]]
     before = cells(tmp_path)
+    assert "--rerun got 'rlo', which no cell of this run has; expected failed, or one of" in refused(*words, "--rerun", "rlo")
     assert call(*words, "--rerun", "failed").exit_code == 0
     assert cells(tmp_path) == before
 
