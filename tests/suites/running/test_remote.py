@@ -354,13 +354,26 @@ def test_an_owner_that_was_taken_for_dead_stops(tmp_path, url):
     assert ObjectStore(url).names(lease.FOLDER) == [lease._name(1), lease._name(2)], "it removed the lease of its successor"
 
 
-def test_nothing_is_removed_by_an_owner_that_was_taken_for_dead(url, monkeypatch):
-    monkeypatch.setattr(lease, "RENEWED", 60.0)
+def test_an_owner_hears_of_its_successor_by_itself(url):
     with lease.held(url) as found:
-        found.confirm()
+        found.check()
         ObjectStore(url).put(lease._name(2), b"{}")
+        found._thread.join(10)
         with pytest.raises(RemoteError, match="taken over"):
-            found.confirm()
+            found.check()
+
+
+def test_nothing_is_removed_by_an_owner_that_was_taken_for_dead(url, monkeypatch):
+    """Though it has not heard of it yet."""
+    monkeypatch.setattr(lease, "RENEWED", 60.0)
+    with mirror.mirrored(url) as mine:
+        old = mine.remote.names("cells")
+        ObjectStore(url).put(lease._name(2), b"{}")
+        mine.batches["cells/old"] = {}
+        ObjectStore(url).put("cells/old", b"")
+        with pytest.raises(RemoteError, match="taken over"):
+            mine.close(journal.Index(), set())
+    assert ObjectStore(url).names("cells") == [*old, "cells/old"]
 
 
 # A server that fails.
@@ -474,7 +487,8 @@ def _gone() -> None:
 
 def test_what_was_fetched_is_not_fetched_again(url, monkeypatch):
     monkeypatch.setattr(cell_writer, "BATCH", 3)
-    run(PLAN, url, machine=HERE)
+    begun(url, 5)
+    assert {name.partition("/")[0] for name in ObjectStore(url).names() if snapshot.number_of(name)} == {"parts", "cells"}
     first = comparable(collect(url))
     asked: list[str] = []
     real = ObjectStore.get_all
@@ -505,6 +519,19 @@ def test_the_command_line_takes_urls(tmp_path, monkeypatch, url):
     monkeypatch.setattr(store, "write_cell", lambda *given, **more: pytest.fail("a finished cell was measured again"))
     assert call(*SMALL, *FEW, "-e", "ste", "-o", url).exit_code == 0
     monkeypatch.undo()
+
+
+def test_shards_under_urls_are_merged_under_one(tmp_path, monkeypatch, url):
+    without_page(monkeypatch)
+    words = [*SMALL, *FEW, "-e", "ste", "-e", "rloo"]
+    for number in (1, 2):
+        assert call(*words, "--shard", f"{number}/2", "-o", f"{url}/{number}").exit_code == 0
+    on_machine("b", tmp_path, monkeypatch)
+    merged = call("merge", f"{url}/1", f"{url}/2", "-o", f"{url}/whole")
+    assert merged.exit_code == 0, merged.output
+    assert f"results: {url}/whole" in merged.stdout
+    assert len(cells_of(f"{url}/whole")) == 2
+    assert f"`merge` got {url}/1/ as a shard and as the folder" in refused("merge", f"{url}/1", "-o", f"{url}/1/")
 
 
 def test_afresh_forgets_what_lies_under_the_url(tmp_path, monkeypatch, url):
