@@ -182,10 +182,10 @@ def recommend(  # noqa: PLR0913 - what is asked
         (['black_box'], True)
     """
     wish = Wish(oracle, loss_gradients, unbiased, batch, loss_cost, stage)
-    with reading(run or ".") as found:
-        frame, about = published.load() if run is None else results.read(found)
-    source = _PUBLISHED if run is None else str(run)
-    return _Table(frame, about, source).recommendation(wish)
+    if run is None:
+        return _Table(*published.load(), _PUBLISHED).recommendation(wish)
+    with reading(run) as found:
+        return _Table(*results.read(found), str(run)).recommendation(wish)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import typer
 
 from .describe import names
 from .outcome import INTERRUPTED, SOME_FAILED, fail, sentences
+from .run.command import Out
 
 _WHAT, _MACHINE, _OUTPUT = "What is learnt", "How it runs", "Where results go"
 
@@ -103,17 +104,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan, its cells, and an estimate of time, and leave.", rich_help_panel=_OUTPUT)
     ] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The folder, or a URL such as s3://bucket/run that results are mirrored to.",
-            metavar="DIR",
-            rich_help_panel=_OUTPUT,
-            show_default="structgrad-results/<hash of the plan>",
-        ),
-    ] = None,
+    out: Out = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End with the first cell that fails.", rich_help_panel=_OUTPUT)] = False,
     as_json: Annotated[

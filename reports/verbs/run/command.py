@@ -15,6 +15,19 @@ from .config import read_options
 _WHAT, _FILE, _PRECISION = "What is measured", "A score file of your own", "How precisely"
 _MACHINE, _OUTPUT = "How it runs", "Where results go"
 
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="The folder, or a URL such as s3://bucket/run that results are mirrored to.",
+        metavar="DIR",
+        rich_help_panel=_OUTPUT,
+        show_default="structgrad-results/<hash of the plan>",
+    ),
+]
+"""Where `run` and `learn` write."""
+
 
 def run(  # noqa: PLR0913 - one parameter per option
     suite: Annotated[
@@ -271,17 +284,7 @@ def run(  # noqa: PLR0913 - one parameter per option
         bool,
         typer.Option("--dry-run", help="Show the plan, its cells, and estimates of time and memory, and leave.", rich_help_panel=_OUTPUT),
     ] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The folder, or a URL such as s3://bucket/run that results are mirrored to.",
-            metavar="DIR",
-            rich_help_panel=_OUTPUT,
-            show_default="structgrad-results/<hash of the plan>",
-        ),
-    ] = None,
+    out: Out = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
     rerun: Annotated[
         str | None,

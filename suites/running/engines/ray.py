@@ -161,7 +161,8 @@ class _Actor:
 
     def measure(self, cells: Sequence[Cell]) -> Iterator[str]:
         """The content of each cell's file, until one leaves this process unfit for another."""
-        if self.sharing > 1 and torch.cuda.is_available():  # Ray deals shares of a GPU, and knows nothing of its memory
+        # Ray deals shares of a GPU, and knows nothing of its memory; what is allotted holds in the context of a call.
+        if self.sharing > 1 and torch.cuda.is_available():
             device_memory.allot(torch.cuda.get_device_properties(self.plan.device).total_memory / self.sharing)
         for cell in cells:
             text = execute(self.plan, cell)

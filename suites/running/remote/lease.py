@@ -118,7 +118,6 @@ def _is_alive(store: ObjectStore, number: int) -> bool:
                 raise LockedError(f"{store.url} is being written by {who}; wait until it has ended, or name another place with --out")
             if not said and waited > 2 * RENEWED:
                 words = f"{store.url} was not given back by its last process; looking for {DEAD:g} s whether that lives"
-                words = f"{store.url} was not given back by its last process; looking for {DEAD:g} s whether that lives"
                 warnings.warn(words, RemoteWarning, stacklevel=2)
                 said = True
     except FileNotFoundError:
