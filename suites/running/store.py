@@ -200,6 +200,15 @@ def index(directory: Path) -> journal.Index:
     return found
 
 
+def _index_now(directory: Path) -> journal.Index:
+    """`index` without parts that were damaged since this process read the journal, which has not changed by that."""
+    found = index(directory)
+    if all(journal.is_there(directory, part) for part in found.parts.values()):
+        return found
+    _index.cache_clear()
+    return index(directory)
+
+
 @functools.lru_cache(maxsize=4)
 def _index(directory: Path, stamp: tuple[int, ...]) -> journal.Index:
     return journal.read(directory)
@@ -257,7 +266,7 @@ def kinds(directory: Path) -> dict[str, str]:
 
 def known(directory: Path, cells: Sequence[Cell]) -> dict[str, KnownCell]:
     """What became of the cells that are stored, by identity: files of cells are read, of parts the index alone."""
-    alone, found = loose(directory), index(directory)
+    alone, found = loose(directory), _index_now(directory)
     answers: dict[str, KnownCell] = {}
     for cell in cells:
         identity = cell.identity
@@ -293,7 +302,7 @@ def damaged(directory: Path, work: Grid | None = None) -> list[Path]:
     alone = loose(directory)
     cells = (planned(directory) if work is None else work).cells if alone else ()
     files = [cell_path(directory, cell) for cell in cells if cell.identity in alone and stored(directory, cell) is None]
-    return files + [directory / journal.FOLDER / file for file in index(directory).broken]
+    return files + [directory / journal.FOLDER / file for file in _index_now(directory).broken]
 
 
 def unmeasured(directory: Path, work: Grid) -> list[Cell]:

@@ -127,7 +127,7 @@ def path_of(directory: Path) -> Path:
 def read(directory: Path) -> Index:
     """What the journal says, nothing where there is none; the cells of a part that is not there in its size are measured again."""
     found = _told(directory)
-    found.broken = tuple(file for file, part in found.parts.items() if not _there(directory / FOLDER / file, part.size))
+    found.broken = tuple(file for file, part in found.parts.items() if not is_there(directory, part))
     found.take((), found.broken)
     return found
 
@@ -145,9 +145,10 @@ def _told(directory: Path) -> Index:
     return found
 
 
-def _there(path: Path, size: int) -> bool:
+def is_there(directory: Path, part: CellPart) -> bool:
+    """Whether a part has the size that it was written with."""
     try:
-        return path.stat().st_size == size
+        return (directory / FOLDER / part.file).stat().st_size == part.size
     except OSError:
         return False
 

@@ -197,7 +197,6 @@ def test_the_cells_of_a_damaged_part_are_measured_again(tmp_path: Path) -> None:
     file = next(iter(store.index(tmp_path).parts))
     path = tmp_path / journal.FOLDER / file
     path.write_bytes(path.read_bytes()[:-20])
-    store._index.cache_clear()
     assert store.damaged(tmp_path, Grid(tuple(CELLS), ())) == [path]
     assert len(store.known(tmp_path, CELLS)) < len(CELLS)
     written(tmp_path)
