@@ -43,6 +43,9 @@ TIMEOUT = 2.0
 LIFE = (0.05, 0.8)
 """Seconds of a driver until the fault, from the least to the most."""
 
+MOMENT = 0.05
+"""Seconds for which a driver is stopped, or listened to."""
+
 
 @dataclass
 class Soak:
@@ -52,6 +55,7 @@ class Soak:
         directory: of the run. ``plan, work``: what is measured. ``expected``: the rows of every cell, without their seconds.
         kept: cells that a driver has said to be kept, and that nobody has damaged since.
         faults: how many of each kind. ``refused``: second drivers that were refused. ``wrong``: sentences on what should not be.
+        heard: what the driver has said so far.
     """
 
     directory: Path
@@ -64,6 +68,7 @@ class Soak:
     refused: int = 0
     runs: int = 0
     wrong: list[str] = field(default_factory=list)
+    heard: str = ""
 
     def round(self) -> None:
         """A driver, what happens to it, what happens to its files when it is dead, and whether all is there."""
@@ -73,7 +78,7 @@ class Soak:
             self.faults[INSIDE[inside]] += 1
         ended = self._live(pid)
         while not ended and self.random.random() < 0.7:
-            self._outside(pid, self.random.choice(OUTSIDE))
+            self._outside(pid, pipe, self.random.choice(OUTSIDE))
             ended = self._live(pid)
         if not ended:
             self.faults["driver killed (-9)"] += 1
@@ -105,7 +110,7 @@ class Soak:
             time.sleep(0.01)
         return False
 
-    def _outside(self, pid: int, kind: str) -> None:
+    def _outside(self, pid: int, pipe: int, kind: str) -> None:
         """Something that happens to a driver that goes on."""
         workers = _children(pid)
         if kind == "second driver on the folder":
@@ -113,14 +118,19 @@ class Soak:
                 return
             try:
                 with locked(self.directory):
-                    self.wrong += ["a second driver was let in"] if _children(pid) else []
+                    # One that is about to end has given its lock back while its workers are still there; but it says no more.
+                    self.heard += _there(pipe)
+                    time.sleep(MOMENT)
+                    later = _there(pipe)
+                    self.heard += later
+                    self.wrong += ["a second driver was let in"] if later else []
             except LockedError:
                 self.refused += 1
         elif not workers:
             return
         elif kind == "driver stopped for a moment":
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.05)
+            time.sleep(MOMENT)
             os.kill(pid, signal.SIGCONT)
         else:
             with contextlib.suppress(ProcessLookupError):
@@ -130,8 +140,10 @@ class Soak:
         self.faults[kind] += 1
 
     def _hear(self, pipe: int) -> None:
+        os.set_blocking(pipe, True)
         with os.fdopen(pipe) as stream:
-            self.kept.update(word for word in stream.read().split() if len(word) == 32)
+            self.kept.update(word for word in (self.heard + stream.read()).split() if len(word) == 32)
+        self.heard = ""
 
     def _damage(self) -> None:
         """Something that happens to the files of a run without a driver."""
@@ -165,8 +177,9 @@ class Soak:
                 rows.setdefault(row.cell, []).append(row)
         for cell in self.work.cells:
             if cell.identity in store.loose(self.directory):
+                # A compaction that was killed leaves files of cells that lie in its part, until a driver has something to write.
                 content = store.stored(self.directory, cell)
-                rows.setdefault(cell.identity, []).extend(content["rows"] if content is not None else ())
+                rows[cell.identity] = content["rows"] if content is not None else []
         same = {identity: plain(found) for identity, found in rows.items()} == self.expected
         if not same:
             self.wrong.append("the finished run differs from an undisturbed one")
@@ -179,6 +192,16 @@ class Soak:
 def plain(rows: Sequence[Row]) -> list[str]:
     """Rows without what differs from run to run."""
     return [repr(replace(row, seconds=None)) for row in rows]
+
+
+def _there(pipe: int) -> str:
+    """What lies in a pipe now."""
+    os.set_blocking(pipe, False)
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while more := os.read(pipe, 65536):
+            found += more
+    return found.decode()
 
 
 def _children(pid: int) -> list[int]:
