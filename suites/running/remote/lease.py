@@ -38,12 +38,12 @@ class Lease:
     """What an owner holds.
 
     Args:
-        store: that it writes into; nothing of a lease is tried again for long. ``number``: of its object.
+        store: that it writes into; nothing of a lease is tried again for long. ``number``: of its object. ``token``: that no other has.
     """
 
-    def __init__(self, store: ObjectStore, number: int) -> None:
+    def __init__(self, store: ObjectStore, number: int, token: str) -> None:
         store.patience = 0.0
-        self.store, self.number, self.lost = store, number, False
+        self.store, self.number, self.token, self.lost = store, number, token, False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
         self._thread.start()
@@ -74,7 +74,7 @@ class Lease:
                 if any(number > self.number for number in _numbers(self.store)):
                     self.lost = True
                     return
-                self.store.put(_name(self.number), _words(count))
+                self.store.put(_name(self.number), _words(self.token, count))
 
 
 @contextmanager
@@ -84,20 +84,20 @@ def held(url: str) -> Iterator[Lease]:
     Raises:
         LockedError: another process is at work on it: which one, and on what machine.
     """
-    store = ObjectStore(url)
-    lease = Lease(store, _acquired(store))
+    store, token = ObjectStore(url), uuid.uuid4().hex
+    lease = Lease(store, _acquired(store, token), token)
     try:
         yield lease
     finally:
         lease.end()
 
 
-def _acquired(store: ObjectStore) -> int:
+def _acquired(store: ObjectStore, token: str) -> int:
     while True:
         number = max(_numbers(store), default=0)
         if number and _is_alive(store, number):
             continue
-        if store.create(_name(number + 1), _words(0)):
+        if store.create(_name(number + 1), _words(token, 0)):
             return number + 1
 
 
@@ -145,12 +145,10 @@ def _machine() -> str:
     return f"{platform.node()} {started} {os.readlink(space) if space.is_symlink() else ''}"
 
 
-def _words(count: int) -> bytes:
-    words = {"process": os.getpid(), "host": platform.node(), "machine": _machine(), "token": _TOKEN, "count": count}
+def _words(token: str, count: int) -> bytes:
+    """What an owner writes, and no other one, of its own process either: by this it knows its object."""
+    words = {"process": os.getpid(), "host": platform.node(), "machine": _machine(), "token": token, "count": count}
     return json.dumps(words).encode()
-
-
-_TOKEN = uuid.uuid4().hex
 
 
 def _owner(content: bytes) -> dict[str, Any]:

@@ -318,8 +318,16 @@ def test_of_many_that_come_at_once_one_becomes_the_driver(tmp_path, monkeypatch)
     assert (held, len(refused)) == ([1], 4)
 
 
+def test_two_of_a_process_that_find_nothing_do_not_take_one_object_for_their_own(url, monkeypatch):
+    monkeypatch.setattr(lease, "_numbers", lambda store, real=lease._numbers, first=[[], []]: first.pop() if first else real(store))
+    with lease.held(url) as found:
+        assert found.number == 1
+        with pytest.raises(LockedError, match=f"is being written by process {os.getpid()} on "), lease.held(url):
+            raise AssertionError
+
+
 def _left(url: str, **changes: object) -> None:
-    words = json.loads(lease._words(0)) | changes
+    words = json.loads(lease._words("", 0)) | changes
     ObjectStore(url).put(lease._name(7), json.dumps(words).encode())
 
 
