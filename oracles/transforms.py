@@ -21,7 +21,7 @@ from torch._C import _get_dispatch_mode, _is_tracing, _TorchDispatchModeKey
 from torch._C._functorch import maybe_current_level
 from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling, is_exporting
+from torch.compiler import is_compiling
 
 from .kernels.switch import SERVING, serving_as
 
@@ -53,7 +53,7 @@ PROXY = _TorchDispatchModeKey.PROXY
 
 def refuse_exports(call: str) -> None:
     """ValueError under torch.export, whose graphs have no breaks."""
-    if is_exporting():
+    if torch.compiler._is_exporting_flag:  # `is_exporting`, of which the compiler of torch 2.8 says what `is_compiling` does
         raise untraceable(call)
 
 
