@@ -26,7 +26,7 @@ _BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss"
 _TEMPORARY = ".tmp-"
 _FINAL = (PermissionError, ValueError, TypeError, AttributeError, NotImplementedError)
 _FINAL_NAMES = {"NoCredentialsError", "PartialCredentialsError", "NoRegionError", "ProfileNotFound"}
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)")
 
 
 class RemoteError(OSError):
@@ -40,11 +40,17 @@ class RemoteWarning(UserWarning):
 def is_url(place: object) -> bool:
     """Whether a place is a URL and no path.
 
+    Raises:
+        ValueError: it begins as one, with one slash, and would be a folder of that name.
+
     Example:
         >>> is_url("s3://bucket/run"), is_url("results/run")
         (True, False)
     """
-    return isinstance(place, str) and _URL.match(place) is not None
+    match = _URL.match(place) if isinstance(place, str) else None
+    if match is not None and match[2] == "/":
+        raise ValueError(f"got {place!r}; expected {match[1]}:// with two slashes, or a folder without a colon")
+    return match is not None
 
 
 def digest_of(content: bytes) -> str:

@@ -326,6 +326,12 @@ def test_two_of_a_process_that_find_nothing_do_not_take_one_object_for_their_own
             raise AssertionError
 
 
+def test_a_url_with_one_slash_is_no_folder():
+    with pytest.raises(ValueError, match=r"^got 's3:/bucket/run'; expected s3:// with two slashes, or a folder without a colon$"):
+        objects.is_url("s3:/bucket/run")
+    assert not objects.is_url("C:/run")
+
+
 def _left(url: str, **changes: object) -> None:
     words = json.loads(lease._words("", 0)) | changes
     ObjectStore(url).put(lease._name(7), json.dumps(words).encode())
