@@ -46,6 +46,14 @@ def test_a_damaged_file_is_read_or_refused_with_a_sentence(sound: dict[str, Path
     assert strangers.outcome(strangers.KINDS[kind], sound[kind], random.Random(number)) in ("read", "refused")
 
 
+@pytest.mark.parametrize(
+    ("kind", "number"), [("manifest (run.json)", 711), ("file of a cell (.json)", 646), ("file of a cell (.json)", 814)]
+)
+def test_what_ended_otherwise_once_is_read_or_refused(sound: dict[str, Path], kind: str, number: int) -> None:
+    """A setting of the plan with a name of thousands of letters; batches of a row that are words."""
+    assert strangers.outcome(strangers.KINDS[kind], sound[kind], random.Random(f"5 {kind} {number}")) in ("read", "refused")
+
+
 @pytest.mark.parametrize("kind", strangers.KINDS)
 def test_what_is_not_damaged_is_read(sound: dict[str, Path], kind: str) -> None:
     if kind != "manifest (run.json)":  # its plan is a part of one

@@ -74,6 +74,7 @@ def gate_json(result: GateResult, exit_code: int) -> str:
         "comparisons": [record(item) for item in result.comparisons],
         "claims": [_claim(item) for item in result.claims],
         "timings": [_timing(item) for item in result.timings],
+        "idle_overrides": result.idle,
     }
     return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,7 @@ from ...suites.comparison.gating import GateResult, reaction
 from ...suites.comparison.groups import Group, grouped
 from ...suites.comparison.large import LargeComparison, verdicts_of
 from ...suites.comparison.matching import Key
+from ...suites.comparison.settings import selects
 from ...suites.comparison.timing import TimeComparison
 from ...suites.comparison.verdicts import MEANING, Comparison, Verdict
 from ...suites.text import change, counted, significant
@@ -183,4 +183,4 @@ def selected(items: Sequence[Comparison], *, changed: bool, estimators: Sequence
 
 
 def _any(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatch.fnmatchcase(name, pattern) or name == pattern for pattern in patterns)
+    return not patterns or any(selects(pattern, name) for pattern in patterns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,6 +49,8 @@ def gate(  # noqa: PLR0913 - one parameter per option
 
         result = _decided(run, baseline, baselines, settings_of(config), timing_base)
         code = exit_code(result, strict=strict)
+        for override in result.idle:
+            typer.echo(f"warning: {override} matches no number that was compared", err=True)
         typer.echo(records.gate_json(result, code) if as_json else "\n".join(terminal.gate_lines(result)) + "\n", nl=False)
         if junit is not None:
             _write(junit, records.junit(result))
@@ -108,13 +109,14 @@ def _times(interpreter: str, base: Loaded, head: Loaded, settings: Settings) -> 
 
 def _cells(base: Loaded, head: Loaded, settings: Settings) -> list[TimedCell]:
     """Every estimator on every problem, at the first of its stages that both have."""
+    from ...suites.comparison.settings import selects
     from ...suites.comparison.timing import TimedCell
 
     known = {(row.problem, row.stage, row.estimator) for row in base.rows if row.metric and row.status == "ok"}
     found: dict[tuple[str, str], TimedCell] = {}
     for row in head.rows:
-        wanted = any(fnmatch.fnmatchcase(row.problem, pattern) for pattern in settings.timing.problems) and any(
-            fnmatch.fnmatchcase(row.estimator, pattern) for pattern in settings.timing.estimators
+        wanted = any(selects(pattern, row.problem) for pattern in settings.timing.problems) and any(
+            selects(pattern, row.estimator) for pattern in settings.timing.estimators
         )
         if wanted and row.metric and (row.problem, row.stage, row.estimator) in known:
             found.setdefault((row.problem, row.estimator), TimedCell(row.problem, row.stage, row.estimator))

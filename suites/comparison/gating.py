@@ -61,6 +61,15 @@ class GateResult:
         return [item for item in found if reaction(item.verdict, self.settings) == "warn"]
 
     @property
+    def idle(self) -> list[str]:
+        """Overrides that matched no number: a pattern with a slip changes nothing, and would not be missed."""
+        return [
+            f"[[gate.override]] number {number} ({', '.join(f'{name} = {pattern!r}' for name, pattern in override.patterns.items())})"
+            for number, override in enumerate(self.settings.overrides, start=1)
+            if not override.met
+        ]
+
+    @property
     def outcome(self) -> Outcome:
         """A proven fault weighs more than a missing baseline, and that more than an open question."""
         if any(claim.broken for claim in self.claims):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -17,16 +18,35 @@ PATTERNS = ("suite", "problem", "stage", "instance", "estimator", "metric", "set
 """Columns that an override may select by."""
 
 
+def selects(pattern: str, name: str) -> bool:
+    """Whether a pattern is about a name, which may have brackets of its own.
+
+    Example:
+        >>> selects("subset[k=3]", "subset[k=3]"), selects("subset*", "subset[k=3]"), selects("subset", "subset[k=3]")
+        (True, True, False)
+    """
+    return pattern == name or fnmatch.fnmatchcase(name, pattern)
+
+
 @dataclass(frozen=True)
 class Override:
-    """Another rule for the cells that all patterns match."""
+    """Another rule for the cells that all patterns match.
+
+    Attributes:
+        patterns: by the name of a column. ``changes``: fields of the rule.
+        met: the first number that it matched, so that one which matches none can be told.
+    """
 
     patterns: Mapping[str, str]
     changes: Mapping[str, Any]
+    met: list[Key] = field(default_factory=list, compare=False, repr=False)
 
     def matches(self, key: Key) -> bool:
         """Whether it is about a number."""
-        return all(fnmatch.fnmatchcase(getattr(key, name), pattern) for name, pattern in self.patterns.items())
+        found = all(selects(pattern, getattr(key, name)) for name, pattern in self.patterns.items())
+        if found and not self.met:
+            self.met.append(key)
+        return found
 
 
 @dataclass(frozen=True)
@@ -148,8 +168,8 @@ def _plain(where: str, name: str, value: Any) -> Any:
 
 
 def _number(where: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ValueError(f"{where} got {name} = {value!r}; expected a number that is not negative")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{where} got {name} = {value!r}; expected a finite number that is not negative")
     return float(value)
 
 

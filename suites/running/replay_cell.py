@@ -86,7 +86,7 @@ def plan_from(settings: Mapping[str, Any]) -> Plan:
     known = {field.name for field in fields(Plan)}
     unknown = sorted(set(settings) - known)
     if unknown:
-        raise ValueError(f"the run has the setting {unknown[0]!r}, which this version does not know; use the structgrad that wrote it")
+        raise ValueError(f"the run has the setting {unknown[0][:50]!r}, which this version does not know; use the structgrad that wrote it")
     try:
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
         values["effort"] = Effort(**settings.get("effort", {}))

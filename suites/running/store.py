@@ -346,7 +346,7 @@ def _packed(row: Row) -> dict[str, Any]:
 
 
 _OF_WORDS = (str,)
-_OF_NUMBERS = (int, float, str, type(None))
+_OF_NUMBERS = (int, float, type(None))
 _KINDS: dict[str, tuple[type, ...]] = {
     name: {"category": _OF_WORDS, "string": _OF_WORDS, "bool": (bool,), "object": (list, tuple)}.get(kind, _OF_NUMBERS)
     for name, kind in COLUMNS.items()
@@ -359,6 +359,10 @@ def _check_kinds(values: dict[str, Any]) -> None:
     for name, value in values.items():
         most, needed = _LARGEST.get(COLUMNS[name]), COLUMNS[name] in ("int16", "int64", "float64")
         odd = needed if value is None else most and not (isinstance(value, int) and -most <= value < most)
+        if name in _NUMBERS and value in ("inf", "-inf"):
+            continue
+        if isinstance(value, list | tuple):
+            odd = not all(isinstance(number, int | float) for number in value)
         if odd or not isinstance(value, _KINDS[name]):
             raise ValueError(f"got {name}={str(value)[:50]!r}, which no row can have")
 

@@ -23,9 +23,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..base import Row
-from ..running import cell_writer, runner, store
+from ..running import cell_writer, cells, runner, store
 from ..running.engines import local
+from ..running.engines.base import limit_memory
 from ..running.parts import columns, compaction, journal
 from ..running.parts.locking import LockedError, locked
 from ..running.planning.grid import grid
@@ -42,6 +45,9 @@ TIMEOUT = 2.0
 
 LIFE = (0.05, 0.8)
 """Seconds of a driver until the fault, from the least to the most."""
+
+LITTLE = 0.03
+"""GiB that a worker may still take which will run out of them."""
 
 MOMENT = 0.05
 """Seconds for which a driver is stopped, or listened to."""
@@ -251,9 +257,20 @@ def _disturbed(inside: str) -> None:
     elif inside == "clock":
         clock = time.time
         time.time = lambda: clock() + random.choice((-86_400.0, 86_400.0))
+    elif inside == "memory":
+        measured: Any = vars(cells)["_measured"]
+        vars(cells)["_measured"] = lambda *given: measured(*given) if random.random() < 0.95 else _greedy()
     elif inside == "garbage":
         real: Any = vars(local)["execute"]
         vars(local)["execute"] = lambda *given: real(*given) if random.random() < 0.95 else "\x00 no JSON"
+
+
+def _greedy() -> None:
+    """Take memory until there is none, as a cell that is too large does, whose worker has a limit."""
+    limit_memory(LITTLE)
+    held = []
+    while True:
+        held.append(random.choice((bytearray, torch.empty))(2**20))
 
 
 def _failing(owner: Any, name: str) -> None:
@@ -284,6 +301,7 @@ INSIDE = {
     "readonly": "store becomes read-only",
     "slow": "slow store (20 ms a file)",
     "clock": "clock jumps by a day, to and fro",
+    "memory": "worker runs out of memory (in 1 of 20 cells)",
     "garbage": "worker returns garbage (1 of 20 cells)",
 }
 """What may be wrong for the whole life of a driver."""

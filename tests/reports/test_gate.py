@@ -253,6 +253,20 @@ def test_selections_and_orders_of_compare(base: str, tmp_path: Path) -> None:
 # Baselines.
 
 
+@pytest.mark.parametrize("rows_at_once", [None, 0])
+def test_an_override_that_matches_nothing_is_told(
+    base: str, tmp_path: Path, rows_at_once: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways, small and large; a name with brackets is a pattern that matches itself."""
+    if rows_at_once is not None:
+        monkeypatch.setattr(loading, "LARGE", rows_at_once)
+    config = tmp_path / "gate.toml"
+    config.write_text("[[gate.override]]\nestimator = 'imle[lambda=2.5]'\ngated = false\n[[gate.override]]\nestimator = 'iml'\nfloor = 1\n")
+    given = ("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", base, "--config", str(config))
+    assert call(*given).stderr == "warning: [[gate.override]] number 2 (estimator = 'iml') matches no number that was compared\n"
+    assert json.loads(call(*given, "--json").stdout)["idle_overrides"] == ["[[gate.override]] number 2 (estimator = 'iml')"]
+
+
 def save(name: str, folder: str, tmp_path: Path, *more: str, code: int = 0) -> Result:
     return call("baseline", "save", name, folder, "--dir", str(tmp_path / "store"), *more, code=code)
 
