@@ -68,7 +68,7 @@ def state(folder: Path, place: Path | str | None = None) -> State:
     """
     manifest, (cells, skipped) = results.manifest_of(folder), store.glance(folder)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    there = store.kinds(folder)
+    there, damaged = store.seen(folder)
     for suite, identity in cells:
         counts[suite][_KINDS[there.get(identity)]] += 1
     total = sum(counts.values(), Counter())
@@ -82,7 +82,7 @@ def state(folder: Path, place: Path | str | None = None) -> State:
         skipped=skipped,
         suites={name: (count["done"], count["failed"], count["left"]) for name, count in counts.items()},
         errors=tuple(map(partial(_error, folder), sorted(failed, key=partial(_when, folder), reverse=True)[:_ERRORS])),
-        damaged=len(store.damaged(folder)),
+        damaged=len(damaged),
         started=manifest.get("started"),
         finished=manifest.get("finished"),
         command=manifest.get("command"),

@@ -173,6 +173,7 @@ def chain_direction(random: np.random.Generator, length: int, tags: int, kind: t
     return kind.from_potentials(unary, other[:tags], start=other[tags], end=other[tags + 1])
 
 
+@functools.lru_cache(maxsize=64)
 def _uniform_policy(event: tuple[int, ...]) -> Tensor:
     """The scores at which a locally normalised policy gives all derivations the same probability."""
     steps = ShiftReduce().step_log_probs(torch.zeros(event, dtype=torch.float64))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ..base import FAILED, Row
+from ..base import Row
 from ..trust import json_of
 from . import store
 from .parts import journal
@@ -39,15 +39,6 @@ def examined(cell: Cell, text: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise GarbageError(f"got no rows for {cell.label} ({type(error).__name__}: {str(error)[:100]})") from error
     return content
-
-
-def kind_of(content: Mapping[str, Any]) -> str:
-    """What became of a cell, from the content of its file."""
-    shared = content["shared"].get("status", "ok")
-    statuses = {row.get("status", shared) for row in content["rows"]}
-    if not statuses.isdisjoint(FAILED):
-        return journal.FAILED_KIND
-    return journal.NONFINITE if "nonfinite" in statuses else journal.DONE
 
 
 class CellWriter:
@@ -99,7 +90,7 @@ class CellWriter:
                 content = examined(self.cells[identity], text.decode())
             except (FileNotFoundError, GarbageError, UnicodeDecodeError):
                 continue
-            found.append(Compacted(self.order[identity], content, kind_of(content), journal.digest(text)))
+            found.append(Compacted(self.order[identity], content, store.kind_of(content), journal.digest(text)))
             paths.append(path)
         if found:
             compact(self.directory, self.index, found)

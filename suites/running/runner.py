@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..problems.sized import size_text
-from .cell_writer import CellWriter, GarbageError, examined, kind_of
+from .cell_writer import CellWriter, GarbageError, examined
 from .cells import Failure, execute, failed
 from .derived import derive
 from .dispatch import Dispatcher
@@ -26,7 +26,7 @@ from .remote.objects import is_url
 from .remote.snapshot import reading
 from .results import Results
 from .scores import sample
-from .store import KnownCell, Scratch, check_writable, clear_scratch, freeze, known, planned, stored_rows
+from .store import KnownCell, Scratch, check_writable, clear_scratch, freeze, kind_of, known, planned, stored_rows
 from .work import Cell, Grid
 
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -35,6 +35,9 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError)
 _NUMBERS = ("value", "low", "high")
 _UNSET = object()
 _DEFAULTS = {field.name: field.default for field in fields(Row) if field.name != "schema_version" and field.default is not MISSING}
+
+_NEEDED = {field.name for field in fields(Row) if field.default is MISSING}
+"""Columns that every row has a value in."""
 
 _CELL_FIELDS = {field.name for field in fields(Cell)}
 
@@ -159,17 +162,30 @@ def stored(directory: Path, cell: Cell) -> dict[str, Any] | None:
     Raises:
         ValueError: rows of a newer schema version.
     """
-    path = cell_path(directory, cell)
     try:
-        content = json_of(text_of(path))
-        _check_version(path, content)
-        return _decoded(content)
+        content = _content(directory, cell)
     except FileNotFoundError:
         return _compacted(directory, cell)
-    except NewerSchemaError:
+    return None if content is None else _decoded(content)
+
+
+def _content(directory: Path, cell: Cell) -> dict[str, Any] | None:
+    """The file of a cell as JSON has it, when all of it could be rows; else None.
+
+    Raises:
+        FileNotFoundError: the cell has no file of its own.
+        ValueError: rows of a newer schema version.
+    """
+    path = cell_path(directory, cell)
+    try:
+        content: dict[str, Any] = json_of(text_of(path))
+        _check_version(path, content)
+        _check_content(content)
+    except (FileNotFoundError, NewerSchemaError):
         raise
     except _DAMAGE:
         return None
+    return content
 
 
 def _compacted(directory: Path, cell: Cell) -> dict[str, Any] | None:
@@ -239,11 +255,26 @@ def _spans(directory: Path, file: str, stamp: tuple[int, ...]) -> dict[str, tupl
 
 def decode(text: str) -> dict[str, Any]:
     """The content of a cell's file, with `Row` objects."""
-    return _decoded(json_of(text))
+    content = json_of(text)
+    _check_content(content)
+    return _decoded(content)
+
+
+def _check_content(content: dict[str, Any]) -> None:
+    """Raise one of `_DAMAGE` where the content of a cell's file is none; what all rows share is looked at once."""
+    shared = content["shared"]
+    float(content["seconds"])
+    _check_kinds(shared)
+    missing = _NEEDED - shared.keys()
+    for row in content["rows"]:
+        _check_kinds(row)
+        if not missing <= row.keys():
+            raise KeyError(*(missing - row.keys()))
 
 
 def _decoded(content: dict[str, Any]) -> dict[str, Any]:
-    rows = [_unpacked({**content["shared"], **row}) for row in content["rows"]]
+    """Of content that is known to be some."""
+    rows = [_row({**content["shared"], **row}) for row in content["rows"]]
     return {**content, "rows": rows, "seconds": float(content["seconds"])}
 
 
@@ -257,31 +288,52 @@ class KnownCell:
 
 def kinds(directory: Path) -> dict[str, str]:
     """What became of the cells that are stored, as `known`, without their seconds: for a glance at a run."""
-    alone, found = loose(directory), index(directory).kinds
-    if not alone:
-        return found
-    some = known(directory, [cell for cell in planned(directory).cells if cell.identity in alone])
-    return {identity: kind for identity, kind in found.items() if identity not in alone} | {name: one.kind for name, one in some.items()}
+    return seen(directory)[0]
+
+
+def seen(directory: Path) -> tuple[dict[str, str], list[Path]]:
+    """`kinds`, and what is `damaged`: the files of cells are read once for both."""
+    alone, found = loose(directory), _index_now(directory)
+    some, unread = _of_files(directory, [cell for cell in planned(directory).cells if cell.identity in alone] if alone else ())
+    kinds = {identity: kind for identity, kind in found.kinds.items() if identity not in alone} if alone else found.kinds
+    return kinds | {name: one.kind for name, one in some.items()}, [*unread, *_broken(directory, found)]
 
 
 def known(directory: Path, cells: Sequence[Cell]) -> dict[str, KnownCell]:
     """What became of the cells that are stored, by identity: files of cells are read, of parts the index alone."""
     alone, found = loose(directory), _index_now(directory)
+    answers, _ = _of_files(directory, [cell for cell in cells if cell.identity in alone])
+    there = (cell.identity for cell in cells)
+    return {
+        identity: answers[identity] if identity in answers else KnownCell(found.kinds[identity], found.seconds[identity])
+        for identity in there
+        if identity in answers or (identity not in alone and identity in found.kinds)
+    }
+
+
+def _of_files(directory: Path, cells: Iterable[Cell]) -> tuple[dict[str, KnownCell], list[Path]]:
+    """What became of cells that have files of their own, and those of the files that cannot be read."""
     answers: dict[str, KnownCell] = {}
+    unread = []
     for cell in cells:
-        identity = cell.identity
-        if identity in alone:
-            content = stored(directory, cell)
-            if content is not None:
-                answers[identity] = KnownCell(kind_of(content["rows"]), content["seconds"])
-        elif identity in found.kinds:
-            answers[identity] = KnownCell(found.kinds[identity], found.seconds[identity])
-    return answers
+        try:
+            content = _content(directory, cell)
+        except FileNotFoundError:  # it went into a part meanwhile, or is gone
+            found = index(directory)
+            if cell.identity in found.kinds:
+                answers[cell.identity] = KnownCell(found.kinds[cell.identity], found.seconds[cell.identity])
+            continue
+        if content is None:
+            unread.append(cell_path(directory, cell))
+        else:
+            answers[cell.identity] = KnownCell(kind_of(content), float(content["seconds"]))
+    return answers, unread
 
 
-def kind_of(rows: Sequence[Row]) -> str:
-    """What became of the cell of some rows."""
-    statuses = {row.status for row in rows}
+def kind_of(content: Mapping[str, Any]) -> str:
+    """What became of a cell, from the content of its file as JSON has it."""
+    shared = content["shared"].get("status", "ok")
+    statuses = {row.get("status", shared) for row in content["rows"]}
     if not statuses.isdisjoint(FAILED):
         return journal.FAILED_KIND
     return journal.NONFINITE if "nonfinite" in statuses else journal.DONE
@@ -299,10 +351,15 @@ def loose(directory: Path) -> set[str]:
 
 def damaged(directory: Path, work: Grid | None = None) -> list[Path]:
     """The files of cells, and the parts, that are there and cannot be read."""
+    if work is None:
+        return seen(directory)[1]
     alone = loose(directory)
-    cells = (planned(directory) if work is None else work).cells if alone else ()
-    files = [cell_path(directory, cell) for cell in cells if cell.identity in alone and stored(directory, cell) is None]
-    return files + [directory / journal.FOLDER / file for file in _index_now(directory).broken]
+    _, unread = _of_files(directory, [cell for cell in work.cells if cell.identity in alone])
+    return [*unread, *_broken(directory, _index_now(directory))]
+
+
+def _broken(directory: Path, found: journal.Index) -> list[Path]:
+    return [directory / journal.FOLDER / file for file in found.broken]
 
 
 def unmeasured(directory: Path, work: Grid) -> list[Cell]:
@@ -354,21 +411,30 @@ _KINDS: dict[str, tuple[type, ...]] = {
 _LARGEST = {"int16": 2**15, "Int16": 2**15, "int64": 2**63, "Int64": 2**63}
 
 
+_RULES = {name: (_KINDS[name], _LARGEST.get(kind), kind in ("int16", "int64", "float64")) for name, kind in COLUMNS.items()}
+"""Of each column the types of its values, a bound of its integers, and whether it always has one."""
+
+
 def _check_kinds(values: dict[str, Any]) -> None:
     """Refuse values that no column can have."""
     for name, value in values.items():
-        most, needed = _LARGEST.get(COLUMNS[name]), COLUMNS[name] in ("int16", "int64", "float64")
+        kinds, most, needed = _RULES[name]
         odd = needed if value is None else most and not (isinstance(value, int) and -most <= value < most)
         if name in _NUMBERS and value in ("inf", "-inf"):
             continue
-        if isinstance(value, list | tuple):
+        if isinstance(value, list):
             odd = not all(isinstance(number, int | float) for number in value)
-        if odd or not isinstance(value, _KINDS[name]):
+        if odd or not isinstance(value, kinds):
             raise ValueError(f"got {name}={str(value)[:50]!r}, which no row can have")
 
 
 def _unpacked(values: dict[str, Any]) -> Row:
     _check_kinds(values)
+    return _row(values)
+
+
+def _row(values: dict[str, Any]) -> Row:
+    """Of values that are known to fit."""
     numbers: dict[str, Any] = {name: float(values[name]) for name in _NUMBERS if isinstance(values.get(name), str)}
     return Row(**{**values, **numbers, "batches": tuple(values.get("batches", ()))})
 

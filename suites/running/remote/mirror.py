@@ -15,7 +15,6 @@ from pathlib import Path
 from ...base import SCHEMA_VERSION
 from ...trust import json_of
 from .. import store
-from ..cell_writer import kind_of
 from ..parts import compaction, journal
 from ..parts.locking import locked
 from . import snapshot
@@ -202,7 +201,7 @@ def _kinds(folder: Path, identities: Collection[str]) -> dict[str, str]:
         try:
             content = json_of(store.path_of(folder, identity).read_bytes())
             if content["cell"]["identity"] == identity:
-                found[identity] = kind_of(content)
+                found[identity] = store.kind_of(content)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
