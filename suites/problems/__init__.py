@@ -17,6 +17,7 @@ from .named import (
     available,
     from_file,
     load,
+    prepare,
     stages_of,
     with_loss,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "kinds_of",
     "load",
     "make_loss",
+    "prepare",
     "refuse_unsized",
     "sized_name",
     "split_loss",

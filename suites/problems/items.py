@@ -71,8 +71,8 @@ class Items(abc.ABC):
             raise ValueError(f"item {self.item_name(index)}: {REDRAWN} samples have no part; expected a gold structure, or other scores")
         return again[int(some[0])]
 
-    def prepare(self, stage: str, indices: Sequence[int]) -> None:  # noqa: B027, most sets have nothing to prepare
-        """Compute together what is cheaper for many items at once; no number depends on it."""
+    def prepare(self, stages: Sequence[str], indices: Sequence[int]) -> None:  # noqa: B027, most sets have nothing to prepare
+        """Compute together what is cheaper for many stages and items at once; no number depends on it."""
 
     @abc.abstractmethod
     def chosen(self, instances: int) -> list[int]:

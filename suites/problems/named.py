@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
+from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from ..base import Instance, Problem, ProblemLoss, split_loss
 from ..score_folders import DATA_VARIABLE
@@ -18,7 +22,7 @@ from .offset import Offset
 from .real import REAL
 from .regimes import ENTROPY_STAGES, REGIMES, regime_items
 from .score_files import Arrays, ScoreFile, ScoreTables, read_arrays
-from .sized import is_sized, refuse_unsized, sized_name, sized_regime
+from .sized import is_sized, refuse_unsized, sized_name, sized_regime, sized_structure
 from .stage_names import number_of
 
 REAL_PROBLEMS: dict[str, str] = {name: summary for name, (_, summary, _) in REAL.items()}
@@ -116,6 +120,25 @@ def load(  # noqa: PLR0913
     return _problem(_items(scores, seed, data), (name, stage), instances, loss, offset)
 
 
+def prepare(name: str, stages: Sequence[str], *, instances: int, data: str | None, seed: int = 0) -> None:
+    """Find the scales of built-in scores at many stages in one search, which is cheaper; no number depends on it.
+
+    Args:
+        name: as in `load`; others than built-in problems have nothing to be found.
+        stages: of which those that the problem has not are passed by.
+        instances: as in `load`.
+        data: likewise.
+        seed: likewise.
+    """
+    scores, _ = split_loss(name)
+    if comes_from_task(name) or not (scores in REGIMES or is_sized(scores)):
+        return
+    there = [stage for stage in stages if stage in STAGES or number_of(stage, "h", 1) is not None]
+    with contextlib.suppress(ValueError):  # what cannot be had says why when it is loaded
+        items = _items(scores, seed, data)
+        items.prepare(there, items.chosen(instances))
+
+
 def _check_stage(name: str, stage: str) -> None:
     stages = stages_of(name)
     key, most = ("gamma", math.inf) if name in REAL else ("h", 1.0)
@@ -127,11 +150,17 @@ def _check_stage(name: str, stage: str) -> None:
 
 def _items(name: str, seed: int, data: str | None) -> Items:
     if name in REGIMES:
-        return regime_items(name, seed)
+        return _regime_items(name, seed, type(REGIMES[name].oracle))
     if is_sized(name):
-        return regime_items(sized_name(name), seed, sized_regime(name))
+        return _regime_items(sized_name(name), seed, type(sized_structure(name)[0]))
     file, _, kind = REAL[name]
     return kind(name, seed, file, _read(name, file, data))
+
+
+@functools.lru_cache(maxsize=256)
+def _regime_items(name: str, seed: int, kind: type[Oracle]) -> Items:
+    """Kept for the scales of their stages, which their losses share; the class of an oracle is another one when its file has changed."""
+    return regime_items(name, seed, None if name in REGIMES else sized_regime(name))
 
 
 def _read(name: str, file: str, data: str | None) -> Arrays:
@@ -166,7 +195,7 @@ def from_file(file: ScoreFile, loss: str | None = None, *, offset: float = 0.0) 
 
 def _problem(items: Items, where: tuple[str, str], instances: int, loss: str | None, offset: float) -> Problem:
     stage, indices = where[1], items.chosen(instances)
-    items.prepare(stage, indices)
+    items.prepare((stage,), indices)
     chosen = tuple(_instance(items, stage, index, items.default_loss if loss is None else loss, offset) for index in indices)
     return Problem(*where, items.oracle, chosen, items.source)
 

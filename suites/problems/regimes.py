@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -43,6 +44,9 @@ gives gold about the log-probability that it has in the real sets."""
 
 USUAL_ENTROPIES = (0.95, 0.7, 0.1)
 """Of a structure that is like none of those with real scores."""
+
+TOGETHER = 2**18
+"""Numbers of all directions that are scaled together, 2 MB of them; more only where the items of one stage have more."""
 
 Draw = Callable[[np.random.Generator, int], Tensor]
 """A random direction [*event] for an item of some index."""
@@ -86,7 +90,8 @@ class RegimeItems(Items):
     def __init__(self, name: str, seed: int, regime: Regime) -> None:
         self.name, self.seed, self.regime = name, seed, regime
         self.oracle, self.default_loss = regime.oracle, regime.loss
-        self._scaled: dict[tuple[str, int], Tensor] = {}
+        self._scales: dict[tuple[str, int], float] = {}
+        self._golds: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # all stages have one, as long as a loss holds it
 
     def chosen(self, instances: int) -> list[int]:
         if instances < 1:
@@ -96,23 +101,29 @@ class RegimeItems(Items):
     def item_name(self, index: int) -> str:
         return f"{self.name}-{index}"
 
-    def prepare(self, stage: str, indices: Sequence[int]) -> None:
-        """Items of one shape are scaled together."""
-        for name in {stage, "final"}:
-            by_shape: dict[tuple[int, ...], dict[int, Tensor]] = {}
-            for index in indices:
-                if (name, index) not in self._scaled:
-                    direction = self.direction(name, index)
-                    by_shape.setdefault(tuple(direction.shape), {})[index] = direction
-            for event, directions in by_shape.items():
-                self._scale(name, event, directions)
+    def prepare(self, stages: Sequence[str], indices: Sequence[int]) -> None:
+        """Directions of one shape are scaled together, whatever their stages: a search takes as many steps for hundreds as for one."""
+        by_shape: dict[tuple[int, ...], dict[tuple[str, int], Tensor]] = {}
+        for place in itertools.product(dict.fromkeys((*stages, "final")), indices):
+            if place not in self._scales:
+                direction = self.direction(*place)
+                by_shape.setdefault(tuple(direction.shape), {})[place] = direction
+        for event, directions in by_shape.items():
+            most, found = max(TOGETHER // math.prod(event), len(indices)), list(directions.items())
+            for first in range(0, len(found), most):
+                self._scale(event, dict(found[first : first + most]))
 
     def scores(self, stage: str, index: int) -> Tensor:
-        self.prepare(stage, (index,))
-        return self._scaled[stage, index]
+        self.prepare((stage,), (index,))
+        direction = self.direction(stage, index)
+        scaled = self._scales[stage, index] * direction
+        return scaled if self.regime.origin is None else scaled + self.regime.origin(tuple(direction.shape))
 
     def gold(self, index: int) -> Tensor:
-        return self.sampled(index, self.scores("final", index))
+        found = self._golds.get(index)
+        if found is None:
+            self._golds[index] = found = self.sampled(index, self.scores("final", index))
+        return found
 
     def direction(self, stage: str, index: int) -> Tensor:
         """What the scores of a stage are a multiple of, 0 at ignored entries."""
@@ -121,27 +132,17 @@ class RegimeItems(Items):
         drawn = self.regime.draw(self.random("scores", stage if stage in STAGES else "h", self.item_name(index)), index)
         return torch.where(self.oracle.read_mask(tuple(drawn.shape)), drawn, 0)
 
-    def _scale(self, stage: str, event: tuple[int, ...], directions: dict[int, Tensor]) -> None:
-        stacked = torch.stack(list(directions.values()))
-        content = stacked.contiguous().numpy().tobytes()
-        scales = _scales(self.oracle, self.regime.origin, self._share(stage), (len(stacked), *event), content)
+    def _scale(self, event: tuple[int, ...], directions: Mapping[tuple[str, int], Tensor]) -> None:
+        log_count = math.log(self.oracle.count(event))
+        targets = torch.tensor([self._share(stage) * log_count for stage, _ in directions], dtype=torch.float64)
         origin = None if self.regime.origin is None else self.regime.origin(event)
-        for index, direction, scale in zip(directions, stacked, scales, strict=True):
-            self._scaled[stage, index] = scale * direction if origin is None else scale * direction + origin
+        found = entropy_scales(self.oracle, torch.stack(list(directions.values())), targets, origin=origin)
+        # Rounded, for the last bits of an entropy depend on how many items are computed together, and scores must not.
+        self._scales |= zip(directions, found.float().tolist(), strict=True)
 
     def _share(self, stage: str) -> float:
         """The normalised entropy of a stage."""
         return self.regime.entropies[STAGES.index(stage)] if stage in STAGES else number_of(stage, "h", 1) or 0.0
-
-
-@functools.lru_cache(maxsize=4096)
-def _scales(oracle: Any, origin: Origin | None, share: float, shape: tuple[int, ...], directions: bytes) -> Tensor:
-    """Of directions, which are float64 ``[items, *event]``; the losses of a problem share its scores, and all its stages those of gold."""
-    stacked = torch.frombuffer(bytearray(directions), dtype=torch.float64).reshape(shape)
-    target = torch.full((shape[0],), share * math.log(oracle.count(shape[1:])), dtype=torch.float64)
-    found = entropy_scales(oracle, stacked, target, origin=None if origin is None else origin(shape[1:]))
-    # Rounded, for the last bits of an entropy depend on how many items are computed together, and scores must not.
-    return found.float().double()
 
 
 class SubsetItems(RegimeItems):

@@ -7,7 +7,7 @@ import functools
 import glob
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -38,7 +38,10 @@ def stages_by_problem(plan: Plan) -> dict[str, list[str]]:
             for name in names:  # one that cannot be had at all says why
                 sample(plan, name, problems.stages_of(name)[0])
             raise ValueError(unknown(pattern, dict.fromkeys(stage for name in names for stage in problems.stages_of(name)), "stage"))
-    found = {name: [stage for pattern in plan.stages or ("*",) for stage in _matched(plan, name, pattern)] for name in names}
+    found = {}
+    for name in names:
+        prepare(plan, name, plan.stages)
+        found[name] = [stage for pattern in plan.stages or ("*",) for stage in _matched(plan, name, pattern)]
     return {name: list(dict.fromkeys(stages)) for name, stages in found.items() if stages}
 
 
@@ -124,6 +127,12 @@ def _settings(plan: Plan) -> _Settings:
 def _load(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
     data, offset, seed = settings
     return problems.load(name, stage, instances=instances, data=data, offset=offset, seed=seed)
+
+
+def prepare(plan: Plan, name: str, stages: Sequence[str]) -> None:
+    """Compute together what many stages of a problem need; `sample` of each of them is the same without it, and slower."""
+    data, _, seed = _settings(plan)
+    problems.prepare(name, stages, instances=min(SAMPLE, plan.instances), data=data, seed=seed)
 
 
 def sample(plan: Plan, name: str, stage: str) -> Problem:

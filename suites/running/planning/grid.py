@@ -22,7 +22,7 @@ from ...measures import SUITES
 from ...measures.suite import Context
 from ...problems import REAL_PROBLEMS, kinds_of, split_loss
 from ..rows import skip_rows
-from ..scores import fingerprint, load_problem, matching, sample, stages_by_problem
+from ..scores import fingerprint, load_problem, matching, prepare, sample, stages_by_problem
 from ..work import Cell, Grid, Limit
 from .plan import Plan
 from .sources import digest_of, source_of
@@ -49,6 +49,7 @@ def grid(plan: Plan) -> Grid:
     losses = Counter[str]()
     for name, stages in found_problems.items():
         losses[split_loss(name)[0]] += 1
+        prepare(plan, name, stages)
         pairs = _pairs(plan, built, name, stages)
         fitting = tuple(estimator for estimator, skip in pairs.items() if skip is None)
         for stage in stages:

@@ -31,6 +31,7 @@ from structgrad.suites.problems import (
     from_file,
     instance_facts,
     load,
+    regimes,
     stages_of,
     with_loss,
 )
@@ -343,6 +344,21 @@ def test_scales_are_found_to_machine_precision() -> None:
     target = torch.full((3,), -0.9 * math.log(0.9) - 0.1 * math.log(0.1), dtype=torch.float64)
     scales = entropy_scales(Categorical(), direction, target)
     assert scales.tolist() == pytest.approx([math.log(9), 100 * math.log(9), math.log(9) / 300], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["policy_regimes", "subset_regimes"])
+@pytest.mark.parametrize("together", [regimes.TOGETHER, 1])
+def test_scores_do_not_depend_on_what_is_scaled_together(name: str, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All stages in one search, or in searches of one stage's size, or each as it is asked for: the same bits, and the same gold."""
+    monkeypatch.setattr(regimes, "TOGETHER", together)
+    names = (*STAGES, *ENTROPY_STAGES)
+    ahead, alone = regimes.regime_items(name, 3), regimes.regime_items(name, 3)
+    ahead.prepare(names, (0, 1))
+    monkeypatch.setattr(regimes, "entropy_scales", None)  # nothing is left to be found
+    scores = {(stage, index): ahead.scores(stage, index) for stage in names for index in (0, 1)}
+    monkeypatch.undo()
+    assert all(torch.equal(alone.scores(stage, index), found) for (stage, index), found in scores.items())
+    assert torch.equal(alone.gold(1), ahead.gold(1))
 
 
 def test_scales_start_at_an_origin() -> None:
