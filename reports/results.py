@@ -14,8 +14,9 @@ import platform
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
 from ..suites.frames import COLUMNS, to_frame
@@ -62,6 +63,28 @@ def write(rows: Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> 
     return directory / TABLE
 
 
+def write_blocks(tables: Iterable[pa.Table], directory: Path, manifest: Mapping[str, Any]) -> Path:
+    """`write` of rows that are too many to be held, as tables with the columns of parts.
+
+    Returns:
+        The path of the table.
+    """
+    import pyarrow.parquet as pq
+
+    from ..suites.running.parts import columns
+
+    text = _text(manifest)
+    words = {_METADATA_VERSION: str(SCHEMA_VERSION).encode(), _METADATA_MANIFEST: text.encode()}
+    with (
+        replacing(directory / TABLE) as stream,
+        pq.ParquetWriter(stream, columns.schema().with_metadata(words), compression="zstd") as file,
+    ):
+        for table in tables:
+            file.write_table(table.unify_dictionaries().replace_schema_metadata(words))
+    write_whole(directory / MANIFEST, (text + "\n").encode())
+    return directory / TABLE
+
+
 def _as_arrow(frame: pd.DataFrame) -> pa.Table:
     """The table as Parquet holds it; a column of lists says what they are lists of even where all of them are empty."""
     import pyarrow as pa
@@ -73,11 +96,18 @@ def _as_arrow(frame: pd.DataFrame) -> pa.Table:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file atomically: whoever reads it, whenever the power fails, sees the old content or the new one."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of another one when all of it is written, as `write_whole` does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -17,7 +17,12 @@ from ..statistics.work import Criterion, Curve, break_even, error_curve, loss_ev
 WORK = "work"
 """The suite of what is derived from bias and time."""
 
-_NEEDED = ("relative_bias_squared", "relative_variance", "gain", "cosine")
+OF_BIAS = ("relative_bias_squared", "relative_variance", "gain", "cosine")
+"""Metrics of the suite `bias` that `work_rows` looks at."""
+
+NEEDED = (*OF_BIAS, "seconds_per_estimate", "support", "step_time", "steps_to_target")
+"""All that `work_rows` and `target_rows` look at; it follows from the rows of problems with the same scores."""
+
 _Place = tuple[str, str, str, str]
 """Problem, stage, instance, loss."""
 
@@ -59,10 +64,10 @@ def work_rows(rows: list[Row]) -> Iterator[Row]:
     supports = {(*_place(row), row.estimator): row.value for row in rows if row.metric == "support" and row.value is not None}
     places: dict[_Place, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
-        if row.suite == "bias" and row.reference in ("", "expected") and row.metric in _NEEDED and not row.setting and row.status == "ok":
+        if row.suite == "bias" and row.reference in ("", "expected") and row.metric in OF_BIAS and not row.setting and row.status == "ok":
             places[_place(row)][row.estimator][row.metric] = row
     for place, estimators in places.items():
-        found = {name: metrics for name, metrics in estimators.items() if len(metrics) == len(_NEEDED)}
+        found = {name: metrics for name, metrics in estimators.items() if len(metrics) == len(OF_BIAS)}
         nearest = timed_nearest(*place[:2])
         times = {name: next((seconds[*key, name] for key in nearest if (*key, name) in seconds), Interval(None)) for name in found}
         calls = {name: _evaluations(metrics["gain"], supports.get((*place, name))) for name, metrics in found.items()}

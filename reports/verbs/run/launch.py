@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import platform
+import shlex
 import signal
 import sys
 from collections import defaultdict
@@ -17,12 +18,13 @@ from typing import Any
 
 from ....oracles import plugins
 from ....suites import text
-from ....suites.base import Row
 from ....suites.problems import comes_from_task, split_loss
 from ....suites.problems.sized import sizes_of
 from ....suites.running import runner, store
 from ....suites.running.engines import ENGINES
+from ....suites.running.parts import whole_run
 from ....suites.running.parts.locking import locked
+from ....suites.running.parts.whole_run import Facts, WholeRun
 from ....suites.running.planning import compiling
 from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan
@@ -216,11 +218,9 @@ class Launch:
             with _terminable(), terminal.progress(quiet=self.verbosity.quiet, verbose=self.verbosity.verbose) as progress:
                 settings: dict[str, Any] = {"machine": self.machine, "progress": progress, "scope": self.scope, "work": self.work}
                 runner.measure(self.plan, self.folder, mirror=self.mirror, **settings)
-            rows = runner.collect(self.folder)
             left = len(self._unmeasured())
-            ending = {"status": "stopped" if left else "finished", "finished": _now(), "catalogue": _catalogue(self.plan, rows)}
-            results.write(rows, self.folder, {**manifest, **ending})
-            return self._finish(left)
+            facts = _write(self.plan, self.folder, self.work, {**manifest, **_ending(left)})
+            return self._finish(left) if facts is None else self._finish_large(left, facts)
 
     @contextmanager
     def _sentence(self) -> Iterator[None]:
@@ -286,6 +286,21 @@ class Launch:
             again.remember(self.asked, self.repeat, self.folder, self.work, verbosity.told)
         return counts
 
+    def _finish_large(self, left: int, facts: Facts) -> dict[str, int]:
+        """Of a run of which not all rows are held at once: counts, and who makes its page."""
+        (self.folder / PAGE).unlink(missing_ok=True)  # of an earlier run, with fewer rows
+        counts, verbosity = {**facts.counts(), "left": left}, self.verbosity
+        verbosity.say(text.cells_line(counts), important=True, apart=True)
+        self._mirror_documents()
+        verbosity.say(f"results: {self._path(results.TABLE)}", important=True)
+        verbosity.say(f"no page yet, for more than {whole_run.MOST} rows: structgrad report {shlex.quote(self.place)}", important=True)
+        verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
+        outcome = self._outcome(counts, results.manifest_of(self.folder), [])
+        verbosity.outcome({name: value for name, value in outcome.items() if name != "report"})
+        if not left and not counts["failed"]:
+            again.remember(self.asked, self.repeat, self.folder, self.work, verbosity.told)
+        return counts
+
     def _path(self, name: str, *, absolute: bool = False) -> str:
         """Of a file of the run, or the run itself, for people and programs."""
         if self.mirror is not None:
@@ -321,36 +336,50 @@ def conclude(folder: Path, work: Grid, manifest: results.Manifest, shards: list[
     """Table, manifest and page of a run that was merged from shards: how many cells are ok, failed and skipped."""
     plan = plan_from(manifest["plan"])
     plugins.use(plan.plugins)
-    rows = runner.collect(folder)
-    ending = {"status": "stopped" if left else "finished", "finished": _now(), "catalogue": _catalogue(plan, rows), "shards": shards}
-    whole = {**{name: value for name, value in manifest.items() if name not in ("shard", "argv", "process")}, **ending}
-    results.write(rows, folder, whole)
-    frame, _ = results.read(folder)
+    parent = {name: value for name, value in manifest.items() if name not in ("shard", "argv", "process")}
+    facts = _write(plan, folder, work, {**parent, **_ending(left)}, shards=shards)
+    if facts is not None:
+        (folder / PAGE).unlink(missing_ok=True)
+        return facts.counts()
+    frame, whole = results.read(folder)
     results.write_whole(folder / PAGE, page.to_html(frame, {**whole, "folder": str(folder)}).encode())
     return tables.counts(frame)
 
 
-def _catalogue(plan: Plan, rows: list[Row]) -> results.Manifest:
+def _ending(left: int) -> results.Manifest:
+    return {"status": "stopped" if left else "finished", "finished": _now()}
+
+
+def _write(plan: Plan, folder: Path, work: Grid, manifest: results.Manifest, **more: Any) -> Facts | None:
+    """Write the table of a run; where it has more rows than are held at once, block by block, and then what is said of it is returned."""
+    whole = WholeRun(folder, work)
+    if whole.rows <= whole_run.MOST:
+        rows = runner.collect(folder)
+        results.write(rows, folder, {**manifest, "catalogue": _catalogue(plan, Facts.of_rows(rows)), **more})
+        return None
+    facts = whole.facts()
+    results.write_blocks(whole.tables(), folder, {**manifest, "catalogue": _catalogue(plan, facts), **more})
+    return facts
+
+
+def _catalogue(plan: Plan, facts: Facts) -> results.Manifest:
     """What a report asks of classes and of score files: with it, it looks at none of them."""
-    measured = [row for row in rows if row.status != "skipped"]
-    families, oracles = (dict.fromkeys(getattr(row, name) for row in measured) for name in ("family", "oracle"))
-    estimators = dict.fromkeys(row.estimator for row in measured)
     return {
-        "values_only": list(filter(answers.needs_values_only, estimators)),
-        "references": bibliography.cited(families, oracles),
-        "sizes": _sizes(plan, measured),
+        "values_only": list(filter(answers.needs_values_only, facts.estimators)),
+        "references": bibliography.cited(facts.families, facts.oracles),
+        "sizes": _sizes(plan, facts),
     }
 
 
-def _sizes(plan: Plan, rows: list[Row]) -> dict[str, str]:
+def _sizes(plan: Plan, facts: Facts) -> dict[str, str]:
     """Of each problem with scores, the sizes of the instances that were measured, in words; what losses share is looked at once."""
     measured: dict[tuple[str, str], set[str]] = defaultdict(set)
     problems: dict[str, dict[str, None]] = defaultdict(dict)
-    for row in rows:
-        if row.instance and not comes_from_task(row.problem):
-            scores = split_loss(row.problem)[0]
-            problems[scores][row.problem] = None
-            measured[scores, row.stage].add(row.instance)
+    for name, stage, instance in facts.instances:
+        if instance and not comes_from_task(name):
+            scores = split_loss(name)[0]
+            problems[scores][name] = None
+            measured[scores, stage].add(instance)
     found: dict[str, str] = {}
     for scores, named in problems.items():
         events: list[tuple[int, ...]] = []

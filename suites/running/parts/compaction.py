@@ -223,8 +223,8 @@ def made_lasting(path: Path) -> None:
             os.close(handle)
 
 
-def read_part(directory: Path, file: str) -> pa.Table:
-    """All rows of a part.
+def read_part(directory: Path, file: str, names: Sequence[str] | None = None) -> pa.Table:
+    """All rows of a part, with all columns or some.
 
     Raises:
         OSError, pyarrow.ArrowException: a part that is not there, or damaged.
@@ -234,7 +234,8 @@ def read_part(directory: Path, file: str) -> pa.Table:
     path = directory / journal.FOLDER / file
     with pq.ParquetFile(path, page_checksum_verification=True) as found:
         check_table(found, path)
-    return pq.read_table(path, page_checksum_verification=True).select(columns.schema().names)
+    wanted = list(names or columns.schema().names)
+    return pq.read_table(path, columns=wanted, page_checksum_verification=True).select(wanted)
 
 
 def _unnamed(directory: Path, index: journal.Index) -> Iterator[Path]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from structgrad.reports import results
 from structgrad.reports.verbs.run import again, launch, stamps
-from structgrad.suites.running import store
+from structgrad.suites.running import cell_writer, store
+from structgrad.suites.running.parts import whole_run
 from tests.reports.calling import FEW, SMALL, call
 
 
@@ -130,3 +133,19 @@ def test_what_follows_from_code_is_made_once(tmp_path: Path, monkeypatch: pytest
     assert stamps.kept("it", make) == [1, 1]
     monkeypatch.setattr(stamps, "of_code", lambda: "other")
     assert stamps.kept("it", make) == [1, 1, 1]
+
+
+def test_a_run_of_too_many_rows_to_be_held_has_the_same_table_and_no_page_yet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, sizes = results.read(folder)[0], results.manifest_of(folder)["catalogue"]
+    monkeypatch.setattr(whole_run, "MOST", 0)
+    monkeypatch.setattr(cell_writer, "BATCH", 1)
+    said = call(*SMALL, *FEW, "-e", "ste", "--out", folder, "--rerun", "ste", "--json")
+    assert said.exit_code == 0
+    assert f"no page yet, for more than 0 rows: structgrad report {folder}" in said.stderr
+    assert json.loads(said.stdout)["ok"] == 1
+    assert "report" not in json.loads(said.stdout)
+    assert not (folder / results.PAGE).exists()
+    large, manifest = results.read(folder)
+    assert manifest["catalogue"] == sizes
+    # Anything but the time that the cell took is as it was.
+    pd.testing.assert_frame_equal(large.drop(columns="seconds"), small.drop(columns="seconds"), check_categorical=False)
