@@ -106,36 +106,46 @@ class Moments:
 
     def _add_compiled(self, flat: Tensor, blocks: Sequence[tuple[int, int, int]]) -> None:
         """What `_add` does on the CPU, in a fraction of the time; parts that are never anything but 0 are left out."""
-        from .kernels import block_moments, symmetric  # here, because they load the compiler
+        from .kernels import block_moments  # here, because it loads the compiler
 
         size, most = flat.shape[1], max(end - first for first, end, _ in blocks)
         sums = [self.count, self.mean, self.square, self.nonzero, self.signs]
         sums += [self.along, self.zero, self.descents, self.cosines, self.quartics, self.total_mean]
-        kept = (self._exact.numpy(), *(each.numpy() for each in sums))
-        centred, products = self._space("centred", most * size), self._space("products", size * size)
-        moving, mean = np.empty(size, np.int64), np.empty(size)
-        information = np.empty((0, 0)) if self.information is None else self.information.numpy()
-        comoment = None if self.comoment is None else self.comoment.numpy()
-        rooms = (centred.numpy(), products.numpy(), self.informed.numpy())
-        whole = flat.detach().numpy() if flat.dtype == torch.float64 and flat.is_contiguous() else None
-        for first, end, batch in blocks:
-            rows, block = end - first, flat[first:end]
-            estimates = block.detach().double().contiguous().numpy() if whole is None else whole[first:end]
-            parts = block_moments.centre_block(estimates, batch, *kept, moving, mean, rooms[0])
-            if comoment is None:
-                if self.information is not None:
-                    self.informed[batch] += _informed(self.information, torch.from_numpy(estimates), torch.from_numpy(mean[:parts]), None)
-                block_moments.add_mean(moving[:parts], mean[:parts], rows, self.total, kept[-1])
-            else:
-                if parts < symmetric.LEAST:
-                    errors = centred[: rows * parts].view(rows, parts)
-                    torch.mm(errors.mT, errors, out=products[: parts * parts].view(parts, parts))
-                else:
-                    symmetric.product(rooms[0], rooms[0], rows, parts, rooms[1])
-                block_moments.add_block(
-                    rooms[1], kept[0], moving[:parts], mean[:parts], rows, self.total, batch, information, rooms[2], comoment, kept[-1]
-                )
-            self.total += rows
+        centred, products = self._space("centred", most * size), self._space("products", 0 if self.comoment is None else size * size)
+        moving, mean, nothing = np.empty(size, np.int64), np.empty(size), np.empty((0, 0))
+        given = (nothing if self.information is None else self.information.numpy(), self.informed.numpy())
+        comoment = nothing if self.comoment is None else self.comoment.numpy()
+        fixed = (self._exact.numpy(), *(each.numpy() for each in sums), *given, comoment, moving, mean, centred.numpy(), products.numpy())
+        estimates = flat.detach().double().contiguous().numpy()
+        table, done = np.array(blocks, np.int64), 0
+        while done < len(blocks):
+            before = self.total
+            reached, parts = block_moments.add_blocks(estimates, table, done, before, *fixed)
+            self.total += sum(end - first for first, end, _ in blocks[done:reached])
+            done = reached
+            if reached < len(blocks):
+                self._add_products(estimates, blocks[reached], moving[:parts], mean[:parts])
+                done += 1
+
+    def _add_products(self, estimates: np.ndarray, block: tuple[int, int, int], moving: np.ndarray, mean: np.ndarray) -> None:
+        """Add what takes products of parts, of a block of few parts or of many; its centred errors lie in their space."""
+        from .kernels import block_moments
+
+        (first, end, batch), parts, total_mean = block, len(moving), self.total_mean.numpy()
+        rows = end - first
+        if self.comoment is None:
+            if self.information is not None:
+                self.informed[batch] += _informed(self.information, torch.from_numpy(estimates[first:end]), torch.from_numpy(mean), None)
+            block_moments.add_mean(moving, mean, rows, self.total, total_mean)
+        else:
+            errors, products = self._spaces["centred"][: rows * parts].view(rows, parts), self._spaces["products"]
+            torch.mm(errors.mT, errors, out=products[: parts * parts].view(parts, parts))
+            information = np.empty((0, 0)) if self.information is None else self.information.numpy()
+            block_moments.add_block(
+                products.numpy(), self._exact.numpy(), moving, mean, rows, self.total, batch, information, self.informed.numpy(),
+                self.comoment.numpy(), total_mean,
+            )  # fmt: skip
+        self.total += rows
 
     @functools.cached_property
     def _exact(self) -> Tensor:

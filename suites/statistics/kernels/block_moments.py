@@ -7,12 +7,15 @@ import math
 import numpy as np
 
 from ....oracles.kernels.compilation import compiled, fused, reordered
+from . import symmetric
 
 
 @compiled  # type: ignore[untyped-decorator]
-def centre_block(  # noqa: PLR0913, PLR0917 - arrays cannot be bundled without a cost
+def add_blocks(  # noqa: PLR0913, PLR0917 - arrays cannot be bundled without a cost
     estimates: np.ndarray,
-    batch: int,
+    blocks: np.ndarray,
+    done: int,
+    before: int,
     gradient: np.ndarray,
     count: np.ndarray,
     means: np.ndarray,
@@ -25,15 +28,21 @@ def centre_block(  # noqa: PLR0913, PLR0917 - arrays cannot be bundled without a
     cosines: np.ndarray,
     quartics: np.ndarray,
     total_mean: np.ndarray,
+    information: np.ndarray,
+    sums: np.ndarray,
+    comoment: np.ndarray,
     moving: np.ndarray,
     mean: np.ndarray,
     centred: np.ndarray,
-) -> int:
-    """`moving_parts` and `add_rows` in one call; return the number of parts p that may change.
+    products: np.ndarray,
+) -> tuple[int, int]:
+    """Add blocks one after the other, up to one whose products `symmetric.product` does not make: that one wants `add_block` yet.
 
     Args:
         estimates: [r, d].
-        batch: which one.
+        blocks: int64 [b, 3]: the first row of each, the end of its rows, its batch.
+        done: how many of them were added before.
+        before: replicates in ``comoment``.
         gradient: [2, d], as all that follow up to ``quartics`` see `add_rows`.
         count: [batches].
         means: [batches, d].
@@ -46,18 +55,32 @@ def centre_block(  # noqa: PLR0913, PLR0917 - arrays cannot be bundled without a
         cosines: [batches].
         quartics: [batches].
         total_mean: [d], of all batches so far.
-        moving: int64 [d], the result in ascending order, at its beginning.
-        mean: the result [d], the mean error of these parts, at its beginning.
-        centred: the result, [r, p] at its beginning.
+        information: F, [d, d], or [0, 0].
+        sums: [batches], of ``ĝ'Fĝ``.
+        comoment: [d, d], or [0, 0] where there is none.
+        moving: int64 [d], of that block the parts that may change, in ascending order, at its beginning.
+        mean: [d], the mean error of these, at its beginning.
+        centred: its errors less that, [r, p] at its beginning.
+        products: room for [d, d].
+
+    Returns:
+        The number of that block, or of all of them, and the number of its parts p.
     """
-    rows = len(estimates)
-    parts: int = moving_parts(estimates, gradient[0], nonzero[batch], total_mean, moving)
-    errors = centred[: rows * parts].reshape(rows, parts)
-    add_rows(
-        estimates, gradient, moving[:parts], batch, count, means, squares, nonzero, signs, along, zero, descents, cosines, quartics,
-        mean[:parts], errors,
-    )  # fmt: skip
-    return parts
+    parts = 0
+    while done < len(blocks):
+        first, end, batch = blocks[done]
+        rows = end - first
+        parts = moving_parts(estimates[first:end], gradient[0], nonzero[batch], total_mean, moving)
+        add_rows(
+            estimates[first:end], gradient, moving[:parts], batch, count, means, squares, nonzero, signs, along, zero, descents, cosines,
+            quartics, mean[:parts], centred[: rows * parts].reshape(rows, parts),
+        )  # fmt: skip
+        if parts < symmetric.LEAST or len(comoment) == 0:
+            return done, parts
+        symmetric.product(centred, centred, rows, parts, products)
+        add_block(products, gradient, moving[:parts], mean[:parts], rows, before, batch, information, sums, comoment, total_mean)
+        done, before = done + 1, before + rows
+    return done, parts
 
 
 @compiled  # type: ignore[untyped-decorator]
