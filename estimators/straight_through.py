@@ -81,7 +81,7 @@ class StraightThroughMarginals(PathwiseEstimator[MarginalOracle]):
         return Evaluations(losses=1, loss_gradients=1, argmax=1, marginals=1)
 
     def structure(self, oracle: MarginalOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return replace_value(tempered_marginals(oracle, scores, self.temperature), oracle.argmax(scores))
+        return marginals_at(oracle, scores, self.temperature, oracle.argmax(scores))
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,12 @@ class Simple(PathwiseEstimator[SamplingOracle]):
         return Evaluations(losses=1, loss_gradients=1, samples=1, marginals=1)
 
     def structure(self, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        return replace_value(tempered_marginals(oracle, scores, self.temperature), oracle.sample(scores, generator=generator))
+        return marginals_at(oracle, scores, self.temperature, oracle.sample(scores, generator=generator))
 
 
-def tempered_marginals(oracle: MarginalOracle, scores: Tensor, temperature: float) -> Tensor:
-    """``μ(θ/τ)``, as a function of θ; rows that share their scores go on sharing them."""
-    return oracle.marginals(scores if temperature == 1 else scaled(scores, 1 / temperature, oracle.event_ndim))
+def marginals_at(oracle: MarginalOracle, scores: Tensor, temperature: float, structure: Tensor) -> Tensor:
+    """The structure, with the derivative of ``μ(θ/τ)`` in θ; rows that share their scores go on sharing them."""
+    return oracle.marginals(scores if temperature == 1 else scaled(scores, 1 / temperature, oracle.event_ndim), at=structure)
 
 
 def replace_value(smooth: Tensor, structure: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
-from .capabilities.derivatives import differentiated, unsqueeze_event
+from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.projection import RowArgmax
 from .numerics import log_sum_exp, running_sums
@@ -81,6 +81,10 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
 
     def _marginals_of(self, valid: Tensor) -> Tensor:
         return super()._marginals_of(valid) if (found := differentiable_softmax(valid)) is None else found
+
+    def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
+        found = differentiable_softmax(valid)
+        return super()._marginals_at(structure, valid) if found is None else exchanged_for(structure, found)
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
         return self._rowwise(lambda rows: rows.logsumexp(-1), scores)

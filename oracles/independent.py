@@ -14,6 +14,7 @@ from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
+from .capabilities.derivatives import exchanged_for
 from .capabilities.indices import NONE, chosen, last_axis
 from .capabilities.projection import RowArgmax
 from .categorical import differentiable_softmax, inverse_cdf, softmax, softmax_product
@@ -98,6 +99,10 @@ class IndependentCategoricals(FactorisedOracle, DistinctSamplingOracle, Projecti
 
     def _marginals_of(self, valid: Tensor) -> Tensor:
         return super()._marginals_of(valid) if (found := differentiable_softmax(valid)) is None else found
+
+    def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
+        found = differentiable_softmax(valid)
+        return super()._marginals_at(structure, valid) if found is None else exchanged_for(structure, found)
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
         return self._rowwise(_log_partition, scores)

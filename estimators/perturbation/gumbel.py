@@ -13,7 +13,6 @@ from ...oracles.options import Positive
 from ..base import Evaluations, Objective, PathwiseEstimator, Tier
 from ..factorised.common import gumbels, log_probabilities, possible_parts
 from ..noise import Gumbel
-from ..straight_through import replace_value
 from .perturb_and_map import discrete_forward
 
 
@@ -152,5 +151,5 @@ class DecoupledGumbel(PathwiseEstimator[MarginalOracle]):
 
     def structure(self, oracle: MarginalOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         noise = Gumbel().draw(oracle, scores, generator=generator).to(scores.dtype)
-        relaxed = oracle.marginals(scores / self.backward_temperature + noise)
-        return replace_value(relaxed, oracle.argmax(scores.detach() / self.forward_temperature + noise))
+        structure = oracle.argmax(scores.detach() / self.forward_temperature + noise)
+        return oracle.marginals(scores / self.backward_temperature + noise, at=structure)

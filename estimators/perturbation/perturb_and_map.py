@@ -12,7 +12,7 @@ from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.options import Positive
 from ..base import Evaluations, Objective, PathwiseEstimator, Tier, straight_through
 from ..noise import AnyNoise, Gumbel
-from ..straight_through import replace_value, tempered_marginals
+from ..straight_through import marginals_at
 
 
 @dataclass(frozen=True)
@@ -94,4 +94,4 @@ class PerturbAndParse(PathwiseEstimator[MarginalOracle]):
 
 def discrete_forward(oracle: MarginalOracle, scores: Tensor, temperature: Positive = 1.0) -> Tensor:
     """The best structure, with the backward of the marginals of ``scores / temperature``."""
-    return replace_value(tempered_marginals(oracle, scores, temperature), oracle.argmax(scores))
+    return marginals_at(oracle, scores, temperature, oracle.argmax(scores))

@@ -77,6 +77,34 @@ class Marginals(torch.autograd.Function):
             return _pulled_back(scores, oracle, *grads), None, None
 
 
+class Replaced(torch.autograd.Function):
+    """A structure, with the Jacobian of the marginals at η as its derivative: what `Marginals` are, whose values nobody asks for."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, structure: Tensor, oracle: Differentiable) -> Tensor:
+        ctx.oracle, ctx.serving = oracle, SERVING.get()
+        ctx.save_for_backward(scores)
+        return structure.view_as(structure)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
+        (scores,) = ctx.saved_tensors
+        with serving_as(ctx.serving):
+            return _pulled_back(scores, ctx.oracle, grads[0]), None, None
+
+
+class Exchanged(torch.autograd.Function):
+    """A structure, with the derivative of marginals that are there already."""
+
+    @staticmethod
+    def forward(ctx: Any, marginals: Tensor, structure: Tensor) -> Tensor:
+        return structure.view_as(structure)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
 def _pulled_back(scores: Tensor, oracle: Differentiable, along: Tensor | None, weights: Tensor | None = None) -> Tensor | None:
     """The gradient of `Marginals` from those of its results; None where neither has one."""
     # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
@@ -113,6 +141,7 @@ class CovarianceProduct(torch.autograd.Function):
 
 
 _log_partition, _marginals, _product = map(applied, (LogPartition, Marginals, CovarianceProduct))
+_replaced, _exchanged = map(applied, (Replaced, Exchanged))
 
 
 def differentiated(scores: Tensor) -> bool:
@@ -129,6 +158,18 @@ def log_partition_of(scores: Tensor, oracle: Differentiable) -> Tensor:
 def marginals_of(scores: Tensor, oracle: Differentiable) -> Tensor:
     """`Marginals` alone, differentiable."""
     result: Tensor = _marginals(unwrap_if_dead(scores), oracle, False)
+    return result
+
+
+def replaced_by(structure: Tensor, scores: Tensor, oracle: Differentiable) -> Tensor:
+    """The structure, with the derivative of `marginals_of`; they are not computed."""
+    result: Tensor = _replaced(unwrap_if_dead(scores), structure, oracle)
+    return result
+
+
+def exchanged_for(structure: Tensor, marginals: Tensor) -> Tensor:
+    """The structure, with the derivative of marginals."""
+    result: Tensor = _exchanged(marginals, structure)
     return result
 
 

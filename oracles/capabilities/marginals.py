@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import abc
 import math
+from contextlib import suppress
 from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .. import kernels
 from ..transforms import operation
 from .base import Oracle, at_least_single, in_dtype, inner
-from .derivatives import both_of, differentiated, log_partition_of, marginals_of, reference_covariance_product, reference_marginals
+from .derivatives import (
+    both_of,
+    differentiated,
+    log_partition_of,
+    marginals_of,
+    reference_covariance_product,
+    reference_marginals,
+    replaced_by,
+)
 from .indices import wants_indices
 
 
@@ -73,13 +83,30 @@ class MarginalOracle(Oracle):
 
     @final
     @operation()
-    def marginals(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    def marginals(self, scores: Tensor, *, lengths: Tensor | None = None, at: Tensor | None = None) -> Tensor:
         """``μ(θ) = E[z]``: ``[*batch, *event]`` in [0, 1]; differentiable, with the exact Jacobian; 0 for an infeasible item.
 
         The Jacobian is ``Cov(z) ∂η/∂θ``: ``Cov(z)`` where η is θ.
+
+        Args:
+            scores: θ, ``[*batch, *event]``.
+            lengths: of the items; None where all are whole.
+            at: a structure like the scores, to give in place of μ, with the Jacobian of μ as its derivative: the straight-through
+                forward. μ itself is then not computed.
+
+        Example:
+            >>> from structgrad.oracles import Subset
+            >>> scores = torch.tensor([0.5, 0.0, 0.0], requires_grad=True)
+            >>> z = Subset(1).marginals(scores, at=Subset(1).argmax(scores))
+            >>> (z * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+            >>> z.detach(), scores.grad
+            (tensor([1., 0., 0.]), tensor([-0.3711, 0.0628, 0.3083]))
         """
+        if at is not None and at.shape != scores.shape:
+            scores, at = self._alike(scores, at)
         valid, inside = self._parameters("marginals", scores, lengths)
-        return in_dtype(self._cut(self._marginals_of(valid), inside), scores.dtype)
+        found = self._marginals_of(valid) if at is None else self._marginals_at(self._grown(at, valid), valid)
+        return in_dtype(self._cut(found, inside), scores.dtype)
 
     @final
     @operation()
@@ -136,6 +163,26 @@ class MarginalOracle(Oracle):
 
     def _marginals_of(self, valid: Tensor) -> Tensor:
         return marginals_of(valid, self) if differentiated(valid) else self._compute_marginals_alone(valid)
+
+    def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
+        """The structure, with the derivative of `_marginals_of`."""
+        return replaced_by(structure, valid, self) if differentiated(valid) else structure
+
+    def _alike(self, scores: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Both with one batch, to which they broadcast."""
+        if self._event(at) == self._event(scores):
+            with suppress(RuntimeError):
+                scores, at = torch.broadcast_tensors(scores, at)
+                return scores, at
+        raise ValueError(
+            f"`marginals` got at of shape {tuple(at.shape)} for scores of shape {tuple(scores.shape)}; expected a structure like them"
+        )
+
+    def _grown(self, structure: Tensor, valid: Tensor) -> Tensor:
+        """A structure in the dtype of valid scores, with 0 in the entries that completed padding has besides."""
+        structure = in_dtype(structure.detach(), valid.dtype)
+        missing = [valid.shape[dim] - structure.shape[dim] for dim in range(-1, -1 - self.event_ndim, -1)]
+        return pad(structure, [side for size in missing for side in (0, size)]) if any(missing) else structure
 
     def _both_of(self, valid: Tensor) -> tuple[Tensor, Tensor]:
         return both_of(valid, self) if differentiated(valid) else self._compute_marginals(valid)
