@@ -68,11 +68,12 @@ class ImplicitMLE(PathwiseEstimator[Oracle]):
     def structure(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         perturbed = self.noise.perturb(oracle, scores.detach(), generator=generator)
         best = oracle.argmax(perturbed)
-        moving = moving_parts(best, scores, oracle)
+        # Ignored entries are never read, so that nothing is to be masked where nothing is forbidden.
+        moving = None if oracle.forbids_nothing(scores) else moving_parts(best, scores, oracle)
         divisor = self.lambda_ if self.divide_by_lambda else 1.0
 
         def pull_back(gamma: Tensor) -> Tensor:
-            step = torch.where(moving, gamma, 0)
+            step = gamma if moving is None else torch.where(moving, gamma, 0)
             difference = best - oracle.argmax(perturbed - (step if self.lambda_ == 1 else self.lambda_ * step))
             return difference if divisor == 1 else difference / divisor
 
