@@ -79,6 +79,12 @@ class Errors:
             return float(unit @ self.covariance @ unit)
         return float((self.batches @ unit).square().sum()) / (BATCHES - 1)
 
+    @functools.cached_property
+    def along_mean(self) -> float:
+        """``u'Su`` in the direction of the mean error: several intervals of a look ask for it."""
+        return self.along(self.mean / self.mean.norm().clamp(min=1e-300))
+
+    @functools.cached_property
     def trace_of_square(self) -> float:
         """``tr(S²)``, corrected for the noise of the estimate of S."""
         if self.covariance is not None:
@@ -103,11 +109,10 @@ def profile(errors: Errors, *, level: float = LEVEL, noise: float = 0.0) -> tupl
             that it counts as if all of it lay in the direction of the bias: the interval is conservative.
     """
     estimate = errors.square_norm() - noise
-    unit = errors.mean / errors.mean.norm().clamp(min=1e-300)
     n = errors.replicates
     quantile = _quantile(level) ** 2
-    half = 2 * (errors.along(unit) / n + noise) * quantile
-    flat = 2 * quantile * (errors.trace_of_square() / n**2 + noise**2)
+    half = 2 * (errors.along_mean / n + noise) * quantile
+    flat = 2 * quantile * (errors.trace_of_square / n**2 + noise**2)
     root = math.sqrt(max((estimate + half) ** 2 - estimate**2 + flat, 0.0))
     return max(estimate + half - root, 0.0), max(estimate + half + root, 0.0)
 

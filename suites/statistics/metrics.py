@@ -209,8 +209,10 @@ def first_metrics(moments: Moments) -> Iterator[tuple[int, str, Interval]]:
         rows = everything[:first]
         all_of_them = rows.sum(0, keepdim=True)
         values = metric_values(_combined(moments, torch.cat([all_of_them, all_of_them - rows]), squeeze=False))
-        for name in FOLLOWED:
-            yield int(moments.count[:first].sum()), name, _labelled(name, jackknife(float(values[name][0]), values[name][1:]))
+        whole, without = {name: float(values[name][0]) for name in FOLLOWED}, {name: values[name][1:] for name in FOLLOWED}
+        replicates = int(moments.count[:first].sum())
+        for name, interval in jackknives(whole, without).items():
+            yield replicates, name, _labelled(name, interval)
 
 
 def bias_metrics(errors: Errors, beside: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:
@@ -246,7 +248,7 @@ def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
     counts = kept * moments.count
     total = counts.sum(-1)
     error = counts @ moments.mean / total.unsqueeze(-1)
-    spread = (moments.mean.unsqueeze(0) - error.unsqueeze(1)).square().sum(-1)
+    spread = (moments.mean.unsqueeze(0) - error.unsqueeze(1)).square_().sum(-1)
     squares = kept @ moments.square.sum(-1) + (counts * spread).sum(-1)
     active = active_parts(moments.gradient).double()
     agreeing = (moments.nonzero @ active + moments.signs @ (active * moments.gradient.sign())) / 2
