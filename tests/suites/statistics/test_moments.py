@@ -248,3 +248,16 @@ def test_blocks_of_a_launch_give_the_bits_of_blocks_that_are_added_alone(dtype: 
         alone.add(estimates[first:end].clone(), batch)
     assert together.state() == alone.state()
     assert together.count.tolist()[:4] == [4, 0, 0, 7]
+
+
+@pytest.mark.parametrize("parts", [5, 20, FULL_COVARIANCE + 4])
+def test_blocks_of_a_launch_are_those_of_calls_of_their_own(parts: int) -> None:
+    stream = torch.Generator().manual_seed(parts)
+    estimates = torch.randn(300, parts, generator=stream, dtype=torch.float64)
+    estimates[:128, 4:] = 0  # too few parts that move for the product of symmetric matrices
+    factor = torch.randn(parts, parts, generator=stream, dtype=torch.float64)
+    together, apart = (Moments.empty(torch.eye(parts, dtype=torch.float64)[0], factor @ factor.mT) for _ in range(2))
+    together.add_blocks(estimates, [(0, 128, 3), (128, 256, 4), (256, 300, 3)])
+    for first, end, batch in ((0, 128, 3), (128, 256, 4), (256, 300, 3)):
+        apart.add(estimates[first:end], batch)
+    assert together.state() == apart.state()
