@@ -100,7 +100,7 @@ class MarginalOracle(Oracle):
             >>> z = Subset(1).marginals(scores, at=Subset(1).argmax(scores))
             >>> (z * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
             >>> z.detach(), scores.grad
-            (tensor([1., 0., 0.]), tensor([-0.3711, 0.0628, 0.3083]))
+            (tensor([1., 0., 0.]), tensor([-0.3715,  0.0487,  0.3228]))
         """
         if at is not None and at.shape != scores.shape:
             scores, at = self._alike(scores, at)
