@@ -9,7 +9,8 @@ structure's ``project`` is one loop over these steps, because compiled functions
         space = active_set.start(space, rows[item].reshape(-1), inside[item], begin[item], atoms)
         count = best_parts(residual, ..., space.parts)
         while active_set.advance(space, inside[item], count):
-            space = active_set.with_room(space)
+            if active_set.full(space):
+                space = active_set.with_room(space)
             count = best_parts(residual, ..., space.parts)
         found = active_set.record(space, found, mean[item], gap, support, item)
     return active_set.result(found)
@@ -23,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.compilation import compiled, fused, inner, uncounted
+from ..kernels.compilation import compiled, fused, inner, shared, uncounted
 from .cpu_factor import (
     ATOMS,
     FREED,
@@ -38,12 +39,16 @@ from .cpu_factor import (
     append,
     copied,
     drop,
+    emptied,
+    full,
+    met,
     product,
     with_room,
+    with_room_for,
     workspace,
 )
 
-__all__ = ["Atoms", "advance", "nothing_found", "record", "result", "start", "with_room", "workspace"]
+__all__ = ["Atoms", "advance", "full", "nothing_found", "record", "result", "start", "with_room", "workspace"]
 
 Atoms = tuple[Array, Array, Array]
 """Of many items, end to end: the parts of each atom (int32), how many parts it has (int32), and its weight."""
@@ -87,17 +92,13 @@ def start(space: ActiveSetWorkspace, row: Array, inside: Array, begin: Array, at
         begin: int64 [3], the item's first atom, how many atoms it has (0 where there is no earlier solution), and where their parts begin.
         atoms: of all items. Those that use what is forbidden now are left out.
     """
-    for place in range(space.counters[SLOTS]):
-        space.slot[space.part[place]] = -1
-    for i in range(len(space.counters)):
-        space.counters[i] = 0
+    emptied(space)
     space.values[GAP], space.values[REFERENCE] = 0.0, 0.0
     copied(row, space.residual)
-    many = begin[1]
-    space.counters[ATOMS] = many
-    while len(space.weights) < many:
-        space = with_room(space)
-    space.counters[ATOMS] = 0
+    slots = len(space.parts)
+    for s in range(begin[0], begin[0] + begin[1]):
+        slots += atoms[1][s]
+    space = with_room_for(space, begin[1] + 1, slots)
     if _resume(space, inside, begin, atoms):
         _descend(space)
         _set_residual(space)
@@ -129,7 +130,7 @@ def _resume(space: ActiveSetWorkspace, inside: Array, begin: Array, atoms: Atoms
     return sum_of_weights > 0
 
 
-@compiled
+@shared
 def advance(space: ActiveSetWorkspace, inside: Array, count: int) -> bool:
     """Take in the MAP along the residual, its ``count`` parts in `ActiveSetWorkspace.parts`; False when the item is done.
 
@@ -175,10 +176,7 @@ def _to_slots(space: ActiveSetWorkspace, inside: Array, count: int) -> int:
             return -1
         place = slot[part]
         if place < 0:
-            place = space.counters[SLOTS]
-            space.counters[SLOTS] += 1
-            slot[part] = place
-            space.part[place] = part
+            place = met(space, part)
             space.scores[place] = space.residual[part]
             space.mean[place] = 0.0
         parts[kept] = place
@@ -186,7 +184,7 @@ def _to_slots(space: ActiveSetWorkspace, inside: Array, count: int) -> int:
     return kept
 
 
-@inner
+@uncounted
 def _first(space: ActiveSetWorkspace, count: int) -> bool:
     """The best structure alone. An item without a structure gets one that uses a forbidden part, or no part at all."""
     if count <= 0:
@@ -244,7 +242,7 @@ def _make_way(space: ActiveSetWorkspace) -> bool:
     return True
 
 
-@compiled
+@shared
 def _descend(space: ActiveSetWorkspace) -> bool:
     """Move the weights to the optimum of a face; atoms whose weight reaches 0 on the way leave. False where rounding blocks the way."""
     weights, target = space.weights, space.target
@@ -261,7 +259,8 @@ def _descend(space: ActiveSetWorkspace) -> bool:
             if target[s] <= 0:
                 length, blocked = min(length, weights[s] / max(weights[s] - target[s], 1e-300)), True
         if not blocked:
-            copied(target[:count], weights)
+            for s in range(count):
+                weights[s] = target[s]
             return True
         for s in range(count - 1, -1, -1):
             weights[s] = max(weights[s] + length * (target[s] - weights[s]), 0.0)
@@ -276,7 +275,8 @@ def _set_residual(space: ActiveSetWorkspace) -> None:
     for place in range(slots):
         mean[place] = 0.0
     for s in range(space.counters[ATOMS]):
-        weight, atom = space.weights[s], space.atoms[s, : space.sizes[s]]
+        weight, home = space.weights[s], space.home[s]
+        atom = space.atoms[home, : space.sizes[home]]
         for i in range(len(atom)):
             mean[atom[i]] += weight
     for place in range(slots):
@@ -296,7 +296,7 @@ def record(space: ActiveSetWorkspace, found: Found, mean: Array, gap: Array, sup
     first, at = found.counters[0], found.counters[1]
     total = at
     for s in range(count):
-        total += space.sizes[s]
+        total += space.sizes[space.home[s]]
     parts, sizes, weights = found.parts, found.sizes, found.weights
     if total > len(parts):
         parts = copied(parts, np.empty(2 * total, np.int32))
@@ -304,9 +304,10 @@ def record(space: ActiveSetWorkspace, found: Found, mean: Array, gap: Array, sup
         sizes = copied(sizes, np.empty(2 * (first + count), np.int32))
         weights = copied(weights, np.empty(2 * (first + count)))
     for s in range(count):
-        sizes[first + s], weights[first + s] = space.sizes[s], space.weights[s]
-        for i in range(space.sizes[s]):
-            parts[at] = space.part[space.atoms[s, i]]
+        home = space.home[s]
+        sizes[first + s], weights[first + s] = space.sizes[home], space.weights[s]
+        for i in range(space.sizes[home]):
+            parts[at] = space.part[space.atoms[home, i]]
             at += 1
     found.counters[0], found.counters[1] = first + count, at
     return Found(parts, sizes, weights, found.counters)

@@ -4,6 +4,9 @@ The weights solve ``min ½‖Σ w_s a_s − θ‖²`` with ``Σ w`` fixed, throu
 (adding 11ᵀ changes nothing where ``Σ w`` is fixed, and makes the matrix positive definite for affinely independent atoms). A new atom
 appends a column to R; an atom that leaves takes its column out by Givens rotations (Golub & Van Loan, "Matrix computations", section 6.5).
 Nothing is factorised afresh. Wolfe 1976 calls such a set of atoms a corral.
+
+Atoms stay where they are written, their *home*, when others leave. Which of them have a slot stands side by side in one row of a matrix, so
+that the overlaps of a new atom with all others are the sum of a few rows.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.compilation import compiled, inner, reordered, uncounted
+from ..kernels.compilation import compiled, fused, inner, reordered, uncounted
+from ..kernels.vectors import WIDTH, add, load, multiply_add, spread, store
 
 Array = NDArray[Any]
 
-ATOMS, SLOTS, STEPS, SWAPS = 0, 1, 2, 3
-"""Places in `ActiveSetWorkspace.counters`: active atoms; parts met; calls of the MAP; dependent atoms that took the place of another."""
+ATOMS, SLOTS, STEPS, SWAPS, HOMES = 0, 1, 2, 3, 4
+"""Places in `ActiveSetWorkspace.counters`: active atoms; parts met; calls of the MAP; dependent atoms that took the place of another; homes
+that have been written to."""
 
 GAP, REFERENCE, FREED = 0, 1, 2
 """Places in `ActiveSetWorkspace.values`: certified gap; score of the first atom, from which correlations are counted; a weight set free."""
@@ -28,7 +33,10 @@ DEPENDENT = 1e-11
 
 
 class ActiveSetWorkspace(NamedTuple):
-    """Arrays for one item at a time: of length d by part or by slot, of length ``capacity`` by atom."""
+    """Arrays for one item at a time: of length d by part or by slot, of length ``capacity`` by atom or by home.
+
+    Those that vectors are loaded from may be read for a vector's width beyond what is meant, so that some have room to spare.
+    """
 
     residual: Array  # [d] θ − μ, what the MAP is called on; -inf at forbidden parts
     parts: Array  # [most] int32, where the MAP writes
@@ -37,13 +45,16 @@ class ActiveSetWorkspace(NamedTuple):
     scores: Array  # [d] θ by slot
     mean: Array  # [d] μ by slot
     marked: Array  # [d] by slot: how often the new atom has it
-    atoms: Array  # [capacity, most] uint32, slots (unsigned, because a negative index would count from the end)
-    sizes: Array  # [capacity] int32
+    atoms: Array  # [capacity, most] by home: uint32, slots (unsigned, because a negative index would count from the end)
+    sizes: Array  # [capacity] int32, by home; 0 in homes that were never written to
+    home: Array  # [capacity] int32, of an atom; behind those of the atoms are the free homes
+    incidence: Array  # [slots, capacity] float32: how often the atom of a home has a slot; 0 beyond its slots
     weights: Array  # [capacity]
     target: Array  # [capacity] the weights of the affine optimum
-    column: Array  # [capacity] scratch
+    column: Array  # [capacity + WIDTH] scratch, by atom
+    common: Array  # [capacity] scratch, by home
     solved: Array  # [capacity, 2] R⁻ᵀ of the correlations ⟨a_s, θ⟩ and of 1
-    factor: Array  # [capacity, capacity] R, upper triangular; its diagonal inverted
+    factor: Array  # [capacity + 1, capacity] R, upper triangular; its diagonal inverted
     counters: Array
     values: Array
 
@@ -51,15 +62,29 @@ class ActiveSetWorkspace(NamedTuple):
 @compiled
 def workspace(size: int, most: int) -> ActiveSetWorkspace:
     """Room for items of ``size`` parts whose structures have at most ``most`` of them."""
-    capacity = 16
+    capacity, slots = 16, min(size, 64 + most)
     slot = np.empty(size, np.int32)
     for part in range(size):
         slot[part] = -1
-    return ActiveSetWorkspace(
+    space = ActiveSetWorkspace(
         np.empty(size), np.empty(most, np.int32), slot, np.empty(size, np.int32), np.empty(size), np.empty(size), np.zeros(size),
-        np.empty((capacity, most), np.uint32), np.empty(capacity, np.int32), np.empty(capacity), np.empty(capacity), np.empty(capacity),
-        np.empty((capacity, 2)), np.empty((capacity, capacity)), np.zeros(4, np.int64), np.zeros(3),
+        np.empty((capacity, most), np.uint32), np.empty(capacity, np.int32), np.empty(capacity, np.int32),
+        np.empty((slots, capacity), np.float32), np.empty(capacity), np.empty(capacity), np.empty(capacity + WIDTH), np.empty(capacity),
+        np.empty((capacity, 2)), np.empty((capacity + 1, capacity)), np.zeros(5, np.int64), np.zeros(3),
     )  # fmt: skip
+    emptied(space)
+    return space
+
+
+@uncounted
+def emptied(space: ActiveSetWorkspace) -> None:
+    """Forget all atoms and slots."""
+    for place in range(space.counters[SLOTS]):
+        space.slot[space.part[place]] = -1
+    for i in range(len(space.counters)):
+        space.counters[i] = 0
+    for s in range(len(space.weights)):
+        space.sizes[s], space.home[s] = 0, s
 
 
 @inner
@@ -70,37 +95,100 @@ def copied(array: Array, target: Array) -> Array:
     return target
 
 
+@uncounted
+def full(space: ActiveSetWorkspace) -> bool:
+    """Whether `with_room` has to make room: to ask costs less than to pass all arrays through it."""
+    slots = min(space.counters[SLOTS] + len(space.parts), len(space.slot))
+    return space.counters[ATOMS] >= len(space.weights) or slots > len(space.incidence)
+
+
 @compiled
 def with_room(space: ActiveSetWorkspace) -> ActiveSetWorkspace:
     """The workspace, with room for one more atom."""
-    capacity = len(space.weights)
-    if space.counters[ATOMS] < capacity:
+    return with_room_for(space, space.counters[ATOMS] + 1, space.counters[SLOTS] + len(space.parts))
+
+
+@compiled
+def with_room_for(space: ActiveSetWorkspace, atoms: int, slots: int) -> ActiveSetWorkspace:
+    """The workspace, with room for so many atoms, and for so many slots or all that there can be."""
+    slots = min(slots, len(space.slot))
+    if atoms <= len(space.weights) and slots <= len(space.incidence):
         return space
-    double = 2 * capacity
-    atoms, factor, solved = np.empty((double, space.atoms.shape[1]), np.uint32), np.empty((double, double)), np.empty((double, 2))
-    for s in range(capacity):
-        copied(space.atoms[s], atoms[s])
+    known, capacity, most, met = len(space.weights), len(space.weights), space.atoms.shape[1], space.counters[SLOTS]
+    while capacity < atoms:
+        capacity *= 2
+    rows = len(space.incidence) if slots <= len(space.incidence) else min(len(space.slot), 2 * slots)
+    incidence = np.empty((rows, capacity), np.float32)
+    for place in range(met):
+        copied(space.incidence[place], incidence[place])
+        for s in range(known, capacity):
+            incidence[place, s] = 0.0
+    if capacity == known:
+        return ActiveSetWorkspace(
+            space.residual, space.parts, space.slot, space.part, space.scores, space.mean, space.marked, space.atoms, space.sizes,
+            space.home, incidence, space.weights, space.target, space.column, space.common, space.solved, space.factor,
+            space.counters, space.values,
+        )  # fmt: skip
+    lists, factor, solved = np.empty((capacity, most), np.uint32), np.empty((capacity + 1, capacity)), np.empty((capacity, 2))
+    sizes, home = copied(space.sizes, np.empty(capacity, np.int32)), copied(space.home, np.empty(capacity, np.int32))
+    for s in range(known):
+        copied(space.atoms[s], lists[s])
         copied(space.factor[s], factor[s])
         copied(space.solved[s], solved[s])
+    for s in range(known, capacity):
+        sizes[s], home[s] = 0, s
     return ActiveSetWorkspace(
-        space.residual, space.parts, space.slot, space.part, space.scores, space.mean, space.marked,
-        atoms, copied(space.sizes, np.empty(double, np.int32)), copied(space.weights, np.empty(double)),
-        np.empty(double), np.empty(double), solved, factor, space.counters, space.values,
+        space.residual, space.parts, space.slot, space.part, space.scores, space.mean, space.marked, lists, sizes, home, incidence,
+        copied(space.weights, np.empty(capacity)), np.empty(capacity), np.empty(capacity + WIDTH), np.empty(capacity), solved, factor,
+        space.counters, space.values,
     )  # fmt: skip
 
 
-@reordered
+@uncounted
+def met(space: ActiveSetWorkspace, part: int) -> int:
+    """The slot of a part, a new one where it has none."""
+    place = space.slot[part]
+    if place < 0:
+        place = space.counters[SLOTS]
+        space.counters[SLOTS] += 1
+        space.slot[part] = place
+        space.part[place] = part
+        row = space.incidence[place]
+        for s in range(len(row)):
+            row[s] = 0.0
+    return place
+
+
+@fused
 def append(space: ActiveSetWorkspace, pattern: Array, count: int, correlation: float) -> bool:
-    """Put the atom of these slots last, with weight 0; False where it adds no dimension."""
-    last, column, factor, solved = space.counters[ATOMS], space.column, space.factor, space.solved
+    """Put the atom of these slots last, with weight 0; False where it adds no dimension.
+
+    Four rows of R at a time, each vector of the column passing through all four.
+    """
+    last, column, factor, solved, stride = space.counters[ATOMS], space.column, space.factor, space.solved, len(space.weights)
     square = _overlap(space, pattern, count)
     pivot, both, one = square, correlation, 1.0
-    for s in range(last):
+    for s in range(0, last - 3, 4):
+        a = column[s] * factor[s, s]
+        b = (column[s + 1] - a * factor[s, s + 1]) * factor[s + 1, s + 1]
+        c = ((column[s + 2] - a * factor[s, s + 2]) - b * factor[s + 1, s + 2]) * factor[s + 2, s + 2]
+        d = column[s + 3] - a * factor[s, s + 3]
+        d = ((d - b * factor[s + 1, s + 3]) - c * factor[s + 2, s + 3]) * factor[s + 3, s + 3]
+        factor[s, last], factor[s + 1, last], factor[s + 2, last], factor[s + 3, last] = a, b, c, d
+        minus_a, minus_b, minus_c, minus_d, row = spread(-a), spread(-b), spread(-c), spread(-d), s * stride
+        for t in range(s + 4, last, WIDTH):
+            rest = multiply_add(minus_a, load(factor, row + t), load(column, t))
+            rest = multiply_add(minus_b, load(factor, row + stride + t), rest)
+            rest = multiply_add(minus_c, load(factor, row + 2 * stride + t), rest)
+            store(column, t, multiply_add(minus_d, load(factor, row + 3 * stride + t), rest))
+        pivot = (((pivot - a * a) - b * b) - c * c) - d * d
+        both = (((both - a * solved[s, 0]) - b * solved[s + 1, 0]) - c * solved[s + 2, 0]) - d * solved[s + 3, 0]
+        one = (((one - a * solved[s, 1]) - b * solved[s + 1, 1]) - c * solved[s + 2, 1]) - d * solved[s + 3, 1]
+    for s in range(last // 4 * 4, last):
         value = column[s] * factor[s, s]
         factor[s, last] = value
-        rest, row = column[s + 1 : last], factor[s, s + 1 : last]
-        for t in range(len(rest)):
-            rest[t] -= value * row[t]
+        for t in range(s + 1, last):
+            column[t] -= value * factor[s, t]
         pivot -= value * value
         both -= value * solved[s, 0]
         one -= value * solved[s, 1]
@@ -108,32 +196,50 @@ def append(space: ActiveSetWorkspace, pattern: Array, count: int, correlation: f
         return False
     inverse = 1.0 / np.sqrt(pivot)
     factor[last, last], solved[last, 0], solved[last, 1] = inverse, both * inverse, one * inverse
-    space.sizes[last], space.weights[last] = count, 0.0
+    _write(space, pattern, count)
+    space.weights[last] = 0.0
     space.counters[ATOMS] = last + 1
     return True
 
 
 @uncounted
 def _overlap(space: ActiveSetWorkspace, pattern: Array, count: int) -> float:
-    """Write the new atom down behind the others, and into `ActiveSetWorkspace.column` its inner product with each, plus 1.
+    """Write into `ActiveSetWorkspace.column` the inner product of a new atom with each of the others, plus 1, and give that with itself.
 
-    Gives that with itself. A part that an atom lists several times is so large in it.
+    A part that an atom lists several times is so large in it.
     """
-    atoms, sizes, marked, column, last = space.atoms, space.sizes, space.marked, space.column, space.counters[ATOMS]
+    marked, incidence, common, stride = space.marked, space.incidence, space.common, len(space.weights)
+    for first in range(0, space.counters[HOMES], 2 * WIDTH):
+        low = high = spread(1.0)
+        for i in range(count):
+            at = pattern[i] * stride + first
+            low, high = add(load(incidence, at), low), add(load(incidence, at + WIDTH), high)
+        store(common, first, low)
+        store(common, first + WIDTH, high)
+    for s in range(space.counters[ATOMS]):
+        space.column[s] = common[space.home[s]]
+    square = 1.0
     for i in range(count):
         marked[pattern[i]] += 1.0
-        atoms[last, i] = pattern[i]
-    for s in range(last):
-        common, atom = 1.0, atoms[s, : sizes[s]]
-        for i in range(len(atom)):
-            common += marked[atom[i]]
-        column[s] = common
-    square = 1.0
     for i in range(count):
         square += marked[pattern[i]]
     for i in range(count):
         marked[pattern[i]] = 0.0
     return square
+
+
+@uncounted
+def _write(space: ActiveSetWorkspace, pattern: Array, count: int) -> None:
+    """Put the slots of a new atom into the first free home, from which another may have to be cleared away."""
+    home = space.home[space.counters[ATOMS]]
+    atom, incidence = space.atoms[home], space.incidence
+    for i in range(space.sizes[home]):
+        incidence[atom[i], home] = 0.0
+    for i in range(count):
+        atom[i] = pattern[i]
+        incidence[pattern[i], home] += np.float32(1.0)
+    space.sizes[home] = count
+    space.counters[HOMES] = max(space.counters[HOMES], home + 1)
 
 
 @uncounted
@@ -163,6 +269,7 @@ def product(values: Array, others: Array) -> float:
 def drop(space: ActiveSetWorkspace, leaving: int) -> None:
     """Take an atom out, and its column out of R, by Givens rotations of neighbouring rows."""
     count, factor, solved, carried = space.counters[ATOMS], space.factor, space.solved, space.column
+    freed = space.home[leaving]
     for s in range(leaving):
         row = factor[s]
         for t in range(leaving, count - 1):
@@ -180,9 +287,8 @@ def drop(space: ActiveSetWorkspace, leaving: int) -> None:
         solved[s, 1], one = cosine * one + sine * solved[s + 1, 1], cosine * solved[s + 1, 1] - sine * one
         space.weights[s] = space.weights[s + 1]
         space.target[s] = space.target[s + 1]
-        space.sizes[s] = space.sizes[s + 1]
-        for i in range(space.sizes[s]):
-            space.atoms[s, i] = space.atoms[s + 1, i]
+        space.home[s] = space.home[s + 1]
+    space.home[count - 1] = freed
     space.counters[ATOMS] = count - 1
 
 
@@ -215,33 +321,54 @@ def move(bounds: Array, direction: Array, moved: Array, parts: Array, sizes: Arr
     space = workspace(max(direction.shape[2], moved.shape[2]), most)
     for b in range(len(bounds)):
         first, count, begin = bounds[b]
-        space.counters[ATOMS] = 0
+        emptied(space)
         at = begin
         for s in range(first, first + count):
-            space = with_room(space)
-            size = int(sizes[s])
-            append(space, parts[at : at + size], size, 0.0)
-            at += size
+            if full(space):
+                space = with_room(space)
+            _append_parts(space, parts, at, sizes[s])
+            at += sizes[s]
         for k in range(direction.shape[1] if count > 0 else 0):
             _correlate(space, direction[b, k], from_parts)
             affine_optimum(space, 0.0)
-            for s in range(space.counters[ATOMS]):
-                if to_parts:
-                    for i in range(space.sizes[s]):
-                        moved[b, k, space.atoms[s, i]] += space.target[s]
-                else:
-                    moved[b, k, s] = space.target[s]
+            _write_moved(space, moved[b, k], to_parts)
+
+
+@uncounted
+def _append_parts(space: ActiveSetWorkspace, parts: Array, at: int, size: int) -> None:
+    """Put the atom last whose parts begin at this place."""
+    slots, slot = space.parts, space.slot
+    for i in range(size):
+        place = slot[parts[at + i]]
+        slots[i] = place if place >= 0 else met(space, parts[at + i])
+    append(space, slots, size, 0.0)
+
+
+@uncounted
+def _write_moved(space: ActiveSetWorkspace, moved: Array, to_parts: bool) -> None:
+    """The new weights, or what they make of the mean."""
+    part, target = space.part, space.target
+    for s in range(space.counters[ATOMS]):
+        if to_parts:
+            home = space.home[s]
+            atom = space.atoms[home, : space.sizes[home]]
+            for i in range(len(atom)):
+                moved[part[atom[i]]] += target[s]
+        else:
+            moved[s] = target[s]
 
 
 @uncounted
 def _correlate(space: ActiveSetWorkspace, direction: Array, from_parts: bool) -> None:
     """R⁻ᵀ of the correlations of the atoms with a direction, or of the correlations that it holds."""
-    count, column, factor = space.counters[ATOMS], space.column, space.factor
+    count, column, factor, part = space.counters[ATOMS], space.column, space.factor, space.part
     for s in range(count):
         column[s] = 0.0 if from_parts else direction[s]
         if from_parts:
-            for i in range(space.sizes[s]):
-                column[s] += direction[space.atoms[s, i]]
+            home = space.home[s]
+            atom = space.atoms[home, : space.sizes[home]]
+            for i in range(len(atom)):
+                column[s] += direction[part[atom[i]]]
     for s in range(count):
         value = column[s] * factor[s, s]
         rest, row = column[s + 1 : count], factor[s, s + 1 : count]

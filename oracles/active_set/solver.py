@@ -96,7 +96,11 @@ def solve_compiled(kernel: kernels.Kernel, rows: Tensor, inside: Tensor | None =
     """
     event, count = rows.shape[1:], len(rows)
     counted = torch.zeros(count, 0, dtype=torch.bool) if inside is None else _completed(inside, event).flatten(1)
-    mean, gap, support = torch.zeros(count, event.numel()).double(), torch.zeros(count).double(), torch.zeros(count, dtype=torch.int64)
+    mean, gap, support = (
+        torch.zeros(count, event.numel(), dtype=torch.float64),
+        torch.zeros(count, dtype=torch.float64),
+        torch.zeros(count, dtype=torch.int64),
+    )
     found: dict[int, tuple[Any, ...]] = {}
 
     solver: Callable[..., Any] = kernel.function

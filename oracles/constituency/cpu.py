@@ -106,7 +106,8 @@ def project(rows: Array, inside: Array, begin: Array, mean: Array, gap: Array, s
         solver = active_set.start(solver, rows[b].reshape(-1), inside[b], begin[b], atoms)
         count = best_parts(residual, space, solver.parts)
         while active_set.advance(solver, inside[b], count):
-            solver = active_set.with_room(solver)
+            if active_set.full(solver):
+                solver = active_set.with_room(solver)
             count = best_parts(residual, space, solver.parts)
         found = active_set.record(solver, found, mean[b], gap, support, b)
     parts, sizes, weights = active_set.result(found)

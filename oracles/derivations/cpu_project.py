@@ -23,7 +23,8 @@ def project(packed, rows, inside, begin, mean, gap, support, atoms):
         solver = active_set.start(solver, rows[b], inside[b], begin[b], atoms)
         count = _best_parts(packed, solver, scores, best, chosen, waiting)
         while active_set.advance(solver, inside[b], count):
-            solver = active_set.with_room(solver)
+            if active_set.full(solver):
+                solver = active_set.with_room(solver)
             count = _best_parts(packed, solver, scores, best, chosen, waiting)
         found = active_set.record(solver, found, mean[b], gap, support, b)
     parts, sizes, weights = active_set.result(found)

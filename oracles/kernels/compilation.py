@@ -161,6 +161,9 @@ Such a function returns numbers or vectors alone, makes no array, and calls noth
 those below, which have the wrappers.
 """
 
+shared: Any = _uncounted()
+"""As it is written, for Python and for compiled functions."""
+
 fused: Any = _uncounted(fastmath={"contract"})
 """With fused multiply-adds."""
 

@@ -367,10 +367,10 @@ def best_parts(row, best, parts, length, tags):
 
 @uncounted
 def _reach(row, best, i, tags):
-    """The best sums up to every tag of step i: four vectors at once, of which the last ones may overlap."""
-    last, before, here = tags - WIDTH, (i - 1) * tags, i * tags
-    for first in range(0, tags, 4 * WIDTH):
-        c, d, e, f = min(first, last), min(first + WIDTH, last), min(first + 2 * WIDTH, last), min(first + 3 * WIDTH, last)
+    """The best sums up to every tag of step i: so many vectors at once as are left, up to four, of which the last one may overlap."""
+    last, before, here, first = tags - WIDTH, (i - 1) * tags, i * tags, 0
+    while first + 2 * WIDTH < tags:
+        c, d, e, f = first, first + WIDTH, min(first + 2 * WIDTH, last), min(first + 3 * WIDTH, last)
         one = two = three = four = spread(-np.inf)
         for p in range(tags):
             prefix, at = spread(best[before + p]), (here + p) * tags
@@ -380,6 +380,20 @@ def _reach(row, best, i, tags):
         store(best, here + d, two)
         store(best, here + e, three)
         store(best, here + f, four)
+        first += 4 * WIDTH
+    if first + WIDTH < tags:
+        c, d = first, min(first + WIDTH, last)
+        one = two = spread(-np.inf)
+        for p in range(tags):
+            prefix, at = spread(best[before + p]), (here + p) * tags
+            one, two = greatest(add(prefix, load(row, at + c)), one), greatest(add(prefix, load(row, at + d)), two)
+        store(best, here + c, one)
+        store(best, here + d, two)
+    elif first < tags:
+        c, one = min(first, last), spread(-np.inf)
+        for p in range(tags):
+            one = greatest(add(spread(best[before + p]), load(row, (here + p) * tags + c)), one)
+        store(best, here + c, one)
 
 
 @uncounted
@@ -404,7 +418,8 @@ def project(rows, inside, begin, mean, gap, support, atoms):
         space = active_set.start(space, rows[b].reshape(-1), inside[b], begin[b], atoms)
         count = best_parts(residual, best, space.parts, length, tags)
         while active_set.advance(space, inside[b], count):
-            space = active_set.with_room(space)
+            if active_set.full(space):
+                space = active_set.with_room(space)
             count = best_parts(residual, best, space.parts, length, tags)
         found = active_set.record(space, found, mean[b], gap, support, b)
     return active_set.result(found)

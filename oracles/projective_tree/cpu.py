@@ -294,7 +294,8 @@ def project(rows, covered, begin, mean, gap, support, atoms, single_root):
         solver = active_set.start(solver, rows[b].reshape(size * size), covered[b], begin[b], atoms)
         count = best_parts(solver.residual, space, solver.parts, single_root)
         while active_set.advance(solver, covered[b], count):
-            solver = active_set.with_room(solver)
+            if active_set.full(solver):
+                solver = active_set.with_room(solver)
             count = best_parts(solver.residual, space, solver.parts, single_root)
         found = active_set.record(solver, found, mean[b], gap, support, b)
     return active_set.result(found)

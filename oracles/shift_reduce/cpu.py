@@ -80,7 +80,8 @@ def project(rows: Array, inside: Array, begin: Array, mean: Array, gap: Array, s
         solver = active_set.start(solver, rows[b].reshape(-1), inside[b], begin[b], atoms)
         count = _best_parts(residual, values, solver.parts)
         while active_set.advance(solver, inside[b], count):
-            solver = active_set.with_room(solver)
+            if active_set.full(solver):
+                solver = active_set.with_room(solver)
             count = _best_parts(residual, values, solver.parts)
         found = active_set.record(solver, found, mean[b], gap, support, b)
     return active_set.result(found)

@@ -470,7 +470,8 @@ def project(rows, inside, begin, mean, gap, support, atoms):
         space = active_set.start(space, rows[b].reshape(-1), inside[b], begin[b], atoms)
         _viterbi(residual, tags, transition, best, reached, chosen)
         while active_set.advance(space, inside[b], _list(chosen, tags, space.parts)):
-            space = active_set.with_room(space)
+            if active_set.full(space):
+                space = active_set.with_room(space)
             _viterbi(residual, tags, transition, best, reached, chosen)
         found = active_set.record(space, found, mean[b], gap, support, b)
     return active_set.result(found)

@@ -198,6 +198,30 @@ def test_items_end_soon_after_the_last_atom_is_found(scale: float) -> None:
         assert atoms <= steps < 2 * atoms + 8
 
 
+@pytest.mark.parametrize(("oracle", "event"), [(SpanningTree(), (5, 5)), (TiedChain(), (7, 3))], ids=str)
+def test_what_is_kept_of_the_atoms_is_theirs(oracle: Any, event: tuple[int, ...]) -> None:
+    """How often each has each slot, and the factor of their overlaps, when others have left and new ones have come into their homes."""
+    vertices, again = oracle.enumerate(event, dtype=torch.float64).flatten(1).numpy(), 0
+    size, everything = vertices.shape[1], np.zeros(0, bool)
+    space = active_set.workspace(size, int(vertices.sum(1).max()))
+    for row in noise(event, rows=10).flatten(1).numpy():
+        space = active_set.start(space, row, everything, *nothing_to_begin_with())
+        while True:
+            best = np.repeat(np.arange(size), vertices[(vertices @ space.residual).argmax()].astype(int))
+            space.parts[: len(best)] = best
+            if not active_set.advance(space, everything, len(best)):
+                break
+            count, slots = space.counters[:2]
+            homes = space.home[:count]
+            atoms = np.stack([np.bincount(space.atoms[home, : space.sizes[home]], minlength=slots) for home in homes])
+            assert (space.incidence[:slots, homes] == atoms.T).all()
+            factor = np.triu(space.factor[:count, :count], 1) + np.diag(1 / np.diag(space.factor)[:count])
+            np.testing.assert_allclose(factor.T @ factor, atoms @ atoms.T + 1, rtol=0, atol=1e-10)
+            space = active_set.with_room(space)
+        again += space.counters[cpu_factor.STEPS] > space.counters[cpu_factor.HOMES]
+    assert again > 0, "no atom came into the home of another"
+
+
 def test_an_atom_that_rounding_gives_no_weight_is_refused() -> None:
     """Its correlation is made too low here: then the weights are at their optimum already, and it must leave them so."""
     space, everything = active_set.workspace(4, 1), np.zeros(0, bool)
