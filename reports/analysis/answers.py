@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ import pandas as pd
 from ...suites.base import REFERENCE
 from ...suites.statistics.budgets import Worth
 from ...suites.statistics.interval import Interval
-from ...suites.statistics.selection import best, mean_interval
+from ...suites.statistics.selection import Selection, best, mean_interval, mean_intervals
 from ...suites.text import ZERO, below, number, percent
 from . import tables
 
@@ -31,6 +32,8 @@ MAIN_BUDGET = 16
 
 MOSTLY = 0.5
 """Share of estimates that are exactly 0 from which on an estimator is not recommended."""
+
+_ASKED = ("problem", "stage", "estimator", "instance", "metric", "value", "low", "high", "objective", "unbiased")
 
 _STANDARD_ERRORS = 2 * 1.96
 _SMALLEST = 1e-12
@@ -112,18 +115,22 @@ def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -
         ``standing``: ``best``, ``tied`` (it cannot be told from the best) or ``behind``.
     """
     asks = needs_values_only if values_only is None else values_only.__contains__
+    parts = [part for place in places(frame) for part in place.standings(asks)]
     columns = ["problem", "stage", "question", "budget", "estimator", "score", "low", "high", "instances", "standing"]
-    return pd.DataFrame([row for place in places(frame) for row in place.standings(asks)], columns=columns)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame([], columns=columns)
 
 
 @tables.remembered
 def places(frame: pd.DataFrame) -> list[AnsweredStage]:
     """What is known at each problem and stage of a result table, in its order."""
     rows = tables.measured(frame)
-    rows = rows[~rows["family"].isin(tables.REFERENCE_FAMILIES)]
+    rows = rows.loc[~rows["family"].isin(tables.REFERENCE_FAMILIES), list(_ASKED)]
     verdicts = {(str(row.problem), str(row.stage), str(row.estimator)): str(row.verdict) for row in tables.records(tables.verdicts(frame))}
     bounds = tables.bias_bounds(frame)
-    known = (AnsweredStage.of(part, verdicts, bounds) for _, part in rows.groupby(["problem", "stage"], sort=False))
+    group = tables.numbered(rows, ["problem", "stage"])
+    order = np.argsort(group, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(rows) else []
+    known = (AnsweredStage.of(rows.iloc[part], verdicts, bounds) for part in parts)
     return [place for place in known if place is not None]
 
 
@@ -152,6 +159,7 @@ class AnsweredStage:
     seconds: dict[str, float]
     evaluations: dict[str, float]
     bounds: dict[str, float]
+    _selected: dict[tuple[Any, ...], tuple[np.ndarray, np.ndarray, Selection]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
@@ -186,20 +194,28 @@ class AnsweredStage:
             if found is not None:
                 yield found
 
-    def standings(self, values_only: Callable[[str], bool]) -> Iterator[tuple[object, ...]]:
-        """The rows of `standings`."""
+    def standings(self, values_only: Callable[[str], bool]) -> Iterator[pd.DataFrame]:
+        """The rows of `standings`, a question and a budget at a time."""
         for question, budget in product(QUESTIONS, BUDGETS):
             allowed = self._allowed(question, values_only)
             if not allowed:
                 continue
+            scores, errors, chosen = self._selection(question, budget, tuple(allowed))
+            standing = np.full(len(allowed), "behind", dtype=object)
+            standing[list(chosen.tied)] = "tied"
+            standing[chosen.winner] = "best"
+            value, low, high = _shown_ends(*mean_intervals(scores[allowed], errors[allowed]), question)
+            at = {"problem": self.problem, "stage": self.stage, "question": question.name, "budget": budget}
+            own = {"estimator": [self.names[position] for position in allowed], "score": value, "low": low, "high": high}
+            yield pd.DataFrame({**at, **own, "instances": scores.shape[1], "standing": standing.tolist()})
+
+    def _selection(self, question: Question, budget: float, allowed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Selection]:
+        """The scores of all with their errors, and the best of those that may compete; asked for twice, for answers and for standings."""
+        at = (question.score, None if question.score == "variance_seconds" else budget, allowed)
+        if at not in self._selected:
             scores, errors = self.scores(question.score, budget)
-            chosen = best(scores[allowed], errors[allowed])
-            tied = {allowed[position] for position in chosen.tied}
-            for position in allowed:
-                own = _shown(mean_interval(scores[position], errors[position]), question)
-                standing = "best" if position == allowed[chosen.winner] else "tied" if position in tied else "behind"
-                at = (self.problem, self.stage, question.name, budget, self.names[position])
-                yield (*at, own.value, own.low, own.high, scores.shape[1], standing)
+            self._selected[at] = (scores, errors, best(scores[list(allowed)], errors[list(allowed)]))
+        return self._selected[at]
 
     def _allowed(self, question: Question, values_only: Callable[[str], bool]) -> list[int]:
         """The positions of those that may compete."""
@@ -235,8 +251,7 @@ class AnsweredStage:
         return self._answer(question, budget, allowed) if allowed else None
 
     def _answer(self, question: Question, budget: float, allowed: list[int]) -> Answer:
-        scores, errors = self.scores(question.score, budget)
-        chosen = best(scores[allowed], errors[allowed])
+        scores, _, chosen = self._selection(question, budget, tuple(allowed))
         winner = allowed[chosen.winner]
         return Answer(
             self.problem,
@@ -287,9 +302,12 @@ def _wide(rows: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A metric [estimators, instances], and its standard errors."""
     part = rows[(rows["metric"] == metric) & (rows["instance"] != "")]
     part = part.assign(error=(part["high"] - part["low"]) / _STANDARD_ERRORS)
-    names, items = tables.order(part, "estimator"), tables.order(part, "instance")
-    indexed = part.drop_duplicates(["estimator", "instance"]).set_index(["estimator", "instance"])
-    value, error = (indexed[column].unstack("instance").reindex(index=names, columns=items) for column in ("value", "error"))
+    rows_, names = pd.factorize(part["estimator"])
+    columns, items = pd.factorize(part["instance"])
+    arrays = np.full((2, len(items), len(names)), np.nan)
+    # From the last to the first: where there are several, the first stays.
+    arrays[:, columns[::-1], rows_[::-1]] = part[["value", "error"]].to_numpy(dtype=float).T[:, ::-1]
+    value, error = (pd.DataFrame(array.T, index=names, columns=items) for array in arrays)
     return value, error
 
 
@@ -336,10 +354,16 @@ def _shown(score: Interval, question: Question) -> Interval:
     value, low, high = score.value, score.low, score.high
     if value is None or low is None or high is None:
         return score
+    shown = _shown_ends(np.array([value]), np.array([low]), np.array([high]), question)
+    return Interval(float(shown[0][0]), float(shown[1][0]), float(shown[2][0]), "t")
+
+
+def _shown_ends(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values and the ends of their intervals as people read them."""
     if question.logarithmic:
-        value, low, high = (0.0 if -bound <= np.log(_SMALLEST) else float(np.exp(-bound)) for bound in (value, high, low))
-        return Interval(value, low, high, "t")
-    return Interval(value, max(low, -1.0), min(high, 1.0), "t")
+        first, second, third = (np.where(-end <= np.log(_SMALLEST), 0.0, np.exp(-end)) for end in (value, high, low))
+        return first, second, third
+    return value, np.maximum(low, -1.0), np.minimum(high, 1.0)
 
 
 def winners(found: list[Answer], question: str, budget: int) -> list[tuple[str, int, int, int]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ import pandas as pd
 from ...suites.base import FAILED, timed_nearest
 from ...suites.text import ZERO as ZERO
 from ...suites.text import interval
+from .medians import median_interval, quantiles
 
 T = TypeVar("T")
 
@@ -53,8 +54,6 @@ FIRST_SUITES = ("bias", *TIMED_SUITES, "sparsity")
 
 SPARSITY_METRICS = ("support", "forward_nonzeros", "gradient_nonzeros", "zero_gradient_rate")
 
-_RESAMPLES = 1000
-_GROUPS_AT_ONCE = 256
 _GROUP = ["problem", "stage", "estimator"]
 
 
@@ -132,9 +131,10 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     The times of a problem are there for each of its stages.
     """
     rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["metric"] != "") & (frame["setting"] == "")]
+    rows = _once(rows)
     numbers = {name: rows[name].astype("float64") for name in ("value", "low", "high")}
     strings = {name: rows[name].astype(object) for name in (*_GROUP, "suite", "family", "metric", "instance", "objective", "verdict")}
-    return _timed_everywhere(_once(rows.assign(**strings, **numbers)))
+    return _timed_everywhere(rows.assign(**strings, **numbers))
 
 
 @remembered
@@ -148,10 +148,22 @@ def swept(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per metric of an instance, where several suites or references give it: of the first suite, against the expected loss."""
-    suites = rows["suite"].map({name: rank for rank, name in enumerate(FIRST_SUITES)}).fillna(len(FIRST_SUITES))
-    rank = 2 * suites + (~rows["reference"].isin(["", "expected"])).astype(int)
-    best = rows.assign(rank=rank).sort_values("rank", kind="stable").drop_duplicates([*_GROUP, "instance", "metric"])
-    return rows.loc[best.index.sort_values()]
+    key = numbered(rows, [*_GROUP, "instance", "metric"])
+    suites, names = pd.factorize(rows["suite"])
+    ranks = {name: rank for rank, name in enumerate(FIRST_SUITES)}
+    rank = 2 * np.array([ranks.get(str(name), len(ranks)) for name in names], dtype=int)[suites] + ~rows["reference"].isin(["", "expected"])
+    order = np.lexsort((rank, key))
+    first = np.concatenate([[True], np.diff(key[order]) != 0])[: len(order)]
+    return rows.iloc[np.sort(order[first])]
+
+
+def numbered(rows: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
+    """The groups of rows that agree in some columns of words, by numbers from 0 in the order in which the rows have them."""
+    groups = np.zeros(len(rows), dtype=np.int64)
+    for name in columns:
+        codes, words = pd.factorize(rows[name], use_na_sentinel=False)
+        groups = pd.factorize(groups * len(words) + codes)[0]
+    return np.asarray(groups)
 
 
 def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
@@ -181,7 +193,7 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Every metric over instances: one row per problem, stage, estimator and metric, with the fields of `Spread`."""
     rows = measured(frame)
     keys = [*_GROUP, "family", "metric"]
-    group = rows.groupby(keys, sort=False).ngroup().to_numpy()
+    group = numbered(rows, keys)
     rows = rows.iloc[np.argsort(group, kind="stable")]
     table = rows.drop_duplicates(keys)[keys].reset_index(drop=True)
     sizes = np.bincount(group, minlength=len(table))
@@ -197,26 +209,9 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
 def _spread(numbers: np.ndarray) -> np.ndarray:
     """[group, instance, (value, low, high)] -> [group, (median, lower, upper, low, high)]."""
     values = numbers[..., 0]
-    lower, median, upper = _quantiles(values, (0.25, 0.5, 0.75))
-    low, high = numbers[:, 0, 1:].T if values.shape[1] == 1 else _median_interval(values)
+    lower, median, upper = quantiles(values, (0.25, 0.5, 0.75))
+    low, high = numbers[:, 0, 1:].T if values.shape[1] == 1 else median_interval(values)
     return np.stack([median, lower, upper, low, high], axis=-1)
-
-
-def _quantiles(values: np.ndarray, probabilities: tuple[float, ...]) -> np.ndarray:
-    """Quantiles along the last axis that stay infinite, and do not become NaN, where values are infinite."""
-    method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
-    return np.asarray(np.quantile(values, probabilities, axis=-1, method=method))
-
-
-def _median_interval(values: np.ndarray) -> np.ndarray:
-    """The 95 % percentile bootstrap of the median; the resamples are the same in every call, so that a report can be repeated."""
-    groups, size = values.shape
-    result = np.full((2, groups), math.nan)
-    draws = np.random.default_rng(size).integers(size, size=(_RESAMPLES, size))
-    for start in range(0, groups if size >= 3 else 0, _GROUPS_AT_ONCE):
-        chunk = slice(start, start + _GROUPS_AT_ONCE)
-        result[:, chunk] = _quantiles(np.median(values[chunk][:, draws], axis=-1), (0.025, 0.975))
-    return result
 
 
 @remembered
@@ -232,11 +227,14 @@ def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
     rows = measured(frame)
     rows = rows[rows["verdict"] != ""]
-    records = []
-    for key, group in rows.groupby(_GROUP, sort=False):
-        worst = max(group["verdict"], key=VERDICTS.index)
-        records.append((*key, worst, int((group["verdict"] == worst).sum()), len(group)))
-    return pd.DataFrame(records, columns=[*_GROUP, "verdict", "sharing", "instances"])
+    group, (codes, words) = numbered(rows, _GROUP), pd.factorize(rows["verdict"])
+    rank = np.array([VERDICTS.index(word) for word in words], dtype=int)[codes]
+    table = rows.drop_duplicates(_GROUP)[_GROUP].reset_index(drop=True)
+    worst = np.zeros(len(table), dtype=int)
+    np.maximum.at(worst, group, rank)
+    counts = {"sharing": rank == worst[group], "instances": np.ones_like(rank)}
+    told = pd.Series([VERDICTS[place] for place in worst], dtype=None if len(table) else object)
+    return table.assign(verdict=told, **{name: np.bincount(group, given, len(table)).astype(int) for name, given in counts.items()})
 
 
 @remembered

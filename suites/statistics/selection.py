@@ -51,14 +51,10 @@ def best(scores: Array, errors: Array) -> Selection:
         raise ValueError(f"`best` got scores of shape {scores.shape}; expected [contenders, instances], at least one of each")
     means = scores.mean(1)
     winner = int(means.argmax())
-    rivals = [int(position) for position in np.argsort(-means, kind="stable") if position != winner]
-    tail = (1 - LEVEL) / 2
-    tied = tuple(
-        rival
-        for rival in rivals
-        if _half_width(scores[winner] - scores[rival], np.hypot(errors[winner], errors[rival]), tail / len(rivals))
-        >= means[winner] - means[rival]
-    )
+    rivals = np.argsort(-means, kind="stable")
+    rivals = rivals[rivals != winner]
+    halves = _half_widths(scores[winner] - scores[rivals], np.hypot(errors[winner], errors[rivals]), (1 - LEVEL) / 2 / max(len(rivals), 1))
+    tied = tuple(int(rival) for rival in rivals[halves >= means[winner] - means[rivals]])
     return Selection(winner, mean_interval(scores[winner], errors[winner]), tied)
 
 
@@ -76,6 +72,18 @@ def mean_interval(scores: Array, errors: Array) -> Interval:
     """
     mean, half = scores.mean(), _half_width(scores, errors, (1 - LEVEL) / 2)
     return Interval(float(mean), float(mean - half), float(mean + half), "t")
+
+
+def mean_intervals(scores: Array, errors: Array) -> tuple[Array, Array, Array]:
+    """`mean_interval` of every contender [contenders, instances]: means, lower and upper ends.
+
+    Example:
+        >>> [ends.round(2).tolist() for ends in mean_intervals(np.array([[0.5, 0.7]]), np.zeros((1, 2)))]
+        [[0.6], [-0.67], [1.87]]
+    """
+    scores = np.ascontiguousarray(scores)
+    means, halves = scores.mean(1), _half_widths(scores, errors, (1 - LEVEL) / 2)
+    return means, means - halves, means + halves
 
 
 def student_mean(values: Array) -> Interval:
@@ -97,6 +105,14 @@ def student_mean(values: Array) -> Interval:
 
 def _half_width(values: Array, errors: Array, tail: float) -> float:
     """Of the interval of a mean over instances, with a chance of ``tail`` on each side."""
-    if len(values) == 1:
-        return -float(scipy.special.stdtrit(BATCHES - 1, tail) * errors[0])
-    return -float(scipy.special.stdtrit(len(values) - 1, tail) * values.std(ddof=1) / np.sqrt(len(values)))
+    return float(_half_widths(values[None], errors[None], tail)[0])
+
+
+def _half_widths(values: Array, errors: Array, tail: float) -> Array:
+    """The same of several means [contenders, instances]."""
+    count = values.shape[1]
+    if count == 1:
+        return -np.asarray(scipy.special.stdtrit(BATCHES - 1, tail) * errors[:, 0])
+    # Rows one behind the other: the sum of a row has the same bits beside other rows as alone.
+    spread = np.ascontiguousarray(values).std(axis=1, ddof=1)
+    return -np.asarray(scipy.special.stdtrit(count - 1, tail) * spread / np.sqrt(count))

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from structgrad.reports import results
-from structgrad.reports.analysis import tables
+from structgrad.reports.analysis import medians, tables
 from structgrad.reports.analysis.tables import Spread
 from structgrad.suites.base import Row
 from tests.reports import examples
@@ -178,3 +178,12 @@ def test_an_empty_table_gives_empty_tables() -> None:
     for table in (tables.claims(empty), tables.sparsity(empty), tables.skipped(empty), tables.errors(empty), tables.swept(empty)):
         assert table.empty
     assert tables.counts(empty) == {"ok": 0, "failed": 0, "skipped": 0}
+
+
+@pytest.mark.parametrize("size", [3, 4, 10, 32])
+def test_the_bootstrap_by_counting_has_the_bits_of_that_by_sorting(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(size).standard_normal((40, size))
+    values[::3] = values[::3].round()
+    counted = medians.median_interval(values)
+    monkeypatch.setattr(medians, "_MOST_COUNTED", 2)
+    assert np.array_equal(counted, medians.median_interval(values))
