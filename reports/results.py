@@ -13,7 +13,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -152,7 +152,7 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
     try:
         frame = table.to_pandas()
         frame["batches"] = frame["batches"].map(tuple)
-        return _visible(frame[list(COLUMNS)].astype(COLUMNS)), _manifest(metadata[_METADATA_MANIFEST])
+        return with_visible_names(frame[list(COLUMNS)].astype(COLUMNS)), _manifest(metadata[_METADATA_MANIFEST])
     except (KeyError, TypeError, ValueError, pa.ArrowException, OverflowError) as error:
         raise ValueError(
             f"{file} is not what its schema version {SCHEMA_VERSION} says ({' '.join(str(error).split())}); measure it again"
@@ -193,28 +193,37 @@ def opened(path: Path) -> tuple[pq.ParquetFile, Manifest]:
         raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
 
 
-def blocks(tables: Sequence[pq.ParquetFile], columns: Sequence[str], most: int | None = None) -> Iterator[tuple[pa.Table, ...]]:
+def blocks(
+    tables: Sequence[pq.ParquetFile], columns: Sequence[str], most: int | None = None, together: Callable[[str], str] = str
+) -> Iterator[tuple[pa.Table, ...]]:
     """The rows of some tables for some problems at a time, each problem once.
 
     Args:
         tables: as `opened` gives them.
         columns: that are read, ``problem`` among them.
         most: rows of all tables together that are read at once, `BLOCK` if None; more only where a single problem has more.
+        together: problems of which this is the same come in the same block.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     most = BLOCK if most is None else most
-    places = [[_problems_of(table, group) for group in range(table.num_row_groups)] for table in tables]
+    places = [[problems_of(table, group) for group in range(table.num_row_groups)] for table in tables]
     sizes: Counter[str] = Counter()
+    members: dict[str, list[str]] = {}
     for found in places[::-1]:
         for group in found:
-            sizes.update(group)
+            for problem, count in group.items():
+                sizes[together(problem)] += count
+                members.setdefault(together(problem), []).append(problem)
     chosen: list[str] = []
-    for number, (problem, size) in enumerate(sizes.items(), start=1):
-        chosen.append(problem)
-        if number < len(sizes) and sum(sizes[name] for name in chosen) + size < most:
+    held = 0
+    for number, (key, size) in enumerate(sizes.items(), start=1):
+        chosen += dict.fromkeys(members[key])
+        held += size
+        if number < len(sizes) and held + size < most:
             continue
+        held = 0
         read = []
         for table, found in zip(tables, places, strict=True):
             groups = [place for place, group in enumerate(found) if any(name in group for name in chosen)]
@@ -224,7 +233,7 @@ def blocks(tables: Sequence[pq.ParquetFile], columns: Sequence[str], most: int |
         chosen = []
 
 
-def _problems_of(table: pq.ParquetFile, group: int) -> dict[str, int]:
+def problems_of(table: pq.ParquetFile, group: int) -> dict[str, int]:
     """How many rows of a row group each problem has."""
     import pyarrow as pa
 
@@ -243,10 +252,10 @@ def _check_version(file: Path, version: str) -> None:
 def _derived(folder: Path) -> tuple[pd.DataFrame, Manifest]:
     from ..suites.running.runner import collect
 
-    return _visible(to_frame(collect(folder))), manifest_of(folder)
+    return with_visible_names(to_frame(collect(folder))), manifest_of(folder)
 
 
-def _visible(frame: pd.DataFrame) -> pd.DataFrame:
+def with_visible_names(frame: pd.DataFrame) -> pd.DataFrame:
     """The same table where no name holds characters that a terminal obeys, or that hide or turn what is beside them."""
     found: dict[str, Any] = {}
     for name in frame.select_dtypes("category"):

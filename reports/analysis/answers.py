@@ -189,15 +189,14 @@ class AnsweredStage:
 
     def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
         """To all questions that anybody may compete for, with all budgets."""
-        for question, budget in product(QUESTIONS, BUDGETS):
-            found = self.answer(question, budget, values_only)
-            if found is not None:
-                yield found
+        for question in QUESTIONS:
+            allowed = self._allowed(question, values_only)
+            yield from (self._answer(question, budget, allowed) for budget in BUDGETS if allowed)
 
     def standings(self, values_only: Callable[[str], bool]) -> Iterator[pd.DataFrame]:
         """The rows of `standings`, a question and a budget at a time."""
-        for question, budget in product(QUESTIONS, BUDGETS):
-            allowed = self._allowed(question, values_only)
+        allowed_for = [(question, self._allowed(question, values_only)) for question in QUESTIONS]
+        for (question, allowed), budget in product(allowed_for, BUDGETS):
             if not allowed:
                 continue
             scores, errors, chosen = self._selection(question, budget, tuple(allowed))

@@ -169,6 +169,8 @@ def numbered(rows: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
 def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
     """Times are measured at one stage and for one loss of the same scores: all others get the nearest, as `timed_nearest` says."""
     timed = rows["suite"].isin(TIMED_SUITES)
+    if not timed.any():
+        return rows.reset_index(drop=True)
     timing = rows[timed]
     missing = rows.loc[~timed, _GROUP].drop_duplicates()
     missing = missing.merge(timing[_GROUP].drop_duplicates(), how="left", indicator=True)
@@ -257,16 +259,23 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
     ``contradicted`` is true where an estimator that declares itself unbiased for the expected loss is found biased; ``bias_bound`` is what
     `bias_bounds` says, else NaN.
     """
-    declared = measured(frame)
-    declared = declared[[*_GROUP, "family", "objective", "unbiased", "deterministic"]].drop_duplicates(_GROUP)
-    table = declared.merge(verdicts(frame), on=_GROUP, how="left")
+    table = declared(frame)
+    contradicted = table.pop("contradicted")
     known = spreads(frame)
     for metric in CLAIM_METRICS:
         table[metric] = _lookup(table, metric, known)
     bounds = bias_bounds(frame)
     table["bias_bound"] = [bounds.get(key, math.nan) for key in table[_GROUP].itertuples(index=False, name=None)]
-    table["contradicted"] = table["unbiased"] & (table["objective"] == "expected") & (table["verdict"] == "biased")
-    return table.fillna({"verdict": ""}).reset_index(drop=True)
+    table["contradicted"] = contradicted
+    return table.reset_index(drop=True)
+
+
+def declared(frame: pd.DataFrame) -> pd.DataFrame:
+    """`claims` without what was measured but the verdict."""
+    rows = measured(frame)
+    rows = rows[[*_GROUP, "family", "objective", "unbiased", "deterministic"]].drop_duplicates(_GROUP)
+    table = rows.merge(verdicts(frame), on=_GROUP, how="left").fillna({"verdict": ""})
+    return table.assign(contradicted=table["unbiased"] & (table["objective"] == "expected") & (table["verdict"] == "biased"))
 
 
 def costs(frame: pd.DataFrame) -> pd.DataFrame:

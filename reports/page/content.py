@@ -109,14 +109,30 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
 def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
     """What was measured, in one sentence."""
     rows = tables.measured(frame)
-    parts = (
-        plural(rows["estimator"].nunique(), "estimator"),
-        plural(rows["problem"].nunique(), "problem"),
-        plural(len(tables.cells(rows)), "pair of problem and stage", "pairs of problem and stage"),
-        plural(rows.loc[rows["instance"] != "", ["problem", "stage", "instance"]].drop_duplicates().shape[0], "instance"),
-    )
     replicates = rows["replicates"].dropna()
-    precision = f", up to {whole(replicates.max())} replicates each" if len(replicates) else ""
+    return extent(
+        rows["estimator"].nunique(),
+        rows["problem"].nunique(),
+        len(tables.cells(rows)),
+        rows.loc[rows["instance"] != "", ["problem", "stage", "instance"]].drop_duplicates().shape[0],
+        float(replicates.max()) if len(replicates) else None,
+    )
+
+
+def extent(estimators: int, problems: int, pairs: int, instances: int, replicates: float | None) -> str:
+    """The same of numbers.
+
+    Example:
+        >>> extent(2, 1, 1, 3, None)
+        '2 estimators on 1 problem (1 pair of problem and stage, 3 instances), compared with the exact gradient of the expected loss.'
+    """
+    parts = (
+        plural(estimators, "estimator"),
+        plural(problems, "problem"),
+        plural(pairs, "pair of problem and stage", "pairs of problem and stage"),
+        plural(instances, "instance"),
+    )
+    precision = f", up to {whole(replicates)} replicates each" if replicates is not None else ""
     return f"{parts[0]} on {parts[1]} ({parts[2]}, {parts[3]}{precision}), compared with the exact gradient of the expected loss."
 
 

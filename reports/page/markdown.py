@@ -19,7 +19,11 @@ COMMENT_LIMIT = 60_000
 
 def to_markdown(frame: pd.DataFrame, manifest: Manifest) -> str:
     """The tables of the page as Markdown, short enough for a comment; tables that do not fit are named."""
-    found = report(frame, manifest)
+    return markdown_of(report(frame, manifest))
+
+
+def markdown_of(found: Report) -> str:
+    """The same of what is to be said."""
     left_out: list[str] = []
     text = ""
     for title, body in [_opening(found), *_folded_tables(found), *_closing(found)]:

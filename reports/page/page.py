@@ -13,7 +13,7 @@ from ..analysis import tables
 from ..analysis.answers import QUESTIONS
 from ..results import Manifest
 from . import answering, charts, dataset, marks, vega
-from .content import report
+from .content import Report, report
 from .drawing.learning import draw_learning
 from .learning import of_gradients
 
@@ -27,22 +27,37 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
     Where the manifest has a ``folder``, the commands that measure a cell again name it.
     """
     frame = tables.by_loss(frame)
-    found, held = report(frame, manifest), dataset.held(frame)
+    return rendered(frame, manifest, report(frame, manifest), dataset.held(frame))
+
+
+def rendered(frame: pd.DataFrame, manifest: Manifest, found: Report, held: dict[str, pd.DataFrame], **words: str) -> str:
+    """The same of what is to be said and held, where that is known.
+
+    Args:
+        frame: the rows of a run, with one loss per problem.
+        manifest: of the run.
+        found: what is to be said.
+        held: the tables that the page holds.
+        words: of the page of one ``structure`` of a large run, which shows charts and answers only; ``beside`` is a sentence on where its
+            numbers lie, ``back`` the address of the page of all.
+    """
     drawn = marks.held(of_gradients(frame), manifest.get("catalogue", {}))
     return (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             report=found,
             problems=found.problems,
             bibtex="\n\n".join(entry.source for entry in found.references),
             data=dataset.packed(held),
-            numbers=dataset.told(held, len(frame)),
+            numbers=words.get("beside") or dataset.told(held, len(frame)),
+            brief=bool(words),
+            **words,
             learning=draw_learning(found.learning.material) if found.learning else [],
             charts=len(drawn["cells"]) > 0,
             marks=dataset.packed(drawn),
             vega=vega.packed(),
-            specs=_json(charts.specs()),
+            specs=_specs(),
             questions=_json(_questions(timed=bool(drawn["cells"]["seconds"].notna().any()))),
             folder=manifest.get("folder", "RUN"),
             many=MANY_ROWS,
@@ -66,13 +81,19 @@ def _questions(*, timed: bool) -> dict[str, dict[str, object]]:
     }
 
 
+@functools.cache
+def _specs() -> Markup:
+    """Of the charts, which are the same on every page."""
+    return _json(charts.specs())
+
+
 def _json(found: object) -> Markup:
     """JSON that may stand inside of a script."""
     return Markup(json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """Compiles a template once."""
     loader = jinja2.PackageLoader(__package__)
     found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .outcome import sentences
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    Large = tuple[pq.ParquetFile, dict[str, Any]]
 
 FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "parquet": "report.parquet"}
 """What `report` can write, and under which name."""
@@ -78,7 +83,13 @@ def _checked(kind: str, output: Path | None, *, show: bool) -> None:
 
 
 def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -> None:
-    content = _rendered(run, kind, url)
+    large = _opened(run)
+    if large is not None and kind == "html":
+        path = _large_page(large, run, output, url)
+        if show:
+            typer.launch(path.resolve().as_uri())
+        return
+    content = _rendered(run, kind, url) if large is None else _rendered_large(large, kind)
     if str(output) == "-":
         typer.echo(content, nl=False)
         return
@@ -87,6 +98,50 @@ def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -
     typer.echo(f"report: {_uploaded(url, FORMATS[kind], content) if url and output is None else path.resolve()}")
     if show:
         typer.launch(path.resolve().as_uri())
+
+
+def _opened(run: Path) -> Large | None:
+    """A table of so many rows that it is read some structures at a time; None of one that is read at once, as all that train are."""
+    from .. import results
+    from ..analysis import loading
+    from ..page.large import blocks
+
+    if results.length(run) < loading.LARGE:
+        return None
+    table, manifest = results.opened(run)
+    return None if blocks.trains(table) else (table, manifest)
+
+
+def _large_page(large: Large, run: Path, output: Path | None, url: str) -> Path:
+    from ..page import large as pages
+
+    table, manifest = large
+    if str(output) == "-" or (url and output is None):
+        beside = "--output -" if str(output) == "-" else url
+        rows = table.metadata.num_rows
+        raise ValueError(
+            f"`report` got {beside} for {rows} rows, whose page has a folder beside it; name a file of this machine with --output"
+        )
+    path = output or (run if run.is_dir() else run.parent) / FORMATS["html"]
+    try:
+        folder = pages.write(table, {**manifest, "folder": url or str(run if run.is_dir() else run.parent)}, path)
+    except OSError as error:
+        raise ValueError(f"`report` cannot write {path} ({error.strerror}); name another file with --output") from error
+    typer.echo(f"report: {path.resolve()}, and a page for each structure in {folder.resolve()}")
+    return path
+
+
+def _rendered_large(large: Large, kind: str) -> bytes:
+    from ..page import large as pages
+    from ..page.markdown import markdown_of
+
+    found = pages.gather(*large)
+    if kind == "md":
+        return markdown_of(found.report()).encode()
+    import pyarrow as pa
+
+    medians = pa.concat_tables(found.medians, promote_options="permissive").to_pandas()
+    return bytes(medians.to_parquet(index=False)) if kind == "parquet" else medians.to_csv(index=False).encode()
 
 
 def _uploaded(url: str, name: str, content: bytes) -> str:

@@ -1,0 +1,6 @@
+"""The report of a large run: answers for every problem on one page, and a page for each structure beside it."""
+
+from .folder import write
+from .gathered import Gathered, gather
+
+__all__ = ["Gathered", "gather", "write"]

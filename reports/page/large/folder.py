@@ -1,0 +1,172 @@
+"""The page of a large run, and the folder beside it: a page for each structure, and all medians."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pandas as pd
+
+from ....suites.text import estimate, whole
+from ... import results
+from ...analysis.answers import MAIN_BUDGET, QUESTIONS, Answer
+from ...results import Manifest
+from .. import dataset
+from ..answering import SCORES, price
+from ..cells import TableCell
+from ..content import Report
+from ..page import MANY_ROWS, environment, rendered
+from .gathered import Gathered, gather
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+MEDIANS = "medians.parquet"
+MOST = 100
+"""Contradicted claims, reasons of failure and places of each that the page names; of the rest it says how many there are."""
+
+
+def write(table: pq.ParquetFile, manifest: Manifest, path: Path) -> Path:
+    """The page at ``path``, and beside it ``<name>-structures``: first the folder, then the page, each as a whole.
+
+    Args:
+        table: as `results.opened` gives it.
+        manifest: of the run.
+        path: of the page; an earlier one and its folder are replaced.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: in the place of the folder lies something else.
+    """
+    folder = path.with_name(f"{path.stem}-structures")
+    _check_own(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    try:
+        beside = f"Charts and answers are of this structure alone; {MEDIANS}, beside this page, has all medians, quartiles and intervals."
+
+        def each(name: str, frame: pd.DataFrame, said: Report) -> None:
+            text = rendered(frame, manifest, said, {}, beside=beside, structure=name, back=quote(path.name))
+            (made / file_of(name)).write_text(text, encoding="utf-8")
+
+        found = gather(table, manifest, file_of, each)
+        (made / MEDIANS).write_bytes(medians(found))
+        text = page(found, folder.name)
+        _replaced(folder, made)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    results.write_whole(path, text.encode())
+    return folder
+
+
+def file_of(structure: str) -> str:
+    """The file of a structure: its name as far as any file system takes it, and a digest, so that no two share one.
+
+    Example:
+        >>> file_of("subset[n=10,k=2]")
+        'subset-n-10-k-2-b6aa2f59.html'
+    """
+    plain = re.sub(r"[^A-Za-z0-9_]+", "-", structure)[:60].strip("-")
+    digest = hashlib.blake2b(structure.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{plain or 'structure'}-{digest}.html"
+
+
+def medians(found: Gathered) -> bytes:
+    """`tables.aggregate` of all structures, as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.concat_tables(found.medians, promote_options="permissive"), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def page(found: Gathered, folder: str) -> str:
+    """Answers for every problem at every stage, with a link to the page of each structure.
+
+    Args:
+        found: what was gathered.
+        folder: beside the page, with the pages of structures.
+    """
+    said = found.report()
+    links = {problem: f"{folder}/{one.file}" for one in found.structures for problem in one.problems}
+    return (
+        environment()
+        .get_template("large.html.j2")
+        .render(
+            report=said,
+            structures=found.structures,
+            matrices=matrices(found.answers),
+            links=links,
+            folder=folder,
+            medians=f"{folder}/{MEDIANS}",
+            number_of_medians=whole(sum(map(len, found.medians))),
+            bibtex="\n\n".join(entry.source for entry in said.references),
+            most=MOST,
+            many=MANY_ROWS,
+            data=dataset.packed({}),
+        )
+    )
+
+
+def matrices(found: list[Answer]) -> list[tuple[str, str, list[str], dict[str, list[TableCell]]]]:
+    """By question: what it asks, by what the best is found, the stages, and a row of answers for each problem."""
+    stages = sorted(dict.fromkeys(answer.stage for answer in found))
+    made = []
+    for question in QUESTIONS:
+        asked = {(one.problem, one.stage): one for one in found if one.question.name == question.name and one.budget == MAIN_BUDGET}
+        problems = dict.fromkeys(problem for problem, _ in asked)
+        criterion = f"The best by {question.criterion}"
+        criterion += f", {price(found)}" if question.score != "variance_seconds" else ""
+        rows = {problem: [_best(asked.get((problem, stage))) for stage in stages] for problem in problems}
+        if rows:
+            made.append(
+                (
+                    question.asks,
+                    f"{criterion}; in brackets the 95 % interval over instances. {SCORES[question.score].meaning}",
+                    stages,
+                    rows,
+                )
+            )
+    return made
+
+
+def _best(answer: Answer | None) -> TableCell:
+    if answer is None:
+        return TableCell("–")
+    others = (
+        f"or {answer.tied[0]}" + (f" and {len(answer.tied) - 1} more" if len(answer.tied) > 1 else "")
+        if answer.tied
+        else "ahead of all others"
+    )
+    shown = f"{SCORES[answer.question.score].label} {estimate(answer.score)}"
+    return TableCell(answer.estimator, answer.estimator, notes=(shown, others if answer.rivals else "no other candidate"))
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse to replace a folder that no report has written."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    own = folder.is_dir() and not folder.is_symlink() and (folder / MEDIANS).is_file()
+    if not own or any(entry.is_dir() or entry.suffix not in (".html", ".parquet") for entry in folder.iterdir()):
+        raise ValueError(f"`report` writes pages into {folder}, which holds something else; move it, or name another file with --output")
+
+
+def _replaced(folder: Path, made: Path) -> None:
+    """The folder with what was made in the place of what it was."""
+    old = made.with_suffix(".old")
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(made, folder)
+    shutil.rmtree(old, ignore_errors=True)

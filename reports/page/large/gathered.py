@@ -1,0 +1,156 @@
+"""Answers of a large run: what is said of all structures together, gathered from one after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from ....suites.base import FAILED
+from ....suites.frames import to_frame
+from ... import bibliography
+from ...analysis import answers, tables
+from ...analysis.answers import Answer
+from ...results import Manifest
+from .. import answering, content, sections
+from ..cells import Table, plain_table
+from ..content import Report
+from ..learning import learning_of
+from .blocks import blocks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_NOTHING = Table("", (), [])
+_ODD = ("problem", "stage", "instance", "estimator", "suite", "oracle", "loss", "status", "reason", "traceback")
+
+
+@dataclass(frozen=True)
+class StructureLine:
+    """What the page says of one structure.
+
+    Attributes:
+        name: of its scores. ``file``: of its page, in the folder beside. ``problems``: one for each loss. ``estimators``: how many.
+        verdicts: of the tests for bias, how many have each. ``failed``: cells.
+    """
+
+    name: str
+    file: str
+    problems: tuple[str, ...]
+    estimators: int
+    verdicts: dict[str, int]
+    failed: int
+
+
+@dataclass
+class Gathered:
+    """What is known so far.
+
+    Attributes:
+        structures: in the order of the run. ``answers``: of all of them. ``medians``: `tables.aggregate` of each.
+    """
+
+    manifest: Manifest
+    structures: list[StructureLine] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    medians: list[pa.Table] = field(default_factory=list)
+    claims: list[pd.DataFrame] = field(default_factory=list)
+    odd: list[pd.DataFrame] = field(default_factory=list)
+    used: list[pd.DataFrame] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    estimators: set[str] = field(default_factory=set)
+    instances: int = 0
+    replicates: float | None = None
+
+    def add(self, name: str, file: str, frame: pd.DataFrame) -> Report:
+        """The rows of one structure; what is said of it alone."""
+        import pyarrow as pa
+
+        rows, claims = tables.measured(frame), tables.declared(frame)
+        found = answers.answers(frame, self.manifest.get("catalogue", {}).get("values_only"))
+        counts = tables.counts(frame)
+        self.answers += found
+        self.claims.append(claims)
+        self.medians.append(pa.Table.from_pandas(tables.aggregate(frame), preserve_index=False))
+        self.odd.append(frame.loc[frame["status"].isin([*FAILED, "nonfinite", "skipped"]), list(_ODD)].astype(object))
+        self.used.append(frame[["status", "family", "oracle", "estimator"]].drop_duplicates().astype(object))
+        self.counts.update(counts)
+        self.estimators |= set(rows["estimator"].unique())
+        self.instances += len(rows.loc[rows["instance"] != "", ["problem", "stage", "instance"]].drop_duplicates())
+        replicates = rows["replicates"].max()
+        self.replicates = self.replicates if pd.isna(replicates) else max(self.replicates or 0.0, float(replicates))
+        tallies = {str(word): int(number) for word, number in claims["verdict"].value_counts().items() if word}
+        problems = tuple(tables.order(rows, "problem"))
+        self.structures.append(StructureLine(name, file, problems, rows["estimator"].nunique(), tallies, counts["failed"]))
+        grown = [sections.exponent_table(frame), sections.descent_table(frame)] if len(tables.swept(frame)) else []
+        said = self._report(content.headline(frame, self.manifest), counts, claims, found)
+        return replace(said, further=[table for table in grown if table.rows])
+
+    def report(self) -> Report:
+        """What is said of all structures."""
+        claims = pd.concat(self.claims, ignore_index=True)
+        pairs = len(claims[["problem", "stage"]].drop_duplicates())
+        problems = claims["problem"].nunique()
+        told = content.extent(len(self.estimators), problems, pairs, self.instances, self.replicates)
+        odd = pd.concat(self.odd, ignore_index=True)
+        used = pd.concat(self.used, ignore_index=True).drop_duplicates()
+        counts = {name: self.counts[name] for name in ("ok", "failed", "skipped")}
+        return replace(
+            self._report(told, counts, claims, self.answers),
+            skipped=plain_table("Skipped pairs", tables.skipped(odd), filters=(("estimator", ""), ("oracle", ""))),
+            failures=content.failures(odd),
+            references=bibliography.used(used, self.manifest.get("catalogue", {}).get("references")),
+        )
+
+    def _report(self, headline: str, counts: dict[str, int], claims: pd.DataFrame, found: list[Answer]) -> Report:
+        """Without what grows with estimators times problems, and without what went wrong."""
+        return Report(
+            headline=headline,
+            counts=counts,
+            contradictions=content.contradictions(claims),
+            claims=content.claims_sentence(claims),
+            minute=answering.minute(found),
+            price=answering.price(found),
+            answers=answering.answer_table(found),
+            overview=[],
+            cost=_NOTHING,
+            problems={},
+            further=[],
+            learning=learning_of(to_frame([])),
+            skipped=_NOTHING,
+            failures=[],
+            setup=content.setup(self.manifest),
+            environment=content.environment(self.manifest),
+            command=str(self.manifest.get("command", "")),
+            references={},
+            quick=self.manifest.get("preset") == "quick",
+        )
+
+
+def gather(
+    table: pq.ParquetFile,
+    manifest: Manifest,
+    named: Callable[[str], str] = str,
+    each: Callable[[str, pd.DataFrame, Report], None] | None = None,
+) -> Gathered:
+    """The answers of a large table, which is read some structures at a time.
+
+    Args:
+        table: as `results.opened` gives it.
+        manifest: of the run.
+        named: the name of the page of a structure.
+        each: what is done with the rows of a structure and what is said of it.
+
+    Raises:
+        ValueError: a table that is not what its schema version says.
+    """
+    found = Gathered(manifest)
+    for name, frame in blocks(table):
+        said = found.add(name, named(name), frame)
+        if each is not None:
+            each(name, frame, said)
+    return found
