@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,8 +19,12 @@ from .capabilities.base import at_least_single, in_dtype
 from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.projection import RowArgmax
+from .kernels.switch import SERVING
 from .numerics import log_sum_exp, running_sums
 from .simplex import projection
+
+MOST_LISTED = 64
+"""Up to so many of the best are kept in order while scores are read; more are sorted."""
 
 
 @dataclass(frozen=True)
@@ -124,11 +130,24 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
         order = rows.sort(dim=-1, descending=True, stable=True).indices[:, :k]
         return torch.zeros((k, *rows.shape), dtype=torch.bool, device=rows.device).scatter_(-1, order.T.unsqueeze(-1), True)
 
+    def _best_parts(self, rows: Tensor, k: int) -> Tensor | None:
+        if k > MOST_LISTED or not rows.is_cpu or not SERVING.get():
+            return None
+        numbers = kernels.zeros((len(rows), k, 1), torch.int64)
+        kernels.launch(_selection().largest_parts, (kernels.converted(rows.contiguous(), torch.float64), numbers), (), rows.shape[-1])
+        return numbers.sub_(1)
+
     def _rank(self, structures: Tensor) -> Tensor:
         return structures.to(torch.uint8).argmax(-1)
 
     def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return torch.nn.functional.one_hot(ranks, event_shape[0])
+
+
+@cache
+def _selection() -> Any:
+    # Loads the compiler.
+    return importlib.import_module(".kernels.selection", __package__)
 
 
 def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from . import kernels
 from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
@@ -34,8 +35,8 @@ class IndependentCategoricals(FactorisedOracle, DistinctSamplingOracle, Projecti
     ``scores[..., i, j]`` scores part j of category i. A bit of logit φ has scores ``(0, φ)``. Indices ``[n]`` are the parts that the
     categories have.
 
-    Cost: O(nt) each; k best n sorts of k t numbers; the projection is a sparsemax per category, its atoms those of the inverse distribution
-    functions at common levels, at most n (t − 1) + 1.
+    Cost: O(nt) each; k best n sorts of k t numbers, on the CPU compiled, at most O(k nt); the projection is a sparsemax per category, its
+    atoms those of the inverse distribution functions at common levels, at most n (t − 1) + 1.
 
     References:
         Martins & Astudillo 2016, "From Softmax to Sparsemax", algorithm 1.
@@ -150,17 +151,25 @@ class IndependentCategoricals(FactorisedOracle, DistinctSamplingOracle, Projecti
         mean, gap = cut(_where_feasible(known, mean), inside), gap.sum(-1)
         return Projection(gap=gap, decompose=lambda: _common_levels(mean), mean=mean, free=free, tangent=_along_the_face)
 
+    def _best_parts(self, rows: Tensor, k: int) -> Tensor | None:
+        if not rows.is_cpu or not SERVING.get():
+            return None
+        kernel, event = executor.kernel(_packed(tuple(rows.shape[1:])), "kbest_parts"), self._event(rows)
+        numbers = kernel.results((len(rows), k, self._written_parts(event)), rows, torch.int64)
+        kernel(kernels.converted(rows.contiguous(), torch.float64), numbers)
+        return numbers.sub_(1)
+
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        """Category by category, the k best beginnings; the order of ties is that of `enumerate`."""
+        """Category by category, the k best endings; the order of ties is that of `enumerate`."""
         items, parts = rows.shape[0], rows.shape[-1]
         totals = rows.new_zeros(items, 1)
         chosen: list[Tensor] = []
-        for scores in rows.unbind(1):
-            joint = (totals.unsqueeze(-1) + scores.unsqueeze(1)).flatten(1)
+        for scores in reversed(rows.unbind(1)):
+            joint = (scores.unsqueeze(-1) + totals.unsqueeze(1)).flatten(1)
             order = joint.sort(dim=-1, descending=True, stable=True)
-            place, totals = order.indices[:, :k], order.values[:, :k]
-            before = place // parts
-            chosen = [earlier.gather(1, before) for earlier in chosen] + [place % parts]
+            place, endings = order.indices[:, :k], totals.shape[1]
+            chosen = [place // endings] + [later.gather(1, place % endings) for later in chosen]
+            totals = order.values[:, :k]
         return torch.nn.functional.one_hot(torch.stack(chosen, -1), parts).movedim(1, 0).bool()
 
     def _rank(self, structures: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.parts import mark, no_numbers, no_structures, number
+from .cpu_kbest import list_best, ranking_workspace
 from .cpu_matching import load_costs, match, matching_workspace
 from .cpu_permanent import LOW, coefficients, collect, count_bits, gather, pair, propagate, reverse, spread, start
 
@@ -81,6 +82,16 @@ def _argmax(rows, structures, numbers):
             number(parts, n, numbers[b])
         else:
             mark(parts, n, structures[b].reshape(-1))
+
+
+@compiled
+def kbest_parts(rows, numbers):
+    """The k best permutations by the numbers of their parts, [b, k, n]; 0 where fewer are feasible."""
+    n, k = rows.shape[1], numbers.shape[1]
+    costs, floats, integers = matching_workspace(n)
+    space, matchings = ranking_workspace(n, k), np.empty((2 * k, 2, n))
+    for b in range(rows.shape[0]):
+        matchings = list_best(rows[b], costs, floats, integers, space, matchings, numbers[b])
 
 
 @inner

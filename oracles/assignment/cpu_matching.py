@@ -46,7 +46,7 @@ def match(costs, floats, integers):
         count = _reduce_rows(costs, v, column_of, row_of, free, count)
     missing = 0
     for k in range(count):
-        if not _augment(costs, floats, integers, free[k]):
+        if not augment(costs, floats, integers, free[k]):
             free[missing] = free[k]
             missing += 1
     spare = 0
@@ -137,7 +137,7 @@ def _reduce_rows(costs, v, column_of, row_of, free, count):
 
 
 @inner
-def _augment(costs, floats, integers, first):
+def augment(costs, floats, integers, first):
     """Match the row ``first`` along a shortest path in reduced costs; False where no path is allowed.
 
     ``order`` holds the columns: whose distance is final and whose row was followed (below ``low``), those at the least distance (below

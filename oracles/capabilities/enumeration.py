@@ -162,14 +162,33 @@ class KBestOracle(Oracle):
 
     def _listed_best(self, rows: Tensor, k: int) -> Tensor:
         """[k, b, *event] of scores [b, *event]."""
+        parts = self._best_parts(rows, k)
+        if parts is not None:
+            event = self._event(rows)
+            structures: Tensor = kernels.zeros((*parts.shape[:-1], math.prod(event)), rows.dtype)
+            structures.scatter_(-1, parts.clamp(min=0), (parts >= 0).to(rows.dtype))  # a structure has all of its parts, or none
+            return structures.reshape(*parts.shape[:-1], *event).movedim(1, 0)
         rows = self._cleaned(self.natural_parameters(rows))
         # A forbidden part costs more than any sum of scores, so that what uses one comes last, and is still a structure.
         if rows.is_cpu and rows.numel() and kernels.least(rows) > -math.inf:  # every structure is feasible
             return self._kbest(kernels.converted(rows, torch.float64), k)
-        structures = self._kbest(torch.where(rows > -math.inf, kernels.converted(rows, torch.float64), FORBIDDEN), k)
-        used = (structures != 0) & (rows == -math.inf)
-        return structures * unsqueeze_event(~used.flatten(2).any(-1), self.event_ndim)
+        listed = self._kbest(torch.where(rows > -math.inf, kernels.converted(rows, torch.float64), FORBIDDEN), k)
+        used = (listed != 0) & (rows == -math.inf)
+        return listed * unsqueeze_event(~used.flatten(2).any(-1), self.event_ndim)
 
     def _listed_indices(self, rows: Tensor, k: int) -> Tensor:
-        """The same in compact form, [b, k, *index]; dense in between where not overridden."""
+        """The same in compact form, [b, k, *index]; dense in between where no kernel finds parts."""
+        parts = self._best_parts(rows, k)
+        if parts is not None:
+            return self._from_parts(parts, self._event(rows))
         return self._of_dense(self._listed_best(rows, k)).movedim(0, 1)
+
+    def _best_parts(self, rows: Tensor, k: int) -> Tensor | None:
+        """Parts [b, k, p] of the same, by their flat place, -1 where fewer are feasible; None without a kernel that lists structures."""
+        kernel = kernels.find(self.kernel, "kbest_parts", rows, self.kernel_options())
+        if kernel is None:
+            return None
+        natural = kernels.converted(self.natural_parameters(rows).contiguous(), torch.float64)
+        numbers = kernel.results((len(rows), k, self._written_parts(self._event(rows))), rows, torch.int64)
+        kernel(natural, numbers)
+        return numbers.sub_(1)

@@ -26,8 +26,9 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
 
     Log-partition by elimination without subtractions, O(n³), exact at any scale of the scores; a sample goes back through the elimination
     with n uniforms, whatever the scores; MAP by contracting cycles, where a word takes its best head, the lowest of equal ones; the k best
-    by partition of the space, n MAP calls each; k trees without replacement by stochastic beam search over heads, O(k n²) log-partitions;
-    the projection is the active set over MAP calls. `enumerate` orders trees by the head of word 1, then of word 2, and so on.
+    by partition of the space, n MAP calls each, on the CPU two; of equally good ones the MAP comes first, the others as the search meets
+    them; k trees without replacement by stochastic beam search over heads, O(k n²) log-partitions; the projection is the active set over
+    MAP calls. `enumerate` orders trees by the head of word 1, then of word 2, and so on.
 
     Args:
         single_root: exactly one word is headed by the root; with False, any number of words.
@@ -35,8 +36,9 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
     References:
         Koo et al. 2007, "Structured prediction models via the matrix-tree theorem", section 3; Grassmann, Taksar & Heyman 1985,
         "Regenerative analysis and steady state distributions for Markov chains"; Edmonds 1967, "Optimum branchings", section 2;
-        Lawler 1972, "A procedure for computing the k best solutions to discrete optimization problems"; Kool, van Hoof & Welling 2019,
-        "Stochastic beams and where to find them", section 3; Niculae et al. 2018, "SparseMAP".
+        Lawler 1972, "A procedure for computing the k best solutions to discrete optimization problems"; Camerini, Fratta & Maffioli 1980,
+        "The k best spanning arborescences of a network"; Kool, van Hoof & Welling 2019, "Stochastic beams and where to find them",
+        section 3; Niculae et al. 2018, "SparseMAP".
 
     Example:
         >>> oracle = SpanningTree()
@@ -55,6 +57,7 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
         "grassmann1985regenerative",
         "edmonds1967optimum",
         "lawler1972procedure",
+        "camerini1980best",
         "kool2019stochastic",
         "niculae2018sparsemap",
     )

@@ -126,6 +126,9 @@ class ReplayOracle(
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         return self.real._kbest(rows, k)  # type: ignore[no-any-return]
 
+    def _best_parts(self, rows: Tensor, k: int) -> Tensor | None:
+        return self.real._best_parts(rows, k)  # type: ignore[no-any-return]
+
     def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
         return self.real._value(rows, maximum)  # type: ignore[no-any-return]
 

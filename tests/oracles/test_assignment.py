@@ -313,6 +313,21 @@ def test_all_permutations_in_order(masked: bool) -> None:
             assert len(listed) == len(set(listed)) == int((totals[:, row] > -1e8).sum())
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("step", [0.0, 0.1, 50.0])
+def test_all_permutations_where_many_are_equally_good(masked: bool, step: float) -> None:
+    shape = scores_of(4, masked=masked, seed=3)
+    scores = torch.where(shape > -math.inf, step * torch.where(shape > -math.inf, shape, 0).round(), -math.inf)
+    everything = ORACLE.enumerate((4, 4), dtype=torch.float64)
+    expected = torch.stack([total(z.expand_as(scores), scores) for z in everything]).sort(0, descending=True).values
+    for best in by_kernel_and_reference(lambda: ORACLE.kbest(scores, 24)):
+        exists = best.flatten(2).any(-1)
+        assert torch.equal(exists, expected > -math.inf)
+        torch.testing.assert_close(total(best, scores)[exists], expected[exists], rtol=1e-12, atol=1e-12)
+        for row in range(len(scores)):
+            assert len(ORACLE.rank(best[exists[:, row], row]).unique()) == int(exists[:, row].sum())
+
+
 # The projection.
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
 import torch
 
-from structgrad.oracles import Categorical
+from structgrad.oracles import Categorical, IndependentCategoricals, kernels
 from structgrad.oracles.categorical import inverse_cdf, softmax
+from tests.helpers import seeded
 
 THETA = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
 P = torch.tensor([0.353615, 0.214478, 0.431906], dtype=torch.float64)
@@ -76,5 +78,18 @@ def test_the_closed_forms_are_the_derivatives() -> None:
     torch.testing.assert_close(Categorical()._compute_covariance_product(scores, direction), second, rtol=1e-12, atol=1e-14)
 
 
-def test_ties_of_the_k_best_go_to_the_lowest_index() -> None:
-    assert Categorical().kbest(torch.tensor([0.0, 1.0, 0.0, 1.0]), 4).argmax(-1).tolist() == [1, 3, 0, 2]
+@pytest.mark.parametrize("compiled", [True, False], ids=["kernel", "reference"])
+@pytest.mark.parametrize(("oracle", "event"), [(Categorical(), (70,)), (IndependentCategoricals(), (3, 4))], ids=["one", "several"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_ties_of_the_k_best_are_in_the_order_of_enumeration(
+    compiled: bool, oracle: Categorical | IndependentCategoricals, event: tuple[int, ...], masked: bool
+) -> None:
+    scores = torch.randint(-2, 3, (5, *event), generator=seeded()).double()
+    scores = scores.masked_fill(torch.rand(scores.shape, generator=seeded(1)) < 0.4, -math.inf) if masked else scores
+    every = oracle.enumerate(event, dtype=torch.float64)
+    listed = torch.where(every.unsqueeze(1) != 0, scores, 0).flatten(2).sum(-1).sort(dim=0, descending=True, stable=True)
+    expected = every[listed.indices] * (listed.values > -math.inf).reshape(len(every), 5, *[1] * len(event))
+    with contextlib.nullcontext() if compiled else kernels.disabled():
+        for k in (1, 7, len(every)):
+            assert torch.equal(oracle.kbest(scores, k), expected[:k])
+            assert torch.equal(oracle.kbest(scores.float(), k, as_indices=True), oracle.indices(expected[:k]))

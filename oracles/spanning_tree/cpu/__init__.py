@@ -20,6 +20,7 @@ from . import marginal_rates, vector_marginals
 from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
 from .elimination import CERTAIN, INFEASIBLE, LARGEST, UNCERTAIN, eliminate, exchange, weigh
+from .kbest import list_best, ranking_workspace
 from .samples import draw
 from .vector_elimination import bounds, conclude, items, take_out
 from .vector_elimination import weigh as weigh_items
@@ -55,6 +56,15 @@ def _argmax(rows: Array, structures: Array, numbers: Array, single_root: bool) -
             number(parts, count, numbers[b])
         else:
             mark(parts, count, structures[b].reshape(-1))
+
+
+@compiled
+def kbest_parts(rows: Array, numbers: Array, single_root: bool) -> None:
+    """The k best trees of each row by the numbers of their parts, [b, k, n]; 0 where fewer are feasible."""
+    size, k = rows.shape[1], numbers.shape[1]
+    best, space = workspace(size), ranking_workspace(size, k)
+    for b in range(rows.shape[0]):
+        list_best(rows[b], single_root, best, space, numbers[b])
 
 
 @compiled

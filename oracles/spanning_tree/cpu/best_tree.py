@@ -33,16 +33,18 @@ class ArborescenceWorkspace(NamedTuple):
     path: Array  # [n] components, each headed by the next
     child: Array  # [2n] a first member of a contracted component
     sibling: Array  # [2n] the next member; 0 after the last
+    entered: Array  # [2n] the member that takes the arc of a contracted component
 
 
 @inner
 def workspace(size: int) -> ArborescenceWorkspace:
     """Arrays for one item of event [size, size]."""
     most = 2 * (size - 1)
-    integers = np.zeros((5, most), np.int64)
+    integers = np.zeros((6, most), np.int64)
     return ArborescenceWorkspace(
-        np.empty((most, size)), integers[0], np.empty(most), integers[1], np.empty(size, np.int64), integers[2], integers[3], integers[4]
-    )
+        np.empty((most, size)), integers[0], np.empty(most), integers[1], np.empty(size, np.int64), integers[2], integers[3], integers[4],
+        integers[5],
+    )  # fmt: skip
 
 
 @uncounted
@@ -145,7 +147,24 @@ def _open(space: ArborescenceWorkspace, component: int) -> None:
         if gain > best:
             best, member = gain, other
         other = space.sibling[other]
-    space.head[member] = head
+    space.head[member], space.entered[component] = head, member
+
+
+@inner
+def find(row: Array, single_root: bool, space: ArborescenceWorkspace) -> int:
+    """Leave the heads of the best tree of a row [n + 1, n + 1] in ``space.head``; gives where components end, 0 where none is feasible."""
+    size = row.shape[0]
+    _start(row, space)
+    used, roots = size, 0
+    for word in range(1, size):
+        if space.state[space.component[word]] == UNSEEN:
+            used, root = _grow(space, space.component[word], used, single_root)
+            roots += root
+            if root < 0 or (single_root and roots > 1):
+                return 0
+    for component in range(used - 1, size - 1, -1):
+        _open(space, component)
+    return int(used)
 
 
 @inner
@@ -155,18 +174,7 @@ def best_parts(row: Array, single_root: bool, space: ArborescenceWorkspace, part
     Where no tree is feasible, each word hangs on the one before it.
     """
     size = row.shape[0]
-    _start(row, space)
-    used, roots, feasible = size, 0, True
-    for word in range(1, size):
-        if space.state[space.component[word]] == UNSEEN:
-            used, root = _grow(space, space.component[word], used, single_root)
-            roots += root
-            if root < 0 or (single_root and roots > 1):
-                feasible = False
-                break
-    if feasible:
-        for component in range(used - 1, size - 1, -1):
-            _open(space, component)
+    feasible = find(row, single_root, space) > 0
     for m in range(1, size):
         parts[m - 1] = (space.head[m] if feasible else m - 1) * size + m
     return int(size - 1)
