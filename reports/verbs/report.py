@@ -104,12 +104,12 @@ def _opened(run: Path) -> Large | None:
     """A table of so many rows that it is read some structures at a time; None of one that is read at once, as all that train are."""
     from .. import results
     from ..analysis import loading
-    from ..page.large import blocks
+    from ..page import large
 
     if results.length(run) < loading.LARGE:
         return None
     table, manifest = results.opened(run)
-    return None if blocks.trains(table) else (table, manifest)
+    return None if large.trains(table) else (table, manifest)
 
 
 def _large_page(large: Large, run: Path, output: Path | None, url: str) -> Path:

@@ -37,6 +37,7 @@ from ....suites.running.scores import load_problem
 from ....suites.running.work import Cell, Grid
 from ... import bibliography, page, results, terminal
 from ...analysis import answers, tables
+from ...page import large
 from ...results import PAGE
 from ...terminal import Verbosity
 from . import again
@@ -287,16 +288,21 @@ class Launch:
         return counts
 
     def _finish_large(self, left: int, facts: Facts) -> dict[str, int]:
-        """Of a run of which not all rows are held at once: counts, and who makes its page."""
-        (self.folder / PAGE).unlink(missing_ok=True)  # of an earlier run, with fewer rows
+        """Of a run of which not all rows are held at once: page and counts."""
+        paged = self.mirror is None and _large_page(self.folder, self.place)
         counts, verbosity = {**facts.counts(), "left": left}, self.verbosity
         verbosity.say(text.cells_line(counts), important=True, apart=True)
         self._mirror_documents()
         verbosity.say(f"results: {self._path(results.TABLE)}", important=True)
-        verbosity.say(f"no page yet, for more than {whole_run.MOST} rows: structgrad report {shlex.quote(self.place)}", important=True)
+        verbosity.say(
+            f"report:  {self._path(PAGE, absolute=True)}, and a page for each structure beside it"
+            if paged
+            else f"no page yet, for more than {whole_run.MOST} rows: structgrad report {shlex.quote(self.place)}",
+            important=True,
+        )
         verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
         outcome = self._outcome(counts, results.manifest_of(self.folder), [])
-        verbosity.outcome({name: value for name, value in outcome.items() if name != "report"})
+        verbosity.outcome({name: value for name, value in outcome.items() if paged or name != "report"})
         if not left and not counts["failed"]:
             again.remember(self.asked, self.repeat, self.folder, self.work, verbosity.told)
         return counts
@@ -339,11 +345,21 @@ def conclude(folder: Path, work: Grid, manifest: results.Manifest, shards: list[
     parent = {name: value for name, value in manifest.items() if name not in ("shard", "argv", "process")}
     facts = _write(plan, folder, work, {**parent, **_ending(left)}, shards=shards)
     if facts is not None:
-        (folder / PAGE).unlink(missing_ok=True)
+        _large_page(folder, str(folder))
         return facts.counts()
     frame, whole = results.read(folder)
     results.write_whole(folder / PAGE, page.to_html(frame, {**whole, "folder": str(folder)}).encode())
     return tables.counts(frame)
+
+
+def _large_page(folder: Path, place: str) -> bool:
+    """Write the page of a run of which not all rows are held at once; not of one that trains, whose page holds all of them."""
+    table, manifest = results.opened(folder)
+    if large.trains(table):
+        (folder / PAGE).unlink(missing_ok=True)  # of an earlier run, with fewer rows
+        return False
+    large.write(table, {**manifest, "folder": place}, folder / PAGE)
+    return True
 
 
 def _ending(left: int) -> results.Manifest:

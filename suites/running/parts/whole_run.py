@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-MOST = 1_000_000
-"""Rows of a run that are held at once, at most; a run of more is read block by block."""
+MOST = 500_000
+"""Rows of a run that are held at once, at most; a run of more is read block by block, as for its page and its comparisons."""
 
 BLOCK = 200_000
 """Rows of a block, about."""
