@@ -15,6 +15,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -193,44 +194,56 @@ def opened(path: Path) -> tuple[pq.ParquetFile, Manifest]:
         raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
 
 
-def blocks(
-    tables: Sequence[pq.ParquetFile], columns: Sequence[str], most: int | None = None, together: Callable[[str], str] = str
-) -> Iterator[tuple[pa.Table, ...]]:
+@dataclass(frozen=True)
+class TableBlock:
+    """Rows of some tables that are read together.
+
+    Attributes:
+        problems: of which all rows are in it. ``groups``: for each table the row groups that have some of them.
+    """
+
+    problems: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    def read(self, tables: Sequence[pq.ParquetFile], columns: Sequence[str]) -> tuple[pa.Table, ...]:
+        """The rows of each table, with these columns, ``problem`` among them."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found, names = [], pa.array(self.problems)
+        for table, groups in zip(tables, self.groups, strict=True):
+            some = table.read_row_groups(list(groups), columns=list(columns))
+            found.append(some.filter(pc.is_in(some["problem"].cast(pa.string()), names)).select(list(columns)))
+        return tuple(found)
+
+
+def blocks(tables: Sequence[pq.ParquetFile], most: int | None = None, together: Callable[[str], str] = str) -> Iterator[TableBlock]:
     """The rows of some tables for some problems at a time, each problem once.
 
     Args:
         tables: as `opened` gives them.
-        columns: that are read, ``problem`` among them.
         most: rows of all tables together that are read at once, `BLOCK` if None; more only where a single problem has more.
         together: problems of which this is the same come in the same block.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     most = BLOCK if most is None else most
     places = [[problems_of(table, group) for group in range(table.num_row_groups)] for table in tables]
     sizes: Counter[str] = Counter()
-    members: dict[str, list[str]] = {}
+    members: dict[str, dict[str, None]] = {}
     for found in places[::-1]:
         for group in found:
             for problem, count in group.items():
                 sizes[together(problem)] += count
-                members.setdefault(together(problem), []).append(problem)
+                members.setdefault(together(problem), {})[problem] = None
     chosen: list[str] = []
     held = 0
     for number, (key, size) in enumerate(sizes.items(), start=1):
-        chosen += dict.fromkeys(members[key])
+        chosen += members[key]
         held += size
         if number < len(sizes) and held + size < most:
             continue
-        held = 0
-        read = []
-        for table, found in zip(tables, places, strict=True):
-            groups = [place for place, group in enumerate(found) if any(name in group for name in chosen)]
-            some = table.read_row_groups(groups, columns=list(columns))
-            read.append(some.filter(pc.is_in(some["problem"].cast(pa.string()), pa.array(chosen))).select(list(columns)))
-        yield tuple(read)
-        chosen = []
+        groups = (tuple(place for place, group in enumerate(found) if not group.keys().isdisjoint(chosen)) for found in places)
+        yield TableBlock(tuple(chosen), tuple(groups))
+        chosen, held = [], 0
 
 
 def problems_of(table: pq.ParquetFile, group: int) -> dict[str, int]:

@@ -114,7 +114,10 @@ def opened(names: Sequence[str], folder: Path = baselines.FOLDER) -> list[Opened
 
 def blocks(base: Opened, head: Opened) -> Iterator[tuple[pa.Table, pa.Table]]:
     """What is compared of both, for some problems at a time."""
-    return results.blocks([base.table, head.table], COMPARED)
+    tables = [base.table, head.table]
+    for block in results.blocks(tables):
+        before, after = block.read(tables, COMPARED)
+        yield before, after
 
 
 def comparable(base: Loaded, head: Loaded) -> tuple[list[Row], list[Row]]:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .outcome import sentences
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
-    Large = tuple[pq.ParquetFile, dict[str, Any]]
 
 FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "parquet": "report.parquet"}
 """What `report` can write, and under which name."""
@@ -83,13 +78,13 @@ def _checked(kind: str, output: Path | None, *, show: bool) -> None:
 
 
 def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -> None:
-    large = _opened(run)
-    if large is not None and kind == "html":
-        path = _large_page(large, run, output, url)
+    is_large = _is_large(run)
+    if is_large and kind == "html":
+        path = _large_page(run, output, url)
         if show:
             typer.launch(path.resolve().as_uri())
         return
-    content = _rendered(run, kind, url) if large is None else _rendered_large(large, kind)
+    content = _rendered_large(run, kind) if is_large else _rendered(run, kind, url)
     if str(output) == "-":
         typer.echo(content, nl=False)
         return
@@ -100,42 +95,40 @@ def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -
         typer.launch(path.resolve().as_uri())
 
 
-def _opened(run: Path) -> Large | None:
-    """A table of so many rows that it is read some structures at a time; None of one that is read at once, as all that train are."""
+def _is_large(run: Path) -> bool:
+    """Whether a table has so many rows that it is read some structures at a time; one of a run that trains is read at once."""
     from .. import results
     from ..analysis import loading
     from ..page import large
 
-    if results.length(run) < loading.LARGE:
-        return None
-    table, manifest = results.opened(run)
-    return None if large.trains(table) else (table, manifest)
+    return results.length(run) >= loading.LARGE and not large.trains(results.opened(run)[0])
 
 
-def _large_page(large: Large, run: Path, output: Path | None, url: str) -> Path:
-    from ..page import large as pages
+def _large_page(run: Path, output: Path | None, url: str) -> Path:
+    from .. import results
+    from ..page import large
 
-    table, manifest = large
+    folder = run if run.is_dir() else run.parent
     if str(output) == "-" or (url and output is None):
         beside = "--output -" if str(output) == "-" else url
-        rows = table.metadata.num_rows
+        rows = results.length(run)
         raise ValueError(
             f"`report` got {beside} for {rows} rows, whose page has a folder beside it; name a file of this machine with --output"
         )
-    path = output or (run if run.is_dir() else run.parent) / FORMATS["html"]
+    path = output or folder / FORMATS["html"]
     try:
-        folder = pages.write(table, {**manifest, "folder": url or str(run if run.is_dir() else run.parent)}, path)
+        pages = large.write(run, url or str(folder), path)
     except OSError as error:
         raise ValueError(f"`report` cannot write {path} ({error.strerror}); name another file with --output") from error
-    typer.echo(f"report: {path.resolve()}, and a page for each structure in {folder.resolve()}")
+    typer.echo(f"report: {path.resolve()}, and a page for each structure in {pages.resolve()}")
     return path
 
 
-def _rendered_large(large: Large, kind: str) -> bytes:
-    from ..page import large as pages
+def _rendered_large(run: Path, kind: str) -> bytes:
+    from ..page import large
     from ..page.markdown import markdown_of
 
-    found = pages.gather(*large)
+    found = large.gather(run)
     if kind == "md":
         return markdown_of(found.report()).encode()
     import pyarrow as pa

@@ -359,7 +359,7 @@ def test_large_runs_are_compared_some_problems_at_a_time_and_alike(tmp_path: Pat
 
 def test_a_large_table_is_read_problem_by_problem_every_row_once(base: str) -> None:
     table, manifest = results.opened(Path(base))
-    found = list(results.blocks([table, table], ["problem", "value"], most=1))
+    found = [block.read([table, table], ["problem", "value"]) for block in results.blocks([table, table], most=1)]
     assert manifest["seed"] == 7
     assert [len(set(one["problem"].to_pylist())) for one, _ in found] == [1] * len({row.problem for row in rows()})
     assert sum(len(one) for one, _ in found) == results.length(Path(base)) == len(rows())

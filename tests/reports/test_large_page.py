@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import signal
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +19,8 @@ from structgrad.reports import page, results
 from structgrad.reports.analysis import answers, loading, tables
 from structgrad.reports.cli import app
 from structgrad.reports.page import large
-from structgrad.reports.page.large import folder
+from structgrad.reports.page.content import Report
+from structgrad.reports.page.large import folder, gathered
 from structgrad.suites.base import Row
 from tests.reports import examples
 
@@ -50,7 +53,7 @@ def ordered(table: pd.DataFrame) -> pd.DataFrame:
 
 def test_what_is_said_is_what_the_page_of_a_small_run_says(run: Path) -> None:
     frame, manifest = results.read(run)
-    small, found = page.report(frame, manifest), large.gather(*results.opened(run))
+    small, found = page.report(frame, manifest), large.gather(run)
     said = found.report()
     for name in ("headline", "counts", "claims", "price", "minute", "setup", "environment", "command", "quick"):
         assert getattr(said, name) == getattr(small, name), name
@@ -61,6 +64,38 @@ def test_what_is_said_is_what_the_page_of_a_small_run_says(run: Path) -> None:
     assert sorted(map(str, found.answers)) == sorted(map(str, answers.answers(tables.by_loss(frame), None)))
     medians = pd.concat([part.to_pandas() for part in found.medians])
     pd.testing.assert_frame_equal(ordered(medians), ordered(tables.aggregate(tables.by_loss(frame))))
+
+
+def test_processes_side_by_side_find_what_one_finds(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = large.gather(run)
+    monkeypatch.setattr(results, "BLOCK", 1)
+    monkeypatch.setattr(gathered, "CORES", 2)
+    both = large.gather(run, folder.file_of, Written(run))
+    assert (both.answers, both.counts, both.estimators, both.instances) == (alone.answers, alone.counts, alone.estimators, alone.instances)
+    assert [line.name for line in both.structures] == [line.name for line in alone.structures]
+    assert [part.to_pylist() for part in both.medians] == [part.to_pylist() for part in alone.medians]
+    assert {path.name for path in run.glob("*.html")} == {line.file for line in both.structures}
+
+
+@dataclass(frozen=True)
+class Written:
+    """Leaves a file for each structure."""
+
+    folder: Path
+
+    def __call__(self, name: str, frame: pd.DataFrame, said: Report) -> None:
+        (self.folder / folder.file_of(name)).write_text(said.headline)
+
+
+def test_a_process_that_is_killed_is_a_sentence(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "BLOCK", 1)
+    monkeypatch.setattr(gathered, "CORES", 2)
+    with pytest.raises(ValueError, match=r"a process that read .* was killed, as where memory runs out"):
+        large.gather(run, str, killed)
+
+
+def killed(name: str, frame: pd.DataFrame, said: Report) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_the_page_links_a_page_for_each_structure(run: Path) -> None:

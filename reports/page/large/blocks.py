@@ -12,6 +12,7 @@ from ....suites.base import TASK, split_loss
 from ....suites.frames import COLUMNS
 from ... import results
 from ...analysis import tables
+from ...results import TableBlock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,20 +26,25 @@ READ = (
 """The columns that a report of gradients looks at."""
 
 
-def blocks(table: pq.ParquetFile, most: int | None = None) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each structure (its scores, with all losses at all stages, whose times serve each other), with its name.
+def blocks(table: pq.ParquetFile, most: int | None = None) -> list[TableBlock]:
+    """Blocks of a table with all rows of the scores that they are of: with all losses at all stages, whose times serve each other.
 
     Args:
         table: as `results.opened` gives it.
-        most: rows that are read at once; more only where one structure has more.
+        most: rows of a block; more only where one structure has more.
     """
-    for (some,) in results.blocks([table], READ, most, together=scores_of):
-        frame = _frame(some)
-        names = frame["problem"].cat.categories
-        of_names, structures = pd.factorize(np.array([scores_of(name) for name in names], dtype=object))
-        group = of_names[frame["problem"].cat.codes]
-        for number in pd.unique(group):
-            yield str(structures[number]), frame[group == number].reset_index(drop=True)
+    return list(results.blocks([table], most, together=scores_of))
+
+
+def structures(table: pq.ParquetFile, block: TableBlock) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The scores of a block by name, each with its rows."""
+    (some,) = block.read([table], READ)
+    frame = _frame(some)
+    names = frame["problem"].cat.categories
+    of_names, scores = pd.factorize(np.array([scores_of(name) for name in names], dtype=object))
+    group = of_names[frame["problem"].cat.codes]
+    for number in pd.unique(group):
+        yield str(scores[number]), frame[group == number].reset_index(drop=True)
 
 
 def scores_of(problem: str) -> str:

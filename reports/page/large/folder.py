@@ -7,8 +7,8 @@ import io
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pandas as pd
@@ -24,27 +24,24 @@ from ..content import Report
 from ..page import MANY_ROWS, environment, rendered
 from .gathered import Gathered, gather
 
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
 MEDIANS = "medians.parquet"
 MOST = 100
 """Contradicted claims, reasons of failure and places of each that the page names; of the rest it says how many there are."""
 
 
-def write(table: pq.ParquetFile, manifest: Manifest, path: Path) -> Path:
+def write(source: Path, place: str, path: Path) -> Path:
     """The page at ``path``, and beside it ``<name>-structures``: first the folder, then the page, each as a whole.
 
     Args:
-        table: as `results.opened` gives it.
-        manifest: of the run.
+        source: a table, or the folder of a run.
+        place: what commands call the run.
         path: of the page; an earlier one and its folder are replaced.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: in the place of the folder lies something else.
+        ValueError: in the place of the folder lies something else, or the table is not what it says.
     """
     folder = path.with_name(f"{path.stem}-structures")
     _check_own(folder)
@@ -53,13 +50,8 @@ def write(table: pq.ParquetFile, manifest: Manifest, path: Path) -> Path:
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
     try:
-        beside = f"Charts and answers are of this structure alone; {MEDIANS}, beside this page, has all medians, quartiles and intervals."
-
-        def each(name: str, frame: pd.DataFrame, said: Report) -> None:
-            text = rendered(frame, manifest, said, {}, beside=beside, structure=name, back=quote(path.name))
-            (made / file_of(name)).write_text(text, encoding="utf-8")
-
-        found = gather(table, manifest, file_of, each)
+        _, manifest = results.opened(source)
+        found = gather(source, file_of, _Pages(made, {**manifest, "folder": place}, quote(path.name)))
         (made / MEDIANS).write_bytes(medians(found))
         text = page(found, folder.name)
         _replaced(folder, made)
@@ -68,6 +60,24 @@ def write(table: pq.ParquetFile, manifest: Manifest, path: Path) -> Path:
         raise
     results.write_whole(path, text.encode())
     return folder
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """Writes the page of each structure into a folder.
+
+    Attributes:
+        folder: that is made. ``manifest``: of the run. ``back``: the address of the page of all, from there.
+    """
+
+    folder: Path
+    manifest: Manifest
+    back: str
+
+    def __call__(self, name: str, frame: pd.DataFrame, said: Report) -> None:
+        beside = f"Charts and answers are of this structure alone; {MEDIANS}, beside this page, has all medians, quartiles and intervals."
+        text = rendered(frame, self.manifest, said, {}, beside=beside, structure=name, back=self.back)
+        (self.folder / file_of(name)).write_text(text, encoding="utf-8")
 
 
 def file_of(structure: str) -> str:

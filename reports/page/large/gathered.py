@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from ....suites.base import FAILED
 from ....suites.frames import to_frame
-from ... import bibliography
+from ....suites.running.planning.plan import CORES
+from ... import bibliography, results
 from ...analysis import answers, tables
 from ...analysis.answers import Answer
-from ...results import Manifest
+from ...results import Manifest, TableBlock
 from .. import answering, content, sections
 from ..cells import Table, plain_table
 from ..content import Report
 from ..learning import learning_of
-from .blocks import blocks
+from .blocks import blocks, structures
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+MOST_JOBS = 4
+"""Processes at most: each holds the rows of a structure."""
 
 _NOTHING = Table("", (), [])
 _ODD = ("problem", "stage", "instance", "estimator", "suite", "oracle", "loss", "status", "reason", "traceback")
@@ -90,6 +98,20 @@ class Gathered:
         said = self._report(content.headline(frame, self.manifest), counts, claims, found)
         return replace(said, further=[table for table in grown if table.rows])
 
+    def include(self, other: Gathered) -> None:
+        """What is known of further structures."""
+        self.structures += other.structures
+        self.answers += other.answers
+        self.medians += other.medians
+        self.claims += other.claims
+        self.odd += other.odd
+        self.used += other.used
+        self.counts.update(other.counts)
+        self.estimators |= other.estimators
+        self.instances += other.instances
+        if other.replicates is not None:
+            self.replicates = max(self.replicates or 0.0, other.replicates)
+
     def report(self) -> Report:
         """What is said of all structures."""
         claims = pd.concat(self.claims, ignore_index=True)
@@ -131,26 +153,46 @@ class Gathered:
         )
 
 
-def gather(
-    table: pq.ParquetFile,
-    manifest: Manifest,
-    named: Callable[[str], str] = str,
-    each: Callable[[str, pd.DataFrame, Report], None] | None = None,
-) -> Gathered:
-    """The answers of a large table, which is read some structures at a time.
+Each = Callable[[str, pd.DataFrame, Report], None]
+"""What is done with the rows of a structure and what is said of it; another process may be told to."""
+
+
+def gather(source: Path, named: Callable[[str], str] = str, each: Each | None = None) -> Gathered:
+    """The answers of a large table, which some processes read, each some structures at a time.
 
     Args:
-        table: as `results.opened` gives it.
-        manifest: of the run.
+        source: a table, or the folder of a run.
         named: the name of the page of a structure.
-        each: what is done with the rows of a structure and what is said of it.
+        each: what is done with each.
 
     Raises:
-        ValueError: a table that is not what its schema version says.
+        ValueError: a table that is not what its schema version says, or a process that was killed.
     """
+    table, manifest = results.opened(source)
+    found, several = Gathered(manifest), blocks(table)
+    work = functools.partial(_of_block, source, table.metadata.num_rows, named, each)
+    jobs = min(len(several), MOST_JOBS, CORES)
+    if jobs <= 1:
+        for block in several:
+            found.include(work(block))
+        return found
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as workers:
+        try:
+            for part in workers.map(work, several):
+                found.include(part)
+        except BrokenProcessPool as error:
+            raise ValueError(f"a process that read {source} was killed, as where memory runs out; each takes some 2 GB") from error
+    return found
+
+
+def _of_block(source: Path, rows: int, named: Callable[[str], str], each: Each | None, block: TableBlock) -> Gathered:
+    table, manifest = results.opened(source)
+    if table.metadata.num_rows != rows:
+        raise ValueError(f"{source} was written anew while it was read; do it again")
     found = Gathered(manifest)
-    for name, frame in blocks(table):
+    for name, frame in structures(table, block):
         said = found.add(name, named(name), frame)
         if each is not None:
             each(name, frame, said)
+    found.manifest = {}
     return found

@@ -354,11 +354,10 @@ def conclude(folder: Path, work: Grid, manifest: results.Manifest, shards: list[
 
 def _large_page(folder: Path, place: str) -> bool:
     """Write the page of a run of which not all rows are held at once; not of one that trains, whose page holds all of them."""
-    table, manifest = results.opened(folder)
-    if large.trains(table):
+    if large.trains(results.opened(folder)[0]):
         (folder / PAGE).unlink(missing_ok=True)  # of an earlier run, with fewer rows
         return False
-    large.write(table, {**manifest, "folder": place}, folder / PAGE)
+    large.write(folder, place, folder / PAGE)
     return True
 
 
