@@ -265,7 +265,29 @@ def declared(factory: Callable[..., Any]) -> dict[str, OptionKind]:
         >>> {name: str(kind) for name, kind in declared(Subset).items()}
         {'k': 'an integer >= 1'}
     """
-    return {name: _declared(factory, parameter) for name, parameter in inspect.signature(factory).parameters.items()}
+    kinds = _declared_by_class(factory) if isinstance(factory, type) else _declared_by(factory)
+    return dict(kinds)
+
+
+def _declared_by(factory: Callable[..., Any]) -> dict[str, OptionKind]:
+    return {name: _declared(factory, parameter) for name, parameter in parameters_of(factory).items()}
+
+
+_declared_by_class = functools.lru_cache(maxsize=512)(_declared_by)  # asked for with every estimator that is built
+
+
+def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Of a class or function, by name; those of a class are looked up once.
+
+    Raises:
+        ValueError: some built-in classes tell none.
+    """
+    return _parameters_of_class(factory) if isinstance(factory, type) else inspect.signature(factory).parameters
+
+
+@functools.lru_cache(maxsize=512)
+def _parameters_of_class(factory: type) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(factory).parameters
 
 
 def _declared(factory: Callable[..., Any], parameter: inspect.Parameter) -> OptionKind:

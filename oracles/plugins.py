@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 GROUP = "structgrad."
 """Entry points are looked for in ``structgrad.estimators`` and ``structgrad.oracles``."""
@@ -43,6 +44,7 @@ class Catalogue(Mapping[str, Any]):
     def __init__(self, builtin: Mapping[str, Any], kind: str, base: type, reserved: Iterable[str] = ()) -> None:
         self.builtin, self.kind, self.base = builtin, kind, base
         self.reserved = frozenset(reserved)
+        self._known: WeakKeyDictionary[ModuleType, dict[str, type]] = WeakKeyDictionary()
         _catalogues.append(self)
 
     def __getitem__(self, name: str) -> Any:
@@ -74,6 +76,11 @@ class Catalogue(Mapping[str, Any]):
 
     def _classes(self, path: str) -> dict[str, type]:
         module = file_module(path)
+        if module not in self._known:
+            self._known[module] = self._classes_in(module, path)
+        return self._known[module]
+
+    def _classes_in(self, module: ModuleType, path: str) -> dict[str, type]:
         own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
         found = {
             vars(kind)["name"]: kind

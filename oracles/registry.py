@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import keyword
 import re
 import sys
@@ -93,7 +92,7 @@ def read(name: str, factory: Any, given: Mapping[str, str], readers: options.Rea
 def _check_options(text: str, factory: Any, given: Mapping[str, str], kind: str) -> None:
     """Refuse an option that the constructor does not know, or the lack of one that it needs, under the name that a user types."""
     try:
-        parameters = inspect.signature(factory).parameters
+        parameters = options.parameters_of(factory)
     except ValueError:  # some built-in classes have none
         return
     if any(parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) for parameter in parameters.values()):

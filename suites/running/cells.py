@@ -108,6 +108,7 @@ def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
     skips = {name: skip for name, estimator in estimators.items() if (skip := first_skip(estimator, problem)) is not None}
     fitting = {name: estimator for name, estimator in estimators.items() if name not in skips}
     run = _CellRun(RowWriter(plan, problem, cell.suite, cell.identity), context)
+    run.writer.know(fitting)
     skipped = [replace(skip_row(plan, problem, name, estimators[name], skip.reason), cell=cell.identity) for name, skip in skips.items()]
     return (run.rows(fitting) if fitting else []) + skipped
 

@@ -85,6 +85,10 @@ class RowWriter:
     cell: str
     _pairs: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
 
+    def know(self, estimators: Mapping[str, Estimator[Any]]) -> None:
+        """Estimators that are built already, by name."""
+        self._pairs.update((name, self._columns(name, estimator)) for name, estimator in estimators.items())
+
     def rows(self, findings: Iterable[Finding], context: Context) -> Iterator[Row]:
         """One row per finding, as they come."""
         for finding in findings:
@@ -103,10 +107,13 @@ class RowWriter:
 
     def _cell(self, estimator: str) -> dict[str, Any]:
         if estimator not in self._pairs:
-            suite, columns = SUITES[self.suite], pair_columns(self.plan, self.problem, estimator, make_estimator(estimator))
-            columns["dtype"] = suite.dtype or columns["dtype"]
-            self._pairs[estimator] = {"cell": self.cell, "suite": self.suite, "suite_version": suite.version, **columns}
+            self._pairs[estimator] = self._columns(estimator, make_estimator(estimator))
         return self._pairs[estimator]
+
+    def _columns(self, name: str, estimator: Estimator[Any]) -> dict[str, Any]:
+        suite, columns = SUITES[self.suite], pair_columns(self.plan, self.problem, name, estimator)
+        columns["dtype"] = suite.dtype or columns["dtype"]
+        return {"cell": self.cell, "suite": self.suite, "suite_version": suite.version, **columns}
 
     def _instance(self, finding: Finding, context: Context) -> dict[str, Any]:
         """Facts on the item; those of its exact gradient only where that was compared with."""

@@ -36,6 +36,9 @@ _NUMBERS = ("value", "low", "high")
 _UNSET = object()
 _DEFAULTS = {field.name: field.default for field in fields(Row) if field.name != "schema_version" and field.default is not MISSING}
 
+_IN_ORDER = [(field.name, _DEFAULTS.get(field.name, _UNSET)) for field in fields(Row)]
+"""Every column with what is not written out, which of some is nothing."""
+
 _NEEDED = {field.name for field in fields(Row) if field.default is MISSING}
 """Columns that every row has a value in."""
 
@@ -100,9 +103,11 @@ def encode(cell: Cell, rows: list[Row], seconds: float, *, stamped: bool = False
     packed = [_packed(row) for row in rows]
     if stamped:
         packed = [{**row, "seconds": seconds} for row in packed]
-    shared = {name: value for name, value in packed[0].items() if all(row.get(name, _UNSET) == value for row in packed)} if packed else {}
+    shared = packed[0] if packed else {}
+    for row in packed[1:]:
+        shared = {name: value for name, value in shared.items() if row.get(name, _UNSET) == value}
     own = [{name: value for name, value in row.items() if name not in shared} for row in packed]
-    return json.dumps({"cell": asdict(cell), "seconds": seconds, "shared": shared, "rows": own}, allow_nan=False)
+    return json.dumps({"cell": vars(cell), "seconds": seconds, "shared": shared, "rows": own}, allow_nan=False)
 
 
 def write_cell(directory: Path, cell: Cell, text: str, *, lasting: bool = True) -> None:
@@ -397,9 +402,12 @@ def finished(content: dict[str, Any] | None) -> bool:
 
 def _packed(row: Row) -> dict[str, Any]:
     """Only what differs from the defaults; the rest is filled in again when the row is read."""
-    values = {name: value for name, value in vars(row).items() if _DEFAULTS.get(name, _UNSET) != value}
-    infinite = {name: str(values[name]) for name in _NUMBERS if isinstance(values.get(name), float) and math.isinf(values[name])}
-    return {**values, **infinite}
+    found = vars(row)
+    values = {name: value for name, default in _IN_ORDER if (value := found[name]) is not default and value != default}
+    for name in _NUMBERS:
+        if isinstance(values.get(name), float) and math.isinf(values[name]):
+            values[name] = str(values[name])
+    return values
 
 
 _OF_WORDS = (str,)

@@ -95,7 +95,8 @@ class Plan:
 
     def at(self, place: int) -> Plan:
         """The plan of the worker at a place: with the one device that it computes on; they take turns."""
-        return replace(self, device=self.devices[place % len(self.devices)])
+        device = self.devices[place % len(self.devices)]
+        return self if device == self.device else replace(self, device=device)
 
     def context(self) -> Context:
         """What every suite is given."""
