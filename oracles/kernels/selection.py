@@ -11,6 +11,9 @@ from .compilation import compiled, uncounted
 FEW = 32
 """Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
 
+DENSE = 4
+"""Of the first so many times k numbers a good part enters the list: they pass through all of it, without a branch that none can foresee."""
+
 
 @compiled
 def kth_largest(row: np.ndarray, k: int, work: np.ndarray) -> float:
@@ -18,7 +21,14 @@ def kth_largest(row: np.ndarray, k: int, work: np.ndarray) -> float:
     if k > FEW:
         return _partitioned(row, len(row) - k, work)
     work[:k] = -math.inf
-    for number in row:
+    many = min(len(row), DENSE * k)
+    for i in range(many):
+        number = float(row[i])
+        for place in range(k):
+            kept = work[place]
+            work[place], number = max(kept, number), min(kept, number)
+    for i in range(many, len(row)):
+        number = row[i]
         if number > work[k - 1]:
             place = k - 1
             while place > 0 and work[place - 1] < number:
