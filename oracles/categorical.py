@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,6 +84,17 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
     def _log_partition(self, rows: Tensor) -> Tensor:
         return log_sum_exp(rows, -1)
 
+    def _argmax_at_once(self, scores: Tensor, as_indices: bool) -> Tensor | None:
+        return greatest(scores, as_indices) if self._taken_as_they_are("argmax", scores) else None
+
+    def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
+        return (
+            numbers_alone(scores.logsumexp(-1)) if self._taken_as_they_are("log_partition", scores) and not differentiated(scores) else None
+        )
+
+    def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
+        return feasible_softmax(scores) if self._taken_as_they_are("marginals", scores) else None
+
     # Closed forms of what the base class would differentiate. Where every item has a structure, torch has their derivatives too.
 
     def _marginals_of(self, valid: Tensor) -> Tensor:
@@ -109,6 +121,11 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
         return 1
 
     def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
+        if kernels.enabled(rows):
+            sums, shares = running_sums(rows.double()), uniforms.squeeze(-1).contiguous()
+            numbers = kernels.zeros(tuple(shares.shape), torch.int64)
+            kernels.launch(_selection().drawn_parts, (sums.contiguous(), shares, numbers), (), 10 * shares.shape[1])
+            return numbers
         index = inverse_cdf(running_sums(rows.double()), uniforms.squeeze(-1).T)
         return torch.where(rows.amax(-1) > -math.inf, index, NONE).T
 
@@ -169,15 +186,39 @@ def differentiable_softmax(scores: Tensor) -> Tensor | None:
 
     A function of Python takes twice as long for autograd.
     """
-    if not (differentiated(scores) and scores.is_cpu and scores.is_contiguous()):
-        return None
+    return feasible_softmax(scores) if differentiated(scores) and scores.is_cpu and scores.is_contiguous() else None
+
+
+def feasible_softmax(scores: Tensor) -> Tensor | None:
+    """Torch's own of scores on the CPU; None where a row of it is NaN, as it is by -inf alone, by +inf and by NaN."""
     probabilities = scores.softmax(-1)
     return probabilities if _all_feasible(probabilities) else None
 
 
+def greatest(scores: Tensor, as_indices: bool) -> Tensor | None:
+    """The first of the greatest of dense scores [*batch, n] on the CPU, in one pass with the check of their numbers.
+
+    Its place [*batch], or a one among zeros [*batch, n]; None where some scores are +inf or NaN.
+    """
+    rows = kernels.plain(scores).numpy()
+    lines = rows.reshape(-1, rows.shape[-1])
+    found = kernels.zeros(tuple(scores.shape[:-1]), torch.int64) if as_indices else kernels.zeros(tuple(scores.shape), scores.dtype)
+    room, below = found.numpy().reshape(lines.shape[:1] if as_indices else lines.shape), np.zeros(len(lines), np.bool_)
+    kernel = _selection().greatest_parts if as_indices else _selection().greatest
+    kernels.launch(kernel, (lines, room, below), (), lines.shape[1])
+    return None if b"\0" in below.tobytes() else found
+
+
+def numbers_alone(log_partition: Tensor) -> Tensor | None:
+    """Log-partitions of dense scores on the CPU; None where some are +inf or NaN, as they are by +inf and by NaN."""
+    return log_partition if kernels.below_infinity(kernels.plain(log_partition)) else None
+
+
 def _all_feasible(probabilities: Tensor) -> bool:
     """Whether it is known, on the CPU, that torch's softmax met no row of -inf alone, of which all is NaN."""
-    return probabilities.is_cpu and probabilities.numel() > 0 and not math.isnan(kernels.greatest(probabilities.detach()[..., 0]))
+    if not probabilities.is_cpu or probabilities.numel() == 0:
+        return False
+    return not math.isnan(np.add.reduce(kernels.plain(probabilities).numpy()[..., 0], None))
 
 
 def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:

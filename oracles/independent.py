@@ -15,10 +15,10 @@ from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import at_least_single, in_dtype
-from .capabilities.derivatives import exchanged_for
+from .capabilities.derivatives import differentiated, exchanged_for
 from .capabilities.indices import NONE, chosen, last_axis
 from .capabilities.projection import RowArgmax
-from .categorical import differentiable_softmax, inverse_cdf, softmax, softmax_product
+from .categorical import differentiable_softmax, feasible_softmax, greatest, inverse_cdf, numbers_alone, softmax, softmax_product
 from .derivations import UNIT, Builder, Derivations, executor
 from .derivations.packing import Packed, pack
 from .derivations.tables import Tables, tables_of
@@ -97,6 +97,19 @@ class IndependentCategoricals(FactorisedOracle, DistinctSamplingOracle, Projecti
         each = log_sum_exp(rows, -1)
         feasible = (each > -math.inf).all(-1, keepdim=True)
         return torch.where(feasible.squeeze(-1), torch.where(feasible, each, 0).sum(-1), -math.inf)
+
+    def _argmax_at_once(self, scores: Tensor, as_indices: bool) -> Tensor | None:
+        return greatest(scores, as_indices) if self._taken_as_they_are("argmax", scores) else None
+
+    def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
+        return (
+            numbers_alone(_log_partition(scores))
+            if self._taken_as_they_are("log_partition", scores) and not differentiated(scores)
+            else None
+        )
+
+    def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
+        return feasible_softmax(scores) if self._taken_as_they_are("marginals", scores) else None
 
     def _marginals_of(self, valid: Tensor) -> Tensor:
         return super()._marginals_of(valid) if (found := differentiable_softmax(valid)) is None else found

@@ -21,7 +21,7 @@ def log_sum_exp(values: Tensor, dim: int) -> Tensor:
 def running_sums(logits: Tensor) -> Tensor:
     """Running sums of ``exp`` along the last dimension, scaled by its maximum; 0 where every logit is -inf."""
     top = logits.amax(-1, keepdim=True)
-    return (logits - torch.where(top > -math.inf, top, 0)).exp().cumsum(-1)
+    return (logits - torch.where(top > -math.inf, top, 0)).exp_().cumsum(-1)
 
 
 def sparse_max(values: Tensor, dim: int) -> Tensor:

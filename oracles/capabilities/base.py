@@ -99,8 +99,11 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
         With ``as_indices`` the same structure in compact form, int64 ``[*batch, *index]``: see `indices`.
         """
+        compact = wants_indices("argmax", as_indices)
+        if lengths is None and (found := self._argmax_at_once(scores, compact)) is not None:
+            return found
         valid, inside = self._prepared("argmax", scores, lengths)
-        if wants_indices("argmax", as_indices):
+        if compact:
             best = self._rowwise_indices(lambda rows: self._best_indices(self.natural_parameters(rows)), valid)
             return self._cut_indices(best, inside, self._event(valid))
         return self._cut(self._rowwise(lambda rows: self._best(self.natural_parameters(rows)), valid), inside)
@@ -246,7 +249,17 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """Scores ``[*batch, *event]`` with the one free completion in their padding; the event may grow, results are cut back."""
         return torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
 
+    def _argmax_at_once(self, scores: Tensor, as_indices: bool) -> Tensor | None:
+        """`argmax` by what looks at the numbers itself; None where that is not at hand, or finds that they are none."""
+        return None
+
     # Shared plumbing.
+
+    def _taken_as_they_are(self, call: str, scores: Tensor) -> bool:
+        """Whether only their values are still to be looked at: dense scores on the CPU that kernels serve. Errors as in `_checked`."""
+        if not isinstance(scores, Tensor) or (scores.shape, scores.dtype) not in self._fitting:
+            self._check_tensor(call, scores)
+        return kernels.enabled(scores) and scores.is_contiguous() and scores.numel() > 0 and not scores.is_neg()
 
     def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Valid scores with their padding completed, and which entries are inside (None for all)."""

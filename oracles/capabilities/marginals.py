@@ -79,6 +79,8 @@ class MarginalOracle(Oracle):
 
         Its gradient is `marginals` where η is θ; of a policy that is normalised locally it is constantly 0, and so is its gradient.
         """
+        if lengths is None and (found := self._log_partition_at_once(scores)) is not None:
+            return found
         return in_dtype(self._log_partition_of(self._parameters("log_partition", scores, lengths)[0]), scores.dtype)
 
     @final
@@ -102,11 +104,13 @@ class MarginalOracle(Oracle):
             >>> z.detach(), scores.grad
             (tensor([1., 0., 0.]), tensor([-0.3715,  0.0487,  0.3228]))
         """
+        if lengths is None and at is None and (found := self._marginals_at_once(scores)) is not None:
+            return found
         if at is not None and at.shape != scores.shape:
             scores, at = self._alike(scores, at)
         valid, inside = self._parameters("marginals", scores, lengths)
-        found = self._marginals_of(valid) if at is None else self._marginals_at(self._grown(at, valid), valid)
-        return in_dtype(self._cut(found, inside), scores.dtype)
+        marginals = self._marginals_of(valid) if at is None else self._marginals_at(self._grown(at, valid), valid)
+        return in_dtype(self._cut(marginals, inside), scores.dtype)
 
     @final
     @operation()
@@ -157,6 +161,14 @@ class MarginalOracle(Oracle):
         valid, inside = self._prepared(call, scores, lengths)
         self.check_marginals(call, self._event(scores))
         return self.natural_parameters(at_least_single(valid)), inside
+
+    def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
+        """`log_partition` by what looks at the numbers itself; None where that is not at hand, or finds that they are none."""
+        return None
+
+    def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
+        """The same for `marginals`, with their derivative."""
+        return None
 
     def _log_partition_of(self, valid: Tensor) -> Tensor:
         return log_partition_of(valid, self) if differentiated(valid) else self._compute_log_partition(valid)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .compilation import compiled, uncounted
+from .compilation import compiled, ordered, uncounted
 
 FEW = 32
 """Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
@@ -76,3 +76,64 @@ def largest_parts(rows: np.ndarray, numbers: np.ndarray) -> None:
                     work[place], listed[place, 0] = work[place - 1], listed[place - 1, 0]
                     place -= 1
                 work[place], listed[place, 0] = row[part], 1 + part
+
+
+@compiled
+def greatest_parts(rows: np.ndarray, numbers: np.ndarray, below: np.ndarray) -> None:
+    """The place of the greatest of each row [b, n], the first of equal ones: [b]; ``below``: all are below +inf, and none is NaN."""
+    for item in range(len(rows)):
+        numbers[item], below[item] = _first(rows[item], _greatest(rows[item])), _below_infinity(rows[item])
+
+
+@compiled
+def greatest(rows: np.ndarray, structures: np.ndarray, below: np.ndarray) -> None:
+    """The same places as ones among zeros [b, n]."""
+    for item in range(len(rows)):
+        structures[item, _first(rows[item], _greatest(rows[item]))] = 1
+        below[item] = _below_infinity(rows[item])
+
+
+@compiled
+def drawn_parts(sums: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray) -> None:
+    """The first place whose running sum [b, n] exceeds a uniform's share of the whole [b, s]; -1 where that is 0.
+
+    All draws halve what is left together, without a branch; places are 0 before.
+    """
+    size = sums.shape[1]
+    for item in range(len(sums)):
+        row, shares, places, left = sums[item], uniforms[item], numbers[item], size
+        whole = row[size - 1]
+        while left > 1:
+            half = left // 2
+            for draw in range(len(places)):
+                places[draw] += half * (row[np.uint64(places[draw] + half - 1)] <= shares[draw] * whole)
+            left -= half
+        if whole == 0:
+            places[:] = -1
+
+
+@uncounted
+def _below_infinity(row: np.ndarray) -> bool:
+    below = True
+    for i in range(row.size):
+        below &= row[i] < math.inf
+    return below
+
+
+@ordered
+def _greatest(row: np.ndarray) -> float:
+    """Of a row without NaN; of one with NaN, anything."""
+    best = row[0]
+    for i in range(row.size):
+        best = max(best, row[i])
+    return best
+
+
+@uncounted
+def _first(row: np.ndarray, number: float) -> int:
+    """Where the number stands first; the last place where it does not. Without a branch: how soon it comes, none could foresee."""
+    last = np.int32(row.size - 1)
+    place = last
+    for i in range(row.size):
+        place = min(place, np.int32(i) if row[i] == number else last)
+    return int(place)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from structgrad.oracles import Categorical, IndependentCategoricals, kernels
 from structgrad.oracles.categorical import inverse_cdf, softmax
@@ -93,3 +95,28 @@ def test_ties_of_the_k_best_are_in_the_order_of_enumeration(
         for k in (1, 7, len(every)):
             assert torch.equal(oracle.kbest(scores, k), expected[:k])
             assert torch.equal(oracle.kbest(scores.float(), k, as_indices=True), oracle.indices(expected[:k]))
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 50.0])
+@pytest.mark.parametrize(("oracle", "shape"), [(Categorical(), (3, 37)), (Categorical(), (5, 1)), (IndependentCategoricals(), (2, 3, 17))])
+def test_one_pass_gives_the_bits_of_torch_and_refuses_what_is_no_number(oracle: Any, shape: tuple[int, ...], scale: float) -> None:
+    scores = torch.randn(shape).mul(scale)
+    scores.view(-1)[::4] = scores.flatten()[0]  # ties
+    scores[0, ..., 1:] = -math.inf
+    for given in (scores, scores.double().clamp(min=-1).round(), scores[:0]):
+        found = [*_at_once(oracle, given), *_at_once(oracle, given)]
+        with kernels.disabled():
+            for result, expected in zip(found, _at_once(oracle, given) * 2, strict=True):
+                assert torch.equal(result, expected)
+                assert result.dtype == expected.dtype
+    for place, wrong in ((0, math.nan), (-1, math.inf)):
+        scores.view(-1)[place] = wrong
+        for operation in (oracle.argmax, oracle.log_partition, oracle.marginals, lambda theta: oracle.argmax(theta, as_indices=True)):
+            with pytest.raises(ValueError, match=r"got scores with NaN or \+inf"):
+                operation(scores)
+        scores.view(-1)[place] = 0
+
+
+def _at_once(oracle: Any, scores: Tensor) -> list[Tensor]:
+    drawn = oracle.sample(scores, 20, generator=torch.Generator().manual_seed(0), as_indices=True)
+    return [oracle.argmax(scores), oracle.argmax(scores, as_indices=True), oracle.log_partition(scores), oracle.marginals(scores), drawn]
