@@ -16,7 +16,7 @@ import pandas as pd
 
 from ....suites.base import FAILED
 from ....suites.frames import to_frame
-from ....suites.running.planning.plan import CORES
+from ....suites.processors import processors
 from ... import bibliography, results
 from ...analysis import answers, tables
 from ...analysis.answers import Answer
@@ -171,7 +171,7 @@ def gather(source: Path, named: Callable[[str], str] = str, each: Each | None = 
     table, manifest = results.opened(source)
     found, several = Gathered(manifest), blocks(table)
     work = functools.partial(_of_block, source, table.metadata.num_rows, named, each)
-    jobs = min(len(several), MOST_JOBS, CORES)
+    jobs = min(len(several), MOST_JOBS, processors())
     if jobs <= 1:
         for block in several:
             found.include(work(block))

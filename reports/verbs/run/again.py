@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ....suites.processors import processors
 from ....suites.running import store
 from ....suites.running.parts import journal
 from ....suites.running.parts.journal import DONE
@@ -39,9 +40,8 @@ def request(options: Mapping[str, Any]) -> str | None:
         return None
     data = options["data"] or (None if options["builtin"] else default_data())
     asked = {name: value for name, value in options.items() if name not in _SPOKEN}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     scores = stamps.of_folder(Path(data), ".") if data else ""
-    return stamps.of_lines([json.dumps(asked, sort_keys=True, default=str), os.getcwd(), str(cores), scores, stamps.of_code()])
+    return stamps.of_lines([json.dumps(asked, sort_keys=True, default=str), os.getcwd(), str(processors()), scores, stamps.of_code()])
 
 
 def recalled(asked: str, out: str | None) -> Told | None:

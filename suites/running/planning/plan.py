@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -12,9 +11,10 @@ import torch
 from ....oracles.registry import unknown
 from ...measures.suite import Context, Effort
 from ...problems.score_files import ScoreFile
+from ...processors import processors
 from .devices import check_device, check_names, devices_of, kind_of
 
-CORES = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+CORES = min(processors(), 8)
 """Workers by default: what this process may use, and no more than a laptop's worth."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
