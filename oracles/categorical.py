@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import importlib
 import math
 from dataclasses import dataclass
@@ -28,8 +29,60 @@ MOST_LISTED = 64
 """Up to so many of the best are kept in order while scores are read; more are sorted."""
 
 
+class SoftmaxOracle(FactorisedOracle):
+    """Categories whose marginals are a softmax along the last dimension: closed forms of what other oracles compute or differentiate.
+
+    Where every item has a structure, torch has the derivatives too.
+    """
+
+    @abc.abstractmethod
+    def _sum_of_structures(self, rows: Tensor) -> Tensor:
+        """Log-partition of scores [..., *event], of which nobody asks the derivative."""
+
+    def _indices_of(self, structures: Tensor) -> Tensor:
+        return chosen(structures, -1)
+
+    def _best_indices(self, rows: Tensor) -> Tensor:
+        return rows.argmax(-1)
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
+
+    def _argmax_at_once(self, scores: Tensor, as_indices: bool) -> Tensor | None:
+        return greatest(scores, as_indices) if self._taken_as_they_are("argmax", scores) else None
+
+    def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
+        if not self._taken_as_they_are("log_partition", scores) or differentiated(scores):
+            return None
+        return numbers_alone(self._sum_of_structures(scores))
+
+    def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
+        return feasible_softmax(scores) if self._taken_as_they_are("marginals", scores) else None
+
+    def _marginals_of(self, valid: Tensor) -> Tensor:
+        return super()._marginals_of(valid) if (found := differentiable_softmax(valid)) is None else found
+
+    def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
+        found = differentiable_softmax(valid)
+        return super()._marginals_at(structure, valid) if found is None else exchanged_for(structure, found)
+
+    def _compute_log_partition(self, scores: Tensor) -> Tensor:
+        return self._rowwise(self._sum_of_structures, scores)
+
+    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        marginals, log_partition = self._rowwise_all(lambda rows: (softmax(rows, self.event_ndim), self._sum_of_structures(rows)), scores)
+        return marginals, log_partition
+
+    def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
+        return self._rowwise(lambda rows: softmax(rows, self.event_ndim), scores)
+
+    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
+        marginals = softmax(at_least_single(scores), self.event_ndim)
+        return in_dtype(softmax_product(marginals, at_least_single(direction)), scores.dtype)
+
+
 @dataclass(frozen=True)
-class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """One of n: event ``[n]``, structures are one-hot, their index ``[]`` the category.
 
     Cost: O(n) each; the projection (sparsemax) sorts, but for the CPU, where it is compiled and O(n).
@@ -72,50 +125,11 @@ class Categorical(FactorisedOracle, ProjectionOracle, EnumerableOracle, KBestOra
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return parts.squeeze(-1)
 
-    def _indices_of(self, structures: Tensor) -> Tensor:
-        return chosen(structures, -1)
-
-    def _best_indices(self, rows: Tensor) -> Tensor:
-        return rows.argmax(-1)
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
-
     def _log_partition(self, rows: Tensor) -> Tensor:
         return log_sum_exp(rows, -1)
 
-    def _argmax_at_once(self, scores: Tensor, as_indices: bool) -> Tensor | None:
-        return greatest(scores, as_indices) if self._taken_as_they_are("argmax", scores) else None
-
-    def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
-        return (
-            numbers_alone(scores.logsumexp(-1)) if self._taken_as_they_are("log_partition", scores) and not differentiated(scores) else None
-        )
-
-    def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
-        return feasible_softmax(scores) if self._taken_as_they_are("marginals", scores) else None
-
-    # Closed forms of what the base class would differentiate. Where every item has a structure, torch has their derivatives too.
-
-    def _marginals_of(self, valid: Tensor) -> Tensor:
-        return super()._marginals_of(valid) if (found := differentiable_softmax(valid)) is None else found
-
-    def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
-        found = differentiable_softmax(valid)
-        return super()._marginals_at(structure, valid) if found is None else exchanged_for(structure, found)
-
-    def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        return self._rowwise(lambda rows: rows.logsumexp(-1), scores)
-
-    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        probabilities, log_partition = self._rowwise_all(lambda rows: (softmax(rows), rows.logsumexp(-1)), scores)
-        return probabilities, log_partition
-
-    def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
-        return self._rowwise(lambda rows: softmax(rows), scores)
-
-    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
-        return in_dtype(softmax_product(softmax(at_least_single(scores)), at_least_single(direction)), scores.dtype)
+    def _sum_of_structures(self, rows: Tensor) -> Tensor:
+        return rows.logsumexp(-1)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 1

@@ -13,12 +13,10 @@ from torch import Tensor
 from . import kernels
 from .active_set.solution import Projection
 from .active_set.start import Start
-from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
-from .capabilities.base import at_least_single, in_dtype
-from .capabilities.derivatives import differentiated, exchanged_for
-from .capabilities.indices import NONE, chosen, last_axis
+from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle
+from .capabilities.indices import NONE, last_axis
 from .capabilities.projection import RowArgmax
-from .categorical import differentiable_softmax, feasible_softmax, greatest, inverse_cdf, numbers_alone, softmax, softmax_product
+from .categorical import SoftmaxOracle, inverse_cdf
 from .derivations import UNIT, Builder, Derivations, executor
 from .derivations.packing import Packed, pack
 from .derivations.tables import Tables, tables_of
@@ -29,7 +27,7 @@ from .simplex import projection
 
 
 @dataclass(frozen=True)
-class IndependentCategoricals(FactorisedOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
+class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle):
     """Several independent categories: event ``[n, t]``, one of t parts in each of n rows; with t = 2, n bits.
 
     ``scores[..., i, j]`` scores part j of category i. A bit of logit φ has scores ``(0, φ)``. Indices ``[n]`` are the parts that the
@@ -84,52 +82,13 @@ class IndependentCategoricals(FactorisedOracle, DistinctSamplingOracle, Projecti
     def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return last_axis(parts, event_shape[1])
 
-    def _indices_of(self, structures: Tensor) -> Tensor:
-        return chosen(structures, -1)
-
-    def _best_indices(self, rows: Tensor) -> Tensor:
-        return rows.argmax(-1)
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
-
     def _log_partition(self, rows: Tensor) -> Tensor:
         each = log_sum_exp(rows, -1)
         feasible = (each > -math.inf).all(-1, keepdim=True)
         return torch.where(feasible.squeeze(-1), torch.where(feasible, each, 0).sum(-1), -math.inf)
 
-    def _argmax_at_once(self, scores: Tensor, as_indices: bool) -> Tensor | None:
-        return greatest(scores, as_indices) if self._taken_as_they_are("argmax", scores) else None
-
-    def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
-        return (
-            numbers_alone(_log_partition(scores))
-            if self._taken_as_they_are("log_partition", scores) and not differentiated(scores)
-            else None
-        )
-
-    def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
-        return feasible_softmax(scores) if self._taken_as_they_are("marginals", scores) else None
-
-    def _marginals_of(self, valid: Tensor) -> Tensor:
-        return super()._marginals_of(valid) if (found := differentiable_softmax(valid)) is None else found
-
-    def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
-        found = differentiable_softmax(valid)
-        return super()._marginals_at(structure, valid) if found is None else exchanged_for(structure, found)
-
-    def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        return self._rowwise(_log_partition, scores)
-
-    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        marginals, log_partition = self._rowwise_all(lambda rows: (softmax(rows, 2), _log_partition(rows)), scores)
-        return marginals, log_partition
-
-    def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
-        return self._rowwise(lambda rows: softmax(rows, 2), scores)
-
-    def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
-        return in_dtype(softmax_product(softmax(at_least_single(scores), 2), at_least_single(direction)), scores.dtype)
+    def _sum_of_structures(self, rows: Tensor) -> Tensor:
+        return _log_partition(rows)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
