@@ -257,8 +257,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     def _taken_as_they_are(self, call: str, scores: Tensor) -> bool:
         """Whether only their values are still to be looked at: dense scores on the CPU that kernels serve. Errors as in `_checked`."""
-        if not isinstance(scores, Tensor) or (scores.shape, scores.dtype) not in self._fitting:
-            self._check_tensor(call, scores)
+        self._check_tensor(call, scores)
         return kernels.enabled(scores) and scores.is_contiguous() and scores.numel() > 0 and not scores.is_neg()
 
     def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -290,8 +289,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     def _checked(self, call: str, scores: Tensor) -> Tensor:
         """The scores, or ValueError. Values are looked at on the CPU alone: elsewhere it would synchronise."""
-        if not isinstance(scores, Tensor) or (scores.shape, scores.dtype) not in self._fitting:
-            self._check_tensor(call, scores)
+        self._check_tensor(call, scores)
         if scores.is_neg():  # a view of torch's that NumPy does not know
             scores = scores.resolve_neg()
         # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
@@ -319,6 +317,8 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         return torch.where(inside, values, 0)
 
     def _check_tensor(self, call: str, scores: Tensor) -> None:
+        if isinstance(scores, Tensor) and (scores.shape, scores.dtype) in self._fitting:
+            return
         if not isinstance(scores, Tensor) or scores.dtype not in FLOATING:
             got, do = (
                 (f"dtype {scores.dtype}", "scores.float()")
