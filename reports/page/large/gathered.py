@@ -194,5 +194,4 @@ def _of_block(source: Path, rows: int, named: Callable[[str], str], each: Each |
         said = found.add(name, named(name), frame)
         if each is not None:
             each(name, frame, said)
-    found.manifest = {}
     return found

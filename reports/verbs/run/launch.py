@@ -221,7 +221,10 @@ class Launch:
                 runner.measure(self.plan, self.folder, mirror=self.mirror, **settings)
             left = len(self._unmeasured())
             facts = _write(self.plan, self.folder, self.work, {**manifest, **_ending(left)})
-            return self._finish(left) if facts is None else self._finish_large(left, facts)
+            counts = self._finish(left) if facts is None else self._finish_large(left, facts)
+            if not left and not counts["failed"]:
+                again.remember(self.asked, self.repeat, self.folder, self.work, self.verbosity.told)
+            return counts
 
     @contextmanager
     def _sentence(self) -> Iterator[None]:
@@ -283,8 +286,6 @@ class Launch:
         verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
         learnt = page.learning_of(frame)
         verbosity.outcome(self._outcome(counts, manifest, learnt.sentences if learnt else []))
-        if not left and not counts["failed"]:
-            again.remember(self.asked, self.repeat, self.folder, self.work, verbosity.told)
         return counts
 
     def _finish_large(self, left: int, facts: Facts) -> dict[str, int]:
@@ -303,8 +304,6 @@ class Launch:
         verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
         outcome = self._outcome(counts, results.manifest_of(self.folder), [])
         verbosity.outcome({name: value for name, value in outcome.items() if paged or name != "report"})
-        if not left and not counts["failed"]:
-            again.remember(self.asked, self.repeat, self.folder, self.work, verbosity.told)
         return counts
 
     def _path(self, name: str, *, absolute: bool = False) -> str:
