@@ -103,16 +103,28 @@ def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return checked
 
 
-def _untransformed(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The method, which raises ValueError under a transform: its gradient is no derivative of its value, and only autograd carries it."""
+def _with_autograd(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The surrogate, which raises ValueError where autograd does not carry its gradient, and ours is no derivative of its value.
+
+    Under a transform that is always so; in inference mode only for what asks autograd on the way to its value.
+    """
 
     @functools.wraps(method)
     def called(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
         if transforming():
             raise _transformed(self.name, "surrogate")
-        return method(self, *args, **named)
+        try:
+            return method(self, *args, **named)
+        except RuntimeError as error:
+            if not torch.is_inference_mode_enabled():
+                raise
+            raise _inferring(self.name, f"and failed there ({str(error).partition('. ')[0]})") from error
 
     return called
+
+
+def _inferring(name: str, reason: str) -> ValueError:
+    return ValueError(f"`{name}` got its surrogate called under torch.inference_mode, {reason}; use torch.no_grad")
 
 
 def _transformed(name: str, method: str) -> ValueError:
@@ -310,7 +322,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         if "structure" in vars(cls):
             cls.structure = operation()(_refusing(vars(cls)["structure"]))  # type: ignore[attr-defined]
         if "surrogate" in vars(cls):
-            cls.surrogate = uncompiled(_untransformed(_refusing(vars(cls)["surrogate"])))  # type: ignore[method-assign]
+            cls.surrogate = uncompiled(_with_autograd(_refusing(vars(cls)["surrogate"])))  # type: ignore[method-assign]
         if "warmed_up" in vars(cls):
             cls.warmed_up = _refusing(vars(cls)["warmed_up"])  # type: ignore[assignment, method-assign]
 
@@ -385,7 +397,7 @@ def upstream_gradient(name: str, losses: Tensor, point: Tensor, *, create_graph:
 
 def _without_gradient(name: str) -> ValueError:
     if torch.is_inference_mode_enabled():
-        return ValueError(f"`{name}` got its surrogate called under torch.inference_mode, where no loss has a gradient; use torch.no_grad")
+        return _inferring(name, "where no loss has a gradient")
     return ValueError(
         f"`{name}` got a loss without a gradient in the structure; expected a differentiable loss, "
         "or choose an estimator that needs its values only, such as rloo"

@@ -114,8 +114,11 @@ class RelaxedOracle(MarginalOracle):
             choices.append(_gumbel_softmax(values, drawn.reshape(values.shape).to(values.dtype), dim, temperature, hard=hard))
             return log_sum_exp(values, dim)
 
-        self._value(rows, choose)
-        return self._cut(self._walked(rows, choices).reshape(valid.shape).to(scores.dtype), inside)
+        learning = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(learning):  # the walk asks autograd
+            self._value(rows, choose)
+            walked = self._walked(rows, choices)
+        return self._cut(walked.reshape(valid.shape).to(scores.dtype), inside)
 
     def _walked(self, rows: Tensor, choices: list[tuple[Tensor, Tensor]]) -> Tensor:
         """The expected structures of walks of known choices: with the maxima replaced by means, the recursion is linear in the scores."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -61,6 +63,11 @@ def test_values_without_gradients_under_inference_mode() -> None:
     scores, generator = numbers(6, 3), torch.Generator()
     with torch.inference_mode():
         value = make_estimator("structured_attention").surrogate(table_loss, ORACLE, scores, generator=generator)
-        with pytest.raises(ValueError, match=r"^`muprop` got its surrogate called under torch.inference_mode, where no loss has"):
-            make_estimator("muprop").surrogate(table_loss, ORACLE, scores, generator=generator)
     assert torch.equal(value, table_loss(ORACLE.marginals(scores)))
+
+
+@pytest.mark.parametrize(("name", "reason"), [("muprop", "where no loss has a gradient"), ("exact", "and failed there (Inference tensors")])
+def test_what_asks_autograd_says_so_under_inference_mode(name: str, reason: str) -> None:
+    sentence = f"`{name}` got its surrogate called under torch.inference_mode, {reason}"
+    with torch.inference_mode(), pytest.raises(ValueError, match=f"^{re.escape(sentence)}.*; use torch.no_grad$"):
+        make_estimator(name).surrogate(table_loss, ORACLE, torch.zeros(6, 3, dtype=torch.float64), generator=torch.Generator())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import pytest
@@ -164,6 +165,18 @@ def test_derivatives_are_found_in_inference_mode(case: OracleCase) -> None:
         expected = func.vmap(func.grad(value))(scores)
         with torch.inference_mode():
             assert_same(func.vmap(func.grad(value))(scores), expected, operation)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@cases
+def test_values_need_no_gradient_mode(case: OracleCase, mode: Callable[[], AbstractContextManager[None]]) -> None:
+    """Whatever asks autograd on its way."""
+    scores = make_scores(case, 1.0, rows=3)
+    for operation in operations_of(case.oracle):
+        compute = partial(OPERATIONS[operation], case.oracle)
+        expected = compute(scores)
+        with mode():
+            assert_same(compute(scores.clone()), expected, operation)
 
 
 @cases

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -34,16 +32,6 @@ def test_the_gradient_of_log_partition_is_marginals_in_the_natural_parameters(ca
     expected = rates.reshape(-1, *[1] * len(case.event)) * enumerate_truth(case, scores.detach()).marginals
     expected = pulled_back(case, scores.detach(), expected)
     torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
-def test_values_need_no_gradient_mode(case: OracleCase, mode: Callable[[], AbstractContextManager[None]]) -> None:
-    scores = make_scores(case, 1.0)
-    expected = case.oracle.marginals(scores), case.oracle.entropy(scores)
-    with mode():
-        assert torch.equal(case.oracle.marginals(scores.clone()), expected[0])
-        assert torch.equal(case.oracle.entropy(scores.clone()), expected[1])
 
 
 @pytest.mark.parametrize("case", [case for case in ORACLE_CASES if case.potentials is None], ids=str)
