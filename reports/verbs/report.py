@@ -33,7 +33,7 @@ def report(
     figures: Annotated[
         Path | None,
         typer.Option(
-            help="Write figures for a paper, PDF with captions in TeX, and all as SVG and PNG; pdf is the folder `figures` of the run.",
+            help="Write figures for a paper, PDF with captions in TeX, into a folder; pdf means `figures` beside the results.",
             metavar="DIR",
             show_default=False,
         ),

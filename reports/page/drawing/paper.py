@@ -238,6 +238,8 @@ def _plane(axes: Axes, rows: pd.DataFrame) -> list[str]:
     at = rows["bias"].where(rows["bias_bound"].isna(), rows["bias_bound"])
     bounds = rows["bias_bound"].notna()
     for some, marker in ((~bounds, "o"), (bounds, "<")):
+        if not some.any():  # seaborn warns of colours that no point takes
+            continue
         part = rows[some].assign(at=at[some])
         palette = dict(zip(part["estimator"], part["colour"], strict=True))
         sns.scatterplot(part, x="at", y="variance", hue="estimator", palette=palette, marker=marker, s=16, ax=axes, legend=False)
