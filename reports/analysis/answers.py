@@ -9,9 +9,9 @@ best candidate, and all others that the instances cannot tell from it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import Selection, best, mean_interval, mean_intervals
 from ...suites.text import ZERO, below, number, percent
 from . import tables
+from .measured_places import MeasuredPlace, measured_places
 
 BUDGETS = (1, 16, 256)
 """Numbers of estimates of `REFERENCE` whose time every candidate gets."""
@@ -35,7 +36,6 @@ MOSTLY = 0.5
 
 _ASKED = ("problem", "stage", "estimator", "instance", "metric", "value", "low", "high", "objective", "unbiased")
 
-_STANDARD_ERRORS = 2 * 1.96
 _SMALLEST = 1e-12
 
 
@@ -103,7 +103,7 @@ def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> 
         frame: the result table.
         values_only: the estimators that `needs_values_only` is true of, where that is known already.
     """
-    asks = needs_values_only if values_only is None else values_only.__contains__
+    asks = needs_values_only if values_only is None else frozenset(values_only).__contains__
     return [answer for place in places(frame) for answer in place.answers(asks)]
 
 
@@ -114,10 +114,12 @@ def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -
         One row per problem, stage, question, budget and estimator: ``score`` with its interval ``low``, ``high`` over ``instances``;
         ``standing``: ``best``, ``tied`` (it cannot be told from the best) or ``behind``.
     """
-    asks = needs_values_only if values_only is None else values_only.__contains__
+    asks = needs_values_only if values_only is None else frozenset(values_only).__contains__
     parts = [part for place in places(frame) for part in place.standings(asks)]
     columns = ["problem", "stage", "question", "budget", "estimator", "score", "low", "high", "instances", "standing"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame([], columns=columns)
+    return pd.DataFrame(
+        {name: list(chain.from_iterable(part[name] for part in parts)) for name in columns}, dtype=None if parts else object
+    )
 
 
 @tables.remembered
@@ -127,10 +129,7 @@ def places(frame: pd.DataFrame) -> list[AnsweredStage]:
     rows = rows.loc[~rows["family"].isin(tables.REFERENCE_FAMILIES), list(_ASKED)]
     verdicts = {(str(row.problem), str(row.stage), str(row.estimator)): str(row.verdict) for row in tables.records(tables.verdicts(frame))}
     bounds = tables.bias_bounds(frame)
-    group = tables.numbered(rows, ["problem", "stage"])
-    order = np.argsort(group, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(rows) else []
-    known = (AnsweredStage.of(rows.iloc[part], verdicts, bounds) for part in parts)
+    known = (AnsweredStage.of(place, verdicts, bounds) for place in measured_places(rows))
     return [place for place in known if place is not None]
 
 
@@ -163,29 +162,28 @@ class AnsweredStage:
 
     @classmethod
     def of(
-        cls, rows: pd.DataFrame, verdicts: dict[tuple[str, str, str], str], bounds: dict[tuple[str, str, str], float]
+        cls, found: MeasuredPlace, verdicts: dict[tuple[str, str, str], str], bounds: dict[tuple[str, str, str], float]
     ) -> AnsweredStage | None:
         """None where nothing is known of bias and variance."""
-        moments = [_wide(rows, metric) for metric in ("relative_bias_squared", "relative_variance", "gain")]
+        moments = [rows.wide() for rows in found.moments]
         # An instance on which nobody has one of them, such as a gradient of 0, is none to compare on.
-        common = [item for item in moments[0][0].columns if all(item in pair[0].columns for pair in moments)]
-        moments = [(value[common], error[common]) for value, error in moments]
-        names = _complete(*(value for value, _ in moments)) if common else []
-        seconds = rows[rows["metric"] == "seconds_per_estimate"].drop_duplicates("estimator").set_index("estimator")["value"]
-        timed = bool(names) and REFERENCE in seconds.index
-        names = [name for name in names if name in seconds.index] if timed else names
-        if not names:
+        common = _common(one.items for one in moments)
+        # An answer compares nobody on other instances than the rest.
+        chosen = _common(one.whole(common) for one in moments) if len(common) else common
+        reference = int(found.names.get_indexer([REFERENCE])[0])
+        timed = len(chosen) > 0 and reference in found.seconds
+        chosen = chosen[np.isin(chosen, list(found.seconds))] if timed else chosen
+        if not len(chosen):
             return None
-        arrays = [[table.loc[names].to_numpy(dtype=float) for table in pair] for pair in moments]
-        worth = Worth(*(pair[0] for pair in arrays), *(np.nan_to_num(pair[1]) for pair in arrays))
-        costs = np.array([seconds[name] / seconds[REFERENCE] if timed else 1.0 for name in names])
-        first = rows.iloc[0]
-        at = (str(first["problem"]), str(first["stage"]))
-        known = {name: verdicts.get((*at, name), "") for name in names}
-        zeros, evaluations = (_means(rows, metric) for metric in ("zero_gradient_rate", "loss_evaluations"))
-        below_at = {name: bounds[(*at, name)] for name in names if (*at, name) in bounds}
-        items, taken = list(moments[0][0].columns), {str(name): float(value) for name, value in seconds.items()}
-        return cls(*at, names, items, worth, costs, timed, _declarations(rows), known, zeros, taken, evaluations, below_at)
+        arrays = [one.of(chosen, common) for one in moments]
+        worth = Worth(*(value for value, _ in arrays), *(np.nan_to_num(error) for _, error in arrays))
+        costs = np.array([found.seconds[name] / found.seconds[reference] if timed else 1.0 for name in chosen.tolist()])
+        names, items = ([str(names[number]) for number in numbers] for names, numbers in ((found.names, chosen), (found.items, common)))
+        known = {name: verdicts.get((*found.at, name), "") for name in names}
+        below_at = {name: bounds[(*found.at, name)] for name in names if (*found.at, name) in bounds}
+        taken = {str(found.names[name]): float(value) for name, value in found.seconds.items()}
+        zeros, evaluations = found.means
+        return cls(*found.at, names, items, worth, costs, timed, found.declared, known, zeros, taken, evaluations, below_at)
 
     def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
         """To all questions that anybody may compete for, with all budgets."""
@@ -193,20 +191,25 @@ class AnsweredStage:
             allowed = self._allowed(question, values_only)
             yield from (self._answer(question, budget, allowed) for budget in BUDGETS if allowed)
 
-    def standings(self, values_only: Callable[[str], bool]) -> Iterator[pd.DataFrame]:
-        """The rows of `standings`, a question and a budget at a time."""
+    def standings(self, values_only: Callable[[str], bool]) -> Iterator[dict[str, list[Any]]]:
+        """The rows of `standings`, as columns, a question and a budget at a time."""
         allowed_for = [(question, self._allowed(question, values_only)) for question in QUESTIONS]
         for (question, allowed), budget in product(allowed_for, BUDGETS):
             if not allowed:
                 continue
             scores, errors, chosen = self._selection(question, budget, tuple(allowed))
-            standing = np.full(len(allowed), "behind", dtype=object)
-            standing[list(chosen.tied)] = "tied"
+            standing = ["behind"] * len(allowed)
+            for position in chosen.tied:
+                standing[position] = "tied"
             standing[chosen.winner] = "best"
-            value, low, high = _shown_ends(*mean_intervals(scores[allowed], errors[allowed]), question)
-            at = {"problem": self.problem, "stage": self.stage, "question": question.name, "budget": budget}
-            own = {"estimator": [self.names[position] for position in allowed], "score": value, "low": low, "high": high}
-            yield pd.DataFrame({**at, **own, "instances": scores.shape[1], "standing": standing.tolist()})
+            shown = _shown_ends(*mean_intervals(scores[allowed], errors[allowed]), question)
+            at = {"problem": self.problem, "stage": self.stage, "question": question.name, "budget": budget, "instances": scores.shape[1]}
+            yield {
+                **{name: [value] * len(allowed) for name, value in at.items()},
+                **{name: ends.tolist() for name, ends in zip(("score", "low", "high"), shown, strict=True)},
+                "estimator": [self.names[position] for position in allowed],
+                "standing": standing,
+            }
 
     def _selection(self, question: Question, budget: float, allowed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Selection]:
         """The scores of all with their errors, and the best of those that may compete; asked for twice, for answers and for standings."""
@@ -218,7 +221,7 @@ class AnsweredStage:
 
     def _allowed(self, question: Question, values_only: Callable[[str], bool]) -> list[int]:
         """The positions of those that may compete."""
-        return [position for position, name in enumerate(self.names) if self.refusal(name, question, values_only) is None]
+        return [position for position in range(len(self.names)) if self._refusal(position, question, values_only) is None]
 
     def with_loss_cost(self, evaluation: float) -> AnsweredStage:
         """The same with a loss of which one evaluation takes so many times as long as one estimate of `REFERENCE` without a loss.
@@ -233,6 +236,10 @@ class AnsweredStage:
 
     def refusal(self, name: str, question: Question, values_only: Callable[[str], bool]) -> str | None:
         """Why an estimator does not compete for an answer; None where it does."""
+        return self._refusal(self.names.index(name), question, values_only)
+
+    def _refusal(self, position: int, question: Question, values_only: Callable[[str], bool]) -> str | None:
+        name = self.names[position]
         if question.values_only and not values_only(name):
             return "it needs more of the loss than its values on structures"
         if question.unbiased and not self.declared[name]:
@@ -242,7 +249,7 @@ class AnsweredStage:
         zero = self.zeros.get(name, 0.0)
         if zero > MOSTLY:
             return f"{percent(zero)} of its estimates are 0"
-        return None if np.isfinite(self.costs[self.names.index(name)]) else "how often it evaluates the loss was not measured"
+        return None if np.isfinite(self.costs[position]) else "how often it evaluates the loss was not measured"
 
     def answer(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> Answer | None:
         """With the time of so many estimates of `REFERENCE` for each candidate; None where nobody may compete."""
@@ -297,35 +304,12 @@ class AnsweredStage:
         return ", ".join(parts + ([f"time\u00a0×\u00a0{number(float(self.costs[position]))}"] if self.timed else []))
 
 
-def _wide(rows: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A metric [estimators, instances], and its standard errors."""
-    part = rows[(rows["metric"] == metric) & (rows["instance"] != "")]
-    part = part.assign(error=(part["high"] - part["low"]) / _STANDARD_ERRORS)
-    rows_, names = pd.factorize(part["estimator"])
-    columns, items = pd.factorize(part["instance"])
-    arrays = np.full((2, len(items), len(names)), np.nan)
-    # From the last to the first: where there are several, the first stays.
-    arrays[:, columns[::-1], rows_[::-1]] = part[["value", "error"]].to_numpy(dtype=float).T[:, ::-1]
-    value, error = (pd.DataFrame(array.T, index=names, columns=items) for array in arrays)
-    return value, error
-
-
-def _complete(*tables_of_metrics: pd.DataFrame) -> list[str]:
-    """The estimators of which all metrics are known on every instance; an answer compares nobody on other instances than the rest."""
-    whole = [set(table.index[np.isfinite(table.to_numpy(dtype=float)).all(axis=1)]) for table in tables_of_metrics]
-    return [str(name) for name in tables_of_metrics[0].index if all(name in names for names in whole)]
-
-
-def _means(rows: pd.DataFrame, metric: str) -> dict[str, float]:
-    """A metric of each estimator, the mean over instances; nobody of whom it is not known."""
-    part = rows[(rows["metric"] == metric) & (rows["instance"] != "")]
-    return {str(name): float(value) for name, value in part.groupby("estimator", sort=False)["value"].mean().items()}
-
-
-def _declarations(rows: pd.DataFrame) -> dict[str, bool]:
-    first = rows.drop_duplicates("estimator")
-    unbiased = first["unbiased"] & (first["objective"] == "expected")
-    return dict(zip(first["estimator"], unbiased, strict=True))
+def _common(several: Iterable[np.ndarray]) -> np.ndarray:
+    """What is in all of them, in the order of the first."""
+    first, *others = several
+    for other in others:
+        first = first[np.isin(first, other)]
+    return first
 
 
 @functools.cache

@@ -58,13 +58,15 @@ def _by_counting(values: np.ndarray, times: np.ndarray) -> np.ndarray:
     order = np.argsort(values, axis=-1, kind="stable")
     ranked = np.take_along_axis(values, order, axis=-1)
     seen = np.zeros((groups, times.shape[1]), np.uint8)
-    lower, upper = np.zeros_like(seen), np.zeros_like(seen)
+    # The lower rank times the size, and the upper one: in bytes as long as they hold it.
+    pairs = np.zeros(seen.shape, np.uint8 if size <= 16 else np.uint16)
     for rank in range(size - 1):
         seen += times[order[:, rank]]
-        lower += seen < (size + 1) // 2
-        upper += seen < size // 2 + 1
-    pairs = lower.astype(np.intp) * size + upper + size**2 * np.arange(groups)[:, None]
-    counts = np.bincount(pairs.ravel(), minlength=groups * size**2).reshape(groups, size, size)
+        lower, upper = ((seen < end).view(np.uint8) for end in ((size + 1) // 2, size // 2 + 1))
+        pairs += lower * np.uint8(size) + upper
+    places = pairs.astype(np.intp)
+    places += size**2 * np.arange(groups)[:, None]
+    counts = np.bincount(places.ravel(), minlength=groups * size**2).reshape(groups, size, size)
     first, second = np.triu_indices(size)
     middles = (ranked[:, first] + ranked[:, second]) / 2
     by_size = np.argsort(middles, axis=-1)

@@ -86,7 +86,7 @@ _FIELDS = tuple(Spread.__dataclass_fields__)
 
 def order(frame: pd.DataFrame, column: str) -> list[str]:
     """The values of a column in the order in which the run has them."""
-    return [str(value) for value in frame[column].astype(object).drop_duplicates()]
+    return [str(value) for value in distinct(frame, [column])[column]]
 
 
 def records(frame: pd.DataFrame) -> Iterator[Any]:
@@ -96,8 +96,18 @@ def records(frame: pd.DataFrame) -> Iterator[Any]:
 
 def cells(frame: pd.DataFrame) -> list[tuple[str, str]]:
     """The pairs (problem, stage) in the order of the run."""
-    pairs = frame[["problem", "stage"]].astype(object).drop_duplicates()
+    pairs = distinct(frame, ["problem", "stage"])
     return [(str(problem), str(stage)) for problem, stage in pairs.itertuples(index=False)]
+
+
+def distinct(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """What occurs in some columns of words, each combination once, in the order in which the rows have them, as plain strings."""
+    return frame[list(columns)].iloc[_firsts(numbered(frame, columns))].astype(object)
+
+
+def _firsts(numbers: np.ndarray) -> np.ndarray:
+    """The position of the first row of every group that `numbered` gives."""
+    return np.flatnonzero(np.diff(np.maximum.accumulate(numbers), prepend=-1))
 
 
 def remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
@@ -116,25 +126,26 @@ def remembered(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]
 @remembered
 def by_loss(frame: pd.DataFrame) -> pd.DataFrame:
     """The same table where no problem has several losses: one that has is a problem per loss, with the loss in its name."""
-    names = frame[["problem", "loss"]].astype(object)
-    several = names[names["loss"].ne("")].drop_duplicates()["problem"].value_counts()
-    split = names["problem"].isin(several.index[several > 1]) & names["loss"].ne("")
-    if not split.any():
+    pairs = distinct(frame, ["problem", "loss"])
+    several = pairs.loc[pairs["loss"].ne(""), "problem"].value_counts()
+    if not (several > 1).any():
         return frame
+    names = frame[["problem", "loss"]].astype(object)
+    split = names["problem"].isin(several.index[several > 1]) & names["loss"].ne("")
     return frame.assign(problem=names["problem"].where(~split, names["problem"] + ", " + names["loss"]).astype("category"))
 
 
 @remembered
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that hold a number that is no point of a sweep, with plain Python strings and floats.
+    """The rows that hold a number that is no point of a sweep, with words as categories and plain floats.
 
     The times of a problem are there for each of its stages.
     """
     rows = frame[(frame["status"] == "ok") & frame["value"].notna() & (frame["metric"] != "") & (frame["setting"] == "")]
     rows = _once(rows)
     numbers = {name: rows[name].astype("float64") for name in ("value", "low", "high")}
-    strings = {name: rows[name].astype(object) for name in (*_GROUP, "suite", "family", "metric", "instance", "objective", "verdict")}
-    return _timed_everywhere(rows.assign(**strings, **numbers))
+    words = (*_GROUP, "suite", "family", "metric", "instance", "objective", "verdict")
+    return _timed_everywhere(rows.assign(**{name: rows[name].astype("category") for name in words}, **numbers))
 
 
 @remembered
@@ -149,6 +160,8 @@ def swept(frame: pd.DataFrame) -> pd.DataFrame:
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per metric of an instance, where several suites or references give it: of the first suite, against the expected loss."""
     key = numbered(rows, [*_GROUP, "instance", "metric"])
+    if key.max(initial=-1) + 1 == len(rows):
+        return rows
     suites, names = pd.factorize(rows["suite"])
     ranks = {name: rank for rank, name in enumerate(FIRST_SUITES)}
     rank = 2 * np.array([ranks.get(str(name), len(ranks)) for name in names], dtype=int)[suites] + ~rows["reference"].isin(["", "expected"])
@@ -159,11 +172,21 @@ def _once(rows: pd.DataFrame) -> pd.DataFrame:
 
 def numbered(rows: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
     """The groups of rows that agree in some columns of words, by numbers from 0 in the order in which the rows have them."""
-    groups = np.zeros(len(rows), dtype=np.int64)
+    groups, most = np.zeros(len(rows), dtype=np.int64), 1
     for name in columns:
-        codes, words = pd.factorize(rows[name], use_na_sentinel=False)
-        groups = pd.factorize(groups * len(words) + codes)[0]
-    return np.asarray(groups)
+        codes, count = _codes(rows[name])
+        if most * count >= 2**62:
+            groups, most = pd.factorize(groups)[0].astype(np.int64), len(rows)
+        groups, most = groups * count + codes, most * count
+    return np.asarray(pd.factorize(groups)[0])
+
+
+def _codes(words: pd.Series[Any]) -> tuple[np.ndarray, int]:
+    """A number for each, and below what all of them are; those of a category are known already."""
+    if isinstance(words.dtype, pd.CategoricalDtype):
+        return words.cat.codes.to_numpy().astype(np.int64) + 1, len(words.cat.categories) + 1
+    codes, names = pd.factorize(words, use_na_sentinel=False)
+    return codes, max(len(names), 1)
 
 
 def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
@@ -172,8 +195,8 @@ def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
     if not timed.any():
         return rows.reset_index(drop=True)
     timing = rows[timed]
-    missing = rows.loc[~timed, _GROUP].drop_duplicates()
-    missing = missing.merge(timing[_GROUP].drop_duplicates(), how="left", indicator=True)
+    missing = distinct(rows[~timed], _GROUP)
+    missing = missing.merge(distinct(timing, _GROUP), how="left", indicator=True)
     missing = missing.loc[missing["_merge"] == "left_only", _GROUP]
     known: dict[tuple[str, ...], int] = {}
     for position, (problem, stage, estimator, metric) in enumerate(timing[[*_GROUP, "metric"]].itertuples(index=False, name=None)):
@@ -187,7 +210,8 @@ def _timed_everywhere(rows: pd.DataFrame) -> pd.DataFrame:
         is not None
     ]
     positions, problems, stages = zip(*given, strict=True) if given else ((), (), ())
-    return pd.concat([rows, timing.iloc[list(positions)].assign(problem=problems, stage=stages)], ignore_index=True)
+    places = {name: pd.Categorical(list(found), rows[name].cat.categories) for name, found in (("problem", problems), ("stage", stages))}
+    return pd.concat([rows, timing.iloc[list(positions)].assign(**places)], ignore_index=True)
 
 
 @remembered
@@ -196,11 +220,10 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     rows = measured(frame)
     keys = [*_GROUP, "family", "metric"]
     group = numbered(rows, keys)
-    rows = rows.iloc[np.argsort(group, kind="stable")]
-    table = rows.drop_duplicates(keys)[keys].reset_index(drop=True)
+    table = rows[keys].iloc[_firsts(group)].astype(object).reset_index(drop=True)
     sizes = np.bincount(group, minlength=len(table))
     starts = np.cumsum(sizes) - sizes
-    numbers = rows[["value", "low", "high"]].to_numpy(dtype=float)
+    numbers = rows[["value", "low", "high"]].to_numpy(dtype=float)[np.argsort(group, kind="stable")]
     spread = np.empty((len(table), 5))
     for size in np.unique(sizes):
         same = np.flatnonzero(sizes == size)
@@ -231,7 +254,7 @@ def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["verdict"] != ""]
     group, (codes, words) = numbered(rows, _GROUP), pd.factorize(rows["verdict"])
     rank = np.array([VERDICTS.index(word) for word in words], dtype=int)[codes]
-    table = rows.drop_duplicates(_GROUP)[_GROUP].reset_index(drop=True)
+    table = distinct(rows, _GROUP).reset_index(drop=True)
     worst = np.zeros(len(table), dtype=int)
     np.maximum.at(worst, group, rank)
     counts = {"sharing": rank == worst[group], "instances": np.ones_like(rank)}
@@ -249,8 +272,9 @@ def bias_bounds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     rows = rows[(rows["metric"] == "relative_bias") & rows["high"].notna()]
     worst = verdicts(frame).set_index(_GROUP)["verdict"]
     uncertain = set(worst.index[worst.isin(["equivalent", "unresolved"])])
-    ends = rows.groupby(_GROUP, sort=False)["high"].median()
-    return {key: float(end) for key, end in ends.items() if key in uncertain}  # type: ignore[misc]
+    ends = rows["high"].groupby(numbered(rows, _GROUP)).median()
+    keys = distinct(rows, _GROUP).itertuples(index=False, name=None)
+    return {key: float(end) for key, end in zip(keys, ends, strict=True) if key in uncertain}
 
 
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
@@ -273,7 +297,8 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
 def declared(frame: pd.DataFrame) -> pd.DataFrame:
     """`claims` without what was measured but the verdict."""
     rows = measured(frame)
-    rows = rows[[*_GROUP, "family", "objective", "unbiased", "deterministic"]].drop_duplicates(_GROUP)
+    words = [*_GROUP, "family", "objective"]
+    rows = rows[[*words, "unbiased", "deterministic"]].iloc[_firsts(numbered(rows, _GROUP))].astype(dict.fromkeys(words, object))
     table = rows.merge(verdicts(frame), on=_GROUP, how="left").fillna({"verdict": ""})
     return table.assign(contradicted=table["unbiased"] & (table["objective"] == "expected") & (table["verdict"] == "biased"))
 
@@ -305,10 +330,9 @@ def sparsity(frame: pd.DataFrame) -> pd.DataFrame:
     """How many structures and parts every estimator touches; ``structures`` is the median number that exist."""
     rows = measured(frame)
     rows = rows[rows["metric"].isin(SPARSITY_METRICS)]
-    table = rows[_GROUP].drop_duplicates().reset_index(drop=True)
-    counts = rows.assign(count=np.exp(rows["log_count"].astype("float64"))).groupby(_GROUP)["count"].median()
+    table = distinct(rows, _GROUP).reset_index(drop=True)
     known = spreads(frame)
-    table["structures"] = [float(counts.loc[key]) for key in table.itertuples(index=False, name=None)]
+    table["structures"] = pd.Series(np.exp(rows["log_count"].astype("float64"))).groupby(numbered(rows, _GROUP)).median().to_numpy()
     for metric in SPARSITY_METRICS:
         table[metric] = _lookup(table, metric, known)
     return table[table[list(SPARSITY_METRICS[:3])].notna().any(axis=1)].reset_index(drop=True)
@@ -331,9 +355,8 @@ def errors(frame: pd.DataFrame) -> pd.DataFrame:
 
 def counts(frame: pd.DataFrame) -> dict[str, int]:
     """Number of cells that are ok, failed and skipped; a cell with one failed row failed."""
-    kept = frame[(frame["cell"] != "") | (frame["status"] == "skipped")]
-    pair = kept["problem"].astype(object) + "/" + kept["estimator"].astype(object)
-    cell = kept["cell"].astype(object).where(kept["cell"] != "", pair)
+    kept = distinct(frame[(frame["cell"] != "") | (frame["status"] == "skipped")], ["cell", "problem", "estimator", "status"])
+    cell = kept["cell"].where(kept["cell"] != "", kept["problem"] + "/" + kept["estimator"])
     failed = set(cell[kept["status"].isin(FAILED)])
     measured = set(cell[kept["status"] != "skipped"])
     return {"ok": len(measured - failed), "failed": len(failed), "skipped": len(set(cell) - measured)}

@@ -114,9 +114,14 @@ def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
         rows["estimator"].nunique(),
         rows["problem"].nunique(),
         len(tables.cells(rows)),
-        rows.loc[rows["instance"] != "", ["problem", "stage", "instance"]].drop_duplicates().shape[0],
+        instances(rows),
         float(replicates.max()) if len(replicates) else None,
     )
+
+
+def instances(rows: pd.DataFrame) -> int:
+    """On how many instances something was measured, each counted at every stage."""
+    return len(tables.distinct(rows[rows["instance"] != ""], ["problem", "stage", "instance"]))
 
 
 def extent(estimators: int, problems: int, pairs: int, instances: int, replicates: float | None) -> str:

@@ -79,17 +79,31 @@ def _column(name: str, values: pd.Series[Any]) -> dict[str, Any]:
 
 
 def _strict_values(values: np.ndarray) -> list[float | int | str | None]:
-    return [_strict(value) for value in values.tolist()]
+    """Strict JSON, to four digits: what is whole is written so, what is infinite becomes a word, what is missing null."""
+    near = _nearest(values)
+    found: list[float | int | str | None] = near.tolist()
+    for position in np.flatnonzero((near == np.rint(near)) & (np.abs(near) < 1e15)).tolist():
+        found[position] = int(near[position])
+    for position in np.flatnonzero(~np.isfinite(near)).tolist():
+        found[position] = None if math.isnan(near[position]) else "∞" if near[position] > 0 else "−∞"
+    return found
 
 
-def _strict(value: float) -> float | int | str | None:
-    """Strict JSON: what is infinite becomes a word, what is missing null."""
-    if math.isnan(value):
-        return None
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    near = rounded(value, _DIGITS)
-    return int(near) if near == int(near) and abs(near) < 1e15 else near
+def _nearest(values: np.ndarray) -> np.ndarray:
+    """`rounded` to four digits, with the same bits: as whole numbers of up to five digits, times or over an exact power of ten."""
+    found, size = values.copy(), np.abs(values)
+    plain = np.flatnonzero((size > 1e-15) & (size < 1e15))
+    places = _DIGITS - 1 - np.floor(np.log10(size[plain])).astype(int)
+    power = 10.0 ** np.abs(places)
+    scaled = np.where(places >= 0, size[plain] * power, size[plain] / power)
+    whole = np.rint(scaled)
+    found[plain] = np.copysign(np.where(places >= 0, whole / power, whole * power), values[plain])
+    # A number that lies halfway, as far as can be seen here, is rounded by its exact digits; so is one whose power of ten is not exact.
+    unsure = np.isfinite(values) & (values != 0)
+    unsure[plain] = np.abs(scaled - np.floor(scaled) - 0.5) < 1e-6
+    for position in np.flatnonzero(unsure).tolist():
+        found[position] = rounded(float(values[position]), _DIGITS)
+    return found
 
 
 def unpacked(text: str) -> dict[str, list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ from ...suites.learning.arrays import study
 from ...suites.text import plural
 from ..analysis import learning as answer
 from ..analysis.loading import rows_of
-from ..analysis.tables import remembered
+from ..analysis.tables import order, remembered
 from ..terminal import Overview
 from . import learning_tables as tables
 from .cells import Table
@@ -53,7 +53,7 @@ class LearningSection:
 @remembered
 def learning_of(frame: pd.DataFrame) -> LearningSection:
     """The section of a run."""
-    rows = frame[frame["problem"].astype(object).astype(str).str.startswith((TASK, LEARNT))]
+    rows = frame[_starting(frame, (TASK, LEARNT))]
     found = study(rows_of(rows))
     made = [tables.overall_table(found)] if len(found.tasks) > 1 else []
     made += [tables.task_table(found, task) for task in found.tasks]
@@ -64,5 +64,10 @@ def learning_of(frame: pd.DataFrame) -> LearningSection:
 @remembered
 def of_gradients(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a run that measure gradients, those at the models of tasks too: all but training itself."""
-    trained = frame["problem"].astype(object).astype(str).str.startswith(TASK)
+    trained = _starting(frame, (TASK,))
     return frame[~trained] if trained.any() else frame
+
+
+def _starting(frame: pd.DataFrame, beginnings: tuple[str, ...]) -> pd.Series[bool]:
+    """Where the name of the problem begins with one of these."""
+    return frame["problem"].isin([name for name in order(frame, "problem") if name.startswith(beginnings)])

@@ -48,12 +48,14 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
     ``bias_bound`` is the upper end where a bias was neither found nor excluded, NaN elsewhere; ``cell`` is empty where nothing repeats it.
     """
     rows = tables.measured(frame)
-    rows = rows[rows["metric"].isin(_METRICS.values())]
+    words = [*_KEY, "oracle", "loss", "family", "cell"]
+    rows = rows.loc[rows["metric"].isin(_METRICS.values()), [*words, "seed", "suite", "instance", "log_count", "replicates"]]
+    rows = rows.assign(key=tables.numbered(rows, _KEY), late=rows["suite"].ne("bias"))
     # What is timed at another state is repeated there: the cell of a row is that of its bias, where it was measured.
-    first = rows.assign(late=rows["suite"].ne("bias")).sort_values("late", kind="stable").drop_duplicates(_KEY).sort_index()
-    table = first[[*_KEY, "oracle", "loss", "family", "cell", "seed"]].astype({"oracle": object, "loss": object, "cell": object})
+    first = rows.sort_values("late", kind="stable").drop_duplicates("key").sort_index()
+    table = first[["key", *words, "seed"]].astype(dict.fromkeys(words, object))
     table = table.assign(cell=table["cell"].str[:_CELL], reference=table["family"].isin(REFERENCE_FAMILIES))
-    groups = rows[rows["instance"] != ""].groupby(_KEY, sort=False)
+    groups = rows[rows["instance"] != ""].groupby("key", sort=False)
     facts = pd.DataFrame(
         {
             "instances": groups["instance"].nunique(),
@@ -61,15 +63,15 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
             "replicates": groups["replicates"].max().astype("float64"),
         }
     )
-    table = table.merge(facts, left_on=_KEY, right_index=True, how="left")
+    table = table.merge(facts, left_on="key", right_index=True, how="left").drop(columns="key")
     table = table.merge(tables.verdicts(frame)[[*_KEY, "verdict"]], on=_KEY, how="left").fillna({"verdict": ""})
     bounds = tables.bias_bounds(frame)
     table["bias_bound"] = [bounds.get(key, np.nan) for key in table[_KEY].itertuples(index=False, name=None)]
-    known = tables.spreads(frame)
+    known = tables.aggregate(frame).drop_duplicates([*_KEY, "metric"], keep="last")
     for name, metric in _METRICS.items():
-        spreads = [known.get((*key, metric)) for key in table[_KEY].itertuples(index=False, name=None)]
-        for suffix, field in (("", "median"), ("_low", "lower"), ("_high", "upper")):
-            table[name + suffix] = [np.nan if spread is None else getattr(spread, field) for spread in spreads]
+        fields = {"median": name, "lower": f"{name}_low", "upper": f"{name}_high"}
+        spreads = known.loc[known["metric"] == metric, [*_KEY, *fields]].rename(columns=fields)
+        table = table.merge(spreads, on=_KEY, how="left")
     colours = family_colours(frame)
     return table.assign(colour=table["family"].map(colours)).reset_index(drop=True)
 
@@ -86,5 +88,5 @@ def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _colours(found: pd.DataFrame, frame: pd.DataFrame) -> Any:
-    families = frame[["estimator", "family"]].astype(object).drop_duplicates("estimator").set_index("estimator")["family"]
+    families = tables.distinct(frame, ["estimator", "family"]).drop_duplicates("estimator").set_index("estimator")["family"]
     return found["estimator"].map(families).map(family_colours(frame))

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -273,3 +275,15 @@ def test_sweeps_have_tables_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shown["Exponents"] == ["toy", "reinforce", "length", "2 [1.90, 2.10]"]
     assert shown["Descent"][:3] == ["toy", "init", "reinforce"]
     assert "0.100 [0.0500, 0.200]" in shown["Descent"]
+
+
+def test_numbers_are_rounded_by_their_digits_as_text_is() -> None:
+    drawn = np.random.default_rng(0).standard_normal(2000) * 10.0 ** np.random.default_rng(1).integers(-320, 300, 2000)
+    halves = np.arange(10_005, 99_995, 10) / 10.0 ** np.random.default_rng(2).integers(-12, 20, 8999)
+    values = np.concatenate(
+        [drawn, halves, -halves, 10.0 ** np.arange(-30, 30), [0.0, -0.0, 5e-324, 1e15, 9.9995, math.inf, -math.inf, math.nan]]
+    )
+    (column,) = dataset.columns(pd.DataFrame({"value": values}))
+    expected = [float(f"{value:.3e}") if math.isfinite(value) else {math.inf: "∞", -math.inf: "−∞"}.get(value) for value in values.tolist()]
+    assert column["numbers"] == expected
+    assert all(isinstance(one, int) for one in column["numbers"] if one == 1000.0)

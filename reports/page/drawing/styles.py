@@ -82,7 +82,7 @@ def family_colours(frame: pd.DataFrame) -> dict[str, str]:
 
     Families of a kind share a hue that the colour-blind can tell from the others; within it they go from dark to light.
     """
-    families = list(dict.fromkeys(str(name) for name in frame["family"].astype(object)))
+    families = list(dict.fromkeys(map(str, frame["family"].unique())))
     kinds: dict[str, list[str]] = {}
     for family in families:
         kinds.setdefault(family_style(family).colour, []).append(family)

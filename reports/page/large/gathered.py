@@ -24,7 +24,7 @@ from ...results import Manifest, TableBlock
 from .. import answering, content, sections
 from ..cells import Table, plain_table
 from ..content import Report
-from ..learning import learning_of
+from ..learning import LearningSection, learning_of
 from .blocks import blocks, structures
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ class Gathered:
         self.claims.append(claims)
         self.medians.append(pa.Table.from_pandas(tables.aggregate(frame), preserve_index=False))
         self.odd.append(frame.loc[frame["status"].isin([*FAILED, "nonfinite", "skipped"]), list(_ODD)].astype(object))
-        self.used.append(frame[["status", "family", "oracle", "estimator"]].drop_duplicates().astype(object))
+        self.used.append(tables.distinct(frame, ["status", "family", "oracle", "estimator"]))
         self.counts.update(counts)
         self.estimators |= set(rows["estimator"].unique())
-        self.instances += len(rows.loc[rows["instance"] != "", ["problem", "stage", "instance"]].drop_duplicates())
+        self.instances += content.instances(rows)
         replicates = rows["replicates"].max()
         self.replicates = self.replicates if pd.isna(replicates) else max(self.replicates or 0.0, float(replicates))
         tallies = {str(word): int(number) for word, number in claims["verdict"].value_counts().items() if word}
@@ -142,7 +142,7 @@ class Gathered:
             cost=_NOTHING,
             problems={},
             further=[],
-            learning=learning_of(to_frame([])),
+            learning=_nothing_learnt(),
             skipped=_NOTHING,
             failures=[],
             setup=content.setup(self.manifest),
@@ -151,6 +151,11 @@ class Gathered:
             references={},
             quick=self.manifest.get("preset") == "quick",
         )
+
+
+@functools.cache
+def _nothing_learnt() -> LearningSection:
+    return learning_of(to_frame([]))
 
 
 Each = Callable[[str, pd.DataFrame, Report], None]
