@@ -1,8 +1,13 @@
-"""Processors that this process may use."""
+"""Processors that this process may use, and work that is spread over them."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def processors() -> int:
@@ -13,3 +18,34 @@ def processors() -> int:
         True
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], most: int, killed: str) -> Iterator[Result]:
+    """What the work makes of each item, in their order: by a process for each processor, or by this one where one would be alone.
+
+    Args:
+        work: of one item; another process may be told to do it.
+        items: what is worked on.
+        most: processes at most.
+        killed: the sentence on a process that was killed.
+
+    Raises:
+        ValueError: ``killed``, or what the work raises.
+
+    Example:
+        >>> list(side_by_side(abs, [-1], 4, "a process was killed"))
+        [1]
+    """
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    jobs = min(len(items), most, processors())
+    if jobs <= 1:
+        yield from map(work, items)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as workers:
+        try:
+            yield from workers.map(work, items)
+        except BrokenProcessPool as error:
+            raise ValueError(killed) from error

@@ -170,7 +170,7 @@ class AnsweredStage:
         common = _common(one.items for one in moments)
         # An answer compares nobody on other instances than the rest.
         chosen = _common(one.whole(common) for one in moments) if len(common) else common
-        reference = int(found.names.get_indexer([REFERENCE])[0])
+        reference = int(found.names.get_indexer(pd.Index([REFERENCE]))[0])
         timed = len(chosen) > 0 and reference in found.seconds
         chosen = chosen[np.isin(chosen, list(found.seconds))] if timed else chosen
         if not len(chosen):

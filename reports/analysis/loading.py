@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -86,11 +86,11 @@ class Opened:
     """A large run or a baseline beside one, of which nothing but the manifest is read.
 
     Attributes:
-        name: as it was given. ``table``: of it. ``manifest``: what it was.
+        name: as it was given. ``stored``: its table. ``manifest``: what it was.
     """
 
     name: str
-    table: pq.ParquetFile
+    stored: StoredTable
     manifest: results.Manifest
 
     @property
@@ -109,15 +109,68 @@ def opened(names: Sequence[str], folder: Path = baselines.FOLDER) -> list[Opened
         if 0 in lengths or max(lengths) < LARGE:
             return None
         # A table that is open stays what it is, whatever takes its place.
-        return [Opened(name, *results.opened(path)) for name, path in zip(names, paths, strict=True)]
+        stored = [StoredTable.of(path) for path in paths]
+        return [Opened(name, table, table.opened[1]) for name, table in zip(names, stored, strict=True)]
 
 
-def blocks(base: Opened, head: Opened) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """What is compared of both, for some problems at a time."""
-    tables = [base.table, head.table]
-    for block in results.blocks(tables):
-        before, after = block.read(tables, COMPARED)
-        yield before, after
+def blocks(base: Opened, head: Opened) -> list[ComparedBlock]:
+    """What is compared of both, for some problems at a time, each read when it is called."""
+    both = base.stored, head.stored
+    return [ComparedBlock(both, block) for block in results.blocks([one.opened[0] for one in both])]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredTable:
+    """The file of a table, which another process opens for itself.
+
+    Attributes:
+        path: a table, or the folder of a run. ``stamp``: by which it is told from what takes its place.
+    """
+
+    path: Path
+    stamp: tuple[int, ...]
+
+    @classmethod
+    def of(cls, path: Path) -> StoredTable:
+        """What lies there now."""
+        return cls(path, cls._stamp(path))
+
+    @cached_property
+    def opened(self) -> tuple[pq.ParquetFile, results.Manifest]:
+        """`results.opened`.
+
+        Raises:
+            ValueError: something else lies there by now.
+        """
+        found = results.opened(self.path)
+        if self._stamp(self.path) != self.stamp:
+            raise ValueError(f"{self.path} was written anew while it was read; do it again")
+        return found
+
+    @staticmethod
+    def _stamp(path: Path) -> tuple[int, ...]:
+        found = (path / results.TABLE if path.is_dir() else path).stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "stamp": self.stamp}
+
+
+@dataclass(frozen=True)
+class ComparedBlock:
+    """Some rows of two large runs.
+
+    Attributes:
+        both: the tables of base and head. ``block``: which of their rows.
+    """
+
+    both: tuple[StoredTable, StoredTable]
+    block: results.TableBlock
+
+    def __call__(self) -> tuple[pa.Table, pa.Table]:
+        """What is compared of them."""
+        before, after = self.block.read([one.opened[0] for one in self.both], COMPARED)
+        return before, after
 
 
 def comparable(base: Loaded, head: Loaded) -> tuple[list[Row], list[Row]]:

@@ -85,7 +85,7 @@ def _compared(base: str, head: str, folder: Path, settings: Settings) -> Sequenc
     large = opened((base, head), folder)
     if large is not None:
         one, other = large
-        asked = is_gated if "baseline" in one.manifest else lambda metric: True
+        asked = is_gated if "baseline" in one.manifest else bool
         return compare_large(blocks(one, other), (one.machine, other.machine), settings, asked=asked)
     first, second = load(base, folder), load(head, folder)
     old, new = comparable(first, second)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..base import Row
 from ..metrics import Rule, rule_of
+from ..processors import side_by_side
 from ..statistics.interval import Interval
 from .claims import Claim
 from .columns import METHODS, VERDICTS, Block, Drafted, SideColumns, block, identities, sides
@@ -25,8 +26,16 @@ from .verdicts import Comparison, Draft, Verdict, settled
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Blocks = Iterable[tuple["pa.Table", "pa.Table"]]
-"""The rows of both runs for some problems at a time; no problem in two of them."""
+Tables = tuple["pa.Table", "pa.Table"]
+"""The rows of both runs for some problems."""
+
+Blocks = Sequence[Callable[[], Tables]]
+"""The rows of both runs for some problems at a time, no problem in two of them, each read when it is called; another process may."""
+
+MOST_JOBS = 2
+"""Processes at most: each holds a million rows, and reading is half of what they do."""
+
+KILLED = "a process that compared two runs was killed, as where memory runs out; each takes some 1 GB"
 
 _ROW: dict[str, Any] = dict.fromkeys(("cell", "source", "oracle", "family"), "")
 
@@ -192,7 +201,7 @@ def compare_large(
     machines: tuple[Machine, Machine] = ({}, {}),
     settings: Settings | None = None,
     *,
-    asked: Callable[[str], bool] = lambda metric: True,
+    asked: Callable[[str], bool] = bool,
 ) -> LargeComparison:
     """`verdicts.compare` of two large runs.
 
@@ -200,10 +209,10 @@ def compare_large(
         blocks: their rows, with the columns of `columns.COLUMNS`.
         machines: their environments.
         settings: margins and level.
-        asked: the metrics that are compared.
+        asked: the metrics that are compared; another process may ask.
     """
     settings = settings or Settings()
-    return _Large(machines, settings, lambda rule: True, asked).of(blocks, claiming=False).settled()
+    return _Large(settings).of(blocks, _Taking(machines, settings, asked)).settled()
 
 
 def gate_large(
@@ -211,7 +220,7 @@ def gate_large(
 ) -> tuple[LargeComparison, list[Claim], int]:
     """What `gating.gate` finds in two large runs: comparisons, claims of estimators that break one, how many claims were checked."""
     settings = settings or Settings()
-    work = _Large(machines, settings, lambda rule: rule.gated, lambda metric: True).of(blocks, claiming=True)
+    work = _Large(settings).of(blocks, _Taking(machines, settings, gating=True))
     found = work.settled()
     return found, work.broken(), sum(len(one) for one in work.claims)
 
@@ -255,31 +264,68 @@ def _claims(side: SideColumns, settings: Settings) -> _Claims:
     return _Claims({name: side.words(name) for name in Key._fields}, codes, value, effect, exact, broken, p_value, p_value)
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """What a block says before the correction.
+
+    Attributes:
+        block: its plain pairs. ``rest``: what is odd. ``claims, learnt``: of the head, where a gate asks.
+        met: by override, the first number that it matched, if any.
+    """
+
+    block: Block
+    rest: list[Draft]
+    claims: list[_Claims]
+    learnt: list[Comparison]
+    met: list[list[Key]]
+
+
+@dataclass(frozen=True)
+class _Taking:
+    """Takes a block in, in whatever process.
+
+    Attributes:
+        machines, settings: as of `compare_large`. ``asked``: the metrics that are compared.
+        gating: whether only what is gated is compared, and the claims of the head are looked at.
+    """
+
+    machines: tuple[Machine, Machine]
+    settings: Settings
+    asked: Callable[[str], bool] = bool
+    gating: bool = False
+
+    def __call__(self, read: Callable[[], Tables]) -> _Taken:
+        from .learning import alike
+
+        both = sides(*read())
+        one, others = block(both, self.machines, self.settings, self._wanted, self.asked)
+        claims = [_claims(both[1], self.settings)] if self.gating else []
+        learnt = alike(both[1].rows(both[1].having("suite", "learning".__eq__))) if self.gating else []
+        return _Taken(one, others, claims, learnt, [override.met for override in self.settings.overrides])
+
+    def _wanted(self, rule: Rule) -> bool:
+        return rule.gated or not self.gating
+
+
 @dataclass
 class _Large:
     """Two runs on their way through."""
 
-    machines: tuple[Machine, Machine]
     settings: Settings
-    wanted: Callable[[Rule], bool]
-    asked: Callable[[str], bool]
     blocks: list[Block] = field(default_factory=list)
     rest: list[Draft] = field(default_factory=list)
     claims: list[_Claims] = field(default_factory=list)
     learnt: list[Comparison] = field(default_factory=list)
 
-    def of(self, blocks: Blocks, *, claiming: bool) -> _Large:
+    def of(self, blocks: Blocks, taking: _Taking) -> _Large:
         """Take all blocks in."""
-        from .learning import alike
-
-        for tables in blocks:
-            both = sides(*tables)
-            one, others = block(both, self.machines, self.settings, self.wanted, self.asked)
-            self.blocks.append(one)
-            self.rest += others
-            if claiming:
-                self.claims.append(_claims(both[1], self.settings))
-                self.learnt += alike(both[1].rows(both[1].having("suite", "learning".__eq__)))
+        for part in side_by_side(taking, blocks, MOST_JOBS, KILLED):
+            self.blocks.append(part.block)
+            self.rest += part.rest
+            self.claims += part.claims
+            self.learnt += part.learnt
+            for override, met in zip(self.settings.overrides, part.met, strict=True):
+                override.met.extend(met[: not override.met])
         return self
 
     def settled(self) -> LargeComparison:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.testing import CliRunner, Result
 from structgrad.reports import results
 from structgrad.reports.analysis import loading
 from structgrad.reports.cli import app
+from structgrad.suites import processors
 from structgrad.suites.base import SCHEMA_VERSION, Row
 from tests.reports import examples
 
@@ -351,10 +353,20 @@ def test_large_runs_are_compared_some_problems_at_a_time_and_alike(tmp_path: Pat
     alike = [call(*some, code=int(some[0] == "gate")).stdout for some in words]
     monkeypatch.setattr(loading, "LARGE", 1)
     monkeypatch.setattr(results, "BLOCK", 10)
-    for some, before in zip(words, alike, strict=True):
+    for number, (some, before) in enumerate(zip(words, alike, strict=True)):
+        monkeypatch.setattr(processors, "processors", lambda jobs=1 if number else 2: jobs)
         now = call(*some, code=int(some[0] == "gate")).stdout
         # Rows that have no failure and no p-value have no order of their own among equals.
         assert sorted(now.splitlines()) == sorted(before.splitlines()), some
+
+
+def test_a_table_that_is_replaced_is_not_opened_again(tmp_path: Path) -> None:
+    table = loading.StoredTable.of(Path(run(tmp_path / "run", rows())))
+    sent = pickle.dumps(table)
+    assert pickle.loads(sent).opened[0].metadata.num_rows == len(rows())
+    run(tmp_path / "run", rows()[1:])
+    with pytest.raises(ValueError, match="was written anew while it was read; do it again"):
+        assert pickle.loads(sent).opened
 
 
 def test_a_large_table_is_read_problem_by_problem_every_row_once(base: str) -> None:

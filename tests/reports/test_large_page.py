@@ -20,7 +20,8 @@ from structgrad.reports.analysis import answers, loading, tables
 from structgrad.reports.cli import app
 from structgrad.reports.page import large
 from structgrad.reports.page.content import Report
-from structgrad.reports.page.large import folder, gathered
+from structgrad.reports.page.large import folder
+from structgrad.suites import processors
 from structgrad.suites.base import Row
 from tests.reports import examples
 
@@ -69,7 +70,7 @@ def test_what_is_said_is_what_the_page_of_a_small_run_says(run: Path) -> None:
 def test_processes_side_by_side_find_what_one_finds(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = large.gather(run)
     monkeypatch.setattr(results, "BLOCK", 1)
-    monkeypatch.setattr(gathered, "processors", lambda: 2)
+    monkeypatch.setattr(processors, "processors", lambda: 2)
     both = large.gather(run, folder.file_of, Written(run))
     assert (both.answers, both.counts, both.estimators, both.instances) == (alone.answers, alone.counts, alone.estimators, alone.instances)
     assert [line.name for line in both.structures] == [line.name for line in alone.structures]
@@ -89,7 +90,7 @@ class Written:
 
 def test_a_process_that_is_killed_is_a_sentence(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "BLOCK", 1)
-    monkeypatch.setattr(gathered, "processors", lambda: 2)
+    monkeypatch.setattr(processors, "processors", lambda: 2)
     with pytest.raises(ValueError, match=r"a process that read .* was killed, as where memory runs out"):
         large.gather(run, str, killed)
 

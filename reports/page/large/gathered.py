@@ -5,10 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +13,7 @@ import pandas as pd
 
 from ....suites.base import FAILED
 from ....suites.frames import to_frame
-from ....suites.processors import processors
+from ....suites.processors import side_by_side
 from ... import bibliography, results
 from ...analysis import answers, tables
 from ...analysis.answers import Answer
@@ -176,17 +173,9 @@ def gather(source: Path, named: Callable[[str], str] = str, each: Each | None = 
     table, manifest = results.opened(source)
     found, several = Gathered(manifest), blocks(table)
     work = functools.partial(_of_block, source, table.metadata.num_rows, named, each)
-    jobs = min(len(several), MOST_JOBS, processors())
-    if jobs <= 1:
-        for block in several:
-            found.include(work(block))
-        return found
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as workers:
-        try:
-            for part in workers.map(work, several):
-                found.include(part)
-        except BrokenProcessPool as error:
-            raise ValueError(f"a process that read {source} was killed, as where memory runs out; each takes some 2 GB") from error
+    killed = f"a process that read {source} was killed, as where memory runs out; each takes some 2 GB"
+    for part in side_by_side(work, several, MOST_JOBS, killed):
+        found.include(part)
     return found
 
 

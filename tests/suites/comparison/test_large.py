@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from structgrad.suites import processors
 from structgrad.suites.base import Row
 from structgrad.suites.comparison import Comparison, LargeComparison, compare, compare_large, gate, gate_tables, read_settings
 from structgrad.suites.comparison.groups import grouped
@@ -66,10 +67,20 @@ PAIRS = {
 }
 
 
-def tables(base: list[Row], head: list[Row]) -> list[tuple[pa.Table, pa.Table]]:
-    """Of both sides, problem by problem."""
+@dataclass(frozen=True)
+class Tables:
+    """Of both sides, of one problem."""
+
+    both: tuple[pa.Table, pa.Table]
+
+    def __call__(self) -> tuple[pa.Table, pa.Table]:
+        return self.both
+
+
+def tables(base: list[Row], head: list[Row]) -> list[Tables]:
+    """Problem by problem."""
     problems = dict.fromkeys(row.problem for row in (*base, *head))
-    return [tuple(table([row for row in rows if row.problem == name]) for rows in (base, head)) for name in problems]  # type: ignore[misc]
+    return [Tables(tuple(table([row for row in rows if row.problem == name]) for rows in (base, head))) for name in problems]  # type: ignore[arg-type]
 
 
 def table(rows: list[Row]) -> pa.Table:
@@ -81,6 +92,12 @@ def told(item: Comparison) -> tuple[object, ...]:
     numbers = (item.change.value, item.change.low, item.change.high, item.p_value, item.p_adjusted)
     shown = tuple(None if number is None else f"{number:.8g}" for number in numbers)
     return item.key, item.verdict, item.scale, item.method, item.reason, item.rule, item.change.method, *shown
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of some rows need no processes."""
+    monkeypatch.setattr(processors, "processors", lambda: 1)
 
 
 @pytest.mark.parametrize("what", PAIRS)
@@ -108,6 +125,20 @@ def test_gates_agree(what: str) -> None:
     broken = [{claim.key: f"{claim.p_adjusted:.6g}" for claim in found.claims if claim.broken} for found in (small, large)]
     assert broken[0] == broken[1]
     assert (len(small.failures), len(small.warnings)) == (small.number("fail"), small.number("warn"))
+
+
+def test_processes_side_by_side_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = {"gate": {"override": [{"estimator": "im*", "minimum_change": 0.5}, {"estimator": "none", "floor": 1.0}]}}
+    base, head = SAME, [*run({"rloo": 1.0, "imle": 2.0, "ste": 0.7}), *LEARNT]
+    found = []
+    for count in (1, 2):
+        monkeypatch.setattr(processors, "processors", lambda count=count: count)
+        found.append(gate_tables(tables(base, head), settings=read_settings(configuration)))
+    alone, both = found
+    assert list(map(told, both.comparisons)) == list(map(told, alone.comparisons))
+    assert (both.claims, both.checked, both.idle) == (alone.claims, alone.checked, alone.idle)
+    assert len(both.idle) == 1
+    assert alone.claims
 
 
 def test_groups_are_those_of_rows_the_gravest_first() -> None:
