@@ -6,6 +6,8 @@ import base64
 import os
 import re
 import signal
+import subprocess
+import sys
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from structgrad.reports.analysis import answers, loading, tables
 from structgrad.reports.cli import app
 from structgrad.reports.page import large
 from structgrad.reports.page.content import Report
-from structgrad.reports.page.large import folder
+from structgrad.reports.page.large import fitting, folder
 from structgrad.suites import processors
 from structgrad.suites.base import Row
 from tests.reports import examples
@@ -167,3 +169,46 @@ def test_a_run_that_trains_keeps_its_ordinary_page(run: Path) -> None:
 def test_file_names_are_plain_and_differ() -> None:
     assert folder.file_of("../a b") != folder.file_of("..-a-b")
     assert re.fullmatch(r"[\w-]+\.html", folder.file_of("../../\x00\n"))
+
+
+def test_a_page_that_would_be_too_large_is_cut_and_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = [row for number in range(12) for row in elsewhere(examples.rows(), f"{number}-{os.urandom(1000).hex()}-toy")]
+    results.write(named, run, {**examples.MANIFEST, "command": "structgrad run " + "x" * 10_000})
+    found = large.gather(run, folder.file_of)
+    whole = folder.page(found, "beside")
+    monkeypatch.setattr(fitting, "LARGEST", 90_000)
+    text = folder.page(found, "beside")
+    assert len(whole) > 120_000
+    assert len(text.encode()) <= 90_000
+    assert "this page would have more than" in text
+    assert "The folder beside has a page with all answers for each structure" in text
+    assert "this page would have more than" not in whole
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from structgrad.reports.page.large import folder
+
+def rename(old, new, replace=os.replace):
+    if str(old).endswith(".tmp") and Path(old).is_dir():
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(old, new)
+
+os.replace = rename
+folder.gather, folder.medians, folder.page = (lambda *_: None), (lambda _: b"none"), (lambda *_: "none")
+folder.write(Path(sys.argv[1]), "there", Path(sys.argv[1]) / "report.html")
+"""
+
+
+def test_a_report_killed_while_it_replaces_the_folder_is_put_right_by_the_next(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call(run).exit_code == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert subprocess.run([sys.executable, "-c", KILLED, str(run)], check=False).returncode == -signal.SIGKILL
+    assert not (run / "report-structures").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(folder, "page", lambda *_: (_ for _ in ()).throw(ValueError("broken")))
+        assert call(run).exit_code == 2
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert call(run).exit_code == 0
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import os
@@ -22,6 +23,7 @@ from ..answering import SCORES, price
 from ..cells import TableCell
 from ..content import Report
 from ..page import MANY_ROWS, environment, rendered
+from .fitting import Cut, Matrix, fitted, told
 from .gathered import Gathered, gather
 
 MEDIANS = "medians.parquet"
@@ -44,6 +46,7 @@ def write(source: Path, place: str, path: Path) -> Path:
         ValueError: in the place of the folder lies something else, or the table is not what it says.
     """
     folder = path.with_name(f"{path.stem}-structures")
+    _put_right(folder)
     _check_own(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     made = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -103,34 +106,41 @@ def medians(found: Gathered) -> bytes:
 
 
 def page(found: Gathered, folder: str) -> str:
-    """Answers for every problem at every stage, with a link to the page of each structure.
+    """Answers for every problem at every stage, with a link to the page of each structure; cut where it would be too large.
 
     Args:
         found: what was gathered.
         folder: beside the page, with the pages of structures.
     """
-    said = found.report()
+    said, shown = found.report(), matrices(found.answers)
+    longest = max(len(said.answers.rows), len(said.skipped.rows), len(found.structures), *(len(rows) for *_, rows in shown), 1)
+    return fitted(lambda cut: _rendered(found, folder, said, shown, cut), longest)
+
+
+def _rendered(found: Gathered, folder: str, said: Report, shown: list[Matrix], cut: Cut | None) -> str:
     links = {problem: f"{folder}/{one.file}" for one in found.structures for problem in one.problems}
     return (
         environment()
         .get_template("large.html.j2")
         .render(
-            report=said,
-            structures=found.structures,
-            matrices=matrices(found.answers),
+            report=cut.report(said) if cut else said,
+            structures=found.structures[: cut.rows] if cut else found.structures,
+            matrices=cut.matrices(shown) if cut else shown,
+            cut=told(cut, len(links), len(found.structures), folder) if cut else "",
+            words=cut.words if cut else str,
             links=links,
             folder=folder,
             medians=f"{folder}/{MEDIANS}",
             number_of_medians=whole(sum(map(len, found.medians))),
             bibtex="\n\n".join(entry.source for entry in said.references),
-            most=MOST,
+            most=min(MOST, cut.rows) if cut else MOST,
             many=MANY_ROWS,
             data=dataset.packed({}),
         )
     )
 
 
-def matrices(found: list[Answer]) -> list[tuple[str, str, list[str], dict[str, list[TableCell]]]]:
+def matrices(found: list[Answer]) -> list[Matrix]:
     """By question: what it asks, by what the best is found, the stages, and a row of answers for each problem."""
     stages = sorted(dict.fromkeys(answer.stage for answer in found))
     made = []
@@ -174,9 +184,34 @@ def _check_own(folder: Path) -> None:
 
 
 def _replaced(folder: Path, made: Path) -> None:
-    """The folder with what was made in the place of what it was."""
+    """The folder with what was made in the place of what it was. A report that is killed here is put right by the next one."""
     old = made.with_suffix(".old")
     if folder.exists():
         os.replace(folder, old)
     os.replace(made, folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _put_right(folder: Path) -> None:
+    """After a report that was killed: the folder in its place, where it was about to be replaced, and nothing else of it left."""
+    beside = f".{glob.escape(folder.name)}.*"
+    for left in sorted(folder.parent.glob(f"{beside}.old")):
+        if not folder.exists() and _is_left(left):
+            os.replace(left, folder)
+    for left in [*folder.parent.glob(f"{beside}.old"), *folder.parent.glob(f"{beside}.tmp")]:
+        if _is_left(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_left(made: Path) -> bool:
+    """Whether the process that a folder was made by, which its name says, is no more."""
+    number = made.name.split(".")[-2]
+    if not number.isdecimal() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return False
