@@ -200,10 +200,12 @@ class TableBlock:
 
     Attributes:
         problems: of which all rows are in it. ``groups``: for each table the row groups that have some of them.
+        alone: for each table whether these row groups hold nothing else.
     """
 
     problems: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
+    alone: tuple[bool, ...]
 
     def read(self, tables: Sequence[pq.ParquetFile], columns: Sequence[str]) -> tuple[pa.Table, ...]:
         """The rows of each table, with these columns, ``problem`` among them."""
@@ -211,9 +213,11 @@ class TableBlock:
         import pyarrow.compute as pc
 
         found, names = [], pa.array(self.problems)
-        for table, groups in zip(tables, self.groups, strict=True):
+        for table, groups, alone in zip(tables, self.groups, self.alone, strict=True):
             some = table.read_row_groups(list(groups), columns=list(columns))
-            found.append(some.filter(pc.is_in(some["problem"].cast(pa.string()), names)).select(list(columns)))
+            if not alone:
+                some = some.filter(pc.is_in(some["problem"].cast(pa.string()), names))
+            found.append(some.select(list(columns)))
         return tuple(found)
 
 
@@ -241,8 +245,10 @@ def blocks(tables: Sequence[pq.ParquetFile], most: int | None = None, together: 
         held += size
         if number < len(sizes) and held + size < most:
             continue
-        groups = (tuple(place for place, group in enumerate(found) if not group.keys().isdisjoint(chosen)) for found in places)
-        yield TableBlock(tuple(chosen), tuple(groups))
+        groups = [tuple(place for place, group in enumerate(found) if not group.keys().isdisjoint(chosen)) for found in places]
+        own = set(chosen)
+        alone = (all(found[place].keys() <= own for place in some) for found, some in zip(places, groups, strict=True))
+        yield TableBlock(tuple(chosen), tuple(groups), tuple(alone))
         chosen, held = [], 0
 
 
