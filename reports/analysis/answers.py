@@ -169,7 +169,7 @@ class AnsweredStage:
         # An instance on which nobody has one of them, such as a gradient of 0, is none to compare on.
         common = _common(one.items for one in moments)
         # An answer compares nobody on other instances than the rest.
-        chosen = _common(one.whole(common) for one in moments) if len(common) else common
+        chosen = _common(one.complete(common) for one in moments) if len(common) else common
         reference = int(found.names.get_indexer(pd.Index([REFERENCE]))[0])
         timed = len(chosen) > 0 and reference in found.seconds
         chosen = chosen[np.isin(chosen, list(found.seconds))] if timed else chosen

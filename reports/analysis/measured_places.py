@@ -1,4 +1,4 @@
-"""What was measured at each problem and stage, in arrays: moments of every estimator on every instance, and what it costs and declares."""
+"""Moments of every estimator on every instance of a problem and stage, in arrays, with what it costs and declares."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class WideMetric:
         value, error = (np.ascontiguousarray(array[places]).T for array in (self.value, self.error))
         return value, error
 
-    def whole(self, items: np.ndarray) -> np.ndarray:
+    def complete(self, items: np.ndarray) -> np.ndarray:
         """The estimators that it is known of on every one of these instances."""
         return np.asarray(self.names[np.isfinite(self.value[_positions(self.items, items)]).all(axis=0)])
 
