@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from .work import Cell
 
 BATCH = 1024
 """Cells with files of their own that make parts; a run of fewer keeps its files."""
+
+HELD = 2**24
+"""Characters of the texts whose content is held in memory until it goes into parts, which takes about five times as many bytes."""
 
 _COLUMNS = frozenset(field.name for field in fields(Row))
 
@@ -53,6 +58,8 @@ class CellWriter:
         self.order = {identity: place for place, identity in enumerate(self.cells)}
         self.index = journal.read(directory)
         self.loose = store.loose(directory)
+        self.held: dict[str, tuple[Mapping[str, Any], str]] = {}
+        self.holding = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -64,14 +71,24 @@ class CellWriter:
                 self.loose.discard(identity)
         recover(self.directory, self.index, self.loose)
 
-    def keep(self, cell: Cell, text: str, seconds: float) -> None:
+    def keep(self, cell: Cell, text: str, seconds: float, content: Mapping[str, Any] | None = None) -> None:
         """Write a finished cell.
+
+        Args:
+            cell: that is finished.
+            text: the content of its file.
+            seconds: from `store.LASTING` on its file outlives a loss of power.
+            content: of the text as JSON has it, where that is known, so that it is not read again when it goes into a part.
 
         Raises:
             OSError: it cannot be written.
         """
         store.write_cell(self.directory, cell, text, lasting=seconds >= store.LASTING)
         self.loose.add(cell.identity)
+        self.held.pop(cell.identity, None)
+        if content is not None and self.holding + len(text) <= HELD:
+            self.held[cell.identity] = content, journal.digest(text.encode())
+            self.holding += len(text)
         if len(self.loose) >= BATCH:
             self.compact()
 
@@ -82,18 +99,23 @@ class CellWriter:
 
     def compact(self) -> None:
         """Move the cells of this plan that have files of their own into parts; files that are damaged stay."""
-        found, paths = [], []
+        found = []
         for identity in self.loose & self.cells.keys():
-            path = store.path_of(self.directory, identity)
-            try:
-                text = path.read_bytes()
-                content = examined(self.cells[identity], text.decode())
-            except (FileNotFoundError, GarbageError, UnicodeDecodeError):
-                continue
-            found.append(Compacted(self.order[identity], content, store.kind_of(content), journal.digest(text)))
-            paths.append(path)
+            known = self.held.get(identity) or self._read(identity)
+            if known is not None:
+                content, digest = known
+                found.append(Compacted(self.order[identity], content, store.kind_of(content), digest))
         if found:
             compact(self.directory, self.index, found)
-        for path in paths:
-            path.unlink(missing_ok=True)
-        self.loose = set()
+        for cell in found:
+            with suppress(FileNotFoundError):
+                os.unlink(store.path_of(self.directory, cell.identity))
+        self.loose, self.held, self.holding = set(), {}, 0
+
+    def _read(self, identity: str) -> tuple[Mapping[str, Any], str] | None:
+        """The content of the file of a cell of this plan, with its digest; None where there is none."""
+        try:
+            text = store.path_of(self.directory, identity).read_bytes()
+            return examined(self.cells[identity], text.decode()), journal.digest(text)
+        except (FileNotFoundError, GarbageError, UnicodeDecodeError):
+            return None

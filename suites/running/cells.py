@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
 from collections.abc import Mapping
@@ -54,6 +55,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_MEMORY)
 
 
+@functools.cache
 def load() -> None:
     """Import what suites import when they compute, so that neither a clock nor a limit of memory counts it."""
     import scipy.optimize

@@ -112,19 +112,22 @@ class Dispatcher:
         self.stillborn = 0
 
     def measured(self, cells: Sequence[Cell], places: int) -> Iterator[tuple[Cell, str] | None]:
-        """Cells with the content of their files, as they are finished; None about once a second, as a sign of life.
+        """Cells with the content of their files, as they are finished; None once a second, as a sign of life.
 
         Workers are kept for the next call; `close` ends them.
         """
         self.waiting = Waiting(cells)
+        due = time.monotonic() + TICK
         while self.waiting or any(hired.cell for hired in self.hired):
             self._staff(min(places, len(cells)))
-            self.engine.wait([hired.worker for hired in self.hired], TICK)
+            self.engine.wait([hired.worker for hired in self.hired], max(due - time.monotonic(), 0.0))
             for hired in list(self.hired):
                 yield from self._listened(hired)
             if not self.hired and self.stillborn >= HOPELESS:
                 yield from [(cell, failed(self.plan, cell, _NO_WORKERS, 0.0)) for cell in self._rest()]
-            yield None
+            if time.monotonic() >= due:
+                due = time.monotonic() + TICK
+                yield None
 
     def stop(self) -> None:
         """What is being measured may end; nothing else is heard of."""

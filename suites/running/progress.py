@@ -112,10 +112,11 @@ class CostModel:
         shared = alone = longest = 0.0
         new = dict[object, float]()
         for cell in cells:
+            seconds = self.seconds(cell)
             if cell.exclusive:
-                alone += self.seconds(cell)
+                alone += seconds
             else:
-                shared, longest = shared + self.seconds(cell), max(longest, self.seconds(cell))
+                shared, longest = shared + seconds, max(longest, seconds)
                 if cell.scores not in self.touched:
                     new[cell.scores] = self._first(cell)
         return max((shared + sum(new.values())) / max(jobs, 1), longest) + alone

@@ -84,6 +84,7 @@ class RowWriter:
     suite: str
     cell: str
     _pairs: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    _items: dict[tuple[str, bool], dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def know(self, estimators: Mapping[str, Estimator[Any]]) -> None:
         """Estimators that are built already, by name."""
@@ -116,11 +117,17 @@ class RowWriter:
         return {"cell": self.cell, "suite": self.suite, "suite_version": suite.version, **columns}
 
     def _instance(self, finding: Finding, context: Context) -> dict[str, Any]:
-        """Facts on the item; those of its exact gradient only where that was compared with."""
-        instance = next((item for item in self.problem.instances if item.name == finding.instance), None)
+        """Facts on the item; those of its exact gradient only where that was compared with. They are the same in many rows."""
+        key = finding.instance, finding.reference == "expected"
+        if key not in self._items:
+            self._items[key] = self._of_item(*key, context)
+        return self._items[key]
+
+    def _of_item(self, name: str, compared: bool, context: Context) -> dict[str, Any]:
+        instance = next((item for item in self.problem.instances if item.name == name), None)
         if instance is None:
             return {}
-        truth = truth_columns(self.problem, instance, context) if finding.reference == "expected" else {}
+        truth = truth_columns(self.problem, instance, context) if compared else {}
         return {**instance_columns(self.problem, instance), **loss_columns(instance.loss), **truth}
 
 

@@ -31,8 +31,8 @@ from .work import Cell, Grid
 
 __all__ = ["Machine", "Plan", "Results", "Scope", "collect", "learn", "measure", "run"]
 
-ESTIMATING, SHORT = 20.0, 1e-3
-"""Times as long as an estimate of what is left took, it stands, unless it took less than so many seconds."""
+ESTIMATING, SHORT = 100.0, 1e-3
+"""Times as long as an estimate of what is left took, it stands, unless it took less than so many seconds, or twice as much is finished."""
 
 
 def run(
@@ -171,7 +171,7 @@ class _Run:
         self.costs = CostModel(plan)
         self.finished = self.failed = self.total = 0
         self.watch = Watch(plan.plugins)
-        self.estimated = (0.0, 0.0)  # when it will have ended, and from when on that is asked again
+        self.estimated = (0.0, 0.0, 0)  # when it will have ended, and from when, and how many finished cells, on that is asked again
 
     def perform(self, work: Grid) -> None:
         """Measure what is not there yet; exclusive cells come last, one at a time, when nothing else uses the machine."""
@@ -257,7 +257,7 @@ class _Run:
             text = failed(self.plan, cell, Failure("crash", f"the worker {error}", type(error).__name__), 0.0)
             content = examined(cell, text)
         self.watch.check()  # what comes after a change may be of the new code
-        self.writer.keep(cell, text, content["seconds"])
+        self.writer.keep(cell, text, content["seconds"], content)
         if self.mirror is not None:
             self.mirror.keep(cell.identity, text)
             self._mirrored(now=dispatcher is None)  # without workers the next cell may take an hour, in which nothing is written
@@ -279,8 +279,8 @@ class _Run:
     def _seconds(self, jobs: int) -> float:
         """For what is left; the last answer, less what has gone by, as long as a new one would take too much of the run."""
         now = time.monotonic()
-        if not self.left or now >= self.estimated[1]:
+        if not self.left or now >= self.estimated[1] or self.finished >= self.estimated[2]:
             seconds = self.costs.left(self.left.values(), jobs)
             took = time.monotonic() - now
-            self.estimated = seconds + now, now + ESTIMATING * took if took > SHORT else now
+            self.estimated = seconds + now, now + ESTIMATING * took if took > SHORT else now, 2 * self.finished + 1
         return self.estimated[0] - now

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import math
 import os
@@ -62,17 +63,17 @@ def cell_path(directory: Path, cell: Cell) -> Path:
 
 def path_of(directory: Path, identity: str) -> Path:
     """The same by its identity."""
-    return directory / CELLS / identity[:2] / f"{identity}.json"
+    return directory.joinpath(CELLS, identity[:2], f"{identity}.json")
 
 
 def log_path(directory: Path, cell: Cell) -> Path:
     """What a cell printed."""
-    return directory / "logs" / f"{cell.identity}.log"
+    return directory.joinpath("logs", f"{cell.identity}.log")
 
 
 def scratch_path(directory: Path, cell: Cell) -> Path:
     """Where a suite may keep what it goes on from after a kill."""
-    return directory / "scratch" / cell.identity
+    return directory.joinpath("scratch", cell.identity)
 
 
 def check_writable(directory: Path) -> None:
@@ -103,9 +104,10 @@ def encode(cell: Cell, rows: list[Row], seconds: float, *, stamped: bool = False
     packed = [_packed(row) for row in rows]
     if stamped:
         packed = [{**row, "seconds": seconds} for row in packed]
-    shared = packed[0] if packed else {}
+    shared = dict(packed[0]) if packed else {}
     for row in packed[1:]:
-        shared = {name: value for name, value in shared.items() if row.get(name, _UNSET) == value}
+        for name in [name for name, value in shared.items() if row.get(name, _UNSET) != value]:
+            del shared[name]
     own = [{name: value for name, value in row.items() if name not in shared} for row in packed]
     return json.dumps({"cell": vars(cell), "seconds": seconds, "shared": shared, "rows": own}, allow_nan=False)
 
@@ -528,15 +530,31 @@ def stored_rows(directory: Path, work: Grid) -> Iterator[Row]:
 
 def write_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
     """Write a file so that it is there whole or not at all; ``lasting`` waits until it would outlive a loss of power."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, draft = _draft(path)
     try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode())
             if lasting:
                 stream.flush()
                 os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        os.replace(draft, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
         raise
+
+
+_drafts = itertools.count()
+
+
+def _draft(path: Path) -> tuple[int, str]:
+    """A new hidden file beside one that is written, and its name, which nobody else has: `tempfile` asks for chance, and takes longer."""
+    folder, name = os.path.split(path)
+    while True:
+        draft = f"{folder}/.{name}.{os.getpid()}-{next(_drafts)}"
+        try:
+            return os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), draft
+        except FileExistsError:  # of a killed process that had the number, or of one on another machine that has it
+            continue
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)

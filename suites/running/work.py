@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,9 +47,15 @@ class Cell:
 
     @property
     def _kind(self) -> type[Suite]:
-        from ..measures import SUITES
+        return _suites()[self.suite]
 
-        return SUITES[self.suite]
+
+@functools.cache
+def _suites() -> Mapping[str, type[Suite]]:
+    """What measures, imported by the first cell that is asked: a cell is asked thousands of times a second."""
+    from ..measures import SUITES
+
+    return SUITES
 
 
 @dataclass(frozen=True)

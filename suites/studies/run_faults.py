@@ -227,8 +227,8 @@ def _drive(plan: Plan, directory: Path, work: Grid, pipe: int, inside: str) -> N
         multiprocessing.get_context = lambda method=None: real("fork")
         keep = cell_writer.CellWriter.keep
 
-        def told(self: Any, cell: Cell, text: str, seconds: float) -> None:
-            keep(self, cell, text, seconds)
+        def told(self: Any, cell: Cell, text: str, seconds: float, content: Any = None) -> None:
+            keep(self, cell, text, seconds, content)
             if '"status": "crash"' not in text:
                 os.write(pipe, f"{cell.identity} ".encode())
 

@@ -14,12 +14,13 @@ import sys
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ....oracles.kernels import notices
 from ... import device_memory
@@ -30,6 +31,9 @@ from ..store import Scratch, log_path
 from ..work import Cell
 from .base import Dead, Done, Engine, Message, Ready, Worker, limit_memory
 
+BUNDLE = 0.25
+"""Seconds of the cells that a worker is given at once, so that it need not wait for each until the driver has kept the one before."""
+
 _LAST_WORDS = 8000
 """Characters of the log of a dead worker that are kept, from its end."""
 
@@ -37,6 +41,7 @@ _LAST_WORDS = 8000
 class LocalEngine(Engine):
     """Spawned workers, never forked: a fork after CUDA has started is broken, and inherits the parent's memory."""
 
+    bundle = BUNDLE
     start_limit = 300.0
 
     def __init__(self, plan: Plan, machine: Machine) -> None:
@@ -81,7 +86,9 @@ class LocalWorker(Worker):
 
     def __init__(self, name: str, duty: _Duty) -> None:
         context = multiprocessing.get_context("spawn")
-        self.name, self.directory, self.cell = name, duty.directory, None
+        self.name, self.directory = name, duty.directory
+        self.cells: deque[Cell] = deque()
+        self.cell: Cell | None = None
         self.pipe, theirs = context.Pipe()
         self._compiling = context.RawValue("b", 0)
         self.process = context.Process(target=_work, args=(theirs, duty, self._compiling), name=name, daemon=True)
@@ -89,27 +96,38 @@ class LocalWorker(Worker):
             self.process.start()
         theirs.close()
 
-    cell: Cell | None
-
     @property
     def compiling(self) -> bool:
         return bool(self._compiling.value)
 
     def give(self, cells: Sequence[Cell]) -> None:
-        (self.cell,) = cells
+        self.cells = deque(cells)
+        self.cell = cells[0]
         with contextlib.suppress(OSError):  # of a worker that died meanwhile, which `heard` will tell
-            self.pipe.send(self.cell)
+            self.pipe.send(tuple(cells))
 
     def heard(self) -> Message | None:
+        message = self._received()
+        if message is None and self.process.exitcode is not None:
+            # What it said before it ended may have come meanwhile.
+            message = self._received() or Dead(_death(self.process.exitcode, self._last_words()), lost=False)
+        return message
+
+    def _received(self) -> Message | None:
         try:
             if self.pipe.poll():
                 message: Message = self.pipe.recv()
+                self._told(message)
                 return message
         except (EOFError, OSError):
             self.process.join(10.0)
-        if self.process.exitcode is None:
-            return None
-        return Dead(_death(self.process.exitcode, self._last_words()), lost=False)
+        return None
+
+    def _told(self, message: Message) -> None:
+        """Know of a message which cell it measures now; where it has none, the last one."""
+        if isinstance(message, Done) and self.cells:
+            self.cells.popleft()
+            self.cell = self.cells[0] if self.cells else self.cell
 
     def kill(self, *, traceback: bool = False) -> str:
         if traceback and hasattr(signal, "SIGUSR1") and self.process.pid is not None and self.process.is_alive():
@@ -119,6 +137,8 @@ class LocalWorker(Worker):
         self.process.join()
         words = self._last_words() if traceback else ""
         self.pipe.close()
+        if self.cell is not None:
+            _drop_empty(log_path(self.directory, self.cell))
         return words
 
     def _last_words(self) -> str:
@@ -185,18 +205,21 @@ def _work(pipe: Connection, duty: _Duty, compiling: Any) -> None:
 
 def _serve(pipe: Connection, duty: _Duty) -> None:
     scratch = Scratch(duty.directory)
-    while True:
-        try:
-            cell: Cell = pipe.recv()
-        except EOFError:
-            return
-        with _logged(log_path(duty.directory, cell)):
-            folder = scratch.open(cell)
-            text = execute(duty.plan, cell, folder)
-            scratch.close(folder)
-        pipe.send(Done(text))
-        if not healthy(text):
-            return
+    with contextlib.closing(_Log()) as log:
+        while True:
+            try:
+                cells: tuple[Cell, ...] = pipe.recv()
+            except EOFError:
+                return
+            for cell in cells:
+                log.turn_to(log_path(duty.directory, cell))
+                folder = scratch.open(cell)
+                text = execute(duty.plan, cell, folder)
+                scratch.close(folder)
+                log.flush()
+                pipe.send(Done(text))
+                if not healthy(text):
+                    return
 
 
 def _die_with_parent() -> None:
@@ -207,27 +230,57 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-@contextlib.contextmanager
-def _logged(path: Path) -> Iterator[None]:
-    """Standard output and error go to a file, those of compiled code too; with a stack where a signal ends the process."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept = [os.dup(stream) for stream in (1, 2)]
-    with path.open("w") as log:
+class _Log:
+    """Standard output and error of cells, those of compiled code too, with a stack where a signal ends the process: a file for each cell.
+
+    A file that a cell has left empty is renamed for the next one, for to make and to remove files is slow.
+    """
+
+    def __init__(self) -> None:
+        self.kept = [os.dup(stream) for stream in (1, 2)]
+        self.path: Path | None = None
+        self.file: IO[str] | None = None
+
+    def turn_to(self, path: Path) -> None:
+        """What is printed from now on goes there."""
+        if self.path is not None and self.file is not None and os.fstat(self.file.fileno()).st_size == 0:
+            os.replace(self.path, path)
+        else:
+            self._open(path)
+        self.path = path
+
+    def _open(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before, self.file = self.file, path.open("w")
         for stream in (1, 2):
-            os.dup2(log.fileno(), stream)
-        faulthandler.enable(log)
+            os.dup2(self.file.fileno(), stream)
+        faulthandler.enable(self.file)
         if hasattr(faulthandler, "register"):
-            faulthandler.register(signal.SIGUSR1, log)
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            faulthandler.disable()
-            if hasattr(faulthandler, "unregister"):
-                faulthandler.unregister(signal.SIGUSR1)
-            for stream, copy in zip((1, 2), kept, strict=True):
-                os.dup2(copy, stream)
-                os.close(copy)
-    if path.stat().st_size == 0:
-        path.unlink()
+            faulthandler.register(signal.SIGUSR1, self.file)
+        if before is not None:
+            before.close()
+
+    def flush(self) -> None:
+        """What was printed is in the file."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Standard output and error are again what they were."""
+        self.flush()
+        faulthandler.disable()
+        if hasattr(faulthandler, "unregister"):
+            faulthandler.unregister(signal.SIGUSR1)
+        for stream, copy in zip((1, 2), self.kept, strict=True):
+            os.dup2(copy, stream)
+            os.close(copy)
+        if self.path is not None and self.file is not None:
+            self.file.close()
+            _drop_empty(self.path)
+
+
+def _drop_empty(path: Path) -> None:
+    """Remove a file that nothing was written to."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size == 0:
+            path.unlink()

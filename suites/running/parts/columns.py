@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...base import Row
 from ...frames import COLUMNS
@@ -47,29 +50,51 @@ def to_table(contents: Sequence[Mapping[str, Any]]) -> pa.Table:
     """
     import pyarrow as pa
 
-    own = [set().union(*content["rows"]) for content in contents]
+    filled = [content for content in contents if content["rows"]]
+    counts = [len(content["rows"]) for content in filled]
+    differing: dict[str, set[int]] = defaultdict(set)
+    for place, content in enumerate(filled):
+        for name in set().union(*content["rows"]) - content["shared"].keys():
+            differing[name].add(place)
+    cell_of_row = pa.array(np.repeat(np.arange(len(filled)), counts))
     arrays = []
     for one in schema():
-        values: list[Any] = []
-        for content, differing in zip(contents, own, strict=True):
-            values += _column(content, one.name, differing)
-        if one.name in _NUMBERS:
-            values = [float(value) if isinstance(value, str) else value for value in values]
-        if pa.types.is_dictionary(one.type):
-            arrays.append(pa.array(values, pa.string()).dictionary_encode())
+        if one.name in differing:
+            arrays.append(_array(one, _of_rows(filled, one.name, differing[one.name])))
         else:
-            arrays.append(pa.array(values, one.type))
+            arrays.append(_array(one, _of_cells(filled, one.name)).take(cell_of_row))
     return pa.table(arrays, schema=schema())
 
 
-def _column(content: Mapping[str, Any], name: str, differing: set[str]) -> list[Any]:
-    """One column of the rows of a cell."""
-    rows, shared, default = content["rows"], content["shared"], _DEFAULTS.get(name, MISSING)
-    if name in shared:
-        return [shared[name]] * len(rows)
+def _array(field: pa.Field, values: list[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    if field.name in _NUMBERS:
+        values = [float(value) if isinstance(value, str) else value for value in values]
+    return pa.array(values, pa.string()).dictionary_encode() if pa.types.is_dictionary(field.type) else pa.array(values, field.type)
+
+
+def _of_cells(contents: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """One column that the rows of each cell share: a value a cell."""
+    default = _DEFAULTS.get(name, MISSING)
     if default is MISSING:
-        return [row[name] for row in rows]
-    return [row.get(name, default) for row in rows] if name in differing else [default] * len(rows)
+        return [content["shared"][name] for content in contents]
+    return [content["shared"].get(name, default) for content in contents]
+
+
+def _of_rows(contents: Sequence[Mapping[str, Any]], name: str, differing: Set[int]) -> list[Any]:
+    """One column that rows of some cells have of their own: a value a row."""
+    default = _DEFAULTS.get(name, MISSING)
+    values: list[Any] = []
+    for place, content in enumerate(contents):
+        rows, shared = content["rows"], content["shared"]
+        if place not in differing:
+            values += [shared[name] if default is MISSING else shared.get(name, default)] * len(rows)
+        elif default is MISSING:
+            values += [row[name] for row in rows]
+        else:
+            values += [row.get(name, default) for row in rows]
+    return values
 
 
 def to_rows(table: pa.Table) -> Iterator[Row]:

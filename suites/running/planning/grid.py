@@ -6,6 +6,7 @@ Planning is cheap: nothing is enumerated, and of every problem and stage only a 
 from __future__ import annotations
 
 import fnmatch
+import functools
 import hashlib
 import json
 from collections import Counter
@@ -19,7 +20,7 @@ from ....oracles import plugins
 from ....oracles.registry import unknown
 from ...base import SCHEMA_VERSION, Problem, Row, Skip, oracle_name, pairing
 from ...measures import SUITES
-from ...measures.suite import Context
+from ...measures.suite import Context, Effort
 from ...problems import REAL_PROBLEMS, kinds_of, split_loss
 from ..rows import skip_rows
 from ..scores import fingerprint, load_problem, matching, prepare, sample, stages_by_problem
@@ -184,9 +185,15 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
         "loss": [problem.instances[0].loss.name, plan.offset],
         "scores": fingerprint(plan, *where),
         "estimators": [],
-        "effort": asdict(plan.effort),
+        "effort": _effort(plan.effort),
         "sampling": [plan.seed, plan.tier, plan.dtype, plan.device_kind],
     }
+
+
+@functools.lru_cache(maxsize=8)
+def _effort(effort: Effort) -> dict[str, Any]:
+    """As JSON has it: taken apart once for the thousands of scores of a plan."""
+    return asdict(effort)
 
 
 def _hash(content: bytes) -> str:

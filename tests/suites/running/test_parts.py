@@ -83,6 +83,20 @@ def test_a_run_of_fewer_cells_keeps_its_files(tmp_path: Path) -> None:
     assert not (tmp_path / journal.FOLDER).exists()
 
 
+@pytest.mark.parametrize(("held", "kept"), [(cell_writer.HELD, CELLS[:2]), (0, CELLS[1:2])], ids=["held", "read again"])
+def test_what_a_writer_holds_goes_into_parts_whatever_became_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, kept: list[Cell]
+) -> None:
+    monkeypatch.setattr(cell_writer, "HELD", held)
+    writer = CellWriter(tmp_path, CELLS)
+    for cell in CELLS[:2]:
+        writer.keep(cell, text_of(cell), 0.01, json.loads(text_of(cell)))
+    store.cell_path(tmp_path, CELLS[0]).write_text("no more")
+    writer.compact()
+    assert set(store.index(tmp_path).owner) == {cell.identity for cell in kept}
+    assert all(store.stored(tmp_path, cell)["rows"] == rows_of(cell) for cell in kept)
+
+
 def test_a_cell_that_is_measured_again_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     written(tmp_path)
     writer = CellWriter(tmp_path, CELLS)
@@ -122,7 +136,7 @@ def dying(at: int) -> None:
 
         setattr(owner, name, operation)
 
-    for owner, name in ((os, "replace"), (os, "fsync"), (os, "pwrite"), (os, "ftruncate"), (Path, "unlink"), (pq, "write_table")):
+    for owner, name in ((os, "replace"), (os, "fsync"), (os, "pwrite"), (os, "ftruncate"), (os, "unlink"), (pq, "write_table")):
         patched(owner, name)
 
 

@@ -184,6 +184,16 @@ def test_a_bundle_has_a_largest_number_of_cells(monkeypatch):
     assert sizes(engine.workers[0]) == [3, 3, 3, 3, 3, 3, 3, 1, 1, 1]
 
 
+def test_signs_of_life_come_once_a_second(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
+    engine = PaperEngine(bundle=1.0)
+    engine.wait = lambda workers, seconds: clock.__setitem__(0, clock[0] + 0.25)
+    signs = [result is None for result in Dispatcher(SMALL, Path("unused"), engine, lambda cell: 1e9).measured(MANY, 1)]
+    assert signs.count(False) == len(MANY)
+    assert signs.count(True) == len(MANY) // 4
+
+
 def test_an_engine_without_bundles_gives_cell_by_cell():
     engine = PaperEngine()
     of_many(engine, seconds=0.0)
