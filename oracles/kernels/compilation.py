@@ -14,10 +14,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from llvmlite.binding import Linkage  # type: ignore[import-untyped]
+from llvmlite.binding import Linkage, parse_assembly  # type: ignore[import-untyped]
 from numba import njit
 from numba.core import event
-from numba.core.codegen import JITCodeLibrary
+from numba.core.codegen import JITCodeLibrary, RuntimeLinker
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
@@ -53,9 +53,30 @@ class _Library(JITCodeLibrary):
             module.get_function(name).linkage = linkage
 
 
+class _Inlet(_Library):
+    """The code of a function that compiled functions alone call.
+
+    They hold copies of its intermediate code, which are inlined and optimised there. Nobody calls its own machine code: none is generated.
+    """
+
+    def _optimize_final_module(self) -> None:
+        """Leave it at the passes for single functions, which have run."""
+
+    def _finalize_final_module(self) -> None:
+        whole = self._final_module
+        names = [variable.name for variable in whole.global_variables]
+        if not any(name.startswith((RuntimeLinker.PREFIX, "numba.dynamic.globals")) for name in names):
+            # Numba writes to the environments, in the place that the linker gives them.
+            environments = [str(variable) for variable in whole.global_variables if variable.name.startswith("_ZN08NumbaEnv")]
+            self._final_module = parse_assembly("\n".join([str(self._codegen._create_empty_module(self.name)), *environments]))
+        super()._finalize_final_module()
+        self._final_module = whole
+
+
 class _Compiler(Compiler):
     def _compile_bytecode(self) -> Any:
-        self.state.library = _Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        library = _Inlet if self.state.flags.no_cpython_wrapper else _Library
+        self.state.library = library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
         self.state.library.enable_object_caching()
         return super()._compile_bytecode()
 
