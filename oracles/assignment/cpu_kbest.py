@@ -70,7 +70,9 @@ def list_best(
             if augment(costs, floats, integers, space.places[part]):
                 if known == len(matchings):
                     more = np.empty((2 * known, 2, n))
-                    more[:known] = matchings
+                    for m in range(known):
+                        for i in range(n):
+                            more[m, COLUMNS, i], more[m, DUALS, i] = matchings[m, COLUMNS, i], matchings[m, DUALS, i]
                     matchings = more
                 space.values[part], space.matchings[part] = _keep(row, floats, integers, matchings[known]), known
                 push(space.queue, waiting, space.values, part)

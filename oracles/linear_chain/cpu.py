@@ -289,7 +289,10 @@ def _sample(rows, uniforms, structures, numbers, certified):
         logarithm, certified[b] = _forward(rows[b].reshape(-1), space)
         if logarithm > -np.inf and certified[b]:
             known[:] = False
-            last[:] = space.prefixes[(length - 1) * columns : (length - 1) * columns + tags].cumsum()
+            total = 0.0
+            for tag in range(tags):
+                total += space.prefixes[(length - 1) * columns + tag]
+                last[tag] = total
             for s in range(uniforms.shape[1]):
                 _draw(uniforms[b, s], space, last, tables, known, parts)
                 if len(numbers) > 0:

@@ -227,8 +227,17 @@ def merge_levels(scalars: np.ndarray, vectors: np.ndarray, distances: np.ndarray
                 _lower(scalars[2 * pair + side], vectors[2 * pair + side], distances[done + pair, side], factors[done + pair, side])
             _merge(scalars[2 * pair], scalars[2 * pair + 1], vectors[2 * pair], vectors[2 * pair + 1], scalars[pair], vectors[pair])
         if number % 2:
-            scalars[pairs], vectors[pairs] = scalars[number - 1], vectors[number - 1]
+            _copy(scalars[number - 1], vectors[number - 1].reshape(-1), scalars[pairs], vectors[pairs].reshape(-1))
         done, number = done + pairs, number - pairs
+
+
+@uncounted
+def _copy(scalars, vectors, to_scalars, to_vectors):  # type: ignore[no-untyped-def]
+    """Copy the sums of a part."""
+    for k in range(len(scalars)):
+        to_scalars[k] = scalars[k]
+    for k in range(len(vectors)):
+        to_vectors[k] = vectors[k]
 
 
 @uncounted

@@ -75,7 +75,8 @@ def log_partition(rows: Array, log_partition: Array, certified: Array, single_ro
     for first in range(0, rows.shape[0], WIDTH):
         weigh_items(rows, first, single_root, space)
         take_out(space.weights, None, size - 1, 1, not single_root, space.sums)
-        space.sums[WIDTH : 2 * WIDTH] = space.weights[0, WIDTH : 2 * WIDTH]
+        for lane in range(WIDTH, 2 * WIDTH):
+            space.sums[lane] = space.weights[0, lane]
         bounds(space.sums, 1, size - 1, space.extent)
         conclude(space, first, log_partition, certified)
 
@@ -225,7 +226,9 @@ def _sample(rows: Array, uniforms: Array, structures: Array, numbers: Array, cer
     parts = np.empty(size - 1, np.int64)
     for b in range(rows.shape[0]):
         _, in_range, dense = weigh(rows[b], single_root, exponents, shift, weights)
-        direct[:] = weights
+        for h in range(size):
+            for m in range(size):
+                direct[h, m] = weights[h, m]
         _, last_word, known = eliminate(weights, single_root, dense, totals)
         certified[b] = in_range and known != UNCERTAIN
         if certified[b] and known == CERTAIN:

@@ -55,9 +55,12 @@ def weigh(row: Array, single_root: bool, exponents: Array, shift: Array, weights
         for m in range(size):
             exponents[h, m] -= shift[m]
     if single_root:
-        top = exponents[0].max()
+        top = -np.inf
+        for m in range(size):
+            top = max(exponents[0, m], top)
         if top > -np.inf:
-            exponents[0] -= top
+            for m in range(size):
+                exponents[0, m] -= top
             total += top
     exponentials(exponents.reshape(-1), 0.0, weights.reshape(-1))
     in_range, forbidden = _extent(exponents.reshape(-1))

@@ -95,11 +95,14 @@ def list_best(row: Array, single_root: bool, best: ArborescenceWorkspace, space:
         for follows in range(2):
             # First the part of the tree that was just listed.
             half = parts + follows
-            space.sources[half], space.arcs[:, half] = part, space.splits[:, part]
+            space.sources[half] = part
+            for end in range(2):
+                space.arcs[end, half] = space.splits[end, part]
             space.keeps[half] = space.gains[part] if follows == 0 else 1 - space.gains[part]
             space.listed[half] = space.next[part] if follows == 0 else space.listed[part]
             if follows == 0 and space.gains[part] == 0:
-                space.splits[:, half] = space.after[:, part]
+                for end in range(2):
+                    space.splits[end, half] = space.after[end, part]
                 waiting = _expect(space, half, space.values[part] - space.losses[part] + rounding, waiting)
                 continue
             _restrict(row, space, half)
