@@ -81,6 +81,22 @@ def assert_same(found: Tensor, expected: Tensor, operation: str, tolerance: floa
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{operation}: {text}")
 
 
+def assert_derivatives(compute: Callable[[Tensor], Tensor], scores: Tensor) -> None:
+    """The derivatives of results in every score are finite differences, in three calls: one copy of a row for each of its scores.
+
+    Each copy may have noise of its own. Its results are weighted at random, and no weight is small.
+    """
+    parts = scores[0].numel()
+    copies = scores.repeat_interleave(parts, 0).requires_grad_()
+    step = 1e-6 * torch.eye(parts, dtype=scores.dtype).repeat(len(scores), 1).reshape(copies.shape)
+    results, above, below = compute(copies), compute(copies.detach() + step), compute(copies.detach() - step)
+    uniforms = 2 * torch.rand(results.shape, generator=seeded(), dtype=results.dtype) - 1
+    weights = uniforms + uniforms.sign()
+    (gradient,) = torch.autograd.grad((weights * results).sum(), copies)
+    differences = (weights * (above - below)).flatten(1).sum(-1) / 2e-6
+    torch.testing.assert_close((gradient * step).flatten(1).sum(-1) / 1e-6, differences, rtol=1e-5, atol=1e-6)
+
+
 def with_lengths(oracle: type[Oracle]) -> set[str]:
     """The public methods of an oracle that take lengths."""
     public = {name: method for name, method in inspect.getmembers(oracle, inspect.isfunction) if not name.startswith("_")}

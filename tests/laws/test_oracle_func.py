@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, func
 from torch.autograd import forward_ad
-from torch.autograd.functional import hessian, jacobian, jvp
+from torch.autograd.functional import jvp
 
 from structgrad.oracles import Categorical, LinearChain, SeedBlocks
 from structgrad.oracles.capabilities import RelaxedOracle
@@ -77,6 +77,22 @@ def test_gradients_are_those_of_autograd(case: OracleCase, regime: float | str) 
         assert_same(func.grad(lambda rows, value=value: func.vmap(value)(rows).sum())(scores), expected, operation)
         (outside,) = torch.autograd.grad(func.vmap(value)(leaf).sum(), leaf)
         assert_same(outside, expected, operation)
+
+
+def jacobian(compute: Callable[[Tensor], Tensor], row: Tensor) -> Tensor:
+    """By autograd, of as many equal rows of a batch as there are results, each for its own: a loop over these takes half of a law."""
+    shape = compute(row).shape
+    leaf = row.expand(shape.numel(), *row.shape).clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(compute(leaf).reshape(len(leaf), -1).diagonal().sum(), leaf)
+    return gradient.reshape(*shape, *row.shape)
+
+
+def hessian(value: Callable[[Tensor], Tensor], row: Tensor) -> Tensor:
+    """By autograd, likewise, of a number that is a sum over rows."""
+    leaf = row.expand(row.numel(), *row.shape).clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(value(leaf), leaf, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.flatten(1).diagonal().sum(), leaf)
+    return second.reshape(*row.shape, *row.shape)
 
 
 @cases

@@ -29,6 +29,7 @@ from tests.helpers import (
     structures,
     tag_sequences,
 )
+from tests.oracle_operations import assert_derivatives
 
 CASES = [case for case in ORACLE_CASES if isinstance(case.oracle, RelaxedOracle)]
 cases = pytest.mark.parametrize("case", CASES, ids=str)
@@ -94,9 +95,7 @@ def test_at_high_temperature_every_choice_is_even(case: OracleCase) -> None:
 @cases
 def test_they_are_differentiable(case: OracleCase) -> None:
     """For the same noise, by finite differences."""
-    scores = make_scores(case, 1.0, rows=2).requires_grad_()
-    compute = lambda theta: case.oracle.relaxed_sample(theta, 0.7, generator=seeded(3))  # noqa: E731
-    assert torch.autograd.gradcheck(compute, scores, eps=1e-6, atol=1e-6)
+    assert_derivatives(lambda theta: case.oracle.relaxed_sample(theta, 0.7, generator=seeded(3)), make_scores(case, 1.0, rows=2))
 
 
 @cases
