@@ -438,7 +438,10 @@ def learns_besides(losses: Tensor, point: Tensor) -> bool:
 
 
 def evaluate(loss: Loss, structures: Tensor, event_ndim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """The loss of every structure, one number each; a loss that reduces would mix the rows of a batch, and is refused.
+    """The loss of every structure, one number each.
+
+    Refused are a loss that reduces, which would mix the rows of a batch, and one that writes into its structures: estimators weigh the same
+    ones by their probabilities afterwards.
 
     Args:
         loss: of structures, or of indices.
@@ -446,10 +449,16 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int, dtype: torch.dtype
         event_ndim: how many dimensions one has.
         dtype: of dense structures, that of these where it is None.
     """
+    version = _version_of(structures)
     losses = loss(structures)
+    if _version_of(structures) != version:
+        raise ValueError(
+            "the loss changed its structures in place; expected it to leave them as they are, because they are used again afterwards: "
+            "change a copy, structures.clone()"
+        )
     expected = tuple(structures.shape[: structures.ndim - event_ndim])
-    if not isinstance(losses, Tensor):
-        raise ValueError(f"the loss gave {_described(losses)}; expected a tensor of one value per structure, of shape {expected}")
+    if not isinstance(losses, Tensor) or losses.is_complex():
+        raise ValueError(f"the loss gave {_described(losses)}; expected a tensor of one real number per structure, of shape {expected}")
     if tuple(losses.shape) != expected:
         raise ValueError(
             f"the loss gave a tensor of shape {tuple(losses.shape)} for structures of shape {tuple(structures.shape)}; "
@@ -457,6 +466,11 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int, dtype: torch.dtype
         )
     # A count of errors is an integer, and what is right or wrong a boolean: estimators subtract and average them.
     return losses if losses.is_floating_point() else losses.to(torch.promote_types(dtype or structures.dtype, torch.float32))
+
+
+def _version_of(values: Tensor) -> int:
+    """How often torch has written into the memory of a tensor; what was made in inference mode does not count it."""
+    return 0 if values.is_inference() else values._version
 
 
 def evaluate_samples(loss: Loss, samples: Samples) -> Tensor:

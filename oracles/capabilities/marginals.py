@@ -106,7 +106,7 @@ class MarginalOracle(Oracle):
         """
         if lengths is None and at is None and (found := self._marginals_at_once(scores)) is not None:
             return found
-        if at is not None and at.shape != scores.shape:
+        if at is not None and not (isinstance(at, Tensor) and isinstance(scores, Tensor) and at.shape == scores.shape):
             scores, at = self._alike(scores, at)
         valid, inside = self._parameters("marginals", scores, lengths)
         marginals = self._marginals_of(valid) if at is None else self._marginals_at(self._grown(at, valid), valid)
@@ -182,6 +182,11 @@ class MarginalOracle(Oracle):
 
     def _alike(self, scores: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Both with one batch, to which they broadcast."""
+        self._check_tensor("marginals", scores)
+        if not isinstance(at, Tensor):
+            raise ValueError(
+                f"`marginals` got at of type {type(at).__name__}; expected a torch.Tensor like the scores, of shape {tuple(scores.shape)}"
+            )
         if self._event(at) == self._event(scores):
             with suppress(RuntimeError):
                 scores, at = torch.broadcast_tensors(scores, at)

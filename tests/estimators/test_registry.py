@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from structgrad.estimators import (
     ESTIMATORS,
@@ -96,6 +97,30 @@ def test_a_loss_must_not_be_reduced(name: str, case: OracleCase) -> None:
         ValueError, match=r"the loss gave a tensor of shape \(\) for structures of shape \(.*\); expected one value per structure, "
     ):
         make_estimator(name).gradient(lambda z: loss(z).mean(), case.oracle, numbers(3, *case.event), generator=seeded())
+
+
+def test_a_loss_must_be_real() -> None:
+    """Its imaginary part would be left out."""
+    with pytest.raises(ValueError, match=r"^the loss gave a tensor of dtype torch.complex64; expected a tensor of one real number per "):
+        make_estimator("reinforce").gradient(
+            lambda z: z.sum(-1) * 1j, a_case_for("reinforce").oracle, numbers(2, 5).float(), generator=seeded()
+        )
+
+
+@pytest.mark.parametrize("name", ["reinforce", "muprop", "exact", "step_reinforce", "path_quadrature", "spigot_ce"])
+def test_a_loss_must_not_write_into_its_structures(name: str) -> None:
+    """One that does would get the log-probability of what it left there."""
+    case = a_case_for(name)
+    loss = LOSSES["linear"](case)
+
+    def changing(z: Tensor) -> Tensor:
+        values = loss(z)
+        z.detach().zero_()
+        return values
+
+    with pytest.raises(ValueError, match=r"^the loss changed its structures in place; expected .*: change a copy, structures.clone\(\)$"):
+        make_estimator(name).gradient(changing, case.oracle, numbers(2, *case.event), generator=seeded())
+    make_estimator(name).gradient(lambda z: changing(z.clone()), case.oracle, numbers(2, *case.event), generator=seeded())
 
 
 @pytest.mark.parametrize("name", PATHWISE)

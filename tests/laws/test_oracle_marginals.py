@@ -77,3 +77,9 @@ def test_what_takes_their_place_has_to_be_like_the_scores(shape: tuple[int, ...]
     expected = re.escape(f"`marginals` got at of shape {shape} for scores of shape (2, 4); expected a structure like them")
     with pytest.raises(ValueError, match=expected):
         Subset(2).marginals(torch.zeros(2, 4), at=torch.zeros(shape))
+
+
+@pytest.mark.parametrize("at", [[1.0, 1.0, 0.0, 0.0], 1])
+def test_what_takes_their_place_has_to_be_a_tensor(at: object) -> None:
+    with pytest.raises(ValueError, match=rf"^`marginals` got at of type {type(at).__name__}; expected a torch.Tensor like the scores, "):
+        Subset(2).marginals(torch.zeros(4), at=at)  # type: ignore[arg-type]
