@@ -95,6 +95,15 @@ def _as_arrow(frame: pd.DataFrame) -> pa.Table:
     return table.set_column(table.schema.get_field_index("batches"), pa.field("batches", lists.type), lists)
 
 
+def check_output(call: str, path: Path | None, *read: str) -> None:
+    """ValueError where a file that a verb is to write is one of a run, or a table that it reads: what was measured would be gone."""
+    if path is None:
+        return
+    of_a_run = path.name in (TABLE, MANIFEST, PLAN) and any((path.parent / name).is_file() for name in {MANIFEST, PLAN} - {path.name})
+    if of_a_run or any(path.is_file() and Path(name).is_file() and path.samefile(name) for name in read):
+        raise ValueError(f"`{call}` got the file {path} to write, which is for what was measured; expected another one: name a new file")
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file atomically: whoever reads it, whenever the power fails, sees the old content or the new one."""
     with replacing(path) as file:

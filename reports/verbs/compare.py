@@ -53,6 +53,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
         _check(sort, ("effect", "name"), "--sort")
         _check(only, ("all", "changed"), "--only")
         from ...suites.comparison import LargeComparison
+        from .. import results
         from ..comparison import words
         from ..comparison.configuration import settings_of
 
@@ -60,6 +61,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
         base, others = (base, heads or []) if with_ is None else (with_, [base, *(heads or [])])
         if not others:
             raise ValueError(f"`compare` got {base} alone; expected another run after it, or what it is compared with as --with BASE")
+        results.check_output("compare", output, base, *others)
         found = []
         for name in others:
             items = _compared(base, name, baselines, settings)
@@ -69,8 +71,6 @@ def compare(  # noqa: PLR0913 - one parameter per option
         if output is None:
             typer.echo(text, nl=False)
             return
-        from .. import results
-
         results.write_whole(output, text.encode())
         typer.echo(f"comparison: {output.resolve()}")
 

@@ -34,6 +34,7 @@ def export(
         from . import exporting
 
         write = exporting.writer(to)
+        results.check_output("export", output, run)
         with reading(run) as found:
             content = write(results.read(found)[0])
         if str(output) == "-":

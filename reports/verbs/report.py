@@ -48,6 +48,9 @@ def report(
     with sentences():
         run = _single(results)
         _checked(kind, output, show=show)
+        from .. import results as tables
+
+        tables.check_output("report", output, run)
         from ...suites.running.remote.objects import is_url
         from ...suites.running.remote.snapshot import reading
 

@@ -119,3 +119,15 @@ def test_export_refuses_what_it_cannot_write(run_folder: Path) -> None:
     message = refused("export", run_folder, "-o", run_folder / results.TABLE / "x.csv")
     assert message.startswith("error: `export` cannot write")
     assert message.endswith("; name another file with --output\n")
+
+
+@pytest.mark.parametrize("verb", [("report",), ("export", "--to", "parquet"), ("compare", "published")])
+@pytest.mark.parametrize("name", [results.TABLE, results.MANIFEST, store.PLAN])
+def test_what_was_measured_is_not_written_over(folder: Path, verb: tuple[str, ...], name: str) -> None:
+    file = folder / name
+    before = file.read_bytes() if file.exists() else None
+    kind = () if verb[0] == "export" else ("--format", "md")
+    assert refused(*verb, folder, *kind, "--output", file) == (
+        f"error: `{verb[0]}` got the file {file} to write, which is for what was measured; expected another one: name a new file\n"
+    )
+    assert (file.read_bytes() if file.exists() else None) == before
