@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from . import kernels
 from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
-from .capabilities.base import at_least_single, in_dtype
+from .capabilities.base import Plan, at_least_single, in_dtype
 from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.projection import RowArgmax
@@ -30,10 +29,9 @@ MOST_LISTED = 64
 
 
 class SoftmaxOracle(FactorisedOracle):
-    """Categories whose marginals are a softmax along the last dimension: closed forms of what other oracles compute or differentiate.
+    """Categories whose marginals are a softmax along the last dimension: closed forms of what other oracles compute or differentiate."""
 
-    Where every item has a structure, torch has the derivatives too.
-    """
+    kernel: ClassVar[str | None] = "softmax"
 
     @abc.abstractmethod
     def _sum_of_structures(self, rows: Tensor) -> Tensor:
@@ -48,30 +46,28 @@ class SoftmaxOracle(FactorisedOracle):
     def _argmax(self, rows: Tensor) -> Tensor:
         return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
 
-    def _argmax_at_once(self, scores: Tensor, as_indices: bool) -> Tensor | None:
-        return greatest(scores, as_indices) if self._taken_as_they_are("argmax", scores) else None
-
-    def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
-        if not self._taken_as_they_are("log_partition", scores) or differentiated(scores):
-            return None
-        return numbers_alone(self._sum_of_structures(scores))
+    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+        if operation == "log_partition":
+            return Plan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
+        return super()._plan(call, operation, scores)
 
     def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
-        return feasible_softmax(scores) if self._taken_as_they_are("marginals", scores) else None
+        self._check_tensor("marginals", scores)
+        return feasible_softmax(scores)
 
     def _marginals_of(self, valid: Tensor) -> Tensor:
-        return super()._marginals_of(valid) if (found := differentiable_softmax(valid)) is None else found
+        found = feasible_softmax(valid) if differentiated(valid) else None
+        return super()._marginals_of(valid) if found is None else found
 
     def _marginals_at(self, structure: Tensor, valid: Tensor) -> Tensor:
-        found = differentiable_softmax(valid)
+        found = feasible_softmax(valid) if differentiated(valid) else None
         return super()._marginals_at(structure, valid) if found is None else exchanged_for(structure, found)
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
-        return self._rowwise(self._sum_of_structures, scores)
+        return super()._compute_log_partition(scores) if kernels.enabled(scores) else self._rowwise(self._sum_of_structures, scores)
 
     def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        marginals, log_partition = self._rowwise_all(lambda rows: (softmax(rows, self.event_ndim), self._sum_of_structures(rows)), scores)
-        return marginals, log_partition
+        return self._compute_marginals_alone(scores), self._compute_log_partition(scores)
 
     def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
         return self._rowwise(lambda rows: softmax(rows, self.event_ndim), scores)
@@ -149,13 +145,14 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), feasible)
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
-        mean, free, gap = projection.project(rows, 1)
+        return projection.closed(projection.project(rows, 1), _parts_alone)
 
-        def decompose() -> tuple[Tensor, Tensor]:
-            atoms = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
-            return atoms.expand(*rows.shape, rows.shape[-1]), mean
+    def _project_at_once(self, scores: Tensor) -> Projection | None:
+        found = self._at_once("project", "project", scores)
+        return None if found is None else projection.closed(found, _parts_alone)
 
-        return Projection(gap=gap, decompose=decompose, mean=mean, free=free)
+    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+        return projection.plan(self._event(scores), 1) if operation == "project" else super()._plan(call, operation, scores)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         order = rows.sort(dim=-1, descending=True, stable=True).indices[:, :k]
@@ -181,6 +178,12 @@ def _selection() -> Any:
     return importlib.import_module(".kernels.selection", __package__)
 
 
+def _parts_alone(mean: Tensor) -> tuple[Tensor, Tensor]:
+    """Means [b, n] as atoms and weights."""
+    atoms = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+    return atoms.expand(*mean.shape, mean.shape[-1]), mean
+
+
 def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
     """Probabilities [*batch, ..., n] proportional to ``exp θ`` along the last dimension; 0 for an item with a row of -inf alone.
 
@@ -189,50 +192,26 @@ def softmax(rows: Tensor, event_ndim: int = 1) -> Tensor:
         event_ndim: how many of the last dimensions are one item.
     """
     probabilities = rows.softmax(-1)
-    if _all_feasible(probabilities):
-        return probabilities
     feasible = (rows > -math.inf).any(-1).flatten(rows.ndim - event_ndim).all(-1) if event_ndim > 1 else (rows > -math.inf).any(-1)
     return torch.where(unsqueeze_event(feasible, event_ndim), probabilities, 0)
 
 
-def differentiable_softmax(scores: Tensor) -> Tensor | None:
-    """Torch's own, with its own derivatives, of scores [*batch, ..., n] that are one by one and all feasible; else None.
-
-    A function of Python takes twice as long for autograd.
-    """
-    return feasible_softmax(scores) if differentiated(scores) and scores.is_cpu and scores.is_contiguous() else None
-
-
 def feasible_softmax(scores: Tensor) -> Tensor | None:
-    """Torch's own of scores on the CPU; None where a row of it is NaN, as it is by -inf alone, by +inf and by NaN."""
-    probabilities = scores.softmax(-1)
-    return probabilities if _all_feasible(probabilities) else None
+    """Torch's own, with its own derivatives, of dense scores [*batch, ..., n] on the CPU that kernels serve; else None.
 
-
-def greatest(scores: Tensor, as_indices: bool) -> Tensor | None:
-    """The first of the greatest of dense scores [*batch, n] on the CPU, in one pass with the check of their numbers.
-
-    Its place [*batch], or a one among zeros [*batch, n]; None where some scores are +inf or NaN.
+    None too where a row of it is NaN, as it is by -inf alone, by +inf and by NaN. A function of Python takes twice as long for autograd.
     """
-    rows = kernels.plain(scores).numpy()
-    lines = rows.reshape(-1, rows.shape[-1])
-    found = kernels.zeros(tuple(scores.shape[:-1]), torch.int64) if as_indices else kernels.zeros(tuple(scores.shape), scores.dtype)
-    room, below = found.numpy().reshape(lines.shape[:1] if as_indices else lines.shape), np.zeros(len(lines), np.bool_)
-    kernel = _selection().greatest_parts if as_indices else _selection().greatest
-    kernels.launch(kernel, (lines, room, below), (), lines.shape[1])
-    return None if b"\0" in below.tobytes() else found
+    if not (kernels.direct_serves(scores) and kernels.enabled(scores) and scores.numel()):
+        return None
+    probabilities = scores.softmax(-1)
+    shown = kernels.plain(probabilities).numpy()
+    return probabilities if _looks().are_numbers(shown.reshape(-1, shown.shape[-1])) else None
 
 
-def numbers_alone(log_partition: Tensor) -> Tensor | None:
-    """Log-partitions of dense scores on the CPU; None where some are +inf or NaN, as they are by +inf and by NaN."""
-    return log_partition if kernels.below_infinity(kernels.plain(log_partition)) else None
-
-
-def _all_feasible(probabilities: Tensor) -> bool:
-    """Whether it is known, on the CPU, that torch's softmax met no row of -inf alone, of which all is NaN."""
-    if not probabilities.is_cpu or probabilities.numel() == 0:
-        return False
-    return not math.isnan(np.add.reduce(kernels.plain(probabilities).numpy()[..., 0], None))
+@cache
+def _looks() -> Any:
+    # Loads the compiler.
+    return importlib.import_module(".softmax.cpu", __package__)
 
 
 def softmax_product(probabilities: Tensor, direction: Tensor) -> Tensor:

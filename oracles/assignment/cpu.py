@@ -14,6 +14,7 @@ import numpy as np
 
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.parts import mark, no_numbers, no_structures, number
+from ..kernels.selection import below_infinity
 from .cpu_kbest import list_best, ranking_workspace
 from .cpu_matching import load_costs, match, matching_workspace
 from .cpu_permanent import LOW, coefficients, collect, count_bits, gather, pair, propagate, reverse, spread, start
@@ -58,30 +59,36 @@ def best_parts(scores, costs, floats, integers, parts):
     return n if allowed == n else 0
 
 
+COMPLETE = frozenset({"argmax", "argmax_indices"})
+"""What gives whether all numbers are below +inf, and none is NaN, and writes every entry of its results."""
+
+
 def argmax(rows, structures):
     """Best permutations; where every one is forbidden, one with a largest allowed part is completed somehow."""
-    _argmax(rows, structures, no_numbers())
+    return _argmax(rows, structures, np.empty((0, 0), np.int64))
 
 
-def argmax_parts(rows, numbers):
-    """The same structures by the numbers of their parts, [b, n]."""
-    _argmax(rows, no_structures(rows), numbers)
+def argmax_indices(rows, columns):
+    """The same permutations as the columns of their rows, [b, n]."""
+    return _argmax(rows, no_structures(rows), columns)
 
 
 @compiled
-def _argmax(rows, structures, numbers):
+def _argmax(rows, structures, columns):
     n = rows.shape[1]
     costs, floats, integers = matching_workspace(n)
-    parts = np.empty(n, np.int64)
+    structures[:] = 0
     for b in range(rows.shape[0]):
+        if not below_infinity(rows[b].reshape(-1)):
+            return False
         load_costs(rows[b], costs)
         match(costs, floats, integers)
         for i in range(n):
-            parts[i] = i * n + integers[0, i]
-        if len(numbers) > 0:
-            number(parts, n, numbers[b])
-        else:
-            mark(parts, n, structures[b].reshape(-1))
+            if len(columns) > 0:
+                columns[b, i] = integers[0, i]
+            else:
+                structures[b, i, integers[0, i]] = 1
+    return True
 
 
 @compiled

@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from .. import kernels
+from ..kernels.direct import Direct
 from ..magnitudes import beyond_memory
 from ..numerics import cut, share_rows, zero_ignored
 from ..options import Configured
@@ -46,6 +47,24 @@ FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 MOST_KNOWN = 1024
 """Shapes of scores that an oracle keeps in mind."""
+
+NOT_BOUND: Any = object()
+
+
+class Plan(NamedTuple):
+    """What a kernel writes for an operation.
+
+    Attributes:
+        rooms: shape after the batch and dtype of each result, that of the scores where it is None.
+        reference: for rows that the kernel does not certify.
+        certified: whether it certifies rows.
+        kernel: for rows [b, *event], where it is none of the oracle's own.
+    """
+
+    rooms: tuple[tuple[tuple[int, ...], torch.dtype | None], ...]
+    reference: Callable[..., tuple[Tensor, ...]]
+    certified: bool = True
+    kernel: Callable[[Tensor], kernels.AnyKernel | None] | None = None
 
 
 class Oracle(IndexedStructures, Configured, abc.ABC):
@@ -249,16 +268,72 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """Scores ``[*batch, *event]`` with the one free completion in their padding; the event may grow, results are cut back."""
         return torch.where(self._inside(self._event(scores), lengths), scores, -math.inf)
 
+    # Straight to the kernel, where nothing else is to be done.
+
     def _argmax_at_once(self, scores: Tensor, as_indices: bool) -> Tensor | None:
-        """`argmax` by what looks at the numbers itself; None where that is not at hand, or finds that they are none."""
+        """`argmax` by its kernel alone; None where that does not serve."""
+        found = self._at_once("argmax", "argmax_indices" if as_indices else "argmax", scores)
+        return None if found is None else found[0]
+
+    def _at_once(self, call: str, operation: str, scores: Tensor, *others: Tensor) -> Sequence[Tensor] | None:
+        """What the kernel of an operation finds for scores as they are, [*batch, ...]; None where it does not serve.
+
+        Errors are those of `_checked`. The other inputs are like the scores.
+        """
+        direct = self._direct(call, operation, scores)
+        if direct is None:
+            return None
+        found = direct(*map(kernels.plain, (scores, *others)))
+        if found is None:
+            self._checked(call, scores)  # what is wrong in an ignored entry is nobody's business
+        return found
+
+    def _direct(self, call: str, operation: str, scores: Tensor) -> Direct | None:
+        """The kernel that takes these scores as they are; None where there is none."""
+        if not isinstance(scores, Tensor) or not kernels.direct_serves(scores):
+            return None
+        key = operation, scores.shape, scores.dtype
+        direct: Direct | None = self._bound.get(key, NOT_BOUND)
+        if direct is NOT_BOUND:
+            self._check_tensor(call, scores)
+            if len(self._bound) == MOST_KNOWN:
+                self._bound.clear()
+            direct = self._bound[key] = self._bind(call, operation, scores)
+        return direct
+
+    @cached_property
+    def _bound(self) -> dict[tuple[str, torch.Size, torch.dtype], Direct | None]:
+        """The kernels of operations for scores of a shape and dtype, None where there is none."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_bound"}
+
+    def _bind(self, call: str, operation: str, scores: Tensor) -> Direct | None:
+        plan = self._plan(call, operation, scores)
+        if plan is None or scores.dtype not in (torch.float32, torch.float64) or scores.numel() == 0:
+            return None
+        rows = self._rows(scores.detach()) if scores.ndim > self.event_ndim else scores.detach().unsqueeze(0)
+        kernel = self._kernel(operation, rows) if plan.kernel is None else plan.kernel(rows)
+        if not isinstance(kernel, kernels.Kernel):
+            return None
+        rooms = tuple(((len(rows), *shape), dtype or rows.dtype) for shape, dtype in plan.rooms)
+        return kernel.bound(rows, tuple(scores.shape), rooms, plan.reference, certified=plan.certified)
+
+    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+        """How an operation goes straight to its kernel; None where a subclass has it go another way."""
+        event = self._event(scores)
+        if operation == "argmax" and self._goes_as(Oracle, "natural_parameters", "_best"):
+            return Plan(((event, None),), self._reference_argmax, certified=False)
+        if operation == "argmax_indices" and self._goes_as(Oracle, "natural_parameters"):
+            return Plan(((self.index_shape(event), torch.int64),), self._reference_argmax, certified=False)
         return None
 
-    # Shared plumbing.
+    def _goes_as(self, kind: type, *names: str) -> bool:
+        """Whether these methods are those of a base class."""
+        return all(getattr(type(self), name) is getattr(kind, name) for name in names)
 
-    def _taken_as_they_are(self, call: str, scores: Tensor) -> bool:
-        """Whether only their values are still to be looked at: dense scores on the CPU that kernels serve. Errors as in `_checked`."""
-        self._check_tensor(call, scores)
-        return kernels.enabled(scores) and scores.is_contiguous() and scores.numel() > 0 and not scores.is_neg()
+    # Shared plumbing.
 
     def _prepared(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Valid scores with their padding completed, and which entries are inside (None for all)."""

@@ -158,6 +158,10 @@ class IndexedStructures(abc.ABC):
         def reference(rows: Tensor) -> tuple[Tensor]:
             return (self._numbered(self._of_dense(self._reference_argmax(rows)[0]), tuple(rows.shape[1:])),)
 
+        kernel = self._kernel("argmax_indices", rows)
+        if isinstance(kernel, kernels.Kernel):
+            room = (len(rows), *self.index_shape(tuple(rows.shape[1:]))), torch.int64
+            return kernel.computed((rows.contiguous(),), (room,), reference, certified=False)[0]
         parts = self._kernel_parts("argmax_parts", (rows.contiguous(),), (len(rows),), reference)
         return self._of_dense(self._best(rows)) if parts is None else self._from_parts(parts, tuple(rows.shape[1:]))
 

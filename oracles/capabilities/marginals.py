@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from .. import kernels
 from ..transforms import operation
-from .base import Oracle, at_least_single, in_dtype, inner
+from .base import Oracle, Plan, at_least_single, in_dtype, inner
 from .derivatives import (
     both_of,
     differentiated,
@@ -24,6 +24,9 @@ from .derivatives import (
     replaced_by,
 )
 from .indices import wants_indices
+
+_WAY = ("natural_parameters", "_row_log_partition", "_row_marginals")
+"""What log-partitions and marginals go through, besides methods of their own."""
 
 
 class MarginalOracle(Oracle):
@@ -163,12 +166,30 @@ class MarginalOracle(Oracle):
         return self.natural_parameters(at_least_single(valid)), inside
 
     def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
-        """`log_partition` by what looks at the numbers itself; None where that is not at hand, or finds that they are none."""
-        return None
+        """`log_partition` by its kernel alone; None where that does not serve."""
+        if isinstance(scores, Tensor) and differentiated(scores):
+            return None if self._direct("log_partition", "marginals", scores) is None else log_partition_of(scores, self)
+        found = self._at_once("log_partition", "log_partition", scores)
+        return None if found is None else kernels.converted(found[0], scores.dtype)
 
     def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
         """The same for `marginals`, with their derivative."""
-        return None
+        if isinstance(scores, Tensor) and differentiated(scores):
+            return None if self._direct("marginals", "marginals", scores) is None else marginals_of(scores, self)
+        found = self._at_once("marginals", "marginals", scores)
+        return None if found is None else found[0]
+
+    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+        event = self._event(scores)
+        if operation == "log_partition" and self._goes_as(MarginalOracle, *_WAY, "_log_partition_of", "_compute_log_partition"):
+            self.check_marginals(call, event)
+            return Plan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
+        if operation == "marginals" and self._goes_as(MarginalOracle, *_WAY):
+            self.check_marginals(call, event)
+            return Plan(((event, None), ((), torch.float64)), self._reference_marginals)
+        if operation == "covariance_product":
+            return Plan(((event, None),), lambda *given: (self._reference_covariance_product(*given),))
+        return super()._plan(call, operation, scores)
 
     def _log_partition_of(self, valid: Tensor) -> Tensor:
         return log_partition_of(valid, self) if differentiated(valid) else self._compute_log_partition(valid)
@@ -210,11 +231,15 @@ class MarginalOracle(Oracle):
         return self._rowwise_all(self._row_log_partition, scores)[0]
 
     def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        if (found := self._at_once("log_partition", "marginals", scores)) is not None:
+            return found[0], kernels.converted(found[1], scores.dtype)
         marginals, log_partition = self._rowwise_all(self._row_marginals, scores)
         return marginals, log_partition
 
     def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
         """Without the log-partition, which then needs no conversion."""
+        if (found := self._at_once("marginals", "marginals", scores)) is not None:
+            return found[0]
         return self._rowwise_all(self._row_marginals, scores, 1)[0]
 
     def _row_log_partition(self, rows: Tensor) -> tuple[Tensor, ...]:
@@ -233,6 +258,10 @@ class MarginalOracle(Oracle):
         return kernel.computed((rows.contiguous(),), rooms, self._reference_marginals)
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
+        if direction.dtype == scores.dtype and direction.shape == scores.shape and direction.is_contiguous() and not direction.is_neg():
+            found = self._at_once("marginals", "covariance_product", scores, direction)
+            if found is not None:
+                return found[0]
         rows = at_least_single(self._rows(kernels.plain(scores)))
         along = in_dtype(self._rows(kernels.plain(direction)), rows.dtype)
         kernel = self._kernel("covariance_product", rows)

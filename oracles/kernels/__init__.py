@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from . import gpu, modules, switch
+from .direct import BoundRoom, Direct
 from .gpu.first_use import Reference
 
 GRAIN = 400_000
@@ -78,12 +79,13 @@ def shown_to_torch() -> Iterator[None]:
 
     Each call runs in one thread. Python traces its memory meanwhile, which slows it.
     """
-    traced, token = tracemalloc.is_tracing(), _shown.set(True)
+    traced, token, apart = tracemalloc.is_tracing(), _shown.set(True), switch.APART.set(True)
     tracemalloc.start()
     try:
         yield
     finally:
         _shown.reset(token)
+        switch.APART.reset(apart)
         if not traced:
             tracemalloc.stop()
 
@@ -95,6 +97,7 @@ class Kernel(NamedTuple):
     scalar: _Function | None
     options: tuple[Any, ...]
     operations: int
+    complete: bool = False  # has no certificates to write, says if the numbers are some, and writes all of its results
 
     def drawing(self, uniforms: Tensor) -> Kernel:
         """The same for uniforms [b, s, n] of s samples of each row, whose walks are work too."""
@@ -115,7 +118,9 @@ class Kernel(NamedTuple):
 
     def run_certified(self, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], reference: Reference) -> None:
         """Write results by a kernel that certifies rows; the others get theirs from the reference, in float64."""
-        if (failed := self.certify(inputs, results)) is not None:
+        if self.complete:
+            self(*inputs, *results)
+        elif (failed := self.certify(inputs, results)) is not None:
             self._redo(failed, inputs, results, reference)
 
     @staticmethod
@@ -129,7 +134,7 @@ class Kernel(NamedTuple):
         """Results, of contiguous inputs: what `run_certified` writes, or `run`; their memory is an array before it is a tensor."""
         made = [_made(shape, dtype) for shape, dtype in rooms]
         arrays, results = [array for array, _ in made], tuple([result for _, result in made])
-        if not certified:
+        if self.complete or not certified:
             launch(self.function, (*inputs, *arrays), self.options, self.operations)
         elif (failed := self.certify(inputs, results, arrays)) is not None:
             self._redo(failed, inputs, results, reference)
@@ -146,13 +151,39 @@ class Kernel(NamedTuple):
         scalar = self.scalar or self.function
         few = inputs[0].shape[0] < FEW
         failed = self._failures(scalar if few else self.function, (*inputs, *(arrays or results)))
-        if failed is None or few or self.scalar is None:
+        return failed if failed is None or few else self._taken_one_by_one(failed, inputs, results)
+
+    def _taken_one_by_one(self, failed: Tensor, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Tensor | None:
+        """Rows that failed by the scalar kernel, if there is one; gives those whose results are still to be found."""
+        if self.scalar is None:
             return failed
-        redone = tuple(result[failed] for result in results)
+        scalar, redone = self.scalar, tuple(result[failed] for result in results)
         still = self._failures(scalar, (*(given[failed] for given in inputs), *redone))
         for result, rows in zip(results, redone, strict=True):
             result[failed] = rows
         return None if still is None else failed[still]
+
+    def bound(
+        self, rows: Tensor, shape: tuple[int, ...], rooms: tuple[gpu.Room, ...], reference: Reference, *, certified: bool = True
+    ) -> Direct | None:
+        """This kernel for rows like these, of scores of a shape, as `computed` would call it; None where that may take several threads."""
+        batch = rows.shape[0]
+        if batch > 1 and batch * self.operations // GRAIN > 1:
+            return None
+        certified = certified and not self.complete
+        few = certified and batch < FEW
+        function = (self.scalar or self.function) if few else self.function
+
+        def mend(failed: Tensor, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> None:
+            still = failed if few else self._taken_one_by_one(failed, inputs, results)
+            if still is not None:
+                self._redo(still, inputs, results, reference)
+
+        leading = shape[: len(shape) - rows.ndim + 1]
+        made = [(BoundRoom((*leading, *room[1:]), tuple(room), _NUMPY[dtype]), dtype) for room, dtype in rooms]
+        bound = [each._replace(shape=None) if (each.shape, dtype) == (shape, rows.dtype) else each for each, dtype in made]
+        taken = None if len(leading) == 1 else tuple(rows.shape)
+        return Direct(function, self.options, taken, bound, mend if certified else None, complete=self.complete)
 
     def _failures(self, function: _Function, tensors: tuple[Tensor | np.ndarray, ...]) -> Tensor | None:
         certified = np.zeros(tensors[0].shape[0], dtype=np.bool_)
@@ -168,6 +199,11 @@ AnyKernel = Kernel | gpu.DeviceKernel
 def enabled(rows: Tensor) -> bool:
     """Whether kernels serve these rows: float32 or float64 on the CPU."""
     return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64) and switch.SERVING.get()
+
+
+def direct_serves(rows: Tensor) -> bool:
+    """Whether a `Direct` may take scores of whatever shape and dtype: dense ones on the CPU, where kernels serve and nobody looks on."""
+    return switch.SERVING.get() and rows.is_cpu and rows.is_contiguous() and not (rows.is_neg() or switch.APART.get())
 
 
 def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> AnyKernel | None:
@@ -311,7 +347,10 @@ def _planned(structure: str, operation: str, event: torch.Size, options: tuple[A
     module = importlib.import_module(name)
     function = getattr(module, operation, None)
     scalar = getattr(module, f"scalar_{operation}", None)
-    return None if function is None else Kernel(function, scalar, options, module.operations(tuple(event)) // LIGHT.get(operation, 1))
+    if function is None:
+        return None
+    steps = module.operations(tuple(event)) // LIGHT.get(operation, 1)
+    return Kernel(function, scalar, options, steps, operation in getattr(module, "COMPLETE", ()))
 
 
 @cache

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..kernels.compilation import compiled, reordered, uncounted
-from ..kernels.selection import kth_largest
+from ..kernels.selection import below_infinity, kth_largest
 
 
 def operations(event: tuple[int, ...]) -> int:
@@ -15,8 +15,12 @@ def operations(event: tuple[int, ...]) -> int:
     return 5 * event[0]
 
 
+COMPLETE = frozenset({"project"})
+"""What gives whether all numbers are below +inf, and none is NaN, and writes every entry of its results."""
+
+
 @compiled
-def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarray, k: int) -> None:
+def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarray, k: int) -> bool:
     """Project rows [b, n]: ``mean = clip(θ − τ, 0, 1)``, the parts ``free`` with 0 < mean < 1, and the certified gap [b].
 
     The k-th largest score s is the origin: τ − s lies within [-1, 0], so that parts above s + 1 are 1, parts below s − 1 are 0, and what is
@@ -26,6 +30,9 @@ def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarra
     near, place, work = np.empty(size + 1), np.empty(size + 1, np.int32), np.empty(size)
     for item in range(len(rows)):
         row, point = rows[item], mean[item]
+        if not below_infinity(row):
+            return False
+        free[item] = False
         origin = kth_largest(row, k, work)
         if origin == -math.inf:
             point[:], gap[item] = 0, math.inf
@@ -49,6 +56,7 @@ def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarra
             residual = near[i] - value - threshold
             above += max(residual, 0.0) - residual * value
         gap[item] = max(above, 0.0)
+    return True
 
 
 @uncounted

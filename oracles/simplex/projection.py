@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import kernels
+from ..active_set.solution import Projection
+from ..capabilities.base import Plan
 
 HALVINGS = 60
 """Of a bracket no longer than log n: what is left is below the rounding of float64."""
@@ -36,6 +39,20 @@ def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     rooms = (rows.shape, rows.dtype), (rows.shape, torch.bool), (rows.shape[:1], rows.dtype)
     point, free, gap = kernel.computed((rows.contiguous(),), rooms, lambda rows: _project(rows, k), certified=False)
     return point, free, gap
+
+
+def plan(event: tuple[int, ...], k: int) -> Plan:
+    """What `project` goes straight to."""
+    rooms = (event, torch.float64), (event, torch.bool), ((), torch.float64)
+    return Plan(rooms, lambda rows: _project(rows, k), certified=False, kernel=lambda rows: kernels.find("simplex", "project", rows, (k,)))
+
+
+def closed(found: Sequence[Tensor], decompose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Projection:
+    """What `project` gives of every item, of any batch, with the way to write means [b, n] as atoms and weights."""
+    mean, free, gap = found
+    if mean.ndim != 2:
+        mean, free, gap = mean.reshape(-1, mean.shape[-1]), free.reshape(-1, mean.shape[-1]), gap.reshape(-1)
+    return Projection(gap=gap, decompose=lambda: decompose(mean), mean=mean, free=free)
 
 
 def halves(rows: Tensor) -> bool:

@@ -20,7 +20,7 @@ from numba import uint64
 from ..kernels.compilation import compiled, inner, reordered, uncounted
 from ..kernels.exponential import exponentials
 from ..kernels.parts import mark, no_numbers, no_structures, number
-from ..kernels.selection import kth_largest
+from ..kernels.selection import below_infinity, kth_largest
 
 BLOCK = 8
 """Coefficients are computed in blocks of this many, the width of a vector register; a polynomial starts after one block of zeros."""
@@ -37,13 +37,19 @@ def operations(event: tuple[int, ...]) -> int:
     return 20 * event[0]
 
 
+COMPLETE = frozenset({"argmax", "argmax_indices"})
+"""What gives whether all numbers are below +inf, and none is NaN, and writes every entry of its results."""
+
+
 @compiled
-def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
+def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> bool:
     """The k largest of each row; of those that tie with the smallest of them, the first."""
     size = rows.shape[1]
     work = np.empty(size)
     for item in range(len(rows)):
         row, structure = rows[item], structures[item]
+        if not below_infinity(row):
+            return False
         last, count = kth_largest(row, k, work), 0
         for part in range(size):
             structure[part] = row[part] >= last
@@ -55,24 +61,28 @@ def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> None:
                 structure[part] = 0
                 count -= 1
             part -= 1
+    return True
 
 
 @compiled
-def argmax_parts(rows: np.ndarray, numbers: np.ndarray, k: int) -> None:
-    """The same structures by the numbers of their parts, [b, k]."""
+def argmax_indices(rows: np.ndarray, parts: np.ndarray, k: int) -> bool:
+    """The same parts as numbers [b, k]."""
     size = rows.shape[1]
     work = np.empty(size)
     for item in range(len(rows)):
-        row, listed = rows[item], numbers[item]
+        row, listed = rows[item], parts[item]
+        if not below_infinity(row):
+            return False
         last, above, count = kth_largest(row, k, work), 0, 0
         for part in range(size):
             above += row[part] > last
         for part in range(size):
             tied = row[part] == last and above < k
             if row[part] > last or tied:
-                listed[count] = 1 + part
+                listed[count] = part
                 count += 1
                 above += tied
+    return True
 
 
 @compiled

@@ -13,6 +13,7 @@ from torch.nn.functional import pad, softplus
 from ..active_set.solution import Projection
 from ..active_set.start import Start
 from ..capabilities import KBestOracle, MarginalOracle, Oracle, SubsetOracle
+from ..capabilities.base import Plan
 from ..capabilities.projection import RowArgmax
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 from ..options import Count
@@ -168,8 +169,14 @@ class Subset(SubsetOracle, DerivedOracle):
         return torch.stack(chosen, -1)
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
-        mean, free, gap = projection.project(rows, self.k)
-        return Projection(gap=gap, decompose=lambda: systematic_atoms(mean, self.k), mean=mean, free=free)
+        return projection.closed(projection.project(rows, self.k), lambda mean: systematic_atoms(mean, self.k))
+
+    def _project_at_once(self, scores: Tensor) -> Projection | None:
+        found = self._at_once("project", "project", scores)
+        return None if found is None else projection.closed(found, lambda mean: systematic_atoms(mean, self.k))
+
+    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+        return projection.plan(self._event(scores), self.k) if operation == "project" else super()._plan(call, operation, scores)
 
     _listed_indices = KBestOracle._listed_indices
 

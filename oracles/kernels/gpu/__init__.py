@@ -151,12 +151,13 @@ def interpreted(*, comparing: bool = False) -> Iterator[None]:
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("`interpreted` got no TRITON_INTERPRET=1; expected that variable in the environment before the process starts")
-    tokens = _interpreting.set(True), _comparing.set(comparing)
+    tokens = _interpreting.set(True), _comparing.set(comparing), switch.APART.set(True)
     try:
         yield
     finally:
         _interpreting.reset(tokens[0])
         _comparing.reset(tokens[1])
+        switch.APART.reset(tokens[2])
 
 
 @contextmanager

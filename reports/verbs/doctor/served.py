@@ -72,11 +72,15 @@ def _on(device: int) -> Iterator[Served]:
                 stated = issubclass(oracle, StatedOracle) and device < 0 and operation in (*executor.OPERATIONS, "enumerate")
                 derived = issubclass(oracle, DerivedOracle) and device >= 0 and operation in on_device.OPERATIONS
                 module = on_device.structure(structure) if stated or derived else ""
-                by = ("torch", why) if why else _by(device, *_kernel(device, oracle.kernel or structure, operation), module, known)
+                by = (
+                    ("torch", why)
+                    if why
+                    else _by(device, *_kernel(device, structure, oracle.kernel or structure, operation), module, known)
+                )
                 yield Served("cpu" if device < 0 else f"cuda:{device}", structure, operation, *by)
 
 
-def _kernel(device: int, structure: str, operation: str) -> tuple[str, str]:
+def _kernel(device: int, structure: str, kernels: str, operation: str) -> tuple[str, str]:
     """The module and the function of a kernel, where there is one."""
     if operation == "enumerate":
         return "unranking", structure
@@ -84,7 +88,7 @@ def _kernel(device: int, structure: str, operation: str) -> tuple[str, str]:
         return "simplex", "project"
     if operation == "project" and structure == "assignment" and device < 0:
         return "birkhoff", "nearest"
-    return structure, operation
+    return kernels, operation
 
 
 def _by(device: int, module: str, function: str, executor: str, known: dict[str, str]) -> tuple[str, str]:

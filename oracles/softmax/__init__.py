@@ -1,0 +1,1 @@
+"""Kernels of categories: best parts and log-partitions in closed form."""
