@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ...base import Row
 from ...frames import COLUMNS
 
@@ -48,6 +46,7 @@ def to_table(contents: Sequence[Mapping[str, Any]]) -> pa.Table:
     Raises:
         KeyError, TypeError, ValueError: contents that are no rows.
     """
+    import numpy as np
     import pyarrow as pa
 
     filled = [content for content in contents if content["rows"]]
