@@ -16,7 +16,7 @@ from . import kernels
 from .active_set.solution import Projection
 from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
-from .capabilities.base import Plan, at_least_single, in_dtype
+from .capabilities.base import KernelPlan, at_least_single, in_dtype
 from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
 from .capabilities.projection import RowArgmax
@@ -46,9 +46,9 @@ class SoftmaxOracle(FactorisedOracle):
     def _argmax(self, rows: Tensor) -> Tensor:
         return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)
 
-    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
         if operation == "log_partition":
-            return Plan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
+            return KernelPlan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
         return super()._plan(call, operation, scores)
 
     def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
@@ -151,7 +151,7 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         found = self._at_once("project", "project", scores)
         return None if found is None else projection.closed(found, _parts_alone)
 
-    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
         return projection.plan(self._event(scores), 1) if operation == "project" else super()._plan(call, operation, scores)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:

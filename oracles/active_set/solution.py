@@ -75,10 +75,7 @@ class SparseSolution:
             return mean.reshape(*mean.shape[:-1], *self._event).expand(self.scores.shape).to(self.scores.dtype)
         # The Jacobian of a projection is symmetric.
         adjoint = self._move_mean if lists is None else lambda direction: self._grouped(direction, lists, from_parts=True)
-        mean = kernels.converted(known, self.scores.dtype)
-        if mean.shape != self.scores.shape:  # what takes a microsecond where nothing is to be done
-            mean = self._shaped(mean).expand(self.scores.shape)
-        return self._attached(mean, adjoint)
+        return self._attached(kernels.converted(self._shaped(known), self.scores.dtype).expand(self.scores.shape), adjoint)
 
     @property
     @uncompiled

@@ -51,7 +51,7 @@ MOST_KNOWN = 1024
 NOT_BOUND: Any = object()
 
 
-class Plan(NamedTuple):
+class KernelPlan(NamedTuple):
     """What a kernel writes for an operation.
 
     Attributes:
@@ -320,13 +320,13 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         rooms = tuple(((len(rows), *shape), dtype or rows.dtype) for shape, dtype in plan.rooms)
         return kernel.bound(rows, tuple(scores.shape), rooms, plan.reference, certified=plan.certified)
 
-    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
         """How an operation goes straight to its kernel; None where a subclass has it go another way."""
         event = self._event(scores)
         if operation == "argmax" and self._goes_as(Oracle, "natural_parameters", "_best"):
-            return Plan(((event, None),), self._reference_argmax, certified=False)
+            return KernelPlan(((event, None),), self._reference_argmax, certified=False)
         if operation == "argmax_indices" and self._goes_as(Oracle, "natural_parameters"):
-            return Plan(((self.index_shape(event), torch.int64),), self._reference_argmax, certified=False)
+            return KernelPlan(((self.index_shape(event), torch.int64),), self._reference_argmax, certified=False)
         return None
 
     def _goes_as(self, kind: type, *names: str) -> bool:

@@ -355,7 +355,7 @@ def _compiled(numbers: Tensor) -> bool:
 @cache
 def _indexing() -> Any:
     # Loads the compiler.
-    return importlib.import_module("..kernels.indexing", __package__)
+    return importlib.import_module("..kernels.parts", __package__)
 
 
 def _in_event(parts: Tensor, event_shape: tuple[int, ...], smaller: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from .. import kernels
 from ..transforms import operation
-from .base import Oracle, Plan, at_least_single, in_dtype, inner
+from .base import KernelPlan, Oracle, at_least_single, in_dtype, inner
 from .derivatives import (
     both_of,
     differentiated,
@@ -179,16 +179,16 @@ class MarginalOracle(Oracle):
         found = self._at_once("marginals", "marginals", scores)
         return None if found is None else found[0]
 
-    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
         event = self._event(scores)
         if operation == "log_partition" and self._goes_as(MarginalOracle, *_WAY, "_log_partition_of", "_compute_log_partition"):
             self.check_marginals(call, event)
-            return Plan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
+            return KernelPlan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
         if operation == "marginals" and self._goes_as(MarginalOracle, *_WAY):
             self.check_marginals(call, event)
-            return Plan(((event, None), ((), torch.float64)), self._reference_marginals)
+            return KernelPlan(((event, None), ((), torch.float64)), self._reference_marginals)
         if operation == "covariance_product":
-            return Plan(((event, None),), lambda *given: (self._reference_covariance_product(*given),))
+            return KernelPlan(((event, None),), lambda *given: (self._reference_covariance_product(*given),))
         return super()._plan(call, operation, scores)
 
     def _log_partition_of(self, valid: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from .. import kernels
 from ..active_set.solution import Projection
-from ..capabilities.base import Plan
+from ..capabilities.base import KernelPlan
 
 HALVINGS = 60
 """Of a bracket no longer than log n: what is left is below the rounding of float64."""
@@ -41,10 +41,12 @@ def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return point, free, gap
 
 
-def plan(event: tuple[int, ...], k: int) -> Plan:
+def plan(event: tuple[int, ...], k: int) -> KernelPlan:
     """What `project` goes straight to."""
     rooms = (event, torch.float64), (event, torch.bool), ((), torch.float64)
-    return Plan(rooms, lambda rows: _project(rows, k), certified=False, kernel=lambda rows: kernels.find("simplex", "project", rows, (k,)))
+    return KernelPlan(
+        rooms, lambda rows: _project(rows, k), certified=False, kernel=lambda rows: kernels.find("simplex", "project", rows, (k,))
+    )
 
 
 def closed(found: Sequence[Tensor], decompose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Projection:

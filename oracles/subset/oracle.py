@@ -13,7 +13,7 @@ from torch.nn.functional import pad, softplus
 from ..active_set.solution import Projection
 from ..active_set.start import Start
 from ..capabilities import KBestOracle, MarginalOracle, Oracle, SubsetOracle
-from ..capabilities.base import Plan
+from ..capabilities.base import KernelPlan
 from ..capabilities.projection import RowArgmax
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle
 from ..options import Count
@@ -175,7 +175,7 @@ class Subset(SubsetOracle, DerivedOracle):
         found = self._at_once("project", "project", scores)
         return None if found is None else projection.closed(found, lambda mean: systematic_atoms(mean, self.k))
 
-    def _plan(self, call: str, operation: str, scores: Tensor) -> Plan | None:
+    def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
         return projection.plan(self._event(scores), self.k) if operation == "project" else super()._plan(call, operation, scores)
 
     _listed_indices = KBestOracle._listed_indices

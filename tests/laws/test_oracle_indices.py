@@ -141,6 +141,7 @@ def test_a_form_of_ones_own_is_the_parts() -> None:
     """An oracle that states nothing lists the parts of its structures."""
 
     class Own(type(Subset(2))):  # type: ignore[misc]
+        kernel = None
         _most_parts = SamplingOracle._most_parts
 
     oracle, scores = Own(2), torch.tensor([3.0, 1.0, 2.0])

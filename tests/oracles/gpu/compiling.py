@@ -32,6 +32,7 @@ from structgrad.estimators import entmax
 from structgrad.oracles import make_oracle
 from structgrad.oracles.active_set.device_atoms import DeviceAtoms
 from structgrad.oracles.derivations import DerivedOracle, device
+from structgrad.oracles.kernels.modules import module_of
 from structgrad.oracles.random_streams import SeedBlocks
 
 SIZES = ("least", "small", "real", "largest")
@@ -89,7 +90,8 @@ def _sampled_often(oracle: Any, scores: Tensor, number: int) -> None:
     if isinstance(oracle, DerivedOracle):
         sample, more = import_module("structgrad.oracles.derivations.gpu").sample, (device.graph_of(oracle, event, scores.device),)
     else:
-        sample = oracle.kernel and import_module(f"structgrad.oracles.{oracle.kernel}.gpu").sample
+        module = oracle.kernel and module_of(oracle.kernel, "gpu")
+        sample = import_module(module).sample if module else None
         more = oracle.kernel_options()
     for samples, shape in [(MANY, event)] + [(number, (MANY, *event[1:]))] * (oracle.name == "linear_chain"):
         rows = torch.empty(len(scores), *shape, dtype=scores.dtype, device="meta")

@@ -52,7 +52,7 @@ def test_a_report_on_the_cpu(tmp_path: Path) -> None:
     assert row["steps"]["torch"]["seconds"] > 0
     assert page["tests"]["verdict"].startswith("not run: only")
     assert f"- torch: {torch.__version__}" in text
-    assert f"| categorical 1000 argmax | 2 | yes | plain torch | {milliseconds(row['steps']['structgrad']['seconds'])} |" in text
+    assert f"| categorical 1000 argmax | 2 | yes | kernel | {milliseconds(row['steps']['structgrad']['seconds'])} |" in text
 
 
 def test_the_cpu_is_held_to_no_target(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
