@@ -96,9 +96,14 @@ def _as_arrow(frame: pd.DataFrame) -> pa.Table:
 
 
 def check_output(call: str, path: Path | None, *read: str) -> None:
-    """ValueError where a file that a verb is to write is one of a run, or a table that it reads: what was measured would be gone."""
+    """ValueError where a file that a verb is to write is one of a run, or a table that it reads: what was measured would be gone.
+
+    Nor can it be a folder.
+    """
     if path is None:
         return
+    if path.is_dir():
+        raise ValueError(f"`{call}` got the folder {path} to write; expected a file: name one in it")
     of_a_run = path.name in (TABLE, MANIFEST, PLAN) and any((path.parent / name).is_file() for name in {MANIFEST, PLAN} - {path.name})
     if of_a_run or any(path.is_file() and Path(name).is_file() and path.samefile(name) for name in read):
         raise ValueError(f"`{call}` got the file {path} to write, which is for what was measured; expected another one: name a new file")

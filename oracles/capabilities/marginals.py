@@ -150,6 +150,7 @@ class MarginalOracle(Oracle):
 
         ``inf`` where the other law forbids what this one allows; 0 for an item that is infeasible under ``scores``.
         """
+        self._check_alike("kl", scores, other=other)
         here, there = (self._parameters("kl", theta, lengths)[0] for theta in (scores, other))
         marginals, log_partition = self._both_of(here)
         # Allowed here, forbidden there: left out of the sum, whose gradient would be NaN, and made infinite at the end.
@@ -203,17 +204,24 @@ class MarginalOracle(Oracle):
 
     def _alike(self, scores: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Both with one batch, to which they broadcast."""
-        self._check_tensor("marginals", scores)
-        if not isinstance(at, Tensor):
+        self._check_alike("marginals", scores, at=at)
+        scores, at = torch.broadcast_tensors(scores, at)
+        return scores, at
+
+    def _check_alike(self, call: str, scores: Tensor, **named: Tensor) -> None:
+        """ValueError where what is named is no tensor of events of the same size, in a batch that broadcasts against that of the scores."""
+        self._check_tensor(call, scores)
+        ((name, given),) = named.items()
+        if not isinstance(given, Tensor):
             raise ValueError(
-                f"`marginals` got at of type {type(at).__name__}; expected a torch.Tensor like the scores, of shape {tuple(scores.shape)}"
+                f"`{call}` got {name} of type {type(given).__name__}; expected a tensor like the scores, of shape {tuple(scores.shape)}"
             )
-        if self._event(at) == self._event(scores):
+        if self._event(given) == self._event(scores):
             with suppress(RuntimeError):
-                scores, at = torch.broadcast_tensors(scores, at)
-                return scores, at
+                torch.broadcast_shapes(given.shape, scores.shape)
+                return
         raise ValueError(
-            f"`marginals` got at of shape {tuple(at.shape)} for scores of shape {tuple(scores.shape)}; expected a structure like them"
+            f"`{call}` got {name} of shape {tuple(given.shape)} for scores of shape {tuple(scores.shape)}; expected one like them"
         )
 
     def _grown(self, structure: Tensor, valid: Tensor) -> Tensor:

@@ -91,6 +91,8 @@ def list_(folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json
     with sentences():
         from ..analysis import baselines
 
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"`baseline list` got --dir {folder}, which is a file; expected the folder of the baselines")
         found = [{"name": name, "bytes": baselines.path_of(name, folder).stat().st_size} for name in baselines.names(folder)]
         if as_json:
             typer.echo(json.dumps(found, indent=1))

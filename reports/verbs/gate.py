@@ -46,7 +46,9 @@ def gate(  # noqa: PLR0913 - one parameter per option
     with sentences():
         from ..comparison import markdown, records, terminal
         from ..comparison.configuration import settings_of
+        from ..results import check_output
 
+        check_output("gate", junit, run, baseline)
         result = _decided(run, baseline, baselines, settings_of(config), timing_base)
         code = exit_code(result, strict=strict)
         for override in result.idle:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
 from torch.autograd import gradcheck
 
+from structgrad.oracles import Categorical
 from tests.helpers import (
     GENERIC_CASES,
     ORACLE_CASES,
@@ -78,3 +80,12 @@ def test_lengths(case: OracleCase) -> None:
     found = case.oracle.kl(scores, other, lengths=length)
     alone = case.oracle.kl(cut_to_item(case, scores, length), cut_to_item(case, other, length))
     torch.testing.assert_close(found, alone, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1,), (6,), (3, 5), ()])
+def test_the_other_law_is_one_of_the_same_structures(shape: tuple[int, ...]) -> None:
+    """Else a law of one category would broadcast."""
+    expected = re.escape(f"`kl` got other of shape {shape} for scores of shape (2, 5); expected one like them")
+    with pytest.raises(ValueError, match=f"^{expected}$"):
+        Categorical().kl(torch.zeros(2, 5), torch.zeros(shape))
+    assert Categorical().kl(torch.zeros(2, 5), torch.zeros(5)).shape == (2,)

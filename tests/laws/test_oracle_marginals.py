@@ -74,12 +74,12 @@ def _at_best(scores: torch.Tensor, point: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 5), (2, 1)])
 def test_what_takes_their_place_has_to_be_like_the_scores(shape: tuple[int, ...]) -> None:
-    expected = re.escape(f"`marginals` got at of shape {shape} for scores of shape (2, 4); expected a structure like them")
+    expected = re.escape(f"`marginals` got at of shape {shape} for scores of shape (2, 4); expected one like them")
     with pytest.raises(ValueError, match=expected):
         Subset(2).marginals(torch.zeros(2, 4), at=torch.zeros(shape))
 
 
 @pytest.mark.parametrize("at", [[1.0, 1.0, 0.0, 0.0], 1])
 def test_what_takes_their_place_has_to_be_a_tensor(at: object) -> None:
-    with pytest.raises(ValueError, match=rf"^`marginals` got at of type {type(at).__name__}; expected a torch.Tensor like the scores, "):
+    with pytest.raises(ValueError, match=rf"^`marginals` got at of type {type(at).__name__}; expected a tensor like the scores, "):
         Subset(2).marginals(torch.zeros(4), at=at)  # type: ignore[arg-type]

@@ -61,8 +61,10 @@ def _value(path: Path, name: str, parameter: Any, value: Any) -> Any:
     repeated = getattr(parameter, "multiple", False) or parameter.nargs != 1
     items = value if isinstance(value, list) else [value]
     switch = getattr(parameter, "is_flag", False)
-    if (isinstance(value, list) and not repeated) or any(
-        isinstance(item, dict | list) or (isinstance(item, bool) != switch) for item in items
+    if (
+        value == []
+        or (isinstance(value, list) and not repeated)
+        or any(isinstance(item, dict | list) or (isinstance(item, bool) != switch) for item in items)
     ):
         wanted = "true or false" if switch else "a list of texts" if repeated else "a text or a number"
         raise ValueError(f"{path} got {name} = {value!r}; expected {wanted}")

@@ -79,6 +79,8 @@ def check_together(given: Mapping[str, Any]) -> None:
     check_loudness("run", quiet=given["quiet"], verbose=given["verbose"])
     if given["quick"] and given["preset"] not in (None, "quick"):
         raise ValueError(f"`run` got both --quick and --preset {given['preset']}; give one of them")
+    if given["fresh"] and given["rerun"]:
+        raise ValueError(f"`run` got both --fresh and --rerun {given['rerun']}; give one of them")
 
 
 def check_loudness(verb: str, *, quiet: bool, verbose: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -157,8 +158,8 @@ class Machine:
             raise ValueError(
                 f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected jobs >= 0 and a positive number of seconds"
             )
-        if self.memory is not None and not self.memory > 0:
-            raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB")
+        if self.memory is not None and not 0 < self.memory < math.inf:
+            raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB, or none")
         if self.address is not None and self.engine == "local":
             raise ValueError(f"the machine got the address {self.address!r} for the engine local, which has none; choose --engine ray")
         if self.gpus is not None:

@@ -114,6 +114,7 @@ def test_a_file_says_the_same_as_options(tmp_path: Path) -> None:
         ("preset = ['quick']", "run.toml got preset = ['quick']; expected a text or a number"),
         ("builtin = 'yes'", "run.toml got builtin = 'yes'; expected true or false"),
         ("estimator = [true]", "run.toml got estimator = [True]; expected a list of texts"),
+        ("loss = []", "run.toml got loss = []; expected a list of texts"),
         ("run = {seed = 1}", "run.toml: got the unknown key 'run'"),
         ("seed =", "run.toml is no TOML file: Invalid value"),
     ],
