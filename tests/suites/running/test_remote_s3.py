@@ -102,7 +102,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(tmp_path, monkeypatch, 
 
 
 KILLED = """
-import os, signal, sys
+import os, signal, sys, time
 from structgrad.suites.running import cell_writer
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
@@ -111,6 +111,7 @@ from structgrad.suites.studies.simulated import simulated_plan
 cell_writer.BATCH = 10
 
 def progress(snapshot):
+    time.sleep(0.1)  # what is finished goes out once a second
     if snapshot.finished >= 25:
         os.kill(os.getpid(), signal.SIGKILL)
 
