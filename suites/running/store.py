@@ -551,7 +551,7 @@ def _draft(path: Path) -> tuple[int, str]:
     """A new hidden file beside one that is written, and its name, which nobody else has: `tempfile` asks for chance, and takes longer."""
     folder, name = os.path.split(path)
     while True:
-        draft = f"{folder}/.{name}.{os.getpid()}-{next(_drafts)}"
+        draft = os.path.join(folder, f".{name}.{os.getpid()}-{next(_drafts)}")
         try:
             return os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), draft
         except FileExistsError:  # of a killed process that had the number, or of one on another machine that has it

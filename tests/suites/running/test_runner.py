@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,6 +137,16 @@ def test_a_suite_gets_a_scratch_folder_that_is_gone_when_its_cell_is_done(tmp_pa
     assert [there for _, there in seen] == [True, True]
     assert len({folder for folder, _ in seen}) == 2
     assert not any((tmp_path / "scratch").iterdir())
+
+
+def test_a_file_of_the_current_folder_is_drafted_there(tmp_path, monkeypatch):
+    """As of `run --out .`, and not in the root of the file system."""
+    monkeypatch.chdir(tmp_path)
+    drafts, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda draft, path: (drafts.append(draft), replace(draft, path)))
+    store.write_atomically(Path("plan.jsonl"), "new")
+    assert Path("plan.jsonl").read_text() == "new"
+    assert [Path(draft).parent for draft in drafts] == [Path()]
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
