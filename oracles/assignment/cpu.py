@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..kernels.bounds import all_below
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.parts import mark, no_numbers, no_structures, number
-from ..kernels.selection import below_infinity
 from .cpu_kbest import list_best, ranking_workspace
 from .cpu_matching import load_costs, match, matching_workspace
 from .cpu_permanent import LOW, coefficients, collect, count_bits, gather, pair, propagate, reverse, spread, start
@@ -79,7 +79,7 @@ def _argmax(rows, structures, columns):
     costs, floats, integers = matching_workspace(n)
     structures[:] = 0
     for b in range(rows.shape[0]):
-        if not below_infinity(rows[b].reshape(-1)):
+        if not all_below(rows[b].reshape(-1)):
             return False
         load_costs(rows[b], costs)
         match(costs, floats, integers)

@@ -100,15 +100,6 @@ def drawn_parts(sums: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray) -> 
 
 
 @uncounted
-def below_infinity(row: np.ndarray) -> bool:
-    """Whether every number of a row is below +inf, and none is NaN."""
-    below = True
-    for i in range(row.size):
-        below &= row[i] < math.inf
-    return below
-
-
-@uncounted
 def top(row: np.ndarray) -> float:
     """The greatest of a row without NaN; of one with NaN, anything. The compiler takes numbers one by one, vectors a tenth of the time."""
     best, size = float(row[0]), row.size

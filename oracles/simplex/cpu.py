@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from ..kernels.bounds import all_below
 from ..kernels.compilation import compiled, reordered, uncounted
-from ..kernels.selection import below_infinity, kth_largest
+from ..kernels.selection import kth_largest
 
 
 def operations(event: tuple[int, ...]) -> int:
@@ -30,7 +31,7 @@ def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarra
     near, place, work = np.empty(size + 1), np.empty(size + 1, np.int32), np.empty(size)
     for item in range(len(rows)):
         row, point = rows[item], mean[item]
-        if not below_infinity(row):
+        if not all_below(row):
             return False
         free[item] = False
         origin = kth_largest(row, k, work)

@@ -11,9 +11,10 @@ import math
 
 import numpy as np
 
+from ..kernels.bounds import all_below
 from ..kernels.compilation import compiled, inner, reordered, uncounted
 from ..kernels.exponential import exponential, exponential_single
-from ..kernels.selection import below_infinity, first_place, top
+from ..kernels.selection import first_place, top
 from ..kernels.vectors import WIDTH, high_half, load, load_singles, low_half, store
 
 TOGETHER = 4096
@@ -98,7 +99,7 @@ def _find(lines: np.ndarray, places: np.ndarray) -> bool:
     below = True
     for k in range(len(lines)):
         places[k] = first_place(lines[k], top(lines[k]))
-        below &= below_infinity(lines[k])
+        below &= all_below(lines[k])
     return below
 
 
@@ -118,7 +119,7 @@ def _lower(lines: np.ndarray, room: np.ndarray, tops: np.ndarray) -> bool:
         shift = weights.dtype.type(tops[k] if tops[k] > -math.inf else 0.0)
         for i in range(size):
             weights[i] = line[i] - shift
-        below &= below_infinity(line)
+        below &= all_below(line)
     return below
 
 

@@ -17,10 +17,11 @@ import math
 import numpy as np
 from numba import uint64
 
+from ..kernels.bounds import all_below
 from ..kernels.compilation import compiled, inner, reordered, uncounted
 from ..kernels.exponential import exponentials
 from ..kernels.parts import mark, no_numbers, no_structures, number
-from ..kernels.selection import below_infinity, kth_largest
+from ..kernels.selection import kth_largest
 
 BLOCK = 8
 """Coefficients are computed in blocks of this many, the width of a vector register; a polynomial starts after one block of zeros."""
@@ -48,7 +49,7 @@ def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> bool:
     work = np.empty(size)
     for item in range(len(rows)):
         row, structure = rows[item], structures[item]
-        if not below_infinity(row):
+        if not all_below(row):
             return False
         last, count = kth_largest(row, k, work), 0
         for part in range(size):
@@ -71,7 +72,7 @@ def argmax_indices(rows: np.ndarray, parts: np.ndarray, k: int) -> bool:
     work = np.empty(size)
     for item in range(len(rows)):
         row, listed = rows[item], parts[item]
-        if not below_infinity(row):
+        if not all_below(row):
             return False
         last, above, count = kth_largest(row, k, work), 0, 0
         for part in range(size):
