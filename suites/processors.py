@@ -1,4 +1,4 @@
-"""Processors that this process may use, and work that is spread over them."""
+"""Processors that this process may use, work that is spread over them, and other processes of this machine."""
 
 from __future__ import annotations
 
@@ -18,6 +18,22 @@ def processors() -> int:
         True
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_running(process: int) -> bool:
+    """Whether a process of this machine is there, whoever's it is.
+
+    Example:
+        >>> is_running(os.getpid()), is_running(10**30)
+        (True, False)
+    """
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], most: int, killed: str) -> Iterator[Result]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...suites.base import FAILED
+from ...suites.processors import is_running
 from ...suites.running import store
 from ...suites.running.parts.journal import DONE, FAILED_KIND, NONFINITE, number_of
 from ...suites.running.work import Cell
@@ -117,12 +117,9 @@ def _is_alive(process: dict[str, Any]) -> bool:
     if process.get("host") != platform.node():
         return bool(process)
     try:
-        os.kill(int(process["id"]), 0)
-    except (ProcessLookupError, ValueError, KeyError):
+        return is_running(int(process["id"]))
+    except (ValueError, KeyError):
         return False
-    except PermissionError:
-        return True
-    return True
 
 
 def lines(found: State) -> list[str]:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from ....suites.processors import is_running
 from ....suites.text import estimate, whole
 from ... import results
 from ...analysis.answers import MAIN_BUDGET, QUESTIONS, Answer
@@ -206,12 +207,4 @@ def _put_right(folder: Path) -> None:
 def _is_left(made: Path) -> bool:
     """Whether the process that a folder was made by, which its name says, is no more."""
     number = made.name.split(".")[-2]
-    if not number.isdecimal() or int(number) == os.getpid():
-        return False
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        pass
-    return False
+    return number.isdecimal() and not is_running(int(number))

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ...processors import is_running
 from ...trust import json_of, visible
 from ..parts.locking import LockedError
 from .objects import ObjectStore, RemoteError, RemoteWarning
@@ -130,12 +131,9 @@ def _known_dead(owner: dict[str, Any]) -> bool:
     if owner.get("machine") != _machine():
         return False
     try:
-        os.kill(int(owner["process"]), 0)
-    except (ProcessLookupError, OverflowError, ValueError, TypeError, KeyError):
+        return not is_running(int(owner["process"]))
+    except (ValueError, TypeError, KeyError):
         return True
-    except PermissionError:
-        return False
-    return False
 
 
 def _machine() -> str:
