@@ -18,7 +18,7 @@ from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import KernelPlan, at_least_single, in_dtype
 from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
-from .capabilities.indices import NONE, chosen
+from .capabilities.indices import chosen
 from .capabilities.projection import RowArgmax
 from .kernels.switch import SERVING
 from .numerics import log_sum_exp, running_sums
@@ -49,11 +49,16 @@ class SoftmaxOracle(FactorisedOracle):
     def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
         if operation == "log_partition":
             return KernelPlan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
+        if operation == "probabilities":
+            return KernelPlan(((self._event(scores), None),), self._reference_softmax)
         return super()._plan(call, operation, scores)
 
     def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
-        self._check_tensor("marginals", scores)
-        return feasible_softmax(scores)
+        if isinstance(scores, Tensor) and differentiated(scores):
+            self._check_tensor("marginals", scores)
+            return feasible_softmax(scores)
+        found = self._at_once("marginals", "probabilities", scores)
+        return None if found is None else found[0]
 
     def _marginals_of(self, valid: Tensor) -> Tensor:
         found = feasible_softmax(valid) if differentiated(valid) else None
@@ -66,11 +71,21 @@ class SoftmaxOracle(FactorisedOracle):
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
         return super()._compute_log_partition(scores) if kernels.enabled(scores) else self._rowwise(self._sum_of_structures, scores)
 
-    def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        return self._compute_marginals_alone(scores), self._compute_log_partition(scores)
-
     def _compute_marginals_alone(self, scores: Tensor) -> Tensor:
-        return self._rowwise(lambda rows: softmax(rows, self.event_ndim), scores)
+        found = self._at_once("marginals", "probabilities", scores)
+        return self._rowwise(self._row_softmax, scores) if found is None else found[0]
+
+    def _row_softmax(self, rows: Tensor) -> Tensor:
+        kernel = self._kernel("probabilities", rows)
+        if kernel is None:
+            return self._reference_softmax(rows)[0]
+        return kernel.computed((rows.contiguous(),), ((rows.shape, rows.dtype),), self._reference_softmax)[0]
+
+    def _reference_softmax(self, rows: Tensor) -> tuple[Tensor]:
+        return (softmax(rows, self.event_ndim),)
+
+    def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return softmax(rows, self.event_ndim), self._sum_of_structures(rows)
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
         marginals = softmax(at_least_single(scores), self.event_ndim)
@@ -129,15 +144,6 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 1
-
-    def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        if kernels.enabled(rows):
-            sums, shares = running_sums(rows.double()), uniforms.squeeze(-1).contiguous()
-            numbers = kernels.zeros(tuple(shares.shape), torch.int64)
-            kernels.launch(_selection().drawn_parts, (sums.contiguous(), shares, numbers), (), 10 * shares.shape[1])
-            return numbers
-        index = inverse_cdf(running_sums(rows.double()), uniforms.squeeze(-1).T)
-        return torch.where(rows.amax(-1) > -math.inf, index, NONE).T
 
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         index = inverse_cdf(running_sums(rows.double()), uniforms.squeeze(-1))

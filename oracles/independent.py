@@ -93,11 +93,6 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0]
 
-    def _draw_indices(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        index = inverse_cdf(running_sums(rows.double()), uniforms.transpose(0, 1))
-        feasible = (rows > -math.inf).any(-1).all(-1, keepdim=True)
-        return torch.where(feasible, index, NONE).transpose(0, 1)
-
     def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
         index = inverse_cdf(running_sums(rows.double()), uniforms)
         drawn = rows.new_zeros(*index.shape, rows.shape[-1]).scatter_(-1, index.unsqueeze(-1), 1)

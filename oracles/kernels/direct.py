@@ -63,8 +63,8 @@ class Direct:
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor] | None:
         """Results for scores, and what else is like them; None where some of the scores are +inf or NaN."""
         arrays = [given.numpy() for given in inputs]
-        results = [self._result(inputs[0], shape, dtype) for shape, _, dtype in self.rooms]
-        written = [result.numpy() for result in results]
+        pairs = [self._result(inputs[0], shape, dtype) for shape, _, dtype in self.rooms]
+        results, written = [result for result, _ in pairs], [array for _, array in pairs]
         if self.rows is not None:
             arrays = [array.reshape(self.rows) for array in arrays]
             written = [array.reshape(room.rows) for array, room in zip(written, self.rooms, strict=True)]
@@ -82,11 +82,13 @@ class Direct:
             self.mend(failed, tuple(map(torch.from_numpy, arrays)), tuple(map(torch.from_numpy, written)))
         return results
 
-    def _result(self, scores: Tensor, shape: tuple[int, ...] | None, dtype: Any) -> Tensor:
+    def _result(self, scores: Tensor, shape: tuple[int, ...] | None, dtype: Any) -> tuple[Tensor, np.ndarray]:
         """What is like the scores torch allocates in the least time, other shapes NumPy."""
         if shape is None:
-            return torch.empty_like(scores) if self.complete else torch.zeros_like(scores)
-        return torch.from_numpy(np.zeros(shape, dtype))
+            result = torch.empty_like(scores) if self.complete else torch.zeros_like(scores)
+            return result, result.numpy()
+        array = np.zeros(shape, dtype)
+        return torch.from_numpy(array), array
 
 
 @cache

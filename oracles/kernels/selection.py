@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from .compilation import compiled, uncounted
-from .vectors import WIDTH, high_half, load, load_singles, low_half, maximum
-from .vectors import greatest as greater
+from .vectors import greatest, load_own, maximum, own_width
 
 FEW = 32
 """Up to this k a sorted list of the k largest is quicker than partitioning: most numbers are below its end, and take one comparison."""
@@ -80,39 +79,16 @@ def largest_parts(rows: np.ndarray, numbers: np.ndarray) -> None:
                 work[place], listed[place, 0] = row[part], 1 + part
 
 
-@compiled
-def drawn_parts(sums: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray) -> None:
-    """The first place whose running sum [b, n] exceeds a uniform's share of the whole [b, s]; -1 where that is 0.
-
-    All draws halve what is left together, without a branch; places are 0 before.
-    """
-    size = sums.shape[1]
-    for item in range(len(sums)):
-        row, shares, places, left = sums[item], uniforms[item], numbers[item], size
-        whole = row[size - 1]
-        while left > 1:
-            half = left // 2
-            for draw in range(len(places)):
-                places[draw] += half * (row[np.uint64(places[draw] + half - 1)] <= shares[draw] * whole)
-            left -= half
-        if whole == 0:
-            places[:] = -1
-
-
 @uncounted
 def top(row: np.ndarray) -> float:
     """The greatest of a row without NaN; of one with NaN, anything. The compiler takes numbers one by one, vectors a tenth of the time."""
-    best, size = float(row[0]), row.size
-    if row.itemsize == 4 and size >= 2 * WIDTH:
-        both = load_singles(row, size - 2 * WIDTH)
-        for i in range(0, size - 2 * WIDTH, 2 * WIDTH):
-            both = greater(load_singles(row, i), both)
-        return maximum(greater(low_half(both), high_half(both)))
-    if row.itemsize == 8 and size >= WIDTH:
-        tops = load(row, size - WIDTH)
-        for i in range(0, size - WIDTH, WIDTH):
-            tops = greater(load(row, i), tops)
-        return maximum(tops)
+    size, step = row.size, own_width(row)
+    if size >= step:
+        tops = load_own(row, size - step)
+        for i in range(0, size - step, step):
+            tops = greatest(load_own(row, i), tops)
+        return float(maximum(tops))
+    best = float(row[0])
     for i in range(size):
         best = max(best, float(row[i]))
     return best

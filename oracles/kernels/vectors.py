@@ -5,7 +5,8 @@ converted. A place counts entries from the array's first one, and is not checked
 machine has shorter vectors, the compiler takes several.
 
 Vectors of twice as many float32 numbers know the same operations; `load_singles`, `spread_single` and `power_of_two` make them, `low_half`
-and `high_half` convert them. `load_four` and `store_four` are for sums of four numbers; `load_word` for eight bytes at a time.
+and `high_half` convert them. `load_own`, `store_own` and `spread_own` are for functions of arrays of either precision, whose vectors are of
+the array's own. `load_four` and `store_four` are for sums of four numbers; `load_word` for eight bytes at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic, models, overload, register_model
 
 WIDTH = 8
 
@@ -40,6 +41,21 @@ _FOUR, _WORD = _Vectors("Four", ir.DoubleType(), 4), ir.IntType(64)
 def _operation(build: Callable[..., Any]) -> Any:
     """An intrinsic, whose callers leave out its first argument."""
     return intrinsic(build)
+
+
+def _own(array: Any) -> Any:
+    """The vectors in the precision of an array."""
+    return _SINGLES if array.dtype == types.float32 else _LANES
+
+
+def by_precision(double: Any, single: Any) -> Any:
+    """A function of one vector for compiled functions: one of these two, by the vector's precision."""
+
+    def choose(vector: Any) -> Any:
+        raise NotImplementedError("compiled functions alone call it")
+
+    overload(choose)(lambda vector: (lambda vector: single(vector)) if vector is _SINGLES else (lambda vector: double(vector)))
+    return choose
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> Any:
@@ -72,6 +88,25 @@ def load_singles(typing_context: Any, array: Any, place: Any) -> Any:
 
 
 @_operation
+def own_width(typing_context: Any, array: Any) -> Any:
+    """How many numbers a vector has in the precision of an array: known to the compiler, as ``itemsize`` is not."""
+    own = _own(array)
+    return types.intp(array), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), own.width)
+
+
+@_operation
+def load_own(typing_context: Any, array: Any, place: Any) -> Any:
+    """The vector at a place of an array, in its own precision."""
+    own = _own(array)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], own.vector)
+        return builder.load(pointer, align=signature.args[0].dtype.bitwidth // 8)
+
+    return own(array, types.intp), generate
+
+
+@_operation
 def store(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
     """Write a vector at a place of an array."""
 
@@ -82,6 +117,18 @@ def store(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp, _LANES), generate
+
+
+@_operation
+def store_own(typing_context: Any, array: Any, place: Any, vector: Any) -> Any:
+    """Write a vector at a place of an array of its own precision."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], arguments[2].type)
+        builder.store(arguments[2], pointer, align=signature.args[0].dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, _own(array)), generate
 
 
 @_operation
@@ -126,15 +173,17 @@ def store_word(typing_context: Any, array: Any, place: Any, word: Any) -> Any:
     return types.void(array, types.intp, types.uint64), generate
 
 
+def _filled(builder: Any, kind: Any, number: Any) -> Any:
+    """A vector of a kind whose entries are all one number."""
+    first = builder.insert_element(ir.Constant(kind.vector, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), kind.width), [0] * kind.width))
+
+
 def _spreading(kind: Any, number: Any) -> Any:
     """An intrinsic that fills a vector of a kind with one number."""
 
     def intrinsic_of(typing_context: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            first = builder.insert_element(ir.Constant(kind.vector, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0))
-            return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), kind.width), [0] * kind.width))
-
-        return kind(number), generate
+        return kind(number), lambda context, builder, signature, arguments: _filled(builder, kind, arguments[0])
 
     return _operation(intrinsic_of)
 
@@ -144,6 +193,18 @@ spread = _spreading(_LANES, types.float64)
 
 spread_single = _spreading(_SINGLES, types.float32)
 """The same in float32."""
+
+
+@_operation
+def spread_own(typing_context: Any, array: Any, number: Any) -> Any:
+    """The vector in the precision of an array whose entries are all this float64 number."""
+    own = _own(array)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        single = own is _SINGLES
+        return _filled(builder, own, builder.fptrunc(arguments[1], ir.FloatType()) if single else arguments[1])
+
+    return own(array, types.float64), generate
 
 
 def _half(first: int) -> Any:

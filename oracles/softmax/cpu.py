@@ -1,4 +1,4 @@
-"""One of n along the last dimension, in compiled steps: its greatest, and the normaliser of a softmax.
+"""One of n along the last dimension, in compiled steps: its greatest, its softmax, the normaliser of that, and draws.
 
 Lines of scores are weighed a few thousand numbers at a time, all exponentials of which are one loop over vectors, however short a line is:
 ``exp(θ − top)``, whose sum lies between 1 and n. An item of several lines has the product of their sums; it has no structure where a line
@@ -12,10 +12,11 @@ import math
 import numpy as np
 
 from ..kernels.bounds import all_below
-from ..kernels.compilation import compiled, inner, reordered, uncounted
-from ..kernels.exponential import exponential, exponential_single
+from ..kernels.compilation import compiled, inner, uncounted
+from ..kernels.exponential import exponential, exponential_own
+from ..kernels.parts import no_numbers, no_structures
 from ..kernels.selection import first_place, top
-from ..kernels.vectors import WIDTH, high_half, load, load_singles, low_half, store
+from ..kernels.vectors import WIDTH, add, divide, load, load_own, multiply, own_width, spread_own, store, store_own, subtract, total
 
 TOGETHER = 4096
 """Numbers that are weighed together: they stay in the nearest cache."""
@@ -29,7 +30,7 @@ def operations(event: tuple[int, ...]) -> int:
     return math.prod(event)
 
 
-COMPLETE = frozenset({"argmax", "argmax_indices", "log_partition"})
+COMPLETE = frozenset({"argmax", "argmax_indices", "log_partition", "marginals", "probabilities", "sample", "sample_parts"})
 """What gives whether all numbers are below +inf, and none is NaN, and writes every entry of its results."""
 
 
@@ -53,16 +54,39 @@ def argmax_indices(rows: np.ndarray, places: np.ndarray) -> bool:
 @compiled
 def log_partition(rows: np.ndarray, log_partition: np.ndarray) -> bool:
     """``Σ_i log Σ_j exp θ_ij`` of each row."""
-    lines, together = _lines(rows), _together(rows)
-    room, tops, totals, below = _room(rows), np.empty(len(lines)), np.empty(len(lines)), True
-    for first in range(0, len(lines), together):
-        below &= _lower(lines[first : first + together], room, tops[first : first + together])
-        _exponentials(room, lines[first : first + together].size)
-        _add_up(room, lines.shape[1], totals[first : first + together])
-    each = len(lines) // max(1, len(rows))
+    tops, totals = np.empty(_lines_of(rows)), np.empty(_lines_of(rows))
+    below, each = _weigh(rows, rows[:0], tops, totals), len(tops) // max(1, len(rows))
     for item in range(len(rows)):
         log_partition[item] = _logarithm(tops[item * each : (item + 1) * each], totals[item * each : (item + 1) * each])
-    return below
+    return bool(below)
+
+
+@compiled
+def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -> bool:
+    """``exp θ_ij / Σ_k exp θ_ik``, 0 in a row without a structure, and the log-partition of each row."""
+    tops, totals = np.empty(_lines_of(rows)), np.empty(_lines_of(rows))
+    below, each = _weigh(rows, marginals, tops, totals), len(tops) // max(1, len(rows))
+    for item in range(len(rows)):
+        log_partition[item] = _logarithm(tops[item * each : (item + 1) * each], totals[item * each : (item + 1) * each])
+        if log_partition[item] == -math.inf:
+            marginals[item] = 0
+    return bool(below)
+
+
+@compiled
+def probabilities(rows: np.ndarray, probabilities: np.ndarray) -> bool:
+    """The marginals alone."""
+    return bool(marginals(rows, probabilities, np.empty(len(rows))))
+
+
+def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray) -> None:
+    """Of each line the place where the running sum of its weights exceeds a uniform's share of the whole: a one among zeros."""
+    _draw(rows, uniforms, structures, no_numbers(1))
+
+
+def sample_parts(rows: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray) -> None:
+    """The same draws by the numbers of their parts, [b, s, lines]."""
+    _draw(rows, uniforms, no_structures(rows, 1), numbers)
 
 
 @compiled
@@ -81,6 +105,12 @@ def _lines(values: np.ndarray) -> np.ndarray:
 
 
 @uncounted
+def _lines_of(rows: np.ndarray) -> int:
+    """How many lines there are."""
+    return rows.size // max(1, rows.shape[-1])
+
+
+@uncounted
 def _together(rows: np.ndarray) -> int:
     """How many lines are weighed together."""
     return max(1, TOGETHER // rows.shape[-1])
@@ -90,7 +120,79 @@ def _together(rows: np.ndarray) -> int:
 def _room(rows: np.ndarray) -> np.ndarray:
     """Zeros for the lines that are weighed together, in whole vectors."""
     numbers = min(rows.size, _together(rows) * rows.shape[-1])
-    return np.zeros(numbers + 2 * WIDTH, rows.dtype)
+    return np.zeros(numbers + 2 * own_width(rows), rows.dtype)
+
+
+@inner
+def _weigh(rows: np.ndarray, marginals: np.ndarray, tops: np.ndarray, totals: np.ndarray) -> bool:
+    """Write the greatest of each line, the sum of its weights, and marginals, where there is room for them.
+
+    Whether all is below +inf, and none is NaN.
+    """
+    lines, chances, together, room = _lines(rows), _lines(marginals), _together(rows), _room(rows)
+    first_ones = np.zeros(2 * own_width(rows), rows.dtype)
+    first_ones[: own_width(rows)] = 1
+    for first in range(0, len(lines), together):
+        many = lines[first : first + together]
+        _lower(many, room, tops[first : first + together])
+        for i in range(0, many.size, own_width(room)):
+            store_own(room, i, exponential_own(load_own(room, i)))
+        _add_up(room, lines.shape[1], first_ones, totals[first : first + together])
+        _divide(room, totals[first : first + together], chances[first : first + together])
+    return all_below(rows.reshape(-1))
+
+
+@compiled
+def _draw(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, numbers: np.ndarray) -> None:
+    """Draws of rows by uniforms [b, s, lines], in float64: into structures, or numbers where there is room, which are 0 before."""
+    size, lines, draws = rows.shape[-1], uniforms.shape[2], uniforms.shape[1]
+    sums, shares, places = np.zeros(lines * size + WIDTH), np.empty(draws), np.empty((lines, draws), np.int64)
+    dense = structures.reshape(-1, max(1, lines * size))
+    for item in range(len(rows) if size else 0):
+        if not _sum_up(_lines(rows[item]), sums):
+            continue
+        for line in range(lines):
+            for draw in range(draws):
+                shares[draw] = uniforms[item, draw, line]
+            _search(sums[line * size : (line + 1) * size], shares, places[line])
+        for draw in range(draws):
+            for line in range(lines):
+                part = line * size + places[line, draw]
+                if len(numbers) > 0:
+                    numbers[item, draw, line] = 1 + part
+                else:
+                    dense[item * draws + draw, part] = 1
+
+
+@uncounted
+def _sum_up(lines: np.ndarray, sums: np.ndarray) -> bool:
+    """Write the running sums of the weights of an item's lines; whether every line has some."""
+    size, some = lines.shape[1], True
+    for k in range(len(lines)):
+        highest = top(lines[k])
+        some &= highest > -math.inf
+        for i in range(size):
+            sums[k * size + i] = float(lines[k, i]) - (highest if highest > -math.inf else 0.0)
+    for i in range(0, lines.size, WIDTH):
+        store(sums, i, exponential(load(sums, i)))
+    for k in range(len(lines)):
+        total = 0.0
+        for i in range(k * size, (k + 1) * size):
+            total += sums[i]
+            sums[i] = total
+    return some
+
+
+@uncounted
+def _search(sums: np.ndarray, shares: np.ndarray, places: np.ndarray) -> None:
+    """The first place whose sum exceeds each share of the whole. All halve what is left together, without a branch."""
+    places[:] = 0
+    whole, left = sums[-1], len(sums)
+    while left > 1:
+        half = left // 2
+        for draw in range(len(places)):
+            places[draw] += half * (sums[np.uint64(places[draw] + half - 1)] <= shares[draw] * whole)
+        left -= half
 
 
 @uncounted
@@ -110,40 +212,41 @@ def _mark(places: np.ndarray, structures: np.ndarray) -> None:
 
 
 @uncounted
-def _lower(lines: np.ndarray, room: np.ndarray, tops: np.ndarray) -> bool:
-    """Write ``θ − top`` of lines, and their tops; whether all is below +inf, and none is NaN."""
-    size, below = lines.shape[1], True
+def _lower(lines: np.ndarray, room: np.ndarray, tops: np.ndarray) -> None:
+    """Write ``θ − top`` of lines, and their tops."""
+    size, step = lines.shape[1], own_width(room)
     for k in range(len(lines)):
         line, weights = lines[k], room[k * size : (k + 1) * size]
         tops[k] = top(line)
-        shift = weights.dtype.type(tops[k] if tops[k] > -math.inf else 0.0)
-        for i in range(size):
-            weights[i] = line[i] - shift
-        below &= all_below(line)
-    return below
+        shift = tops[k] if tops[k] > -math.inf else 0.0
+        for i in range(0, size - step + 1, step):
+            store_own(weights, i, subtract(load_own(line, i), spread_own(room, shift)))
+        for i in range(size - size % step, size):
+            weights[i] = line[i] - room.dtype.type(shift)
 
 
 @uncounted
-def _exponentials(room: np.ndarray, count: int) -> None:
-    """``exp`` of the first numbers of the room, which are up to 0, and of what fills the last vector."""
-    if room.itemsize == 4:
-        for i in range(0, count, 2 * WIDTH):
-            weight = exponential_single(load_singles(room, i))
-            store(room, i, low_half(weight))
-            store(room, i + WIDTH, high_half(weight))
-    else:
-        for i in range(0, count, WIDTH):
-            store(room, i, exponential(load(room, i)))
-
-
-@reordered
-def _add_up(room: np.ndarray, size: int, totals: np.ndarray) -> None:
-    """The sums of the weights of lines."""
+def _add_up(room: np.ndarray, size: int, first_ones: np.ndarray, totals: np.ndarray) -> None:
+    """The sums of the weights of lines; what stands after the end of a line counts for nothing."""
+    step = own_width(room)
     for k in range(len(totals)):
-        weights, total = room[k * size : (k + 1) * size], room.dtype.type(0)
-        for i in range(size):
-            total += weights[i]
-        totals[k] = total
+        whole = size - size % step
+        sums = multiply(load_own(room, k * size + whole), load_own(first_ones, step - size % step))
+        for i in range(k * size, k * size + whole, step):
+            sums = add(sums, load_own(room, i))
+        totals[k] = total(sums)
+
+
+@uncounted
+def _divide(room: np.ndarray, totals: np.ndarray, lines: np.ndarray) -> None:
+    """Write weights divided by their sums into lines."""
+    size, step = lines.shape[1], own_width(room)
+    for k in range(len(lines)):
+        weights, line = room[k * size : (k + 1) * size], lines[k]
+        for i in range(0, size - step + 1, step):
+            store_own(line, i, divide(load_own(weights, i), spread_own(room, totals[k])))
+        for i in range(size - size % step, size):
+            line[i] = weights[i] / room.dtype.type(totals[k])
 
 
 @uncounted
