@@ -33,7 +33,7 @@ from ..numerics import cut, share_rows, zero_ignored
 from ..options import Configured
 from ..transforms import operation, transforming
 from .derivatives import unsqueeze_event
-from .indices import IndexedStructures, wants_indices
+from .indices import IndexedStructures, check_batches, wants_indices
 
 FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
@@ -232,6 +232,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
                 f"`{call}` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(natural.shape)}; "
                 f"expected the same last {self.event_ndim} dimension(s)"
             )
+        check_batches(call, "a structure", z, self.event_ndim, natural.shape[: natural.ndim - self.event_ndim])
         within = self._cut(z, inside)
         if within.requires_grad or not self.forbids_nothing(natural):
             return inner(within, natural, self.event_ndim)

@@ -230,6 +230,7 @@ class IndexedStructures(abc.ABC):
         natural = self._cut(self._cleaned(parameters), inside)
         event = tuple(natural.shape[natural.ndim - self.event_ndim :])
         self._check_indices(call, indices, event)
+        check_batches(call, "indices", indices, self.index_ndim, natural.shape[: natural.ndim - self.event_ndim])
         indices = indices.long()
         if inside is not None:
             own = self._own_parts(indices, event)
@@ -317,6 +318,18 @@ def chosen(structures: Tensor, dim: int) -> Tensor:
     """Which entry along a dimension is True, -1 where none is."""
     most, place = structures.to(torch.uint8).max(dim)
     return torch.where(most > 0, place, NONE)
+
+
+def check_batches(call: str, what: str, given: Tensor, ndim: int, batch: torch.Size) -> None:
+    """ValueError where what is given for items of so many dimensions does not broadcast against a batch of scores."""
+    own = given.shape[: given.ndim - ndim]
+    if own != batch:
+        try:
+            torch.broadcast_shapes(own, batch)
+        except RuntimeError:
+            raise ValueError(
+                f"`{call}` got {what} with the batch {tuple(own)} for scores with the batch {tuple(batch)}; expected batches that broadcast"
+            ) from None
 
 
 def last_axis(parts: Tensor, size: int) -> Tensor:

@@ -64,6 +64,16 @@ def test_a_structure_must_have_the_event_shape(case: OracleCase) -> None:
 
 
 @pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
+def test_a_structure_must_have_a_batch_that_broadcasts(case: OracleCase) -> None:
+    scores, best = make_scores(case, 1.0, rows=3), case.oracle.argmax(make_scores(case, 1.0, rows=2))
+    for name, call in (("score", case.oracle.score), ("log_prob", case.oracle.log_prob)):
+        with pytest.raises(ValueError, match=rf"`{name}` got a structure with the batch \(2,\) for scores with the batch \(3,\); expected"):
+            call(best, scores)
+        with pytest.raises(ValueError, match=rf"`{name}` got indices with the batch \(2,\) for scores with the batch \(3,\); expected"):
+            call(torch.zeros(2, *case.oracle.index_shape(case.event), dtype=torch.long), scores, as_indices=True)
+
+
+@pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 def test_at_least_one_sample(case: OracleCase) -> None:
     with pytest.raises(ValueError, match="`sample` got num_samples=0; expected at least 1, or None for one sample without that dimension"):
         case.oracle.sample(torch.zeros(case.event), 0, generator=seeded())

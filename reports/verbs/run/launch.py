@@ -195,8 +195,23 @@ class Launch:
             self.verbosity.say(line)
         self.verbosity.say(f"results go to {self.place}" + (f", by way of {self.folder}" if self.mirror is not None else ""))
         self.verbosity.told.append(("cells", len(self.work.cells)))
+        if behind := self._left_behind():
+            self.verbosity.console().print(behind, style="yellow", markup=False, soft_wrap=True)
         for path in store.damaged(self.folder, self.work):
             self.verbosity.console().print(f"damaged, and measured again: {path}", style="red", markup=False, soft_wrap=True)
+
+    def _left_behind(self) -> str:
+        """Of a folder whose table has cells that this plan lacks, that they stay, and how to have them again; nothing of others."""
+        with suppress(ValueError, OSError):
+            manifest = results.manifest_of(self.folder) if (self.folder / results.TABLE).is_file() else {}
+            planned = {identity for _, identity in store.glance(self.folder)[0]} if manifest else set()
+            count = len(planned - {cell.identity for cell in self.work.cells})
+            if count:
+                return (
+                    f"{self.folder} holds a run with {count} other cells: its table and page are replaced by those of this plan, its "
+                    f"cells stay, and this gives it again: {manifest.get('command')}; another --out keeps both"
+                )
+        return ""
 
     def perform(self) -> dict[str, int]:
         """Measure, write and summarise.
