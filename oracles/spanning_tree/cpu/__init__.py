@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ...active_set import cpu as active_set
 from ...kernels.compilation import compiled, uncounted
 from ...kernels.parts import mark, no_numbers, no_structures, number
-from ...kernels.vectors import WIDTH
 from . import marginal_rates, vector_marginals
 from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
@@ -24,7 +23,7 @@ from .kbest import list_best, ranking_workspace
 from .samples import draw
 from .vector_elimination import bounds, conclude, items, take_out
 from .vector_elimination import weigh as weigh_items
-from .vector_marginals import table
+from .vector_products import LANES
 
 Array = NDArray[Any]
 
@@ -71,12 +70,13 @@ def kbest_parts(rows: Array, numbers: Array, single_root: bool) -> None:
 def log_partition(rows: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """The log-partition of each row by one elimination."""
     size = rows.shape[1]
-    space = items(size, np.empty((size, size * WIDTH)))
-    for first in range(0, rows.shape[0], WIDTH):
-        weigh_items(rows, first, single_root, space)
-        take_out(space.weights, None, size - 1, 1, not single_root, space.sums)
-        for lane in range(WIDTH, 2 * WIDTH):
-            space.sums[lane] = space.weights[0, lane]
+    row, table = size * LANES, size * size * LANES
+    space, weights = items(size, np.empty(table)), np.empty(table)
+    for first in range(0, rows.shape[0], LANES):
+        weigh_items(rows, first, single_root, space, weights)
+        take_out(weights, None, (0, row, LANES, 0), 0, row, size - 1, 1, not single_root, space.sums)
+        for lane in range(LANES, 2 * LANES):
+            space.sums[lane] = weights[lane]
         bounds(space.sums, 1, size - 1, space.extent)
         conclude(space, first, log_partition, certified)
 
@@ -85,12 +85,12 @@ def log_partition(rows: Array, log_partition: Array, certified: Array, single_ro
 def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Array, single_root: bool) -> None:
     """Marginals from the chances of escape; every one is right to its own size, and none is a difference."""
     size = rows.shape[1]
-    halves, totals = vector_marginals.halves(size), np.empty(size * WIDTH)
-    weights, chances = table(halves.weights, halves, 0), table(halves.chances, halves, 0)
-    space = items(size, weights)
-    for first in range(0, rows.shape[0], WIDTH):
-        weigh_items(rows, first, single_root, space)
-        vector_marginals.find(halves, None, not single_root, space.sums, space.extent)
+    halves, totals, table = vector_marginals.halves(size), np.empty(size * LANES), size * size * LANES
+    weights, chances = np.empty(max(halves.starts[-1], 2 * table)), np.zeros(table)
+    space = items(size, weights[table : 2 * table])  # where the next level has its weights: before these are made, and after
+    for first in range(0, rows.shape[0], LANES):
+        weigh_items(rows, first, single_root, space, weights)
+        vector_marginals.find(halves, weights, None, chances, None, not single_root, space.sums, space.extent)
         conclude(space, first, log_partition, certified)
         vector_marginals.expect(weights, chances, space.exponents, totals)
         _hand_out(space.exponents, totals, first, marginals, certified)
@@ -100,37 +100,36 @@ def marginals(rows: Array, marginals: Array, log_partition: Array, certified: Ar
 def covariance_product(rows: Array, direction: Array, product: Array, certified: Array, single_root: bool) -> None:
     """The derivative of the marginals along a direction: the same computation on numbers with their rates."""
     size = rows.shape[1]
-    halves, halved_rates = vector_marginals.halves(size), vector_marginals.halves(size)
-    weights, chances = table(halves.weights, halves, 0), table(halves.chances, halves, 0)
-    rates, chance_rates = table(halved_rates.weights, halves, 0), table(halved_rates.chances, halves, 0)
-    space, totals, slopes, ignored = items(size, weights), np.empty(size * WIDTH), np.empty(size * WIDTH), np.empty(rows.shape[0])
-    for first in range(0, rows.shape[0], WIDTH):
-        weigh_items(rows, first, single_root, space)
-        for lane in range(WIDTH):
-            along = direction[min(first + lane, rows.shape[0] - 1)]
-            for h in range(size):
-                for m in range(1, size):
-                    weight = weights[h, m * WIDTH + lane]
-                    rates[h, m * WIDTH + lane] = weight * along[h, m] if weight > 0.0 else 0.0
-        vector_marginals.find(halves, halved_rates, not single_root, space.sums, space.extent)
+    halves, totals, ignored, table = vector_marginals.halves(size), np.empty(size * LANES), np.empty(rows.shape[0]), size * size * LANES
+    weights, rates = np.empty(max(halves.starts[-1], 2 * table)), np.empty(halves.starts[-1])
+    chances, chance_rates, space = np.zeros(table), np.zeros(table), items(size, weights[table : 2 * table])
+    for first in range(0, rows.shape[0], LANES):
+        weigh_items(rows, first, single_root, space, weights)
+        vector_marginals.begin_rates(direction, first, weights, rates)
+        vector_marginals.find(halves, weights, rates, chances, chance_rates, not single_root, space.sums, space.extent)
         conclude(space, first, ignored, certified)
         vector_marginals.expect(weights, chances, space.exponents, totals)
-        vector_marginals.expect_rates(weights, rates, chances, chance_rates, space.exponents, totals, slopes)
+        vector_marginals.expect_rates(weights, rates, chances, chance_rates, space.exponents, totals)
         _hand_out(rates, totals, first, product, certified)
 
 
 @uncounted
 def _hand_out(table: Array, totals: Array, first: int, results: Array, certified: Array) -> None:
     """Write the items from ``first`` on that are certain, where what the heads of every word weigh together is in range."""
-    size = len(table)
-    for lane in range(min(WIDTH, len(results) - first)):
+    size, every = results.shape[1], first + LANES <= len(results)
+    for lane in range(min(LANES, len(results) - first)):
         for m in range(1, size):
-            if not LEAST_TOTAL < totals[m * WIDTH + lane] < LARGEST:
+            if not LEAST_TOTAL < totals[m * LANES + lane] < LARGEST:
                 certified[first + lane] = False
+        every = every and certified[first + lane]
+    if every:
+        vector_marginals.hand_out(table, first, results)
+        return
+    for lane in range(min(LANES, len(results) - first)):
         if certified[first + lane]:
             for h in range(size):
                 for m in range(1, size):
-                    results[first + lane, h, m] = table[h, m * WIDTH + lane]
+                    results[first + lane, h, m] = table[(h * size + m) * LANES + lane]
 
 
 @compiled
