@@ -160,7 +160,7 @@ class Categorical(SoftmaxOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         return None if found is None else projection.closed(found, _parts_alone)
 
     def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
-        return projection.plan(self._event(scores), 1) if operation == "project" else super()._plan(call, operation, scores)
+        return projection.plan(operation, self._event(scores), 1) or super()._plan(call, operation, scores)
 
     def _kbest(self, rows: Tensor, k: int) -> Tensor:
         order = rows.sort(dim=-1, descending=True, stable=True).indices[:, :k]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,12 +68,18 @@ class SparseSolution:
     @uncompiled
     def mean(self) -> Tensor:
         """``[*batch, *event]``, in the marginal polytope; dtype of the scores."""
-        known, lists = self.projection.mean, self.projection.lists
+        known, lists, tangent = self.projection.mean, self.projection.lists, self.projection.tangent
         if known is None:
             mean = torch.einsum("...m,...md->...d", self._weights, self._flat_atoms)
             return mean.reshape(*mean.shape[:-1], *self._event).expand(self.scores.shape).to(self.scores.dtype)
         # The Jacobian of a projection is symmetric.
-        adjoint = self._move_mean if lists is None else lambda direction: self._grouped(direction, lists, from_parts=True)
+        adjoint: Callable[[Tensor], Tensor] = self._move_free
+        if lists is not None:
+            adjoint = partial(self._grouped, lists=lists, from_parts=True)
+        elif tangent is not None:
+            adjoint = partial(self._move_on_face, tangent, known)
+        if known.shape == self.scores.shape and known.dtype != self.scores.dtype:
+            return self._attached(kernels.converted(known, self.scores.dtype), adjoint, new=True)
         return self._attached(kernels.converted(self._shaped(known), self.scores.dtype).expand(self.scores.shape), adjoint)
 
     @property
@@ -113,28 +118,44 @@ class SparseSolution:
     def _shaped(self, rows: Tensor, event: bool = True) -> Tensor:
         return rows.reshape((*self.shared, *(rows.shape[1:] if event else ())))
 
-    def _attached(self, value: Tensor, adjoint: Callable[[Tensor], Tensor]) -> Tensor:
-        """The value [*batch, ...], as a function of the scores that is linear at fixed atoms; ``adjoint`` is its Jacobian, transposed."""
-        if not (torch.is_grad_enabled() and self.scores.requires_grad):
+    def _attached(self, value: Tensor, adjoint: Callable[[Tensor], Tensor], *, new: bool = False) -> Tensor:
+        """The value [*batch, ...], as a function of the scores that is linear at fixed atoms; ``adjoint`` is its Jacobian, transposed.
+
+        Nobody else holds a value that is ``new``.
+        """
+        if not (self.scores.requires_grad and torch.is_grad_enabled()):
             return value
         apply: Callable[..., Tensor] = _Attached.apply if transforming() else _attach
-        return apply(self.scores, _Value(value.clone(), adjoint))
+        return apply(self.scores, _Value(value if new else value.clone(), adjoint))
 
-    def _move_mean(self, direction: Tensor) -> Tensor:
-        known, tangent = self.projection.mean, self.projection.tangent
-        if tangent is None or known is None:
-            return self._move_free(direction)
+    def _move_on_face(self, tangent: Callable[[Tensor, Tensor], Tensor], known: Tensor, direction: Tensor) -> Tensor:
         return tangent(self._shaped(known), direction.double())
 
     def _move_free(self, direction: Tensor) -> Tensor:
-        free, dims = self.projection.free, tuple(range(-self.event_ndim, 0))
+        if transforming():
+            assert self.projection.free is not None
+            return moved_free(direction, self._shaped(self.projection.free), self.event_ndim)
+        if direction.requires_grad and torch.is_grad_enabled():
+            followed: Tensor = _follow(direction, self._moved_free)
+            return followed
+        return self._moved_free(direction)
+
+    def _moved_free(self, direction: Tensor) -> Tensor:
+        """`moved_free` without gradients, by a kernel where there is one."""
+        free = self.projection.free
         assert free is not None
-        if free.shape == direction.shape and free.is_cpu and not (torch.is_grad_enabled() or transforming()):
-            return _move_free_plainly(free, direction, dims)
-        free = self._shaped(free)
-        inside = torch.where(free, direction.double(), 0)
-        average = inside.sum(dims, keepdim=True) / free.sum(dims, keepdim=True).clamp(min=1)
-        return torch.where(free, inside - average, 0)
+        if free.is_cpu and free.shape == direction.shape:
+            direction = kernels.plain(direction).contiguous()
+            found = None if self.oracle is None else self.oracle._at_once("project", "move_free", direction, free)
+            if found is not None:
+                moved: Tensor = found[0]
+                return moved
+            kernel = kernels.find("simplex", "move_free", direction)
+            if kernel is not None:
+                moved = torch.empty_like(direction)
+                kernel(*(values.flatten(1) for values in (direction.resolve_neg(), free, moved)))
+                return moved
+        return moved_free(kernels.plain(direction), self._shaped(free), self.event_ndim)
 
     def _move_weights(self, direction: Tensor) -> Tensor:
         """From weights [*batch, m] back to scores; the derivative of weights in ``⟨atoms, θ⟩`` is symmetric."""
@@ -195,17 +216,30 @@ class _Attached(torch.autograd.Function):
         return ctx.adjoint(grads[0]), None
 
 
-_attach = applied(_Attached)
+class _Followed(torch.autograd.Function):
+    """A linear map that is its own transpose, of a direction, without the gradients of its steps."""
+
+    @staticmethod
+    def forward(ctx: Any, direction: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.move = move
+        return move(direction)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        if grads[0].requires_grad and torch.is_grad_enabled():
+            return _follow(grads[0], ctx.move), None
+        return ctx.move(grads[0]), None
 
 
-def _move_free_plainly(free: Tensor, direction: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """`SparseSolution._move_free` where nothing is differentiated: NumPy's steps take a third of the time, and the sum is torch's."""
-    single = direction.dtype == torch.float32  # which NumPy converts in a third of the time
-    parts, along = free.numpy(), (direction if single else direction.double()).contiguous().numpy()
-    inside = np.where(parts, along, np.float64(0))
-    total = torch.from_numpy(inside).sum(dims, keepdim=True).numpy()
-    average = total / np.maximum(np.add.reduce(parts, axis=dims, dtype=np.int64, keepdims=True), 1)
-    return torch.from_numpy(np.where(parts, inside - average, 0))
+_attach, _follow = map(applied, (_Attached, _Followed))
+
+
+def moved_free(direction: Tensor, free: Tensor, event_ndim: int) -> Tensor:
+    """A direction as the free parts of a closed form follow it, in float64: less their average, and 0 for the others; differentiable."""
+    dims = tuple(range(-event_ndim, 0))
+    inside = torch.where(free, direction.double(), 0)
+    average = inside.sum(dims, keepdim=True) / free.sum(dims, keepdim=True).clamp(min=1)
+    return torch.where(free, inside - average, 0)
 
 
 def affine_solve(gram: Tensor, active: Tensor, correlations: Tensor, total: float = 0.0) -> Tensor:

@@ -257,17 +257,17 @@ def plain(values: Tensor) -> Tensor:
 def converted(values: Tensor, dtype: torch.dtype) -> Tensor:
     """`Tensor.to` of values without gradients.
 
-    By NumPy, to the same numbers: few on the CPU become float32 in a quarter of the time. Where torch has several threads, many do too,
-    because those of OpenMP, which torch would wake, go on spinning for a while where the threads of kernels want to run.
+    Where torch has several threads, NumPy converts many numbers, to the same ones: threads of OpenMP, which torch would wake, spin for a
+    while where those of kernels want to run.
     """
     if values.dtype == dtype:
         return values
-    if values.is_cpu and dtype in _FLOATING and values.dtype in _FLOATING and not _shown.get():
-        few = values.numel() * 8 < SMALL
-        if (few and dtype == torch.float32) or (not few and torch.get_num_threads() > 1):
-            with np.errstate(over="ignore", under="ignore"):
-                return torch.from_numpy(values.numpy().astype(_NUMPY[dtype]))
-    return values.to(dtype)
+    if dtype not in _FLOATING:
+        return values.to(dtype)
+    if torch.get_num_threads() > 1 and values.is_cpu and values.dtype in _FLOATING and values.numel() * 8 >= SMALL and not _shown.get():
+        with np.errstate(over="ignore", under="ignore"):
+            return torch.from_numpy(values.numpy().astype(_NUMPY[dtype]))
+    return values.float() if dtype == torch.float32 else values.double()  # in two thirds of the time
 
 
 def greatest(values: Tensor) -> float:

@@ -62,9 +62,11 @@ class Direct:
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor] | None:
         """Results for scores, and what else is like them; None where some of the scores are +inf or NaN."""
-        arrays = [given.numpy() for given in inputs]
-        pairs = [self._result(inputs[0], shape, dtype) for shape, _, dtype in self.rooms]
-        results, written = [result for result, _ in pairs], [array for _, array in pairs]
+        arrays, results, written = [given.numpy() for given in inputs], [], []
+        for shape, _, dtype in self.rooms:
+            result, array = self._result(inputs[0], shape, dtype)
+            results.append(result)
+            written.append(array)
         if self.rows is not None:
             arrays = [array.reshape(self.rows) for array in arrays]
             written = [array.reshape(room.rows) for array, room in zip(written, self.rooms, strict=True)]
@@ -82,8 +84,8 @@ class Direct:
             self.mend(failed, tuple(map(torch.from_numpy, arrays)), tuple(map(torch.from_numpy, written)))
         return results
 
-    def _result(self, scores: Tensor, shape: tuple[int, ...] | None, dtype: Any) -> tuple[Tensor, np.ndarray]:
-        """What is like the scores torch allocates in the least time, other shapes NumPy."""
+    def _result(self, scores: Tensor, shape: tuple[int, ...] | None, dtype: Any) -> tuple[Tensor, Any]:
+        """A tensor and its array: what is like the scores torch allocates in the least time, other shapes NumPy."""
         if shape is None:
             result = torch.empty_like(scores) if self.complete else torch.zeros_like(scores)
             return result, result.numpy()

@@ -16,8 +16,8 @@ def operations(event: tuple[int, ...]) -> int:
     return 5 * event[0]
 
 
-COMPLETE = frozenset({"project"})
-"""What gives whether all numbers are below +inf, and none is NaN, and writes every entry of its results."""
+COMPLETE = frozenset({"project", "move_free"})
+"""What gives whether all numbers are what they may be, which is below +inf and no NaN, and writes every entry of its results."""
 
 
 @compiled
@@ -58,6 +58,33 @@ def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarra
             above += max(residual, 0.0) - residual * value
         gap[item] = max(above, 0.0)
     return True
+
+
+@compiled
+def move_free(direction: np.ndarray, free: np.ndarray, moved: np.ndarray) -> bool:
+    """The derivative of `project` along directions [b, n]: free parts move, less their average, and no other. Any number will do."""
+    for item in range(len(direction)):
+        _move(direction[item], free[item], moved[item])
+    return True
+
+
+@uncounted
+def _move(direction: np.ndarray, free: np.ndarray, moved: np.ndarray) -> None:
+    """One item: four sums side by side, in float64, whatever the processor."""
+    size, count = len(direction), 0
+    for part in range(size):
+        count += free[part]
+    first = second = third = fourth = 0.0
+    for part in range(0, size - 3, 4):
+        first += direction[part] if free[part] else 0.0
+        second += direction[part + 1] if free[part + 1] else 0.0
+        third += direction[part + 2] if free[part + 2] else 0.0
+        fourth += direction[part + 3] if free[part + 3] else 0.0
+    for part in range(size // 4 * 4, size):
+        first += direction[part] if free[part] else 0.0
+    average = ((first + second) + (third + fourth)) / max(count, 1)
+    for part in range(size):
+        moved[part] = direction[part] - average if free[part] else 0.0
 
 
 @uncounted

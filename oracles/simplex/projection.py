@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import kernels
-from ..active_set.solution import Projection
+from ..active_set.solution import Projection, moved_free
 from ..capabilities.base import KernelPlan
 
 HALVINGS = 60
@@ -41,8 +41,17 @@ def project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return point, free, gap
 
 
-def plan(event: tuple[int, ...], k: int) -> KernelPlan:
-    """What `project` goes straight to."""
+def plan(operation: str, event: tuple[int, ...], k: int) -> KernelPlan | None:
+    """What `project` goes straight to, and the derivative of what it finds, ``move_free``."""
+    if operation == "move_free":
+        return KernelPlan(
+            ((event, None),),
+            lambda directions, free: (moved_free(directions, free, 1),),
+            certified=False,
+            kernel=lambda directions: kernels.find("simplex", "move_free", directions),
+        )
+    if operation != "project":
+        return None
     rooms = (event, torch.float64), (event, torch.bool), ((), torch.float64)
     return KernelPlan(
         rooms, lambda rows: _project(rows, k), certified=False, kernel=lambda rows: kernels.find("simplex", "project", rows, (k,))

@@ -176,7 +176,7 @@ class Subset(SubsetOracle, DerivedOracle):
         return None if found is None else projection.closed(found, lambda mean: systematic_atoms(mean, self.k))
 
     def _plan(self, call: str, operation: str, scores: Tensor) -> KernelPlan | None:
-        return projection.plan(self._event(scores), self.k) if operation == "project" else super()._plan(call, operation, scores)
+        return projection.plan(operation, self._event(scores), self.k) or super()._plan(call, operation, scores)
 
     _listed_indices = KBestOracle._listed_indices
 

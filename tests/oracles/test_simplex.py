@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from structgrad.oracles import Subset, kernels
+from structgrad.oracles.active_set.solution import moved_free
 from structgrad.oracles.kernels.selection import FEW, kth_largest
 from structgrad.oracles.simplex.projection import project
 
@@ -169,3 +170,40 @@ def test_a_gradient_is_the_same_bits_whether_it_is_differentiated_in_turn(dtype:
     assert plain.dtype == dtype
     assert torch.equal(plain, higher)
     assert bool((plain != 0).any())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 39])
+def test_free_parts_follow_a_direction_less_their_average(size: int, dtype: torch.dtype) -> None:
+    stream = torch.Generator().manual_seed(size)
+    direction, free = torch.randn(9, size, generator=stream).to(dtype), torch.rand(9, size, generator=stream) < 0.7
+    free[0], free[1] = False, True
+    direction[2, 0], free[2, 0] = math.nan, False  # is not looked at
+    moved, kernel = torch.full_like(direction, 7.0), kernels.find("simplex", "move_free", direction)
+    assert kernel is not None
+    kernel(direction, free, moved)
+    torch.testing.assert_close(moved, moved_free(direction, free, 1).to(dtype), rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-14)
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("batch", [(), (4,), (0,), (2, 3)])
+def test_a_gradient_in_any_layout_and_its_own_gradients(batch: tuple[int, ...]) -> None:
+    stream = torch.Generator().manual_seed(3)
+    scores = torch.randn(*batch, 11, generator=stream, dtype=torch.float64).requires_grad_()
+    mean = Subset(4).project(scores).mean
+    weights = torch.randn(11, *batch, generator=stream, dtype=torch.float64)
+    dense = weights.movedim(0, -1).contiguous().requires_grad_()
+    first, strided, negative, shared = (
+        torch.autograd.grad(mean, scores, given, retain_graph=True)[0]
+        for given in (dense, weights.movedim(0, -1), (-1j * dense.detach()).conj().imag, torch.ones(()).double().expand_as(mean))
+    )
+    torch.testing.assert_close(strided, first, rtol=0, atol=0)
+    torch.testing.assert_close(negative, first, rtol=0, atol=0)
+    torch.testing.assert_close(shared, torch.zeros_like(first), rtol=0, atol=1e-14)
+    # Linear in the weights, and its own transpose: twice, three times as once.
+    (again,) = torch.autograd.grad(mean, scores, dense, create_graph=True)
+    given = again.detach().requires_grad_()
+    (second,) = torch.autograd.grad(again, dense, given, create_graph=True)
+    (third,) = torch.autograd.grad(second, given, dense.detach())
+    torch.testing.assert_close(second, first, rtol=0, atol=1e-14)
+    torch.testing.assert_close(third, first, rtol=0, atol=1e-14)
