@@ -30,34 +30,42 @@ def project(rows: np.ndarray, mean: np.ndarray, free: np.ndarray, gap: np.ndarra
     size = rows.shape[1]
     near, place, work = np.empty(size + 1), np.empty(size + 1, np.int32), np.empty(size)
     for item in range(len(rows)):
-        row, point = rows[item], mean[item]
-        if not all_below(row):
+        if not all_below(rows[item]):
             return False
-        free[item] = False
-        origin = kth_largest(row, k, work)
-        if origin == -math.inf:
-            point[:], gap[item] = 0, math.inf
-            continue
-        full, count = 0, 0
-        for part in range(size):
-            point[part] = 1.0 if row[part] - origin >= 1 else 0.0
-        for part in range(size):
-            full += row[part] - origin >= 1
-        for part in range(size):
-            score = row[part] - origin
-            near[count], place[count] = score, part
-            count += (score > -1) & (score < 1)
-        threshold = _threshold(near, count, k - full)
-        above = 0.0
-        for i in range(count):
-            value = min(max(near[i] - threshold, 0.0), 1.0)
-            point[place[i]] = value
-            free[item, place[i]] = (value > 0) & (value < 1)
-            # ⟨θ − μ, z − μ⟩ ≤ Σ max(r, 0) − rμ with r = θ − μ − τ, for every z of k parts: 0 but for rounding.
-            residual = near[i] - value - threshold
-            above += max(residual, 0.0) - residual * value
-        gap[item] = max(above, 0.0)
+        gap[item] = _project(rows[item], mean[item], free[item], k, near, place, work)
     return True
+
+
+@uncounted
+def _project(row: np.ndarray, point: np.ndarray, free: np.ndarray, k: int, near: np.ndarray, place: np.ndarray, work: np.ndarray) -> float:
+    """One item; gives its gap."""
+    size = len(row)
+    for part in range(size):
+        free[part] = False
+    origin = kth_largest(row, k, work)
+    if origin == -math.inf:
+        for part in range(size):
+            point[part] = 0.0
+        return math.inf
+    full, count = 0, 0
+    for part in range(size):
+        point[part] = 1.0 if row[part] - origin >= 1 else 0.0
+    for part in range(size):
+        full += row[part] - origin >= 1
+    for part in range(size):
+        score = row[part] - origin
+        near[count], place[count] = score, part
+        count += (score > -1) & (score < 1)
+    threshold = _threshold(near, count, k - full)
+    above = 0.0
+    for i in range(count):
+        value = min(max(near[i] - threshold, 0.0), 1.0)
+        point[place[i]] = value
+        free[place[i]] = (value > 0) & (value < 1)
+        # ⟨θ − μ, z − μ⟩ ≤ Σ max(r, 0) − rμ with r = θ − μ − τ, for every z of k parts: 0 but for rounding.
+        residual = near[i] - value - threshold
+        above += max(residual, 0.0) - residual * value
+    return max(above, 0.0)
 
 
 @compiled
@@ -76,15 +84,15 @@ def _move(direction: np.ndarray, free: np.ndarray, moved: np.ndarray) -> None:
         count += free[part]
     first = second = third = fourth = 0.0
     for part in range(0, size - 3, 4):
-        first += direction[part] if free[part] else 0.0
-        second += direction[part + 1] if free[part + 1] else 0.0
-        third += direction[part + 2] if free[part + 2] else 0.0
-        fourth += direction[part + 3] if free[part + 3] else 0.0
+        a, b, c, d = direction[part], direction[part + 1], direction[part + 2], direction[part + 3]
+        first, second = first + (a if free[part] else 0.0), second + (b if free[part + 1] else 0.0)
+        third, fourth = third + (c if free[part + 2] else 0.0), fourth + (d if free[part + 3] else 0.0)
     for part in range(size // 4 * 4, size):
         first += direction[part] if free[part] else 0.0
     average = ((first + second) + (third + fourth)) / max(count, 1)
     for part in range(size):
-        moved[part] = direction[part] - average if free[part] else 0.0
+        change = direction[part] - average
+        moved[part] = change if free[part] else 0.0
 
 
 @uncounted
