@@ -28,6 +28,7 @@ class Projection:
         free: [b, *event] bool, with ``mean``: the parts that move with the scores. The closed forms of this package share one Jacobian,
             ``diag(s) − ssᵀ/Σs`` with ``s`` the indicator of these parts.
         lists: with ``mean``: the atoms as lists of parts, or as bits, so that no gradient needs them written out.
+        given: with ``mean``: the same [*batch, *event] in the dtype of the scores, which nobody else holds.
         tangent: with ``mean``: its Jacobian, where it is another than that of ``free``: the orthogonal projection of directions on the face
             that holds the mean, as a differentiable function of means and directions [..., *event] that broadcast against each other.
     """
@@ -38,6 +39,7 @@ class Projection:
     free: Tensor | None = None
     lists: MovableAtoms | None = None
     tangent: Callable[[Tensor, Tensor], Tensor] | None = None
+    given: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +80,8 @@ class SparseSolution:
             adjoint = partial(self._grouped, lists=lists, from_parts=True)
         elif tangent is not None:
             adjoint = partial(self._move_on_face, tangent, known)
-        if known.shape == self.scores.shape and known.dtype != self.scores.dtype:
-            return self._attached(kernels.converted(known, self.scores.dtype), adjoint, new=True)
+        if self.projection.given is not None:
+            return self._attached(self.projection.given, adjoint, new=True)
         return self._attached(kernels.converted(self._shaped(known), self.scores.dtype).expand(self.scores.shape), adjoint)
 
     @property
@@ -146,9 +148,9 @@ class SparseSolution:
         assert free is not None
         if free.is_cpu and free.shape == direction.shape:
             direction = kernels.plain(direction).contiguous()
-            found = None if self.oracle is None else self.oracle._at_once("project", "move_free", direction, free)
-            if found is not None:
-                moved: Tensor = found[0]
+            direct = None if self.oracle is None else self.oracle._direct("project", "move_free", direction)
+            if direct is not None:
+                moved: Tensor = direct(direction, free)[0]
                 return moved
             kernel = kernels.find("simplex", "move_free", direction)
             if kernel is not None:

@@ -52,18 +52,18 @@ def plan(operation: str, event: tuple[int, ...], k: int) -> KernelPlan | None:
         )
     if operation != "project":
         return None
-    rooms = (event, torch.float64), (event, torch.bool), ((), torch.float64)
+    rooms = (event, torch.float64), (event, torch.bool), ((), torch.float64), (event, None)
     return KernelPlan(
-        rooms, lambda rows: _project(rows, k), certified=False, kernel=lambda rows: kernels.find("simplex", "project", rows, (k,))
+        rooms, lambda rows: _project(rows, k), certified=False, kernel=lambda rows: kernels.find("simplex", "project_and_give", rows, (k,))
     )
 
 
 def closed(found: Sequence[Tensor], decompose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Projection:
-    """What `project` gives of every item, of any batch, with the way to write means [b, n] as atoms and weights."""
-    mean, free, gap = found
+    """What `project` or its plan gives of every item, of any batch, with the way to write means [b, n] as atoms and weights."""
+    mean, free, gap, *given = found
     if mean.ndim != 2:
         mean, free, gap = mean.reshape(-1, mean.shape[-1]), free.reshape(-1, mean.shape[-1]), gap.reshape(-1)
-    return Projection(gap=gap, decompose=lambda: decompose(mean), mean=mean, free=free)
+    return Projection(gap=gap, decompose=lambda: decompose(mean), mean=mean, free=free, given=given[0] if given else None)
 
 
 def halves(rows: Tensor) -> bool:
