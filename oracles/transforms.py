@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C import _get_dispatch_mode, _is_tracing, _TorchDispatchModeKey
+from torch._C import _get_dispatch_mode, _is_tracing, _len_torch_dispatch_stack, _TorchDispatchModeKey
 from torch._C._functorch import maybe_current_level
 from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
@@ -84,7 +84,7 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
             plain = maybe_current_level() is None  # `transforming`, and the first of `refuse_duals`, without their calls
             if plain and forward_ad._current_level >= 0:  # `linearize` traces too, at one point, where constants are right
                 refuse_duals(method.__name__, *args, *named.values())
-            elif _is_tracing() or _get_dispatch_mode(PROXY) is not None:
+            elif _is_tracing() or (_len_torch_dispatch_stack() and _get_dispatch_mode(PROXY) is not None):
                 raise untraceable(method.__name__)
             if plain:
                 return method(*args, **named)

@@ -284,7 +284,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         direct = self._direct(call, operation, scores)
         if direct is None:
             return None
-        found = direct(*map(kernels.plain, (scores, *others)))
+        found = direct(kernels.plain(scores), *map(kernels.plain, others)) if others else direct(kernels.plain(scores))
         if found is None:
             self._checked(call, scores)  # what is wrong in an ignored entry is nobody's business
         return found

@@ -54,23 +54,17 @@ def argmax_indices(rows: np.ndarray, places: np.ndarray) -> bool:
 @compiled
 def log_partition(rows: np.ndarray, log_partition: np.ndarray) -> bool:
     """``Σ_i log Σ_j exp θ_ij`` of each row."""
-    tops, totals = np.empty(_lines_of(rows)), np.empty(_lines_of(rows))
-    below, each = _weigh(rows, rows[:0], tops, totals), len(tops) // max(1, len(rows))
-    for item in range(len(rows)):
-        log_partition[item] = _logarithm(tops[item * each : (item + 1) * each], totals[item * each : (item + 1) * each])
-    return bool(below)
+    return bool(_weigh(rows, rows[:0], log_partition))
 
 
 @compiled
 def marginals(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -> bool:
     """``exp θ_ij / Σ_k exp θ_ik``, 0 in a row without a structure, and the log-partition of each row."""
-    tops, totals = np.empty(_lines_of(rows)), np.empty(_lines_of(rows))
-    below, each = _weigh(rows, marginals, tops, totals), len(tops) // max(1, len(rows))
+    below = bool(_weigh(rows, marginals, log_partition))
     for item in range(len(rows)):
-        log_partition[item] = _logarithm(tops[item * each : (item + 1) * each], totals[item * each : (item + 1) * each])
         if log_partition[item] == -math.inf:
             marginals[item] = 0
-    return bool(below)
+    return below
 
 
 @compiled
@@ -105,40 +99,43 @@ def _lines(values: np.ndarray) -> np.ndarray:
 
 
 @uncounted
-def _lines_of(rows: np.ndarray) -> int:
-    """How many lines there are."""
-    return rows.size // max(1, rows.shape[-1])
-
-
-@uncounted
 def _together(rows: np.ndarray) -> int:
     """How many lines are weighed together."""
     return max(1, TOGETHER // rows.shape[-1])
 
 
 @inner
-def _room(rows: np.ndarray) -> np.ndarray:
-    """Zeros for the lines that are weighed together, in whole vectors."""
-    numbers = min(rows.size, _together(rows) * rows.shape[-1])
-    return np.zeros(numbers + 2 * own_width(rows), rows.dtype)
+def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -> bool:
+    """Write log-partitions, and marginals where there is room for them; whether all is below +inf, and none is NaN.
 
-
-@inner
-def _weigh(rows: np.ndarray, marginals: np.ndarray, tops: np.ndarray, totals: np.ndarray) -> bool:
-    """Write the greatest of each line, the sum of its weights, and marginals, where there is room for them.
-
-    Whether all is below +inf, and none is NaN.
+    Of the many sums of an item the logarithm of their product is taken.
     """
-    lines, chances, together, room = _lines(rows), _lines(marginals), _together(rows), _room(rows)
-    first_ones = np.zeros(2 * own_width(rows), rows.dtype)
-    first_ones[: own_width(rows)] = 1
+    lines, chances, together, step = _lines(rows), _lines(marginals), _together(rows), own_width(rows)
+    size, each = lines.shape[1], len(lines) // max(1, len(rows))
+    # One piece of memory: weights in whole vectors, tops and sums of lines, and ones before zeros.
+    scratch = np.zeros(min(rows.size, together * size) + 2 * together + 4 * step, rows.dtype)
+    room, tops, totals = scratch[2 * together + 2 * step :], scratch[:together], scratch[together : 2 * together]
+    first_ones = scratch[2 * together : 2 * together + 2 * step]
+    first_ones[:step] = 1
+    item, inside, logarithm, product = 0, 0, 0.0, 1.0
     for first in range(0, len(lines), together):
         many = lines[first : first + together]
-        _lower(many, room, tops[first : first + together])
-        for i in range(0, many.size, own_width(room)):
+        _lower(many, room, tops)
+        for i in range(0, many.size, step):
             store_own(room, i, exponential_own(load_own(room, i)))
-        _add_up(room, lines.shape[1], first_ones, totals[first : first + together])
-        _divide(room, totals[first : first + together], chances[first : first + together])
+        _add_up(room, size, first_ones, totals[: len(many)])
+        _divide(room, totals, chances[first : first + together])
+        for k in range(len(many)):
+            inside += 1
+            logarithm += tops[k]
+            product *= totals[k]
+            if product > LARGE or inside == each:
+                logarithm, product = logarithm + (math.log(product) if product > 0 else -math.inf), 1.0
+            if inside == each:
+                log_partition[item] = logarithm
+                item, inside, logarithm = item + 1, 0, 0.0
+    if each == 0:
+        log_partition[:] = 0
     return all_below(rows.reshape(-1))
 
 
@@ -247,17 +244,3 @@ def _divide(room: np.ndarray, totals: np.ndarray, lines: np.ndarray) -> None:
             store_own(line, i, divide(load_own(weights, i), spread_own(room, totals[k])))
         for i in range(size - size % step, size):
             line[i] = weights[i] / room.dtype.type(totals[k])
-
-
-@uncounted
-def _logarithm(tops: np.ndarray, totals: np.ndarray) -> float:
-    """The log-partition of an item; -inf where a line is -inf alone. Of many sums, the logarithm of their product."""
-    logarithm, product = 0.0, 1.0
-    for k in range(len(tops)):
-        if tops[k] == -math.inf:
-            return -math.inf
-        logarithm += tops[k]
-        product *= totals[k]
-        if product > LARGE:
-            logarithm, product = logarithm + math.log(product), 1.0
-    return logarithm + math.log(product)
