@@ -153,6 +153,9 @@ OPERATIONS: dict[str, Operation] = {
     "entmax": lambda oracle, scores, _: entmax(scores, 1.3) if oracle.name == "categorical" else None,
 }
 
+ONCE = ("lengths", "project_backward")
+"""Of what these change in the kernels that all projections share, one structure tells."""
+
 DERIVED = (*device.OPERATIONS, "sample_often")
 _SUMS = ("log_partition", "marginals", "covariance_product")
 
@@ -270,8 +273,7 @@ def everything(case: str) -> Iterator[Task]:
 def covering() -> Iterator[Task]:
     """Every operation of every structure at its small size, in one dtype: every kernel, and every structure's own."""
     for place, case in enumerate(name for name, task in CASES.items() if task.covers):
-        # Of what lengths change in the loop of all projections, one structure tells.
-        operations = [name for name in CASES[case].only or OPERATIONS if name != "lengths" or case == "linear_chain"]
+        operations = [name for name in CASES[case].only or OPERATIONS if name not in ONCE or case == "linear_chain"]
         yield from ((case, operation, "small", DTYPES[place % 2]) for operation in operations)
 
 
