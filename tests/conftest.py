@@ -12,6 +12,9 @@ import torch
 
 pytest_plugins = ["tests.covering", "tests.costs"]
 
+# Numba colours the text of every error, and most of those it catches itself, while it looks for a function that takes some types.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+
 if not torch.cuda.is_available():
     # Triton decides when kernels are defined whether its interpreter runs them; see `kernels.gpu.interpreted`.
     os.environ["TRITON_INTERPRET"] = "1"
