@@ -16,7 +16,7 @@ from typing import Any
 
 from llvmlite.binding import Linkage, parse_assembly  # type: ignore[import-untyped]
 from numba import njit
-from numba.core import event
+from numba.core import event, types
 from numba.core.codegen import JITCodeLibrary, RuntimeLinker
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
@@ -88,11 +88,23 @@ def _njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         kernel = njit(function, cache=True, nogil=True, error_model="numpy", pipeline_class=_Compiler, **options)
         if isinstance(kernel, Dispatcher):  # and not the function itself, where numba is switched off
             vars(kernel)["compile"] = partial(_in_turn, kernel, kernel.compile)
+            vars(kernel)["get_call_template"] = partial(_of_common_types, kernel.get_call_template)
             index = vars(kernel)["_cache"]._cache_file
             index._load_index = partial(_readable, index._load_index)
         return kernel
 
     return decorate
+
+
+def _of_common_types(get_call_template: Callable[..., Any], args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+    """How a compiled function calls another: constants and short integers as any 64-bit ones, for which alone that is compiled."""
+    return get_call_template(tuple(map(_common, args)), {name: _common(kind) for name, kind in kws.items()})
+
+
+def _common(kind: Any) -> Any:
+    """The type that stands for this one: a constant's without its value, and that of 64 bits for integers with a sign."""
+    kind = types.unliteral(kind)
+    return types.int64 if kind in types.signed_domain else kind
 
 
 def _readable(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:

@@ -82,9 +82,8 @@ class CoMoments:
         from . import summation  # here, because it loads the compiler
 
         scalars, vectors = np.empty(9), np.empty((4, len(pivot)))
-        summation.sum_chunk(
-            structures.numpy(), losses.numpy(), pivot.numpy(), places.numpy(), columns.numpy(), scalars, vectors, BLOCK, FORBIDDEN
-        )
+        read = [given.numpy() for given in (structures, losses.contiguous(), pivot, places, columns)]
+        summation.sum_chunk(*read, scalars, vectors, BLOCK, FORBIDDEN)
         return cls._of_arrays(scalars, vectors)
 
     @classmethod

@@ -214,3 +214,34 @@ def test_a_class_that_was_renamed_costs_a_compilation_and_no_error(tmp_path: Pat
         file.write_text(NAMED.format(name=name))
         told = subprocess.run([sys.executable, "-c", "import renamed"], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert told.stdout == "4.0\n", told.stderr
+
+
+SHARED = """
+from structgrad.oracles.kernels.compilation import compiled, inner
+
+@inner
+def end_of(values, places, reverse):
+    first, last = places
+    return values[first] if reverse else values[last - 1]
+
+@inner
+def at(values, place):
+    return values[place]
+
+@compiled
+def read(values, places, reverse):
+    total = end_of(values, (0, 2), False) + end_of(values, (1, len(values)), reverse) + at(values, 1)
+    place = 0
+    while place < len(values):
+        total += at(values, place)
+        place += places[1]
+    return total + at(values, places[0])
+"""
+
+
+def test_constants_and_short_integers_make_no_second_form_of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shared_kernel.py").write_text(SHARED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("shared_kernel")
+    assert module.read(np.array([1.0, 2.0, 4.0]), np.array([-1, 2], np.int32), True) == (2.0 + 2.0 + 2.0) + (1.0 + 4.0) + 4.0
+    assert [len(kernel.overloads) for kernel in (module.end_of, module.at)] == [1, 1]
