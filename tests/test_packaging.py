@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import structgrad
 
@@ -154,6 +155,21 @@ def test_what_builds_the_site_is_pinned() -> None:
 
 def asv_config() -> dict[str, object]:
     return json.loads((ROOT / "asv.conf.json").read_text())
+
+
+@pytest.mark.parametrize("name", sorted(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)))
+def test_what_is_pinned_installs_on_every_python_that_is_promised(name: str) -> None:
+    """A pin that asks for more sends pip through all versions of everything else, for longer than anybody waits."""
+    promised = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    try:
+        found = importlib.metadata.metadata(name)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{name} is not installed here")
+    if found["Version"].partition("+")[0] != constraints()[name]:
+        pytest.skip(f"another version of {name} is installed here")
+    first = re.fullmatch(r">=\s*(3\.\d+).*", promised)
+    assert first is not None
+    assert SpecifierSet(found.get("Requires-Python") or "").contains(f"{first[1]}.0")
 
 
 def constraints() -> dict[str, str]:
