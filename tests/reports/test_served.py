@@ -39,7 +39,7 @@ def test_the_table_is_printed_and_in_the_json() -> None:
     assert next(line for line in lines if line[:1] == ["linear_chain"])[1:4] == ["kernel"] * 3
     assert next(line for line in lines if line[:1] == ["semi_markov"])[1:] == ["kernel"] * 7
     rows = json.loads(call("doctor", "--json").stdout)["served"]
-    assert {"device": "cpu", "structure": "categorical", "operation": "sample", "by": "torch", "why": NO_KERNEL} in rows
+    assert {"device": "cpu", "structure": "categorical", "operation": "covariance_product", "by": "torch", "why": NO_KERNEL} in rows
 
 
 @pytest.fixture
