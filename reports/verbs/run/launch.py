@@ -208,8 +208,9 @@ class Launch:
             count = len(planned - {cell.identity for cell in self.work.cells})
             if count:
                 return (
-                    f"{self.folder} holds a run with {count} other cells: its table and page are replaced by those of this plan, its "
-                    f"cells stay, and this gives it again: {manifest.get('command')}; another --out keeps both"
+                    f"{self.place} holds a run with {text.plural(count, 'other cell')}: its table and page are replaced by those of this "
+                    f"plan, its cells stay, and its command gives it again: {manifest.get('command', 'not on record')}; "
+                    "another --out keeps both"
                 )
         return ""
 

@@ -154,9 +154,9 @@ def test_a_run_of_too_many_rows_to_be_held_has_the_same_table_and_a_large_page(f
 def test_another_run_into_the_folder_says_what_becomes_of_the_one_before(folder: Path) -> None:
     other = repeated(folder, estimator="identity")
     command = json.loads((folder.with_name("kept") / results.MANIFEST).read_text())["command"]
-    assert f"{folder} holds a run with 1 other cells" in other
-    assert f"this gives it again: {command}; another --out keeps both" in other
+    assert f"{folder} holds a run with 1 other cell:" in other
+    assert f"its command gives it again: {command}; another --out keeps both" in other
     assert set(results.read(folder)[0]["estimator"]) >= {"identity"}
-    assert "other cells" not in repeated(folder, "-e", "ste", estimator="identity")
-    assert "holds a run with 1 other cells" in repeated(folder)
+    assert "other cell" not in repeated(folder, "-e", "ste", estimator="identity")
+    assert "holds a run with 1 other cell:" in repeated(folder)
     assert results.read(folder)[0].equals(results.read(folder.with_name("kept"))[0])
