@@ -107,6 +107,12 @@ def _lead_to_two(table, source, start, size, h, m, both, words, kept):
 
 
 @uncounted
+def _add_products(x_a, x_b, y_a, y_b, x, y, a, b):
+    """Four sums, to which the products of x and y with a and b are added."""
+    return multiply_add(x, a, x_a), multiply_add(x, b, x_b), multiply_add(y, a, y_a), multiply_add(y, b, y_b)
+
+
+@uncounted
 def _lead_rates_to_two(table, slopes, source, start, size, h, m, both, words, kept):
     """Arcs from h and from h − 1 to two words, or to one, as `_lead_to_two`, and their rates."""
     step, by = (source[2], LANES) if both else (0, 0)
@@ -119,30 +125,18 @@ def _lead_rates_to_two(table, slopes, source, start, size, h, m, both, words, ke
     for _ in range(count // 2):
         chance, other = load_four(table, of_h), load_four(table, of_g)
         a, b = load_four(slopes, over), load_four(slopes, over + by)
-        x_a, x_b, y_a, y_b = (
-            multiply_add(chance, a, x_a), multiply_add(chance, b, x_b), multiply_add(other, a, y_a), multiply_add(other, b, y_b)
-        )  # fmt: skip
+        x_a, x_b, y_a, y_b = _add_products(x_a, x_b, y_a, y_b, chance, other, a, b)
         a, b = load_four(table, over), load_four(table, over + by)
-        h_a, h_b, g_a, g_b = (
-            multiply_add(chance, a, h_a), multiply_add(chance, b, h_b), multiply_add(other, a, g_a), multiply_add(other, b, g_b)
-        )  # fmt: skip
+        h_a, h_b, g_a, g_b = _add_products(h_a, h_b, g_a, g_b, chance, other, a, b)
         chance, other = load_four(table, of_h - LANES), load_four(table, of_g - LANES)
         c, d = load_four(slopes, over - size), load_four(slopes, over - size + by)
-        x_a, x_b, y_a, y_b = (
-            multiply_add(chance, c, x_a), multiply_add(chance, d, x_b), multiply_add(other, c, y_a), multiply_add(other, d, y_b)
-        )  # fmt: skip
+        x_a, x_b, y_a, y_b = _add_products(x_a, x_b, y_a, y_b, chance, other, c, d)
         rate, slope = load_four(slopes, of_h), load_four(slopes, of_g)
-        x_a, x_b, y_a, y_b = (
-            multiply_add(rate, a, x_a), multiply_add(rate, b, x_b), multiply_add(slope, a, y_a), multiply_add(slope, b, y_b)
-        )  # fmt: skip
+        x_a, x_b, y_a, y_b = _add_products(x_a, x_b, y_a, y_b, rate, slope, a, b)
         a, b = load_four(table, over - size), load_four(table, over - size + by)
-        h_a, h_b, g_a, g_b = (
-            multiply_add(chance, a, h_a), multiply_add(chance, b, h_b), multiply_add(other, a, g_a), multiply_add(other, b, g_b)
-        )  # fmt: skip
+        h_a, h_b, g_a, g_b = _add_products(h_a, h_b, g_a, g_b, chance, other, a, b)
         rate, slope = load_four(slopes, of_h - LANES), load_four(slopes, of_g - LANES)
-        x_a, x_b, y_a, y_b = (
-            multiply_add(rate, a, x_a), multiply_add(rate, b, x_b), multiply_add(slope, a, y_a), multiply_add(slope, b, y_b)
-        )  # fmt: skip
+        x_a, x_b, y_a, y_b = _add_products(x_a, x_b, y_a, y_b, rate, slope, a, b)
         over, of_h, of_g = over - 2 * size, of_h - 2 * LANES, of_g - 2 * LANES
     if h > kept:
         other, slope = load_four(table, of_g), load_four(slopes, of_g)
@@ -153,9 +147,7 @@ def _lead_rates_to_two(table, slopes, source, start, size, h, m, both, words, ke
         a, b, c, d = load_four(table, over), load_four(table, over + by), load_four(slopes, over), load_four(slopes, over + by)
         x_a, x_b = multiply_add(rate, a, multiply_add(chance, c, x_a)), multiply_add(rate, b, multiply_add(chance, d, x_b))
         y_a, y_b = multiply_add(slope, a, multiply_add(other, c, y_a)), multiply_add(slope, b, multiply_add(other, d, y_b))
-        h_a, h_b, g_a, g_b = (
-            multiply_add(chance, a, h_a), multiply_add(chance, b, h_b), multiply_add(other, a, g_a), multiply_add(other, b, g_b)
-        )  # fmt: skip
+        h_a, h_b, g_a, g_b = _add_products(h_a, h_b, g_a, g_b, chance, other, a, b)
     row, beside = row + m * LANES, beside + m * LANES
     store_four(table, row, h_a)
     store_four(table, row + by, h_b)
@@ -256,17 +248,11 @@ def _substitute_rates(table, slopes, found, found_rates, target, start, size, k,
         at += size
         head, other = load_four(table, at), load_four(table, at + by)
         a, b = load_four(found_rates, of), load_four(found_rates, of + step)
-        x_a, x_b, y_a, y_b = (
-            multiply_add(head, a, x_a), multiply_add(head, b, x_b), multiply_add(other, a, y_a), multiply_add(other, b, y_b)
-        )  # fmt: skip
+        x_a, x_b, y_a, y_b = _add_products(x_a, x_b, y_a, y_b, head, other, a, b)
         a, b = load_four(found, of), load_four(found, of + step)
-        k_a, k_b, j_a, j_b = (
-            multiply_add(head, a, k_a), multiply_add(head, b, k_b), multiply_add(other, a, j_a), multiply_add(other, b, j_b)
-        )  # fmt: skip
+        k_a, k_b, j_a, j_b = _add_products(k_a, k_b, j_a, j_b, head, other, a, b)
         head, other = load_four(slopes, at), load_four(slopes, at + by)
-        x_a, x_b, y_a, y_b = (
-            multiply_add(head, a, x_a), multiply_add(head, b, x_b), multiply_add(other, a, y_a), multiply_add(other, b, y_b)
-        )  # fmt: skip
+        x_a, x_b, y_a, y_b = _add_products(x_a, x_b, y_a, y_b, head, other, a, b)
         of += down
     store_four(found, of, k_a)
     store_four(found, of + step, k_b)
