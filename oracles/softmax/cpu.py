@@ -30,7 +30,7 @@ def operations(event: tuple[int, ...]) -> int:
     return math.prod(event)
 
 
-COMPLETE = frozenset({"argmax", "argmax_indices", "log_partition", "marginals", "probabilities", "sample", "sample_parts"})
+COMPLETE = frozenset({"argmax", "argmax_indices", "log_partition", "marginals", "probabilities"})
 """What gives whether all numbers are below +inf, and none is NaN, and writes every entry of its results."""
 
 
@@ -73,13 +73,15 @@ def probabilities(rows: np.ndarray, probabilities: np.ndarray) -> bool:
     return bool(marginals(rows, probabilities, np.empty(len(rows))))
 
 
-def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray) -> None:
+def sample(rows: np.ndarray, uniforms: np.ndarray, structures: np.ndarray, certified: np.ndarray) -> None:
     """Of each line the place where the running sum of its weights exceeds a uniform's share of the whole: a one among zeros."""
+    certified[:] = True
     _draw(rows, uniforms, structures, no_numbers(1))
 
 
-def sample_parts(rows: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray) -> None:
+def sample_parts(rows: np.ndarray, uniforms: np.ndarray, numbers: np.ndarray, certified: np.ndarray) -> None:
     """The same draws by the numbers of their parts, [b, s, lines]."""
+    certified[:] = True
     _draw(rows, uniforms, no_structures(rows, 1), numbers)
 
 
@@ -123,6 +125,7 @@ def _weigh(rows: np.ndarray, marginals: np.ndarray, log_partition: np.ndarray) -
         _lower(many, room, tops)
         for i in range(0, many.size, step):
             store_own(room, i, exponential_own(load_own(room, i)))
+        room[many.size : many.size + step] = 0  # what filled the last vector, of which exponentials would be taken again and again
         _add_up(room, size, first_ones, totals[: len(many)])
         _divide(room, totals, chances[first : first + together])
         for k in range(len(many)):
