@@ -51,6 +51,10 @@ def package_files() -> set[str]:
     return {str(installed(path)) for path in files if "__pycache__" not in path.parts}
 
 
+def constraints() -> dict[str, str]:
+    return dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel that is built from a copy of the tree, so that no stale build folder is packed."""
@@ -157,7 +161,7 @@ def asv_config() -> dict[str, object]:
     return json.loads((ROOT / "asv.conf.json").read_text())
 
 
-@pytest.mark.parametrize("name", sorted(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)))
+@pytest.mark.parametrize("name", sorted(constraints()))
 def test_what_is_pinned_installs_on_every_python_that_is_promised(name: str) -> None:
     """A pin that asks for more sends pip through all versions of everything else, for longer than anybody waits."""
     promised = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
@@ -170,10 +174,6 @@ def test_what_is_pinned_installs_on_every_python_that_is_promised(name: str) -> 
     first = re.fullmatch(r">=\s*(3\.\d+).*", promised)
     assert first is not None
     assert SpecifierSet(found.get("Requires-Python") or "").contains(f"{first[1]}.0")
-
-
-def constraints() -> dict[str, str]:
-    return dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 
 
 def test_the_computing_rooms_are_cheap_to_import() -> None:
