@@ -24,8 +24,6 @@ from .kernels.switch import SERVING
 from .numerics import log_sum_exp, running_sums
 from .simplex import projection
 
-_SERVED = (torch.float32, torch.float64)
-
 MOST_LISTED = 64
 """Up to so many of the best are kept in order while scores are read; more are sorted."""
 
@@ -210,7 +208,7 @@ def feasible_softmax(scores: Tensor) -> Tensor | None:
     None too where a row of it is NaN, as it is by -inf alone, by +inf and by NaN. A function of Python takes twice as long for autograd.
     """
     # Between a forward and a backward pass every check finds its code far from the processor: there are few.
-    if not (kernels.direct_serves(scores) and scores.dtype in _SERVED and scores.numel()):
+    if not (kernels.direct_serves(scores) and scores.dtype in kernels.FLOATING and scores.numel()):
         return None
     probabilities = scores.softmax(-1)
     shown = probabilities.detach().numpy()

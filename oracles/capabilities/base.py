@@ -284,7 +284,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         direct = self._direct(call, operation, scores)
         if direct is None:
             return None
-        found = direct(kernels.plain(scores), *map(kernels.plain, others)) if others else direct(kernels.plain(scores))
+        found = direct(kernels.plain(scores), *map(kernels.plain, others))
         if found is None:
             self._checked(call, scores)  # what is wrong in an ignored entry is nobody's business
         return found
@@ -312,7 +312,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     def _bind(self, call: str, operation: str, scores: Tensor) -> Direct | None:
         plan = self._plan(call, operation, scores)
-        if plan is None or scores.dtype not in (torch.float32, torch.float64) or scores.numel() == 0:
+        if plan is None or scores.dtype not in kernels.FLOATING or scores.numel() == 0:
             return None
         rows = self._rows(scores.detach()) if scores.ndim > self.event_ndim else scores.detach().unsqueeze(0)
         kernel = self._kernel(operation, rows) if plan.kernel is None else plan.kernel(rows)

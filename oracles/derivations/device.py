@@ -78,7 +78,7 @@ class Graph:
 
 def kernel(oracle: DerivedOracle, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
     """The kernel of an operation for rows [b, *event] on a GPU, or None where plain torch is to run."""
-    served = operation in OPERATIONS and rows.dtype in (torch.float32, torch.float64)
+    served = operation in OPERATIONS and rows.dtype in kernels.FLOATING
     if not served or not SERVING.get() or not kernels.gpu.takes(rows):
         return None
     event = tuple(rows.shape[1:])

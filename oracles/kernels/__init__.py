@@ -49,7 +49,8 @@ SMALL = 2**14
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.bool: np.bool_, torch.int64: np.int64}
 
-_FLOATING = (torch.float32, torch.float64)
+FLOATING = (torch.float32, torch.float64)
+"""The dtypes of scores that kernels take."""
 
 _Function = Callable[..., None]
 
@@ -198,7 +199,7 @@ AnyKernel = Kernel | gpu.DeviceKernel
 
 def enabled(rows: Tensor) -> bool:
     """Whether kernels serve these rows: float32 or float64 on the CPU."""
-    return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64) and switch.SERVING.get()
+    return rows.device.type == "cpu" and rows.dtype in FLOATING and switch.SERVING.get()
 
 
 def direct_serves(rows: Tensor) -> bool:
@@ -208,7 +209,7 @@ def direct_serves(rows: Tensor) -> bool:
 
 def find(structure: str | None, operation: str, rows: Tensor, options: tuple[Any, ...] = ()) -> AnyKernel | None:
     """The kernel of an operation for rows [b, *event], or None where the torch reference is to run."""
-    if structure is None or not switch.SERVING.get() or rows.dtype not in (torch.float32, torch.float64):
+    if structure is None or not switch.SERVING.get() or rows.dtype not in FLOATING:
         return None
     if rows.is_cpu and not gpu.interpreting():
         return _planned(structure, operation, rows.shape[1:], options)
@@ -262,9 +263,9 @@ def converted(values: Tensor, dtype: torch.dtype) -> Tensor:
     """
     if values.dtype == dtype:
         return values
-    if dtype not in _FLOATING:
+    if dtype not in FLOATING:
         return values.to(dtype)
-    if torch.get_num_threads() > 1 and values.is_cpu and values.dtype in _FLOATING and values.numel() * 8 >= SMALL and not _shown.get():
+    if torch.get_num_threads() > 1 and values.is_cpu and values.dtype in FLOATING and values.numel() * 8 >= SMALL and not _shown.get():
         with np.errstate(over="ignore", under="ignore"):
             return torch.from_numpy(values.numpy().astype(_NUMPY[dtype]))
     return values.float() if dtype == torch.float32 else values.double()  # in two thirds of the time
@@ -275,14 +276,14 @@ def greatest(values: Tensor) -> float:
 
     By NumPy, in one thread, as in `zeros`: OpenMP's threads, which torch would wake, go on spinning for a while where kernels want to run.
     """
-    if values.dtype in (torch.float32, torch.float64):
+    if values.dtype in FLOATING:
         return float(np.maximum.reduce(values.numpy(), None))
     return float(values.amax())
 
 
 def least(values: Tensor) -> float:
     """The minimum of a CPU tensor, NaN where there is one; see `greatest`."""
-    if values.dtype in (torch.float32, torch.float64):
+    if values.dtype in FLOATING:
         return float(np.minimum.reduce(values.numpy(), None))
     return float(values.amin())
 

@@ -65,12 +65,7 @@ class Direct:
         """Results for scores, and what else is like them; None where some of the scores are +inf or NaN."""
         if self.alone is not None and len(inputs) == 1:  # what follows, for most kernels of small work, in the fewest steps
             scores, (shape, _, dtype) = inputs[0], self.alone
-            if shape is None:
-                result = torch.empty_like(scores)
-                array = result.numpy()
-            else:
-                array = np.zeros(shape, dtype)
-                result = torch.from_numpy(array)
+            result, array = self._result(scores, shape, dtype)
             return (result,) if self.function(scores.numpy(), array, *self.options) else None
         arrays, results, written = [given.numpy() for given in inputs], [], []
         for shape, _, dtype in self.rooms:
