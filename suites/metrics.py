@@ -267,6 +267,9 @@ METRICS: dict[str, Metric] = {
     "parameter_cosine": Metric("cosine of the same", _SHARE, label="cosine, parameters"),
     "parameter_gain": Metric("gain of the same", replace(_SCALE, gated=False), label="gain, parameters"),
     "parameter_rho": Metric("rho of the same", _SHARE, label="ρ, parameters"),
+    "parameter_truth_norm": Metric(
+        "norm of the exact gradient of a batch in the encoder's parameters", Rule("stable", "exact", tolerance=1e-9)
+    ),
     "learning_rate": Metric("of Adam, chosen on the validation split over seeds of its own", _NEVER),
     "chosen_option": Metric("the option that matters most of an estimator, chosen likewise", _NEVER),
 }

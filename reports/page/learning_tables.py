@@ -27,6 +27,7 @@ _HINTS = {
     "relaxed": "accuracy at the marginals",
     "target": "median over seeds of the steps, and the seconds, to .95 of the ceiling; how many seeds came to it",
     "rate": "the learning rate that validation chose",
+    "option": "the option that validation chose, at which the estimator is trained and its gradients are measured",
     "step": "median milliseconds of a training step, interleaved with the other estimators",
 }
 
@@ -43,6 +44,7 @@ def task_table(study: Study, task: str) -> Table:
     extra = {title: (metric, hint) for title, (metric, hint) in extra.items() if np.isfinite(one.outcome(metric)).any()}
     columns += [(title, hint) for title, (_, hint) in extra.items()]
     columns += [("to the target", _HINTS["target"]), ("ms a step", _HINTS["step"]), ("rate", _HINTS["rate"])]
+    columns += [("option", _HINTS["option"])]
     rows = [
         [
             plain(contender.name),
@@ -52,6 +54,7 @@ def task_table(study: Study, task: str) -> Table:
             target(one, contender.name),
             _median(one.outcome("step_time")[0, place], milliseconds),
             _median(one.outcome("learning_rate")[0, place], setting),
+            plain(one.chosen.get((task, contender.name), "")),
         ]
         for place, contender in enumerate(one.contenders)
         if np.isfinite(one.outcome("accuracy")[0, place]).any()

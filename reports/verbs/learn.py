@@ -98,7 +98,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
     timeout: Annotated[
         str | None,
         typer.Option(
-            help="What one cell may take: 90s, 2m.", metavar="DURATION", rich_help_panel=_MACHINE, show_default="far above its share"
+            help="CPU time of one cell: 90s, 2m.", metavar="DURATION", rich_help_panel=_MACHINE, show_default="far above its share"
         ),
     ] = None,
     dry_run: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -53,6 +53,7 @@ class Study:
         tasks, contenders, seeds: of the axes.
         outcomes: by metric of the suite ``learning``. ``censored``: by time, True where the target was not reached within it.
         predictors: by metric and stage; of several instances of a seed the median.
+        chosen: by task and estimator the option that validation chose, such as ``lambda=10``.
     """
 
     tasks: tuple[str, ...]
@@ -61,6 +62,7 @@ class Study:
     outcomes: dict[str, Array]
     censored: dict[str, Array]
     predictors: dict[tuple[str, str], Array]
+    chosen: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,7 +122,9 @@ def study(rows: Iterable[Row]) -> Study:
         (('toy',), [[[0.5]]])
     """
     found = [row for row in rows if row.status == "ok" and row.metric and row.problem.startswith((TASK, LEARNT))]
-    learning = [row for row in found if row.problem.startswith(TASK) and not row.setting]
+    of_tasks = [row for row in found if row.problem.startswith(TASK) and row.suite != "references"]
+    learning = [row for row in of_tasks if not row.setting]
+    chosen = {(_task(row), row.estimator): row.setting for row in of_tasks if row.metric == "chosen_option"}
     before = [row for row in found if row.problem.startswith(LEARNT) and row.stage in STAGES and not row.setting]
     tasks = tuple(dict.fromkeys(_task(row) for row in learning))
     contenders = {
@@ -134,7 +138,7 @@ def study(rows: Iterable[Row]) -> Study:
     if STEPS in outcomes and STEP_TIME in outcomes:
         outcomes[SECONDS], censored[SECONDS] = outcomes[STEPS] * outcomes[STEP_TIME], stopped
     predictors = {key: _array(axes, part) for key, part in _by(before, lambda row: (row.metric, row.stage)).items()}
-    return Study(tasks, tuple(contenders.values()), seeds, outcomes, censored, predictors)
+    return Study(tasks, tuple(contenders.values()), seeds, outcomes, censored, predictors, chosen)
 
 
 def seed_of(row: Row) -> int | None:

@@ -12,6 +12,7 @@ from .parameter_bias import ParameterBias
 from .sparsity import Sparsity
 from .steps.descent import Descent
 from .suite import Suite
+from .task_references import TaskReferences
 from .unbiasedness import Unbiasedness
 
 SUITES: dict[str, type[Suite]] = {
@@ -22,6 +23,7 @@ SUITES: dict[str, type[Suite]] = {
     "wall_clock": WallClock,
     "scaling": ScalingSuite,
     "descent": Descent,
+    "references": TaskReferences,
     "learning": LearningSuite,
     "step_time": StepTime,
     "parameter_bias": ParameterBias,

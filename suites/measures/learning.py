@@ -11,43 +11,13 @@ from ...estimators.base import Estimator
 from ..base import Instance, Problem
 from ..problems import TaskProblem
 from ..tasks import Task
+from ..tasks.choosing import OPTIONS, Tuning, ValidatedChoice, choose
 from ..tasks.references import bounds
 from ..tasks.training import Job, Learnt, train_all
 from .suite import Context, Finding, Suite
 
 TARGET = 0.95
 """Of the ceiling: the accuracy whose first step is told."""
-
-FIRST_TUNING_SEED = 1_000_000
-"""Seeds that choose, which are never those of a test."""
-
-OPTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "imle": ("lambda_", (1.0, 10.0, 100.0)),
-    "blackbox": ("lambda_", (0.5, 5.0, 50.0)),
-    "spigot": ("step_size", (0.1, 1.0, 10.0)),
-    "spigot_steps": ("step_size", (0.02, 0.2, 2.0)),
-    "spigot_ce": ("step_size", (0.1, 1.0, 10.0)),
-    "spigot_eg": ("step_size", (0.1, 1.0, 10.0)),
-    "gumbel_softmax": ("temperature", (0.3, 1.0, 3.0)),
-    "st_gumbel": ("temperature", (0.3, 1.0, 3.0)),
-    "gumbel_rao": ("temperature", (0.3, 1.0, 3.0)),
-    "step_st_gumbel": ("temperature", (0.3, 1.0, 3.0)),
-    "gst": ("temperature", (0.3, 1.0, 3.0)),
-    "reinmax": ("temperature", (1.0, 2.0, 4.0)),
-    "gumbel_crf": ("temperature", (0.3, 1.0, 3.0)),
-    "gumbel_crf_st": ("temperature", (0.3, 1.0, 3.0)),
-    "relaxed_top_k": ("temperature", (0.1, 0.5, 2.0)),
-    "relaxed_top_k_st": ("temperature", (0.1, 0.5, 2.0)),
-    "stochastic_softmax": ("temperature", (0.3, 1.0, 3.0)),
-    "perturb_and_parse": ("temperature", (0.3, 1.0, 3.0)),
-    "perturbed_optimizer": ("sigma", (0.3, 1.0, 3.0)),
-    "perturbed_multiplicative": ("sigma", (0.3, 1.0, 3.0)),
-    "fusedmax": ("strength", (0.1, 1.0, 10.0)),
-    "oscarmax": ("strength", (0.1, 1.0, 10.0)),
-    "reinforce_ppo": ("step_size", (0.03, 0.1, 0.3)),
-    "step_ppo": ("step_size", (0.03, 0.1, 0.3)),
-}
-"""The option that matters most, and what validation chooses among, where a name gives no options."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +57,7 @@ class LearningSuite(Suite):
     summary: ClassVar[str] = "accuracy, curve and steps to a target of models trained with each estimator on a task, seed by seed"
     measures: ClassVar[str] = "tasks"
     dtype: ClassVar[str] = "float32"
+    order: ClassVar[int] = 1
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Of every seed, after the choices that hold for all of them."""
@@ -104,13 +75,18 @@ def on_cpu(context: Context) -> str | None:
     return None if context.device == "cpu" else f"models are trained on the CPU, and the plan has the device {context.device}"
 
 
-@dataclass(frozen=True)
-class ValidatedChoice:
-    """What validation chose."""
+def chosen_for(problem: TaskProblem, name: str, estimator: Estimator[Any], context: Context) -> ValidatedChoice:
+    """Learning rate and main option of an estimator on the task of a problem, as validation chooses them before it is trained."""
+    amount = LearningAmount.of(context)
+    tuning = Tuning(max(amount.steps(problem.task) // 2, 1), problem.seeds[0], amount.tuning)
+    return choose(problem.task, name, estimator, tuning, context.scratch)
 
-    estimator: Estimator[Any]
-    rate: float
-    accuracy: float
+
+def option_finding(name: str, choice: ValidatedChoice) -> Iterator[Finding]:
+    """The chosen option, if there was one to choose."""
+    if (found := choice.setting(name)) is not None:
+        text, value = found
+        yield Finding(name, "chosen_option", value, setting=text, size=value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,43 +111,14 @@ class _Cell:
         return self.context.scratch
 
     def findings(self) -> Iterator[Finding]:
-        choice = self._choice()
+        choice = chosen_for(self.problem, self.name, self.estimator, self.context)
         yield Finding(self.name, "learning_rate", choice.rate)
-        if "[" not in self.name and self.estimator.name in OPTIONS:
-            option = OPTIONS[self.estimator.name][0]
-            value = getattr(choice.estimator, option)
-            yield Finding(self.name, "chosen_option", value, setting=f"{option.rstrip('_')}={value:g}", size=value)
+        yield from option_finding(self.name, choice)
         jobs = [Job(seed, choice.rate) for seed in self.problem.seeds]
         steps = self.amount.steps(self.task)
         learnt = train_all(self.task, choice.estimator, jobs, steps=steps, scratch=self.scratch)
         for instance, found in zip(self.problem.instances, learnt, strict=True):
             yield from self._of_seed(instance, found, steps)
-
-    # What validation chooses.
-
-    def _choice(self) -> ValidatedChoice:
-        """The best rate with the option as it is, then the best option at that rate."""
-        option, values = OPTIONS.get(self.estimator.name, ("", ())) if "[" not in self.name else ("", ())
-        if len(self.task.rates) == 1 and not values:
-            return ValidatedChoice(self.estimator, self.task.rates[0], 0.0)
-        best = self._best(self.estimator, self.task.rates)
-        for value in values:
-            if value != getattr(self.estimator, option):
-                found = self._best(replace(self.estimator, **{option: value}), (best.rate,))  # type: ignore[type-var]
-                best = max(best, found, key=lambda choice: choice.accuracy)
-        return best
-
-    def _best(self, estimator: Estimator[Any], rates: tuple[float, ...]) -> ValidatedChoice:
-        first = FIRST_TUNING_SEED + self.problem.seeds[0]
-        seeds = range(first, first + self.amount.tuning)
-        jobs = [Job(seed, rate) for rate in rates for seed in seeds]
-        steps = max(self.amount.steps(self.task) // 2, 1)
-        found = train_all(self.task, estimator, jobs, steps=steps, split="validation", points=1, scratch=self.scratch)
-        means = {rate: sum(_validated(one) for one in found if one.job.rate == rate) / len(seeds) for rate in rates}
-        rate = max(rates, key=lambda rate: means[rate])
-        return ValidatedChoice(estimator, rate, means[rate])
-
-    # What comes of it.
 
     def _of_seed(self, instance: Instance, found: Learnt, steps: int) -> Iterator[Finding]:
         floor, ceiling = (values["accuracy"] for values in bounds(self.task, found.job.seed))
@@ -194,11 +141,6 @@ class _Cell:
         yield replace(to_target(found.curve, TARGET * ceiling, steps), estimator=self.name, instance=instance.name)
         for step, value in found.curve:
             yield Finding(self.name, "curve_accuracy", value, instance=instance.name, setting=f"step={step}", size=float(step))
-
-
-def _validated(found: Learnt) -> float:
-    """The accuracy that a choice goes by; a run that diverged is the last choice."""
-    return found.metrics["accuracy"] if found.diverged is None else -1.0
 
 
 def to_target(curve: tuple[tuple[int, float], ...], target: float, steps: int) -> Finding:

@@ -19,7 +19,8 @@ from ..statistics.exact_moments import single
 from ..statistics.metrics import Interval, estimated_metrics, exact_metrics
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import estimated_against, exact_against
-from ..tasks.references import learnt_model
+from ..tasks.references import learnt_model, remembered
+from ..tasks.task import Task
 from ..tasks.training import order
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
@@ -57,7 +58,7 @@ class ParameterBias(Suite):
         """Of as many seeds as the problem has instances."""
         assert isinstance(problem, TaskProblem)
         for seed in problem.seeds:
-            place = _ModelBatch.of(problem, seed, context)
+            place = ModelBatch.of(problem, seed, context)
             truth = place.truth()
             for name, estimator in estimators.items():
                 for metric, found in place.metrics(estimator, truth).items():
@@ -78,13 +79,14 @@ class Gradient:
 
 
 @dataclass(frozen=True, eq=False)
-class _ModelBatch:
-    """A batch with a model.
+class ModelBatch:
+    """The first batch of a seed with the model of that seed at a stage.
 
     Attributes:
         draws: of estimates in scores. ``theta``: scores ``[b, *event]`` as functions of ``parameters``.
         common: ``[b, *event]``, what the regulariser adds to every estimate.
         reference: which estimator stands for the truth. ``replicates``: of an estimator.
+        task: as the seed sees it.
     """
 
     draws: Draws
@@ -93,9 +95,11 @@ class _ModelBatch:
     common: Tensor
     reference: Estimator[Any]
     replicates: int
+    task: Task
 
     @classmethod
-    def of(cls, problem: TaskProblem, seed: int, context: Context) -> _ModelBatch:
+    def of(cls, problem: TaskProblem, seed: int, context: Context) -> ModelBatch:
+        """Of a seed at the stage of a problem."""
         task = problem.task.at(seed)
         model = learnt_model(task, learner_of(problem.name, task), seed, problem.stage).double()
         batch = doubled(task.batch("train", order(task, seed, task.size("train"))()))
@@ -109,15 +113,20 @@ class _ModelBatch:
         parameters = tuple(parameter for parameter in model.encoder.parameters() if parameter.requires_grad)
         key = ("parameter_bias", task.name, problem.stage, str(seed))
         draws = Draws(task.oracle, within(task, batch, task.loss(model, batch), scores), scores, context, key, batch.lengths)
-        return cls(draws, theta, parameters, common, learner_of("", task), max(FEWEST, BATCHES * (context.effort.rounds // 8)))
+        replicates = max(FEWEST, BATCHES * (context.effort.rounds // 8))
+        return cls(draws, theta, parameters, common, learner_of("", task), replicates, task)
 
     def truth(self) -> Gradient:
-        """The exact gradient, or the mean of many estimates."""
+        """The exact gradient, or the mean of many estimates; computed once on a machine."""
+        settings = self.draws.key, self.draws.context.seed, self.replicates, repr(self.reference), self.reference.version
+        return Gradient(*remembered(self.task, ("parameter truth", *settings), self._truth))
+
+    def _truth(self) -> tuple[Tensor, float]:
         if isinstance(self.reference, ExactMarginalisation):
-            return Gradient(self._pulled(estimates(self.reference, self.draws, 1))[0], 0.0)
+            return self._pulled(estimates(self.reference, self.draws, 1))[0], 0.0
         number = OF_REFERENCE * self.replicates
         found = torch.cat([self._pulled(part) for part in estimates(self.reference, self._other, number).split(BATCHES)])
-        return Gradient(found.mean(0), float(found.var(0).sum()) / number)
+        return found.mean(0), float(found.var(0).sum()) / number
 
     @property
     def _other(self) -> Draws:

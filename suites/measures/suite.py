@@ -150,13 +150,15 @@ class Suite(abc.ABC):
         version: raised when a change moves the measured values.
         partial: whether it measures some of its metrics where it has a `limitation`, and not nothing.
         dtype: in which it computes whatever the plan says; empty where that decides.
+        order: cells of a lower order are measured first; those of a higher one use what they leave in the cache.
         measures: which problems: ``tasks``, such as ``task:clusters``; ``learnt`` ones, along a run, such as ``learnt:clusters``; or
-            ``scores`` of items, which the latter have too.
+            ``scores`` of items, which the latter have too; ``references`` of the first two.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     partial: ClassVar[bool] = False
+    order: ClassVar[int] = 2
     measures: ClassVar[str] = "scores"
     dtype: ClassVar[str] = ""
     exclusive: ClassVar[bool] = False

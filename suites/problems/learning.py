@@ -57,11 +57,11 @@ def kinds_of(name: str) -> tuple[str, ...]:
 
     Example:
         >>> kinds_of("task:clusters"), kinds_of("learnt:clusters"), kinds_of("subset_regimes")
-        (('tasks',), ('learnt', 'scores'), ('scores',))
+        (('tasks', 'references'), ('learnt', 'scores', 'references'), ('scores',))
     """
     if is_task(name):
-        return ("tasks",)
-    return ("learnt", "scores") if name.startswith(LEARNT) else ("scores",)
+        return ("tasks", "references")
+    return ("learnt", "scores", "references") if name.startswith(LEARNT) else ("scores",)
 
 
 def learner_of(name: str, task: Task) -> Estimator[Any]:
@@ -121,13 +121,13 @@ def load_task(name: str, stage: str, *, instances: int, offset: float = 0.0, see
         seen = [(number, task.at(number)) for number in seeds]
         found = tuple(_item(f"seed={number}", own, own.model(number), "train", 0) for number, own in seen)
         return TaskProblem(name, stage, task.oracle, found, source, task, seeds)
-    task = task.at(first)
-    size = task.size("test")
+    split = task.at(first)
+    size = split.size("test")
     if instances > size:
         raise ValueError(f"{name} got instances={instances}; expected 1 to {size}, the number of items in its test split")
-    model = learnt_model(task, learner_of(name, task), first, stage)
+    model = learnt_model(split, learner_of(name, split), first, stage)
     numbers = [(2 * i + 1) * size // (2 * instances) for i in range(instances)]
-    found = tuple(_item(f"item-{number}", task, model, "test", number) for number in numbers)
+    found = tuple(_item(f"item-{number}", split, model, "test", number) for number in numbers)
     return TaskProblem(name, stage, task.oracle, found, source, task, seeds)
 
 

@@ -16,10 +16,13 @@ import torch
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...oracles import plugins
-from ..base import Row, Status
+from ..base import Problem, Row, Status
 from ..device_memory import remembering
 from ..measures import SUITES
+from ..measures.learning import chosen_for, option_finding
 from ..measures.suite import Context
+from ..problems import TaskProblem, is_task
+from ..tasks.choosing import ValidatedChoice, tunable
 from .planning.grid import first_skip
 from .planning.plan import Plan
 from .rows import RowWriter, skip_row
@@ -111,8 +114,19 @@ def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
     fitting = {name: estimator for name, estimator in estimators.items() if name not in skips}
     run = _CellRun(RowWriter(plan, problem, cell.suite, cell.identity), context)
     run.writer.know(fitting)
+    choices = _choices(problem, fitting, context)
+    fitting |= {name: choice.estimator for name, choice in choices.items()}
+    chosen = [run.writer.row(found, context) for name, choice in choices.items() for found in option_finding(name, choice)]
     skipped = [replace(skip_row(plan, problem, name, estimators[name], skip.reason), cell=cell.identity) for name, skip in skips.items()]
-    return (run.rows(fitting) if fitting else []) + skipped
+    return chosen + (run.rows(fitting) if fitting else []) + skipped
+
+
+def _choices(problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> dict[str, ValidatedChoice]:
+    """What validation chooses for estimators on a task: along its run they are measured as they are trained."""
+    if not isinstance(problem, TaskProblem) or is_task(problem.name):
+        return {}
+    named = {name: estimator for name, estimator in estimators.items() if tunable(name, estimator)[1]}
+    return {name: chosen_for(problem, name, estimator, context) for name, estimator in named.items()}
 
 
 @dataclass(frozen=True)

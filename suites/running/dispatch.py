@@ -27,9 +27,13 @@ HOPELESS = 3
 """So many workers in a row that died before they were ready: no further one is hired."""
 
 
+IDLE = 0.05
+"""A worker that uses less of a processor than this share waits for something: its limit counts the time that goes by."""
+
+
 @dataclass
 class _Hired:
-    """A worker, its cells, the first of which it measures, and since when it has been at that."""
+    """A worker, its cells, the first of which it measures, and since when it has been at that, by the clock and in CPU time."""
 
     worker: Worker
     place: int = 0
@@ -37,6 +41,7 @@ class _Hired:
     cells: deque[Cell] = field(default_factory=deque)
     last: tuple[str, str] | None = None
     since: float = 0.0
+    cpu_since: float | None = None
     limit: float = math.inf
 
     @property
@@ -46,6 +51,16 @@ class _Hired:
 
     def age(self) -> float:
         return time.monotonic() - self.since
+
+    def overdue(self, threads: int) -> str:
+        """How its cell exceeded its limit: in CPU seconds per thread, so that a busy machine ends no cell, or in seconds if it idles."""
+        age, now = self.age(), self.worker.cpu_seconds()
+        if age <= self.limit:
+            return ""
+        used = None if now is None or self.cpu_since is None else now - self.cpu_since
+        if used is None or used < IDLE * age:
+            return f"took longer than {self.limit:g} s"
+        return f"took longer than {self.limit:g} s of CPU time" if used > threads * self.limit else ""
 
 
 class Waiting:
@@ -98,7 +113,7 @@ class Dispatcher:
     Args:
         plan: that the cells are of. ``directory``: where logs and scratch folders go.
         engine: hires workers.
-        limit: seconds that a cell may take. ``seconds``: that it is expected to take.
+        limit: CPU seconds that a cell may take. ``seconds``: that it is expected to take.
     """
 
     def __init__(
@@ -171,6 +186,7 @@ class Dispatcher:
     def _begin(self, hired: _Hired) -> None:
         """The clock of the first of its cells."""
         hired.since, hired.limit = time.monotonic(), self.limit(hired.cells[0])
+        hired.cpu_since = hired.worker.cpu_seconds()
 
     def _bundle(self, hired: _Hired) -> list[Cell]:
         """The next cells of the scores that the worker had last, whose exact gradients it knows; else of scores that nobody is at.
@@ -200,8 +216,8 @@ class Dispatcher:
             yield from self._finished(hired, message)
         elif isinstance(message, Dead):
             yield from self._died(hired, message)
-        elif hired.cell is not None and hired.age() > hired.limit:
-            yield from self._overdue(hired, hired.cell)
+        elif hired.cell is not None and (excess := hired.overdue(self.plan.threads)):
+            yield from self._overdue(hired, hired.cell, excess)
         elif not hired.ready and self.engine.start_limit is not None and hired.age() > self.engine.start_limit:
             hired.worker.kill()
             yield from self._died(hired, Dead(Failure("crash", f"the worker was not ready after {self.engine.start_limit:g} s")))
@@ -232,11 +248,11 @@ class Dispatcher:
         else:
             yield cell, failed(self.plan, cell, message.failure, hired.age())
 
-    def _overdue(self, hired: _Hired, cell: Cell) -> Iterator[tuple[Cell, str]]:
+    def _overdue(self, hired: _Hired, cell: Cell, excess: str) -> Iterator[tuple[Cell, str]]:
         words = hired.worker.kill(traceback=True)
         hired.cells.popleft()
         self._remove(hired)
-        failure = Failure("timeout", f"took longer than {hired.limit:g} s; raise --timeout", traceback=words)
+        failure = Failure("timeout", f"{excess}; raise --timeout", traceback=words)
         yield cell, failed(self.plan, cell, failure, hired.age())
 
     def _dismiss(self, hired: _Hired) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..base import LEARNT
 from ..text import COMPILING, duration
 
 if TYPE_CHECKING:
@@ -150,10 +151,10 @@ def _size(cell: Cell) -> int:
 
 
 def time_limit(plan: Plan, cell: Cell) -> float:
-    """Seconds after which a cell is taken to hang: far above what its budget allows."""
+    """CPU seconds after which a cell is taken to hang: far above what its budget allows."""
     from ..measures import SUITES
     from .planning.estimates import enumeration_seconds, guess
 
-    if SUITES[cell.suite].measures == "tasks":
+    if SUITES[cell.suite].measures in ("tasks", "references") or cell.problem.startswith(LEARNT):
         return 600.0 + 10.0 * guess(plan, cell)
     return 120.0 + 3.0 * (plan.effort.seconds * _size(cell) + enumeration_seconds(plan, cell))

@@ -174,7 +174,7 @@ class _Run:
         self.estimated = (0.0, 0.0, 0)  # when it will have ended, and from when, and how many finished cells, on that is asked again
 
     def perform(self, work: Grid) -> None:
-        """Measure what is not there yet; exclusive cells come last, one at a time, when nothing else uses the machine."""
+        """Measure what is not there yet, phase by phase; exclusive cells come last, one at a time, when nothing else uses the machine."""
         there = known(self.directory, work.cells)
         waiting = [cell for cell in work.cells if not self._stays(cell, there.get(cell.identity))]
         self.total = self.finished + len(waiting)
@@ -186,12 +186,12 @@ class _Run:
         self.writer = CellWriter(self.directory, work.cells)
         if self.mirror is not None:
             self.mirror.write_documents()
-        shared, alone = ([cell for cell in waiting if cell.exclusive == exclusive] for exclusive in (False, True))
+        phases = [[cell for cell in waiting if cell.phase == phase] for phase in sorted({cell.phase for cell in waiting})]
         try:
             if self.machine.jobs == 0 and self.machine.engine == "local":
-                self._here([*shared, *alone])
+                self._here([cell for cells in phases for cell in cells])
             else:
-                self._elsewhere(shared, alone)
+                self._elsewhere(phases)
         except KeyboardInterrupt:
             self._mirrored(now=True)
             raise
@@ -229,11 +229,12 @@ class _Run:
             scratch.close(folder)
             self._keep(cell, text, None)
 
-    def _elsewhere(self, shared: Sequence[Cell], alone: Sequence[Cell]) -> None:
+    def _elsewhere(self, phases: Sequence[Sequence[Cell]]) -> None:
         engine = ENGINES[self.machine.engine](self.plan, self.machine)
         dispatcher = Dispatcher(self.plan, self.directory, engine, self._limit, self.costs.seconds)
         try:
-            for cells, places in ((shared, dispatcher.engine.places()), (alone, 1)):
+            for cells in phases:
+                places = 1 if cells[0].exclusive else dispatcher.engine.places()
                 for result in dispatcher.measured(() if self._stops() else cells, places):
                     if self._stops():
                         dispatcher.stop()

@@ -46,6 +46,11 @@ class Cell:
         return self._kind.exclusive
 
     @property
+    def phase(self) -> tuple[bool, int]:
+        """Cells of a smaller phase are measured before others: exclusive ones come last."""
+        return self.exclusive, self._kind.order
+
+    @property
     def _kind(self) -> type[Suite]:
         return _suites()[self.suite]
 

@@ -15,6 +15,9 @@ from .training import Job, Training
 ITEMS = 4
 """Of the batches that are looked at."""
 
+SEARCHED = 256
+"""Items among which the shortest are looked for."""
+
 NEAR = 1e-4
 """How far from a structure a loss is put to the test."""
 
@@ -39,6 +42,7 @@ def check_task(task: Task, *, trained: bool = True) -> list[str]:
         _batches,
         _scores,
         _losses,
+        _padding,
         _same_again,
         _judged,
         _parameters,
@@ -132,6 +136,31 @@ def _structures(task: Task, model: LatentModel, batch: Batch) -> Tensor:
     scores = task.scores(model, batch).detach()
     noise = torch.randn((3, *scores.shape), generator=torch.Generator().manual_seed(0))
     return task.oracle.argmax(scores + torch.tensor([0.0, 1.0, 4.0]).reshape(-1, *[1] * scores.ndim) * noise)
+
+
+def _padding(task: Task) -> Iterator[str]:
+    """Nothing depends on the padding: neither structures inside the lengths, nor losses, nor judgements."""
+    known = task.batch("train", torch.arange(min(SEARCHED, task.size("train")))).lengths
+    if known is None:
+        return
+    size = known.flatten(1).sum(1) if known.ndim > 1 else known
+    batch = task.batch("train", size.argsort(stable=True)[:ITEMS])
+    assert batch.lengths is not None
+    model = task.model(0)
+    scores, loss, oracle = task.scores(model, batch).detach(), task.loss(model, batch), task.oracle
+    event = tuple(scores.shape[1:])
+    inside = oracle.length_mask(event, batch.lengths).expand(ITEMS, *event)
+    structures = _structures(task, model, batch)
+    best, within = oracle.argmax(scores), oracle.argmax(scores, lengths=batch.lengths)
+    if not torch.equal(best * inside, within * inside):
+        yield "the best structures are others when the oracle gets lengths=; expected scores that `oracle.pad(scores, lengths)` has padded"
+    changed = torch.where(inside, structures, 1 - structures)
+    if not _close(loss(changed), loss(structures)):
+        yield "the loss depends on the parts of a structure in the padding; expected the same loss whatever stands there"
+    judged, again = (task.judge(model, batch, z[0]) for z in (structures, changed))
+    for metric, values in judged.items():
+        if not _close(values.double(), again[metric].double()):
+            yield f"`judge` gives another {metric} when the padding of a structure changes; expected the same whatever stands there"
 
 
 def _same_again(task: Task) -> Iterator[str]:

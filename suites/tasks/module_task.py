@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,7 +35,8 @@ class ModuleTask(Task):
         decoder: likewise: the same inputs and structures ``[b, *event]``, as last argument, to predictions ``[b, ...]``.
         structures: the oracle.
         dataset: items are ``(input, label)``, or ``(input, label, structure)`` where the true one is known; an input is a tensor or
-            several.
+            several. Items may have different lengths, which are the first dimension of their first input: inputs and structures are
+            padded with zeros, and scores and structures outside the length of an item are ignored.
         loss_per_item: of predictions and labels, one value each, such as ``nn.CrossEntropyLoss(reduction="none")``; None for the cross
             entropy where labels are integers, and the squared difference where they are not.
         accuracy: likewise what a prediction is worth; None for whether its largest entry is the label, or whether its sign is that of
@@ -94,13 +95,16 @@ class ModuleTask(Task):
         return [self.dataset[int(i)] for i in torch.randperm(count, generator=torch.Generator().manual_seed(0))]
 
     @functools.cached_property
-    def _tensors(self) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None]:
-        """Inputs, labels and structures of all items."""
+    def _tensors(self) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None, Tensor | None]:
+        """Inputs, labels, structures and lengths of all items, padded; no lengths if all items have one shape."""
         if len({len(item) for item in self._items}) != 1 or len(self._items[0]) not in (2, 3):
             sizes = sorted({len(item) for item in self._items})
             raise ValueError(f"`ModuleTask` got items of {sizes} entries; expected (input, label) or (input, label, structure)")
-        inputs, labels, *gold = default_collate(self._items)
-        return tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,), labels, gold[0] if gold else None
+        given, labels, *gold = zip(*self._items, strict=True)
+        inputs: list[Sequence[Any]] = [*zip(*given, strict=True)] if isinstance(given[0], list | tuple) else [given]
+        shapes = {tuple(part.shape) for part in inputs[0]} if isinstance(inputs[0][0], Tensor) else set()
+        lengths = torch.tensor([len(part) for part in inputs[0]]) if len(shapes) > 1 else None
+        return tuple(map(_padded, inputs)), default_collate(list(labels)), _padded(gold[0]) if gold else None, lengths
 
     def size(self, split: Split) -> int:
         first, last = (round(share * len(self._items)) for share in _SHARES[split])
@@ -113,12 +117,24 @@ class ModuleTask(Task):
 
     def batch(self, split: Split, items: Tensor) -> Batch:
         places = items + round(_SHARES[split][0] * len(self._items))
-        inputs, labels, gold = self._tensors
-        return Batch(tuple(part[places] for part in inputs), labels[places], None, None if gold is None else gold[places].float())
+        inputs, labels, gold, lengths = self._tensors
+        return Batch(
+            tuple(part[places] for part in inputs),
+            labels[places],
+            None if lengths is None else lengths[places],
+            None if gold is None else gold[places].float(),
+        )
 
     def scores(self, model: LatentModel, batch: Batch) -> Tensor:
         scores: Tensor = model.encoder(*batch.inputs)
-        return scores
+        if batch.lengths is None:
+            return scores
+        padded = self.oracle.pad(scores, batch.lengths)
+        if padded.shape != scores.shape:
+            raise ValueError(
+                f"`ModuleTask` got items of different lengths for {self.oracle.name}, which pads into a larger event; write a `Task`"
+            )
+        return padded
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         def per_structure(z: Tensor) -> Tensor:
@@ -136,6 +152,9 @@ class ModuleTask(Task):
 
     def _of_predictions(self, model: LatentModel, batch: Batch, z: Tensor, function: PerItem, role: str) -> Tensor:
         """``[..., b]``: the decoder sees a batch with one dimension, however many structures each item has."""
+        event = z.shape[z.ndim - self.oracle.event_ndim :]
+        if batch.lengths is not None:
+            z = z * self.oracle.length_mask(tuple(event), batch.lengths)
         several = z.shape[: z.ndim - self.oracle.event_ndim - 1]
         times = several.numel()
         inputs = (_repeated(part, times) for part in batch.inputs)
@@ -175,6 +194,17 @@ class ModuleTask(Task):
         test = self.batch("test", torch.arange(self.size("test")))
         with torch.no_grad():
             return {metric: float(values.mean()) for metric, values in self.judge(model, test, structure(test)).items()}
+
+
+def _padded(parts: Sequence[Any]) -> Tensor:
+    """One tensor of all items, with zeros where an item is smaller than the largest."""
+    shapes = {tuple(part.shape) for part in parts if isinstance(part, Tensor)}
+    if len(shapes) < 2:
+        return default_collate(list(parts))  # type: ignore[no-any-return]
+    found: Tensor = parts[0].new_zeros((len(parts), *(max(sizes) for sizes in zip(*shapes, strict=True))))
+    for row, part in zip(found, parts, strict=True):
+        row[tuple(slice(size) for size in part.shape)] = part
+    return found
 
 
 def _repeated(part: Tensor, times: int) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ...estimators import ExactMarginalisation, LeaveOneOut
+from ...estimators import ExactMarginalisation, LeaveOneOut, make_estimator
 from ...estimators.base import Estimator
 from .cache import kept
 from .task import LatentModel, Task
@@ -30,20 +30,25 @@ _T = TypeVar("_T")
 
 def bounds(task: Task, seed: int) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """Floor and ceiling of a task with a seed."""
-    floor, ceiling = _kept(task, ("bounds", seed), lambda: (dict(task.at(seed).floor(seed)), dict(task.at(seed).ceiling(seed))))
+    floor, ceiling = remembered(task, ("bounds", seed), lambda: (dict(task.at(seed).floor(seed)), dict(task.at(seed).ceiling(seed))))
     return floor, ceiling
 
 
-def reference_estimator(task: Task) -> Estimator[Any]:
-    """The exact gradient, or leave-one-out with many samples where there are too many structures."""
+def reference_name(task: Task) -> str:
+    """The exact gradient, or leave-one-out with many samples if there are too many structures."""
     exact, event = ExactMarginalisation(), event_shape(task)
     listed = exact.incompatibility(task.oracle, event) is None and task.oracle.count(event) <= LONGEST_LIST
-    return exact if listed else LeaveOneOut(num_samples=MANY_SAMPLES)
+    return exact.name if listed else f"{LeaveOneOut.name}[num_samples={MANY_SAMPLES}]"
+
+
+def reference_estimator(task: Task) -> Estimator[Any]:
+    """The estimator of `reference_name`."""
+    return make_estimator(reference_name(task))
 
 
 def learnt_model(task: Task, estimator: Estimator[Any], seed: int, stage: str) -> LatentModel:
     """The model of a run at a stage, with the middle one of the task's learning rates."""
-    weights = _kept(task, ("path", repr(estimator), estimator.version, seed), lambda: _path(task, estimator, seed))
+    weights = remembered(task, ("path", repr(estimator), estimator.version, seed), lambda: _path(task, estimator, seed))
     model = task.at(seed).model(seed)
     model.load_state_dict(weights[stage])
     return model
@@ -58,7 +63,8 @@ def _path(task: Task, estimator: Estimator[Any], seed: int) -> dict[str, dict[st
     return found
 
 
-def _kept(task: Task, names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
+def remembered(task: Task, names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
+    """The result of ``compute``, which is run once on a machine for a task and names of everything else that it depends on."""
     return kept((*_depends(task), *names), compute)
 
 

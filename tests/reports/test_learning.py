@@ -116,7 +116,7 @@ def test_a_table_never_hides_who_did_not_arrive():
 
 def test_a_terminal_shows_the_same(found, capsys):
     shown = overview(found, "clusters")
-    assert shown["stages"] == ["accuracy", "structure", "to the target", "ms a step", "rate"]
+    assert shown["stages"] == ["accuracy", "structure", "to the target", "ms a step", "rate", "option"]
     terminal.Verbosity().table(shown)
     assert "sparsemap_marginalisation" in capsys.readouterr().out
 

@@ -119,7 +119,7 @@ def suite(name: str) -> Record:
     }
 
 
-EXAMPLES = {"tasks": "task:clusters", "learnt": "learnt:clusters"}
+EXAMPLES = {"tasks": "task:clusters", "references": "task:clusters", "learnt": "learnt:clusters"}
 """Problems for suites that measure no others."""
 
 

@@ -235,7 +235,7 @@ def run(  # noqa: PLR0913 - one parameter per option
     timeout: Annotated[
         str | None,
         typer.Option(
-            help="What one cell may take: 90s, 2m.", metavar="DURATION", rich_help_panel=_MACHINE, show_default="far above its share"
+            help="CPU time of one cell: 90s, 2m.", metavar="DURATION", rich_help_panel=_MACHINE, show_default="far above its share"
         ),
     ] = None,
     memory_limit: Annotated[

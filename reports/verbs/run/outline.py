@@ -93,7 +93,7 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, compiled: flo
 
 def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
     """An outline for people."""
-    trained = all(SUITES[name].measures == "tasks" for name in found.suites)
+    trained = all(SUITES[name].measures in ("tasks", "references") for name in found.suites)
     effort = plan.effort
     limit = "" if trained else f"{effort.replicates} to {effort.most_replicates} replicates within {setting(effort.seconds)} s, "
     precision = "" if trained else f", {plan.dtype} on {plan.device}"

@@ -55,6 +55,10 @@ class Worker(abc.ABC):
         """Whether it is compiling kernels, or waiting for another process that does, as far as that is known."""
         return False
 
+    def cpu_seconds(self) -> float | None:
+        """CPU time of its process so far; None if the system does not tell."""
+        return None
+
     @abc.abstractmethod
     def give(self, cells: Sequence[Cell]) -> None:
         """A bundle to measure in its order; the worker is ready and has none. Each cell is heard of when it is finished."""

@@ -100,6 +100,13 @@ class LocalWorker(Worker):
     def compiling(self) -> bool:
         return bool(self._compiling.value)
 
+    def cpu_seconds(self) -> float | None:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # After the name, which stands in brackets and may hold anything; see proc(5).
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return None
+
     def give(self, cells: Sequence[Cell]) -> None:
         self.cells = deque(cells)
         self.cell = cells[0]

@@ -14,7 +14,7 @@ from ...base import Instance
 from ...measures import SUITES
 from ...measures.learning import LearningAmount
 from ...measures.suite import Effort
-from ...problems import TaskProblem
+from ...problems import TaskProblem, is_task
 from ...truth.limits import TYPICAL_RATE as TRUTH_RATE
 from ..scores import sample
 from ..work import Cell
@@ -44,6 +44,8 @@ BATCH_RATE = 1e7
 
 def guess(plan: Plan, cell: Cell) -> float:
     """Seconds of a cell of which nothing is known but its size; passes over all structures are as long as the space is large."""
+    if SUITES[cell.suite].measures == "references":
+        return reference_seconds(plan, cell)
     if SUITES[cell.suite].measures == "tasks":
         return (training_seconds if cell.suite == "learning" else timing_seconds)(plan, cell)
     parts = sum(item.scores.numel() for item in _items(plan, cell)) / len(_items(plan, cell))
@@ -62,6 +64,13 @@ def training_seconds(plan: Plan, cell: Cell) -> float:
         step = STEP * (0.5 if task.stackable else 1.0) + passes * count * task.batch_size / BATCH_RATE
         seconds += amount.runs(task, name, cell.instances) * amount.steps(task) * step
     return seconds
+
+
+def reference_seconds(plan: Plan, cell: Cell) -> float:
+    """Of a cell with the references of a task: floor and ceiling are runs without a latent structure, and a model along a run is one."""
+    problem = sample(plan, *cell.scores)
+    assert isinstance(problem, TaskProblem)
+    return cell.instances * problem.task.steps * STEP * (0.5 if is_task(problem.name) else 1.0)
 
 
 def timing_seconds(plan: Plan, cell: Cell) -> float:
@@ -90,11 +99,9 @@ def _passes(name: str, files: tuple[str, ...]) -> tuple[float, bool]:
 
 
 def truth_seconds(plan: Plan, cell: Cell) -> float:
-    """Of the exact gradients of a cell's problem, as far as they are enumerated; of a task, its floors and ceilings."""
-    problem = sample(plan, *cell.scores)
-    if isinstance(problem, TaskProblem):
-        # Floor and ceiling are runs without a latent structure.
-        return cell.instances * 2 * problem.task.steps * STEP / 4
+    """Of the exact gradients of a cell's problem, as far as they are enumerated; those of tasks have cells of their own."""
+    if isinstance(sample(plan, *cell.scores), TaskProblem):
+        return 0.0
     counts = [count for count in map(_count(plan, cell), _items(plan, cell)) if count <= plan.effort.cap]
     return 2 * sum(counts) / len(_items(plan, cell)) * cell.instances / TRUTH_RATE
 

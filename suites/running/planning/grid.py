@@ -21,7 +21,8 @@ from ....oracles.registry import unknown
 from ...base import SCHEMA_VERSION, Problem, Row, Skip, oracle_name, pairing
 from ...measures import SUITES
 from ...measures.suite import Context, Effort
-from ...problems import REAL_PROBLEMS, kinds_of, split_loss
+from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, split_loss
+from ...tasks.references import reference_name
 from ..rows import skip_rows
 from ..scores import fingerprint, load_problem, matching, prepare, sample, stages_by_problem
 from ..work import Cell, Grid, Limit
@@ -46,7 +47,7 @@ def grid(plan: Plan) -> Grid:
     _check_kinds(plan, suites, list(found_problems))
     concerned = {suite: _concerned(plan, suite, built) for suite in suites}
     # What a cell's identity says of its estimator is written once: thousands of cells share one.
-    identities = {name: json.dumps([name, each.version, *digest_of(source_of(each))]) for name, each in built.items()}
+    identities = {name: _identity(name, each) for name, each in built.items()}
     losses = Counter[str]()
     for name, stages in found_problems.items():
         losses[split_loss(name)[0]] += 1
@@ -68,9 +69,22 @@ def grid(plan: Plan) -> Grid:
                 limits += [Limit(suite, name, stage, len(reasons), len(found.instances), reasons[0])] if reasons else []
                 if len(reasons) == len(found.instances) and not SUITES[suite].partial:
                     skips += skip_rows(plan, found, built, dict.fromkeys(asked, reasons[0]), suite)
+                elif SUITES[suite].measures == "references":
+                    cells += _cells(plan, suite, content, _reference(found) if asked else {})
                 else:
                     cells += _cells(plan, suite, content, {estimator: identities[estimator] for estimator in asked})
     return Grid(tuple(cells), tuple(skips), tuple(limits))
+
+
+def _identity(name: str, estimator: Estimator[Any]) -> str:
+    return json.dumps([name, estimator.version, *digest_of(source_of(estimator))])
+
+
+def _reference(problem: Problem) -> dict[str, str]:
+    """The reference estimator of a task with its identity: the references do not depend on which estimators a plan compares."""
+    assert isinstance(problem, TaskProblem)
+    name = reference_name(problem.task)
+    return {name: _identity(name, make_estimator(name))}
 
 
 def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
@@ -95,6 +109,7 @@ def _concerned(plan: Plan, suite: str, built: Mapping[str, Estimator[Any]]) -> s
 WANTED = {
     "tasks": ("tasks", "task:clusters"),
     "learnt": ("tasks along a run", "learnt:clusters"),
+    "references": ("tasks", "task:clusters"),
     "scores": ("problems with scores", "learnt:clusters"),
 }
 """What suites measure in words, and an example."""
@@ -187,6 +202,8 @@ def _content(plan: Plan, where: tuple[str, str]) -> dict[str, Any]:
         "estimators": [],
         "effort": _effort(plan.effort),
         "sampling": [plan.seed, plan.tier, plan.dtype, plan.device_kind],
+        # Of models along a run, estimators are measured with the options that validation chooses.
+        **({"options": "validated"} if isinstance(problem, TaskProblem) and not is_task(problem.name) else {}),
     }
 
 

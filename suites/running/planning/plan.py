@@ -137,7 +137,7 @@ class Machine:
 
     Attributes:
         jobs: worker processes, at least one for each device; 0 works in this process, on one thread and without time limits.
-        timeout: seconds for one cell; None lets `time_limit` decide.
+        timeout: CPU seconds for one cell, or seconds if it waits for something; None lets `time_limit` decide.
         memory: GiB that a worker may take beyond what its imports took; None for no limit.
         engine: a key of `ENGINES`. ``address``: of its cluster, where it has one.
         gpus: share of a GPU that a worker on a cluster asks for, above 0 and at most 1; None for one to itself with ``device="cuda"``.

@@ -217,11 +217,11 @@ def learning_plan(
     Example:
         >>> plan = learning_plan(quick=True)
         >>> plan.suites, plan.problems, plan.instances, len(plan.estimators)
-        (('learning', 'step_time'), ('task:clusters',), 3, 8)
+        (('references', 'learning', 'step_time'), ('task:clusters',), 3, 8)
     """
     names = estimators or (STUDIED if study else FIRST_LEARNERS if quick else LEARNERS)
     return Plan(
-        suites=("learning", "step_time"),
+        suites=("references", "learning", "step_time"),
         problems=tuple(f"task:{name}" for name in tasks or (STUDY if study else ("clusters",))),
         estimators=names,
         instances=seeds or (3 if quick else 5),

@@ -94,14 +94,20 @@ class LineTask(Task):
 
     def loss(self, model: LatentModel, batch: Batch) -> TaskLoss:
         def cross_entropy(z: Tensor) -> Tensor:
-            log_probs: Tensor = model.decoder(*batch.inputs, batch.lengths, z).log_softmax(-1)
+            log_probs: Tensor = model.decoder(*batch.inputs, batch.lengths, self._cut(batch, z)).log_softmax(-1)
             return -log_probs.gather(-1, batch.labels.expand(log_probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
         return TaskLoss(cross_entropy, "cross_entropy")
 
+    def _cut(self, batch: Batch, z: Tensor) -> Tensor:
+        """Structures ``[..., b, *event]`` with zeros in the padding."""
+        assert batch.lengths is not None
+        return z * self.oracle.length_mask(tuple(z.shape[z.ndim - self.oracle.event_ndim :]), batch.lengths)
+
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
         assert batch.lengths is not None
         assert batch.gold is not None
+        structure = self._cut(batch, structure)
         right = model.decoder(*batch.inputs, batch.lengths, structure).argmax(-1) == batch.labels
         recall = bracket_recall(self.spans(structure), self.spans(batch.gold), batch.lengths)
         return {"accuracy": right.float(), "structure_accuracy": recall}

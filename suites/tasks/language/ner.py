@@ -85,7 +85,8 @@ class NamedEntities(Task):
         return TaskLoss(lambda z: 1 - _right(batch, z.sum(-2)), "wrong_tags", vertex_degree=1, extension="linear", gold=batch.gold)
 
     def judge(self, model: LatentModel, batch: Batch, structure: Tensor) -> Mapping[str, Tensor]:
-        tags = LinearChain.tags(structure)
+        assert batch.lengths is not None
+        tags = LinearChain.tags(structure * self.oracle.length_mask(tuple(structure.shape[-3:]), batch.lengths))
         found = torch.tensor([f1([counts]) for counts in _counts(batch, tags)])
         return {"accuracy": found, "structure_accuracy": _right(batch, nn.functional.one_hot(tags, len(TAGS)).float())}
 

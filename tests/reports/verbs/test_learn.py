@@ -33,7 +33,7 @@ def test_a_run_answers_first(learnt):
     done, _ = learnt
     told = json.loads(done.stdout.splitlines()[-1])
     assert done.exit_code == 0
-    assert (told["ok"], told["failed"]) == (3, 0)
+    assert (told["ok"], told["failed"]) == (4, 0)
     (sentence,) = told["answer"]
     assert sentence.startswith(f"On {SMALL}, ")
     assert "its gradients were not measured" in sentence
@@ -44,7 +44,7 @@ def test_the_same_command_measures_nothing_twice(learnt):
     done, words = learnt
     again = call(*words)
     assert json.loads(again.stdout.splitlines()[-1])["answer"] == json.loads(done.stdout.splitlines()[-1])["answer"]
-    assert "3/3 cells resumed" in again.stderr
+    assert "4/4 cells resumed" in again.stderr
 
 
 def test_the_command_that_repeats_it_is_told(learnt):
@@ -63,7 +63,7 @@ def test_a_dry_run_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = call("learn", SMALL, "-e", "ste", "--no-gradients", "--dry-run")
     assert done.exit_code == 0
-    assert "2 cells, 0 pairs skipped" in done.stdout
+    assert "3 cells, 0 pairs skipped" in done.stdout
     assert "replicates" not in done.stdout
     assert not list(tmp_path.iterdir())
 

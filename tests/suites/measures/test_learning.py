@@ -9,9 +9,10 @@ import pytest
 
 from structgrad.estimators import make_estimator
 from structgrad.suites import problems
-from structgrad.suites.measures import learning as module
+from structgrad.suites.learning.arrays import study
+from structgrad.suites.measures import learning, parameter_bias
 from structgrad.suites.measures.cost.step_time import StepTime
-from structgrad.suites.measures.learning import FIRST_TUNING_SEED, OPTIONS, LearningSuite, to_target
+from structgrad.suites.measures.learning import LearningSuite, to_target
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.metrics import METRICS
 from structgrad.suites.problems import load, with_loss
@@ -21,7 +22,8 @@ from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.planning.presets import FIRST_ENTROPIES, LOSSES, learning_plan, plan_of
 from structgrad.suites.running.progress import time_limit
 from structgrad.suites.running.runner import run
-from structgrad.suites.tasks import cache, make_task, references, training
+from structgrad.suites.tasks import cache, choosing, make_task, references, training
+from structgrad.suites.tasks.choosing import FIRST_TUNING_SEED, OPTIONS
 
 NAME = "task:clusters[clusters=3,features=4,train=200,heldout=100,steps=20]"
 QUICK = Context(effort=EFFORTS["quick"])
@@ -73,7 +75,8 @@ def test_choices_are_made_on_other_seeds_and_another_split(monkeypatch):
         seen.append((options.get("split", "test"), {job.seed for job in jobs}, options["steps"]))
         return actual(task, estimator, jobs, **options)
 
-    monkeypatch.setattr(module, "train_all", spied)
+    for module in (choosing, learning):
+        monkeypatch.setattr(module, "train_all", spied)
     list(LearningSuite().findings(load(NAME, "training", instances=2, data=None), {"ste": make_estimator("ste")}, QUICK))
     assert seen == [("validation", {FIRST_TUNING_SEED}, 6), ("test", {0, 1}, 12)]
 
@@ -97,6 +100,57 @@ def test_a_target_that_is_not_reached_is_censored():
     missed = to_target(curve, 0.95, 30)
     assert (missed.value, missed.low, missed.high, missed.status, missed.sampling) == (None, 30.0, None, "ok", "budget")
     assert missed.reason == "the accuracy of 0.95, 0.95 of the ceiling, was not reached within 30 steps"
+
+
+LEARNT = NAME.replace("task:", "learnt:")
+ALONG = Plan(
+    suites=("references", "learning", "bias", "parameter_bias"),
+    problems=(NAME, LEARNT),
+    stages=("training", "early"),
+    estimators=("ste", "imle", "imle[lambda=7]"),
+    instances=2,
+    effort=replace(EFFORTS["quick"], replicates=64, most_replicates=64),
+)
+
+
+def test_gradients_are_measured_at_the_chosen_options(tmp_path, monkeypatch):
+    tried = choosing._best
+
+    def larger_is_better(task, estimator, *given):
+        return replace(tried(task, estimator, *given), accuracy=getattr(estimator, "lambda_", 0.0))
+
+    monkeypatch.setattr(choosing, "_best", larger_is_better)
+    rows = run(ALONG, tmp_path / "run", machine=Machine(jobs=0))
+    assert {row.status for row in rows} == {"ok"}
+    [trained] = {row.setting for row in rows if row.suite == "learning" and row.metric == "chosen_option"}
+    assert trained == "lambda=100"
+    for suite in ("bias", "parameter_bias"):
+        of_suite = [row for row in rows if row.suite == suite]
+        assert {(row.estimator, row.setting) for row in of_suite if row.metric == "chosen_option"} == {("imle", trained)}
+    same = replace(ALONG, suites=("bias", "parameter_bias"), problems=(LEARNT,), stages=("early",), estimators=(f"imle[{trained}]", "imle"))
+    fixed = run(same, tmp_path / "fixed", machine=Machine(jobs=0))
+    values = {name: [row.value for row in fixed if row.estimator == name and row.metric != "chosen_option"] for name in same.estimators}
+    assert values["imle"] == values[f"imle[{trained}]"]
+    assert study(rows).chosen == {(NAME.removeprefix("task:"), "imle"): trained}
+
+
+def test_references_have_cells_of_their_own_which_come_first(tmp_path, monkeypatch):
+    cells = grid(ALONG).cells
+    assert [(cell.problem, cell.stage, cell.estimators) for cell in cells if cell.suite == "references"] == [
+        (NAME, "training", ("exact",)),
+        (LEARNT, "early", ("exact",)),
+    ]
+    assert [cell.phase for cell in cells if cell.suite == "references"] < [cell.phase for cell in cells if cell.suite == "learning"]
+    fewer = grid(replace(ALONG, estimators=("ste",))).cells
+    assert {cell.identity for cell in cells if cell.suite == "references"} <= {cell.identity for cell in fewer}
+    rows = run(replace(ALONG, suites=("references",)), tmp_path / "run", machine=Machine(jobs=0))
+    assert {(row.metric, row.instance) for row in rows} == {
+        (metric, f"seed={seed}") for metric in ("floor_accuracy", "ceiling_accuracy", "parameter_truth_norm") for seed in (0, 1)
+    }
+    for module, name in ((references, "_path"), (parameter_bias.ModelBatch, "_truth"), (type(make_task("clusters")), "floor")):
+        monkeypatch.setattr(module, name, lambda *given, **named: pytest.fail("computed again"))
+    again = run(replace(ALONG, estimators=("ste",)), tmp_path / "again", machine=Machine(jobs=0))
+    assert {row.status for row in again} == {"ok"}
 
 
 def test_floors_and_ceilings_are_computed_once(monkeypatch):
@@ -211,7 +265,7 @@ def test_learning_has_a_plan_of_its_own():
     study = learning_plan(study=True)
     assert (len(study.problems), study.instances, study.effort) == (9, 5, quick.effort)
     assert set(learning_plan().estimators[1:]) < set(study.estimators)
-    assert {cell.suite for cell in grid(quick).cells} == {"learning", "step_time"}
+    assert {cell.suite for cell in grid(quick).cells} == {"references", "learning", "step_time"}
 
 
 def test_a_cell_goes_on_from_what_it_has_trained(tmp_path, monkeypatch):

@@ -133,6 +133,25 @@ def test_a_worker_that_hangs_is_killed_and_its_last_words_are_kept(monkeypatch):
     assert engine.workers[0].killed
 
 
+@pytest.mark.parametrize(
+    ("seconds", "cpu", "excess"),
+    [
+        (9.0, 9.0, ""),
+        (100.0, 9.0, ""),  # a busy machine
+        (100.0, 11.0, "took longer than 10 s of CPU time"),
+        (100.0, 1.0, "took longer than 10 s"),  # it waits for something
+        (11.0, None, "took longer than 10 s"),
+    ],
+)
+def test_limits_are_seconds_of_a_processor(monkeypatch, seconds, cpu, excess):
+    worker = Paper("", [Ready()])
+    hired = dispatch._Hired(worker, since=0.0, cpu_since=None if cpu is None else 50.0, limit=10.0)
+    monkeypatch.setattr(dispatch.time, "monotonic", lambda: seconds)
+    monkeypatch.setattr(worker, "cpu_seconds", lambda: None if cpu is None else 50.0 + cpu)
+    assert hired.overdue(threads=1) == excess
+    assert hired.overdue(threads=2) == ("" if cpu == 11.0 else excess)
+
+
 def test_a_worker_without_memory_is_replaced():
     text = encode(CELLS[0], [], 0.0).replace('"rows": []', '"rows": [{"status": "oom"}]')
     engine = PaperEngine([Ready(), Done(text)])

@@ -9,7 +9,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from structgrad.suites.tasks import TASKS, make_task
+from structgrad.oracles import Subset
+from structgrad.suites.tasks import TASKS, ModuleTask, make_task
 from structgrad.suites.tasks.check import check_task
 from structgrad.suites.tasks.clusters import Clusters
 from structgrad.suites.tasks.task import Batch
@@ -152,6 +153,57 @@ class Raising(Clusters):
 def test_a_fault_is_told(kind: type[Clusters], sentence: str) -> None:
     found = check_task(kind(**SIZES), trained=kind is Useless)
     assert any(re.search(sentence, line) for line in found), found
+
+
+class Counting(torch.nn.Module):
+    def forward(self, x, z):
+        return torch.stack([-(x * z).sum(-1), (x * z).sum(-1)], -1)
+
+
+class Weighted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(()))
+
+    def forward(self, x):
+        return self.weight * x
+
+
+def ragged(kind: type[ModuleTask] = ModuleTask) -> ModuleTask:
+    """Two of three to six numbers, whose sum has the label as its sign."""
+    draws = torch.Generator().manual_seed(0)
+    items = [torch.randn(int(size), generator=draws) for size in torch.randint(3, 7, (60,), generator=draws)]
+    return kind(Weighted, Counting, Subset(2), [(x, int(x.topk(2).values.sum() > 0)) for x in items])
+
+
+class Unpadded(ModuleTask):
+    def scores(self, model, batch):
+        return model.encoder(*batch.inputs)
+
+
+class ReadsPadding(ModuleTask):
+    def loss(self, model, batch):
+        plain = super().loss(model, batch)
+        return replace(plain, call=lambda z: plain(z) + z.sum(-1))
+
+
+class JudgesPadding(ModuleTask):
+    def judge(self, model, batch, structure):
+        return {"accuracy": structure.mean(-1).clamp(0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (Unpadded, r"others when the oracle gets lengths=; expected scores that `oracle.pad\(scores, lengths\)` has padded"),
+        (ReadsPadding, "the loss depends on the parts of a structure in the padding"),
+        (JudgesPadding, "`judge` gives another accuracy when the padding of a structure changes"),
+    ],
+)
+def test_nothing_depends_on_the_padding(kind: type[ModuleTask], sentence: str) -> None:
+    found = check_task(ragged(kind), trained=False)
+    assert any(re.search(sentence, line) for line in found), found
+    assert check_task(ragged(), trained=False) == []
 
 
 def test_a_task_without_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from structgrad.estimators import make_estimator
-from structgrad.oracles import Subset
+from structgrad.oracles import Assignment, Subset
 from structgrad.reports.verbs.run.options import with_encoder as named
 from structgrad.suites.tasks import ModuleTask, make_task, with_encoder
 from structgrad.suites.tasks.check import check_task
@@ -84,6 +84,32 @@ def test_several_inputs_reach_both_modules():
     batch = task.batch("test", torch.arange(3))
     assert torch.equal(task.scores(task.model(0), batch), 3 * batch.inputs[0])
     assert task.loss(task.model(0), batch)(GOLD[:3].expand(5, 3, 4)).shape == (5, 3)
+
+
+def test_items_of_different_lengths_are_padded():
+    draws = torch.Generator().manual_seed(0)
+    items = [torch.randn(3 + number % 3, 4, generator=draws) for number in range(50)]
+    gold = [torch.eye(len(x))[torch.randperm(len(x), generator=draws)] for x in items]
+    scorer = lambda: nn.Linear(4, 5)  # noqa: E731 - scores of pairs, of the longest item
+    task = ModuleTask(scorer, Sized, Assignment(), [(x, 0, z) for x, z in zip(items, gold, strict=True)], steps=2)
+    batch = task.batch("train", torch.arange(30))
+    assert batch.inputs[0].shape == (30, 5, 4)
+    assert sorted(set(batch.lengths.tolist())) == [3, 4, 5]
+    scores = task.scores(task.model(0), batch)
+    best, within = Assignment().argmax(scores), Assignment().argmax(scores, lengths=batch.lengths)
+    mask = Assignment().length_mask((5, 5), batch.lengths)
+    assert torch.equal(best * mask, within)
+    assert torch.equal(batch.gold.sum((-2, -1)), batch.lengths.float())
+    learnt = train(ModuleTask(scorer, Sized, Assignment(), [(x, 0) for x in items], steps=2), make_estimator("rloo"), rate=0.01, seed=0)
+    assert all(bool(parameter.isfinite().all()) for parameter in learnt.parameters())
+
+
+class Sized(nn.Module):
+    """Fails if a structure has a part in the padding, which has no row of numbers."""
+
+    def forward(self, x, z):
+        assert torch.equal(z.sum(-1) > 0, x.abs().sum(-1) > 0)
+        return torch.stack([z[..., 0, 0], -z[..., 0, 0]], -1)
 
 
 def test_it_is_called_the_same_in_every_process():
