@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ...oracles.registry import unknown
+from ...oracles.sources import digest_of, source_of
 from .. import problems
 from ..base import Problem
 from ..truth.loss_checks import examine_loss
@@ -166,7 +167,7 @@ def _fingerprint(problem: Problem, source: str) -> str:
 def _source(plan: Plan, problem: Problem) -> str:
     """The content of a score file with the way it is read; nothing for scores that are made."""
     if isinstance(problem, problems.TaskProblem):
-        return f"{problem.task!r} version {problem.task.version}"
+        return " ".join([f"{problem.task!r} version {problem.task.version}", *digest_of(source_of(problem.task))])
     if plan.file is not None:
         settings = {field.name: str(getattr(plan.file, field.name)) for field in fields(plan.file) if field.name != "path"}
         return json.dumps([_file_hash(plan.file.path), settings], sort_keys=True)

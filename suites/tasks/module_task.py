@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, default_collate
 
 from ...oracles.capabilities import Oracle
 from ...oracles.options import Count
+from ...oracles.sources import digest_of, source_of
 from .task import Batch, LatentModel, Rates, Split, Task, TaskLoss
 from .training import fit, train
 
@@ -254,10 +255,13 @@ def _with_encoder(kind: type[Any], encoder: Callable[[Task], nn.Module]) -> type
 
 
 def _identity(part: Any) -> str:
-    """What a function or class is called and a digest of the module that it stands in: the same in every process, until that changes."""
+    """The name of a function or class and a digest of its file with what that imports: the same in every process, until that changes."""
     kind = part if inspect.isclass(part) or inspect.isroutine(part) else type(part)
+    name = f"{kind.__module__.rpartition('.')[2]}.{kind.__qualname__}"
+    if found := digest_of(source_of(kind)):
+        return f"{name}#{found[0]}"
     try:
         source = inspect.getsource(inspect.getmodule(kind) or kind)
     except (OSError, TypeError):
         source = repr(getattr(kind, "__code__", kind))
-    return f"{kind.__module__.rpartition('.')[2]}.{kind.__qualname__}#{hashlib.blake2b(source.encode(), digest_size=4).hexdigest()}"
+    return f"{name}#{hashlib.blake2b(source.encode(), digest_size=4).hexdigest()}"

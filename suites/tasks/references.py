@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from ...estimators import ExactMarginalisation, LeaveOneOut, make_estimator
 from ...estimators.base import Estimator
+from ...oracles.sources import digest_of, source_of
 from .cache import kept
 from .task import LatentModel, Task
 from .training import Job, Training, event_shape
@@ -74,6 +74,4 @@ def _depends(task: Task) -> tuple[object, ...]:
     data = hashlib.blake2b(digest_size=16)
     for part in (*batch.inputs, batch.labels):
         data.update(part.detach().cpu().contiguous().numpy().tobytes())
-    own = inspect.getmodule(type(task))
-    code = hashlib.blake2b((inspect.getsource(own) if own is not None else "").encode(), digest_size=16)
-    return task.name, repr(task), task.version, code.hexdigest(), data.hexdigest()
+    return task.name, repr(task), task.version, digest_of(source_of(task)), data.hexdigest()

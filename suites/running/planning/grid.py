@@ -18,6 +18,7 @@ from ....estimators import AVAILABLE_ESTIMATORS, CONTENDERS, ESTIMATORS, SUPERVI
 from ....estimators.base import Estimator
 from ....oracles import plugins
 from ....oracles.registry import unknown
+from ....oracles.sources import digest_of, source_of
 from ...base import SCHEMA_VERSION, Problem, Row, Skip, oracle_name, pairing
 from ...measures import SUITES
 from ...measures.suite import Context, Effort
@@ -27,7 +28,6 @@ from ..rows import skip_rows
 from ..scores import fingerprint, load_problem, matching, prepare, sample, stages_by_problem
 from ..work import Cell, Grid, Limit
 from .plan import Plan
-from .sources import digest_of, source_of
 
 
 def grid(plan: Plan) -> Grid:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from structgrad.oracles.plugins import loaded_file
+from structgrad.oracles.sources import own_files
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
+from structgrad.suites.running.planning.sources import Watch
 from structgrad.suites.running.progress import Snapshot
 
 MINE = "from structgrad.estimators import LeaveOneOut\n\n\nclass Mine(LeaveOneOut):\n    pass\n\n\nclass Other(LeaveOneOut):\n    pass\n"
@@ -44,6 +46,48 @@ def test_changed_code_makes_other_cells_and_the_package_s_own_stay(mine: Path) -
     forget(mine)
     after = {cell.estimators: cell.identity for cell in grid(plan(mine)).cells}
     assert [after[key] == before[key] for key in before] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("importing", "file"),
+    [
+        ("import helper_of_mine", "helper_of_mine.py"),
+        ("from helper_of_mine import X", "helper_of_mine.py"),
+        ("import importlib\nimportlib.import_module('helper_of_mine')", "helper_of_mine.py"),
+        ("def later():\n    import helper_of_mine", "helper_of_mine.py"),
+        ("import first_of_mine", "helper_of_mine.py"),
+        ("from parts_of_mine import helper", "parts_of_mine/helper.py"),
+        ("import parts_of_mine.helper", "parts_of_mine/__init__.py"),
+        ("import parts_of_mine", "parts_of_mine/relative.py"),
+    ],
+)
+def test_what_it_imports_of_its_own_belongs_to_it(mine: Path, importing: str, file: str) -> None:
+    for name, text in {
+        "helper_of_mine.py": "X = 1\n",
+        "first_of_mine.py": "import helper_of_mine\n",
+        "parts_of_mine/__init__.py": "from .relative import Y\n",
+        "parts_of_mine/relative.py": "Y = 1\n",
+        "parts_of_mine/helper.py": "X = 1\n",
+    }.items():
+        (mine.parent / name).parent.mkdir(exist_ok=True)
+        (mine.parent / name).write_text(text)
+    mine.write_text(f"{importing}\n\n{MINE}")
+    try:
+        before = [cell.identity for cell in grid(plan(mine)).cells]
+        files = [str(own.relative_to(mine.parent)) for own in own_files(mine)]
+        assert files[0] == "mine.py"
+        assert file in files
+        watch = Watch([str(mine)])
+        (mine.parent / file).write_text((mine.parent / file).read_text() + "# changed\n")
+        after = [cell.identity for cell in grid(plan(mine)).cells]
+        assert [new == old for new, old in zip(after, before, strict=True)] == [False, False, True]
+        with pytest.raises(ValueError, match=f"{Path(file).name} changed while it was measured"):
+            watch.check()
+    finally:
+        forget(mine)
+        sys.path.remove(str(mine.parent))
+        for name in [name for name in sys.modules if "of_mine" in name]:
+            del sys.modules[name]
 
 
 def test_a_change_in_the_middle_of_a_run_ends_it_and_is_measured_when_it_goes_on(mine: Path, tmp_path: Path) -> None:

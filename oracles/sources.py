@@ -1,0 +1,127 @@
+"""Files of code that is not of this package: those of a plugin, and of everything of its own that it imports."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+_OURS = "structgrad."
+
+_INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""Folders of the standard library and of installed packages, whose versions a run records instead of their files."""
+
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+def source_of(thing: object) -> Path | None:
+    """The file that the class of an object stands in, or a class or function itself; None for those of this package.
+
+    Example:
+        >>> from structgrad.estimators import LeaveOneOut
+        >>> source_of(LeaveOneOut()) is None
+        True
+    """
+    named = thing if isinstance(thing, type) or hasattr(thing, "__code__") else type(thing)
+    module = str(named.__module__)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return None if file is None or module.startswith(_OURS) else Path(file)
+
+
+def digest_of(file: Path | None) -> tuple[str, ...]:
+    """One word that changes with the content of a file and of all that it imports of its own; none if there is no file."""
+    if file is None or not stamp(file):
+        return ()
+    found = hashlib.blake2b(digest_size=8)
+    for own in own_files(file):
+        found.update(_digest(own, stamp(own)))
+    return (found.hexdigest(),)
+
+
+def own_files(file: Path) -> tuple[Path, ...]:
+    """A Python file and the files that it imports, directly or not, in functions too: no installed package, nothing of this one.
+
+    Modules that are imported by a name that is computed are not found.
+    """
+    found: dict[Path, None] = {}
+    waiting = [(file, _module_of(file))]
+    while waiting:
+        path, module = waiting.pop()
+        if path not in found:
+            found[path] = None
+            waiting += [(own, name) for name in _imported(path, stamp(path), module) if (own := _own_file(name)) is not None]
+    return (file, *sorted(set(found) - {file}))
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written; empty if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _module_of(file: Path) -> str:
+    """The module that a file is loaded as, which relative imports start from; empty if it is not."""
+    return next((name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == str(file)), "")
+
+
+@functools.lru_cache(maxsize=256)
+def _imported(file: Path, written: tuple[int, ...], module: str) -> tuple[str, ...]:
+    """Names of modules that may be imported by a file, some of which may be other attributes."""
+    with suppress(OSError, SyntaxError, ValueError):
+        return tuple(dict.fromkeys(_names(ast.parse(file.read_bytes()), module, file.name == "__init__.py")))
+    return ()
+
+
+def _names(tree: ast.Module, module: str, package: bool) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _with_parents(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            parents = module.split(".")[: len(module.split(".")) - node.level + package] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from _with_parents(base)
+            yield from (f"{base}.{alias.name}" for alias in node.names if base)
+        elif isinstance(node, ast.Call) and "import_module" in ast.dump(node.func):
+            yield from (part.value for part in node.args[:1] if isinstance(part, ast.Constant) and isinstance(part.value, str))
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    """``a``, ``a.b`` and ``a.b.c`` of the last: packages are imported too."""
+    parts = name.split(".") if name else []
+    yield from (".".join(parts[: place + 1]) for place in range(len(parts)))
+
+
+def _own_file(name: str) -> Path | None:
+    """The file of a module of the user's own; None for others, and for what is no module."""
+    if f"{name}.".startswith(_OURS) or name.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    module: ModuleType | None = sys.modules.get(name)
+    origin = getattr(module, "__file__", None)
+    if module is None:
+        with suppress(ImportError, ValueError, AttributeError):
+            # A module that is imported later, in a function: its packages are there already, so that nothing is imported here.
+            parent = name.rpartition(".")[0]
+            spec = importlib.util.find_spec(name) if not parent or parent in sys.modules else None
+            origin = spec.origin if spec is not None and spec.has_location else None
+    if origin is None or not origin.endswith(".py"):
+        return None
+    path = Path(origin)
+    folders = path.resolve().parents
+    installed = any(folder in folders for folder in _INSTALLED) or any(folder.name in _PACKAGES for folder in folders)
+    return None if installed else path
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(file: Path, written: tuple[int, ...]) -> bytes:
+    return hashlib.blake2b(file.read_bytes(), digest_size=8).digest()
