@@ -44,7 +44,7 @@ Outcomes = dict[str, dict[str, dict[str, Any]]]
 
 def stored() -> list[Mutation]:
     """The list as it was drawn."""
-    return [Mutation.of(entry) for entry in json.loads(LIST.read_text())]
+    return [Mutation.of(entry) for entry in json.loads(LIST.read_text(encoding="utf-8"))]
 
 
 def draw(_: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def draw(_: argparse.Namespace) -> int:
 def outcomes(path: Path) -> Outcomes:
     """What is known so far; a later line counts."""
     found: Outcomes = {}
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         entry = json.loads(line)
         found.setdefault(entry["id"], {})[entry["set"]] = entry
     return found
@@ -92,7 +92,7 @@ class Run:
         copy = self.copies.get()
         try:
             path = copy.tree / mutation.file
-            text = mutation.applied(path.read_text()) if path.exists() else None
+            text = mutation.applied(path.read_text(encoding="utf-8")) if path.exists() else None
             if text is None:
                 print(f"{mutation.id}: place not found", flush=True)  # noqa: T201
             elif any(name not in self.known.get(mutation.id, {}) for name in self.sets):
@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
 
 def table(options: argparse.Namespace) -> int:
     """Print what was found as Markdown; fails where the default set finds less than enough of what the sweep finds."""
-    known, judged = outcomes(options.out), tomllib.loads(JUDGED.read_text()) if JUDGED.exists() else {}
+    known, judged = outcomes(options.out), tomllib.loads(JUDGED.read_text(encoding="utf-8")) if JUDGED.exists() else {}
     mutations = [mutation for mutation in stored() if mutation.id in known]
     groups: dict[str, list[Mutation]] = {"default": [], "sweep": [], "neither": [], "error": []}
     for mutation in mutations:

@@ -55,7 +55,7 @@ def machine_memory() -> int | None:
     found = []
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    if _CONTAINER.is_file() and (limit := _CONTAINER.read_text().strip()).isdigit():
+    if _CONTAINER.is_file() and (limit := _CONTAINER.read_text(encoding="utf-8").strip()).isdigit():
         found.append(int(limit))
     return min((size for size in found if size > 0), default=None)
 

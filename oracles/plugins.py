@@ -5,6 +5,7 @@ A package offers classes as entry points of the group ``structgrad.estimators`` 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -166,16 +167,31 @@ def file_module(path: str) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if not file.is_file() or spec is None or spec.loader is None:
-        raise ValueError(f"{path}: no such Python file" + ("" if Path(path).expanduser().is_absolute() else f" in {Path.cwd()}"))
+        raise ValueError(f"{path}: no such Python file" + ("" if Path(os.path.expanduser(path)).is_absolute() else f" in {Path.cwd()}"))
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # before it runs: dataclasses look themselves up there
     try:
-        spec.loader.exec_module(module)
+        with _exits_raised():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the file may be anybody's
         del sys.modules[name]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
+
+
+@contextlib.contextmanager
+def _exits_raised() -> Iterator[None]:
+    """Let ``os._exit`` raise as ``sys.exit`` does, so that a file cannot end the process without a word."""
+
+    def leave(code: int) -> None:
+        raise SystemExit(f"os._exit({code})")
+
+    before, os._exit = os._exit, leave  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os._exit = before
 
 
 def loaded_file(path: str) -> ModuleType | None:
@@ -186,5 +202,5 @@ def loaded_file(path: str) -> ModuleType | None:
 @functools.lru_cache(maxsize=256)
 def _named(path: str, folder: str) -> tuple[Path, str]:
     """The file that a path means in a folder, and the name of its module; asked for with every name of a class."""
-    file = Path(path).expanduser().resolve()
+    file = Path(os.path.expanduser(path)).resolve()  # which leaves ~ as it is without a home
     return file, f"structgrad_file_{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -67,6 +68,8 @@ class _Verbs(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _check_text([*args, os.getcwd()])
+        if args[:1] == ["--version"] and args[1:]:
+            fail(f"--version got {args[1]!r}; expected nothing after it")
         found: list[str] = super().parse_args(ctx, args)
         return found
 
@@ -137,6 +140,9 @@ app = typer.Typer(
 
 def main() -> None:
     """The entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a console of another encoding loses a character, and no command its output
     app()
 
 

@@ -385,7 +385,9 @@ def _git(*arguments: str) -> str | None:
     here = Path(__file__).resolve()
     for command in (["ls-files", "--error-unmatch", here.name], list(arguments)):
         try:
-            answer = subprocess.run(["git", "-C", str(here.parent), *command], capture_output=True, text=True, timeout=10, check=True)
+            answer = subprocess.run(
+                ["git", "-C", str(here.parent), *command], capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
+            )
         except (OSError, subprocess.SubprocessError):
             return None
     return answer.stdout.strip()
@@ -400,7 +402,7 @@ def commit_of_package() -> tuple[str | None, bool | None]:
 def processor() -> str:
     """The name of the processor."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -105,7 +105,7 @@ class Stratum:
         return list(found.values())
 
     def _from(self, file: str) -> Mutation | None:
-        text = (self.root / file).read_text()
+        text = (self.root / file).read_text(encoding="utf-8")
         places = sites(text)
         while places:
             fewest = min(self.counts[site.operator] for site in places)

@@ -33,7 +33,7 @@ def imported(root: Path, path: Path) -> frozenset[str]:
 
 def _statements(root: Path, path: Path) -> list[tuple[str, list[str]]]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             found.append((_absolute(root, path, node), [alias.name for alias in node.names]))
         elif isinstance(node, ast.Import):
@@ -71,7 +71,7 @@ def importers(root: Path, module: str) -> set[str]:
     """The modules that import one, directly; kernels are found by their names."""
     found = re.fullmatch(r"structgrad\.oracles\.(?:kernels\.(?:gpu\.)?(\w+)|(\w+)\.[cg]pu(?:_(\w+))?)", module)
     quoted = None if found is None else f'"{found[1] or found[3] or found[2]}"'
-    named = [] if quoted is None else [path for path in (root / "oracles").rglob("*.py") if quoted in path.read_text()]
+    named = [] if quoted is None else [path for path in (root / "oracles").rglob("*.py") if quoted in path.read_text(encoding="utf-8")]
     return {name for name, path in modules(root).items() if name != module and (module in imported(root, path) or path in named)}
 
 

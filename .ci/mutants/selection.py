@@ -110,7 +110,7 @@ def _names(root: Path, module: str, draw: random.Random) -> list[str]:
 @cache
 def _registry(root: Path) -> dict[str, str]:
     """The module of each name of the registry of estimators."""
-    text = (root / "estimators/__init__.py").read_text()
+    text = (root / "estimators/__init__.py").read_text(encoding="utf-8")
     sources = {
         alias.name: f"structgrad.estimators.{node.module}"
         for node in ast.walk(ast.parse(text))

@@ -127,7 +127,7 @@ class Copy:
         """
         shutil.rmtree(self.tree / ".hypothesis", ignore_errors=True)  # or failures of one mutation were tried first on the next
         start, status = time.monotonic(), None
-        with tempfile.TemporaryFile("w+") as output:
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
             command = ["sh", "-c", f'ulimit -t {limit}; exec "$@"', "sh", sys.executable, *PYTEST, *arguments]
             process = subprocess.Popen(
                 command, cwd=self.tree, env=self._environment(), stdout=output, stderr=output, start_new_session=True

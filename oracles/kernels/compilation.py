@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -85,15 +86,48 @@ def _njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator that compiles a function, in one process at a time."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        kernel = njit(function, cache=True, nogil=True, error_model="numpy", pipeline_class=_Compiler, **options)
+        kernel = njit(function, nogil=True, error_model="numpy", pipeline_class=_Compiler, **options)
         if isinstance(kernel, Dispatcher):  # and not the function itself, where numba is switched off
-            vars(kernel)["compile"] = partial(_in_turn, kernel, kernel.compile)
             vars(kernel)["get_call_template"] = partial(_of_common_types, kernel.get_call_template)
-            index = vars(kernel)["_cache"]._cache_file
-            index._load_index = partial(_readable, index._load_index)
+            if _cached(kernel):
+                vars(kernel)["compile"] = partial(_in_turn, kernel, kernel.compile)
         return kernel
 
     return decorate
+
+
+class UncachedKernelWarning(UserWarning):
+    """Compiled kernels cannot be stored: every process compiles them again."""
+
+
+def _cached(kernel: Dispatcher) -> bool:
+    """Store what is compiled for later processes; whether there is a folder for that."""
+    try:
+        kernel.enable_caching()
+    except RuntimeError:  # numba found no folder that can be written
+        _warn_uncached("no folder can be written")
+        return False
+    stored = vars(kernel)["_cache"]
+    stored._cache_file._load_index = partial(_readable, stored._cache_file._load_index)
+    stored.save_overload = partial(_saved, stored.save_overload)
+    return True
+
+
+def _saved(save: Callable[[Any, Any], None], signature: Any, compiled: Any) -> None:
+    """Store a compiled function; a full disk or a folder that has become read-only costs the next process its time, and no result."""
+    try:
+        save(signature, compiled)
+    except OSError as error:
+        _warn_uncached(error.strerror or str(error))
+
+
+@cache
+def _warn_uncached(reason: str) -> None:
+    warnings.warn(
+        f"compiled kernels cannot be stored ({reason}), and every process compiles them again; set NUMBA_CACHE_DIR to a writable folder",
+        UncachedKernelWarning,
+        stacklevel=2,
+    )
 
 
 def _of_common_types(get_call_template: Callable[..., Any], args: tuple[Any, ...], kws: dict[str, Any]) -> Any:

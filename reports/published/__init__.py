@@ -208,7 +208,7 @@ def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
 
     from ...suites.running.store import OtherSchemaError
 
-    about = json.loads((folder / ABOUT).read_text())
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     if about["schema_version"] != SCHEMA_VERSION:
         raise OtherSchemaError(folder / TABLE, str(about["schema_version"]))
     rows = pd.read_parquet(folder / TABLE)
@@ -223,5 +223,5 @@ def predictors(folder: Path = FOLDER) -> dict[str, Any]:
         >>> found["used"]["predictor"], found["used"]["stage"], found["confirmed"]
         ('ρ of 16 estimates', 'early', False)
     """
-    found: dict[str, Any] = json.loads((folder / PREDICTORS).read_text())
+    found: dict[str, Any] = json.loads((folder / PREDICTORS).read_text(encoding="utf-8"))
     return found

@@ -137,5 +137,5 @@ def _tell_github(lines: Iterable[str], page: str) -> None:
         typer.echo(line)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
-        with Path(summary).open("a") as file:
+        with Path(summary).open("a", encoding="utf-8") as file:
             file.write(page)

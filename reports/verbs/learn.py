@@ -41,7 +41,8 @@ def learn(  # noqa: PLR0913 - one parameter per option
         ),
     ] = [],  # noqa: B006 - typer copies it
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs of each estimator on each task.", metavar="N", rich_help_panel=_WHAT, show_default="5")
+        int | None,
+        typer.Option(min=1, max=1000, help="Runs of each estimator on each task.", metavar="N", rich_help_panel=_WHAT, show_default="5"),
     ] = None,
     quick: Annotated[
         bool,

@@ -14,6 +14,10 @@ OK, REGRESSED, BAD_INPUT, SOME_FAILED, UNDECIDED, NOTHING_TO_COMPARE, INTERRUPTE
 not allowed; no comparable baseline; Ctrl-C."""
 
 
+_TOO_LARGE = ("allocate memory", "not enough memory", "out of memory", "overflow", "invalid for input of size")
+"""What torch says of sizes that are too large."""
+
+
 def fail(message: object, code: int = BAD_INPUT) -> NoReturn:
     """End with one sentence on standard error."""
     from ...suites.trust import visible
@@ -35,6 +39,11 @@ def sentences() -> Iterator[None]:
         fail(f"{error.filename}: {error.strerror}" if error.strerror and error.filename else error)
     except ValueError as error:
         fail(error)
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        if isinstance(error, RuntimeError) and not any(words in text.lower() for words in _TOO_LARGE):
+            raise
+        fail(f"got sizes that no memory holds ({text}); choose smaller ones")
 
 
 @contextmanager

@@ -48,13 +48,13 @@ def start(  # noqa: PLR0913 - one parameter per option
 def _text(template: str, folder: Path) -> str:
     if not template:
         return ""
-    text = resources.files("structgrad.reports.verbs").joinpath("templates", template).read_text()
+    text = resources.files("structgrad.reports.verbs").joinpath("templates", template).read_text(encoding="utf-8")
     return text.replace("PROJECT", _project(folder)).replace('"PYTHON"', f'"{sys.version_info.major}.{sys.version_info.minor}"')
 
 
 def _project(folder: Path) -> str:
     """The distribution's name, where the folder holds a project; else that of the folder."""
     try:
-        return str(tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"])
+        return str(tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"])
     except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError):
         return folder.resolve().name

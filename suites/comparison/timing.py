@@ -80,7 +80,13 @@ class Side:
         self.interpreter = interpreter
         try:
             self.process = subprocess.Popen(
-                [interpreter, "-P", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, text=True, cwd=WORKER.parent
+                [interpreter, "-P", str(WORKER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=variables,
+                encoding="utf-8",
+                errors="replace",
+                cwd=WORKER.parent,
             )
         except OSError as error:
             raise ValueError(f"--timing-base got {interpreter!r}, which cannot be run ({error.strerror}); expected a Python") from error

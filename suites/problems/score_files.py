@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import zipfile
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -114,11 +117,18 @@ def _read_npz(file: Path) -> Arrays:
         with file.open("rb") as stream:
             check_archive(stream)
             with np.load(stream, allow_pickle=False) as archive:
+                _check_keys(file, archive.files)
                 return {key: _entry(file, archive, key) for key in archive.files}
     except _EntryError:
         raise
     except _CORRUPT as error:
         raise ValueError(f"{file}: damaged or cut off ({error}); save it again with numpy.savez") from error
+
+
+def _check_keys(file: Path, keys: Sequence[str]) -> None:
+    """Refuse a key that is there twice: which array was meant?"""
+    if twice := [key for key, count in Counter(keys).items() if count > 1]:
+        raise _EntryError(f"{file}: has the key {twice[0]!r} twice; expected each key once, save it again")
 
 
 class _EntryError(ValueError):
@@ -148,7 +158,12 @@ def _read_safetensors(file: Path) -> Arrays:
         raise ValueError(f"{file}: reading it needs the package safetensors; install it with `pip install 'structgrad[data]'`") from error
     try:
         check_size(file, LARGEST_ARRAYS)
+        with file.open("rb") as stream:
+            header = stream.read(int.from_bytes(stream.read(8), "little"))
+        json.loads(header, object_pairs_hook=lambda pairs: _check_keys(file, [key for key, _ in pairs]))
         tensors = load_file(file)
+    except _EntryError:
+        raise
     except (SafetensorError, *_CORRUPT) as error:
         raise ValueError(f"{file}: damaged or cut off ({error}); save it again with safetensors") from error
     return {key: _as_array(tensor) for key, tensor in tensors.items()}
@@ -335,6 +350,8 @@ class ScoreTables:
         if self.file.gold is None:
             return None
         stored = np.asarray(self._array(self.file.gold)[index])
+        if stored.dtype.kind in "ui":  # torch compares no unsigned integers but bytes
+            stored = stored.astype(np.int64)
         event = self._size(index)
         structure = self._structure(torch.from_numpy(stored), event)
         # A 0/1 tensor z is a structure exactly if no structure agrees with it in more entries than itself.

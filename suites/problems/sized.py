@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ from .regimes import REGIMES, USUAL_ENTROPIES, Regime, chain_direction, normal, 
 
 SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
 """The letters of event shapes, and what oracles call these sizes; both are understood."""
+
+MOST_SCORES = 10**7
+"""Scores of one instance at most."""
 
 
 def is_sized(name: str) -> bool:
@@ -61,7 +65,7 @@ def sized_structure(name: str) -> tuple[Oracle, tuple[int, ...]]:
         (Subset(k=5), (10,))
     """
     _, oracle, sizes = _parts(name)
-    return oracle, type(oracle).event_shape(**sizes)
+    return oracle, _event(name, oracle, sizes)
 
 
 def _written(text: str, options: Mapping[str, Any]) -> str:
@@ -72,7 +76,7 @@ def _written(text: str, options: Mapping[str, Any]) -> str:
 def sized_regime(name: str) -> Regime:
     """What such a problem is made of: the regime of its structure, with random directions of the one size."""
     _, oracle, sizes = _parts(name)
-    event = type(oracle).event_shape(**sizes)
+    event = _event(name, oracle, sizes)
     if not isinstance(oracle, MarginalOracle):
         raise ValueError(f"got the problem {name!r}, whose oracle has no Gibbs distribution to scale scores by; give a score file")
     if oracle.count(event) < 2:
@@ -89,7 +93,15 @@ def sized_regime(name: str) -> Regime:
 def sized_oracle(name: str) -> tuple[Oracle, tuple[int, ...]]:
     """The oracle of such a name, and the event shape of its sizes."""
     _, oracle, sizes = _parts(name)
-    return oracle, type(oracle).event_shape(**sizes)
+    return oracle, _event(name, oracle, sizes)
+
+
+def _event(name: str, oracle: Oracle, sizes: dict[str, int]) -> tuple[int, ...]:
+    """The shape of the scores; ValueError for so many that nothing could be computed, before anything is counted or allocated."""
+    event: tuple[int, ...] = type(oracle).event_shape(**sizes)
+    if math.prod(event) > MOST_SCORES:
+        raise ValueError(f"got the problem {name!r} with {math.prod(event):,} scores; expected at most {MOST_SCORES:,}, take smaller sizes")
+    return event
 
 
 def _of_kind(oracle: MarginalOracle) -> Regime:

@@ -6,7 +6,6 @@ Run it with ``python -m structgrad.suites.speed``; the figures mean something as
 from __future__ import annotations
 
 import math
-import resource
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -93,6 +92,8 @@ def compare_named(row: dict[str, Any], peers: list[str], memory: float) -> dict[
 
 def limit_memory(limit: float) -> None:
     """Let this process have so many bytes of memory of its own and no more: what asks for more fails, instead of the machine."""
+    import resource  # which Windows lacks
+
     resource.setrlimit(resource.RLIMIT_DATA, (int(limit), resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 

@@ -62,7 +62,7 @@ class LargeTable:
             for table in self.tables():
                 writer.write_table(table.cast(schema()).replace_schema_metadata(words))
                 written += len(table)
-        (folder / "run.json").write_text(json.dumps(manifest))
+        (folder / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
         return written
 
     def tables(self) -> Iterator[pa.Table]:

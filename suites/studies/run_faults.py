@@ -212,7 +212,7 @@ def _there(pipe: int) -> str:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
     except OSError:
         return []
 
@@ -234,7 +234,7 @@ def _drive(plan: Plan, directory: Path, work: Grid, pipe: int, inside: str) -> N
 
         cell_writer.CellWriter.keep = told  # type: ignore[method-assign]
         _disturbed(inside)
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of a process
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of a process
         runner.measure(plan, directory, machine=Machine(jobs=2, timeout=TIMEOUT), work=work)
         code = 0
     except (OSError, ValueError):

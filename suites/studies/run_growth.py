@@ -43,7 +43,7 @@ def main() -> None:
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
     known = given.out / "growth.json"
-    found: dict[str, dict[str, Entry]] = json.loads(known.read_text()) if known.is_file() else {}
+    found: dict[str, dict[str, Entry]] = json.loads(known.read_text(encoding="utf-8")) if known.is_file() else {}
     grid(simulated_plan(SIZES[0], rows=ROWS))  # kernels are loaded, and every class
     for size in SIZES:
         key = f"{given.engine} {size}"

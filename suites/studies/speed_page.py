@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.to is None:
         sys.stdout.write(text)
     else:
-        given.to.write_text(text)
+        given.to.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

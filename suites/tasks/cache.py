@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import torch
 
+from ...oracles.user_cache import user_cache
+
 try:
     import fcntl
 except ImportError:  # no lock: two processes may compute the same
@@ -42,7 +44,7 @@ def kept(names: tuple[object, ...], compute: Callable[[], _T]) -> _T:
 
 def cache_folder() -> Path:
     """Of the user."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structgrad" / "tasks"
+    return user_cache() / "tasks"
 
 
 def file(names: tuple[object, ...]) -> Path:
@@ -89,7 +91,7 @@ def _turn(path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(path.with_suffix(".lock").open("w"))
+            lock = stack.enter_context(path.with_suffix(".lock").open("wb"))
             if fcntl is not None:
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield

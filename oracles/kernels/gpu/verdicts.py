@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from ...user_cache import user_cache
 from .. import modules
 
 RIGHT = ""
@@ -53,9 +54,8 @@ def record(device: int, kernel: str, wrong: str) -> None:
 
 def file(device: int) -> Path:
     """Where the verdicts on a device are."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structgrad"
     name = hashlib.blake2b(json.dumps(identity(device)).encode(), digest_size=8).hexdigest()
-    return folder / f"kernels-{name}.jsonl"
+    return user_cache() / f"kernels-{name}.jsonl"
 
 
 @cache

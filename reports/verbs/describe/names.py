@@ -61,7 +61,7 @@ def _keys(file: Path, variable: str) -> list[str]:
     if file.is_dir():
         return [variable.format(path.stem) for path in sorted(file.glob("[!_]*.py"))]
     try:
-        body = ast.parse(file.read_text()).body
+        body = ast.parse(file.read_text(encoding="utf-8")).body
     except (OSError, SyntaxError):
         return []
     for node in body:

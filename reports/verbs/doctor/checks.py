@@ -114,7 +114,7 @@ def _nvidia_driver() -> str | None:
     """The version of the driver, where its own tool answers."""
     try:
         words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        answer = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
+        answer = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.split("\n")[0].strip() or None
@@ -171,7 +171,7 @@ def _memory() -> Iterator[MachineCheck]:
 def _available_memory() -> int | None:
     """Bytes that can be had without swapping, where the kernel says."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]

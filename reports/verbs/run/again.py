@@ -50,7 +50,7 @@ def recalled(asked: str, out: str | None) -> Told | None:
         return None
     for folder in [Path(out)] if out else [path.parent for path in RUNS.glob(f"*/{FILE}")]:
         try:
-            found = json.loads((folder / FILE).read_text())
+            found = json.loads((folder / FILE).read_text(encoding="utf-8"))
             if found["asked"] == asked and found["files"] == stamps.of_folder(folder, *_PARTS):
                 store.check_writable(folder)
                 told: Told = found["told"]
@@ -66,7 +66,7 @@ def told_by(command: str, folder: Path, work: Grid) -> Told | None:
     It serves classes of one's own too, for the cells have been planned again.
     """
     try:
-        found = json.loads((folder / FILE).read_text())
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
         there = store.kinds(folder) if found["command"] == command else {}
         whole = all(there.get(cell.identity) == DONE for cell in work.cells)
         if whole and work.cells and found["skips"] == len(work.skips) and found["files"] == stamps.of_folder(folder, *_PARTS):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from ....oracles.user_cache import user_cache
 from ... import results
 
 T = TypeVar("T")
@@ -22,10 +23,10 @@ _INSTALLED = ("-info", ".pth", ".egg-link")
 
 def kept(name: str, make: Callable[[], T]) -> T:
     """A JSON value that follows from the code alone, made anew where the code has changed, else read from the user's cache."""
-    file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structgrad" / f"{name}-{of_lines([str(_PACKAGE)])[:8]}.json"
+    file = user_cache() / f"{name}-{of_lines([str(_PACKAGE)])[:8]}.json"
     code = of_code()
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         if found["code"] == code:
             value: T = found["value"]
             return value

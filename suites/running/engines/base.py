@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,11 @@ from pathlib import Path
 from ....oracles.magnitudes import GIB
 from ..cells import Failure
 from ..work import Cell
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,11 @@ class Engine(abc.ABC):
 
 
 def limit_memory(gib: float) -> None:
-    """In a worker, after its imports: let the address space grow by so much over what it is now."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if Path("/proc/self/statm").exists() else 0
+    """In a worker, after its imports: let the address space grow by so much over what it is now; not on Windows."""
+    used = (
+        int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
+        if Path("/proc/self/statm").exists()
+        else 0
+    )
     most = used + int(gib * GIB)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -152,7 +152,7 @@ class LocalWorker(Worker):
         if self.cell is None:
             return ""
         with contextlib.suppress(OSError):
-            lines = log_path(self.directory, self.cell).read_text(errors="replace").splitlines()
+            lines = log_path(self.directory, self.cell).read_text(encoding="utf-8", errors="replace").splitlines()
             return "\n".join(line for line in lines if not line.startswith("Extension modules:"))[-_LAST_WORDS:]
         return ""
 
@@ -258,7 +258,7 @@ class _Log:
 
     def _open(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        before, self.file = self.file, path.open("w")
+        before, self.file = self.file, path.open("w", encoding="utf-8")
         for stream in (1, 2):
             os.dup2(self.file.fileno(), stream)
         faulthandler.enable(self.file)

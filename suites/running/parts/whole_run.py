@@ -196,7 +196,7 @@ class WholeRun:
         if store.stored(self.directory, cell) is None:
             return None
         try:
-            return examined(cell, store.cell_path(self.directory, cell).read_text())
+            return examined(cell, store.cell_path(self.directory, cell).read_text(encoding="utf-8"))
         except (OSError, GarbageError):
             return None
 

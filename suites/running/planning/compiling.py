@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ....oracles import plugins
 from ....oracles.kernels import modules, notices, switch
+from ....oracles.user_cache import user_cache
 from ... import truth
 from ..scores import fingerprint, stages_by_problem
 from .plan import Plan
@@ -37,7 +38,7 @@ def cache_folders() -> list[Path]:
     if chosen:
         return [Path(chosen)]
     sources = [*modules.files("cpu"), Path(str(truth.__file__))]
-    return [*dict.fromkeys(path.parent / "__pycache__" for path in sources), Path.home() / ".cache" / "numba"]
+    return [*dict.fromkeys(path.parent / "__pycache__" for path in sources), user_cache().parent / "numba"]
 
 
 def uncompiled(structures: Iterable[str]) -> int:
@@ -112,7 +113,7 @@ def _help() -> None:
 
 @cache
 def _functions(path: Path) -> tuple[str, ...]:
-    return tuple(_DECORATED.findall(path.read_text()))
+    return tuple(_DECORATED.findall(path.read_text(encoding="utf-8")))
 
 
 def _place(path: Path) -> str:
@@ -137,7 +138,7 @@ def _needed(structures: tuple[str, ...]) -> tuple[Path, ...]:
 
 def _imports(path: Path) -> Iterator[Path]:
     """Where what a source imports relatively at its top may stand."""
-    for node in ast.parse(path.read_text()).body:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom) and node.level:
             base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
             yield from (base.with_suffix(".py"), base / "__init__.py", *(base / f"{alias.name}.py" for alias in node.names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -116,12 +117,11 @@ class Plan:
             )
         if not self.effort.seconds > 0:
             raise ValueError(f"the plan got seconds={self.effort.seconds:g}; expected a positive number")
-        if self.instances < 1 or self.batch_size < 1:
-            raise ValueError(f"the plan got instances={self.instances}, batch_size={self.batch_size}; expected at least 1")
-        if self.seed < 0:
-            raise ValueError(f"the plan got seed={self.seed}; expected an integer >= 0")
-        if self.threads < 1:
-            raise ValueError(f"the plan got threads={self.threads}; expected at least 1")
+        for name, least, most in LIMITS:
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"the plan got {name}={getattr(self, name)}; expected an integer from {least} to {most:,}")
+        if self.effort.most_replicates > MOST_REPLICATES:
+            raise ValueError(f"the plan got most_replicates={self.effort.most_replicates}; expected at most {MOST_REPLICATES:,}")
         check_names(self.device)
         return self
 
@@ -129,6 +129,14 @@ class Plan:
 def default_jobs(plan: Plan) -> int:
     """Workers where nobody says how many: one for each device, whose memory is one; on the CPU one for each core, by their threads."""
     return max(CORES // plan.threads, 1) if plan.device_kind == "cpu" else len(plan.devices)
+
+
+MOST_JOBS = 4096
+
+MOST_REPLICATES = 10**12
+
+LIMITS = (("instances", 1, 10**6), ("batch_size", 1, 2**31 - 1), ("seed", 0, 2**63 - 1), ("threads", 1, 4096))
+"""Settings of a plan with the least and the most that they may be: beyond, a run would take years or all memory."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +162,14 @@ class Machine:
         """The same machine, or ValueError with one sentence on what cannot be, such as a device that is not there."""
         if self.engine not in engines:
             raise ValueError(unknown(self.engine, engines, "engine"))
-        if self.jobs < 0 or (self.timeout is not None and self.timeout <= 0):
+        if not 0 <= self.jobs <= MOST_JOBS or (self.timeout is not None and self.timeout <= 0):
             raise ValueError(
-                f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected jobs >= 0 and a positive number of seconds"
+                f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected 0 to {MOST_JOBS:,} jobs and positive seconds"
             )
         if self.memory is not None and not 0 < self.memory < math.inf:
             raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB, or none")
+        if self.memory is not None and sys.platform == "win32":
+            raise ValueError(f"the machine got memory={self.memory:g}; Windows has no such limit, leave it out")
         if self.address is not None and self.engine == "local":
             raise ValueError(f"the machine got the address {self.address!r} for the engine local, which has none; choose --engine ray")
         if self.gpus is not None:

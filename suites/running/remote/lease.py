@@ -139,7 +139,7 @@ def _known_dead(owner: dict[str, Any]) -> bool:
 def _machine() -> str:
     """A name that no other machine has, nor another container of it, nor this one after it was started anew."""
     boot, space = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    started = boot.read_text().strip() if boot.is_file() else ""
+    started = boot.read_text(encoding="utf-8").strip() if boot.is_file() else ""
     return f"{platform.node()} {started} {os.readlink(space) if space.is_symlink() else ''}"
 
 

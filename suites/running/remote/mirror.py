@@ -145,7 +145,7 @@ class Mirror:
     def _texts(self, identities: Collection[str]) -> dict[str, str]:
         """What the files of cells hold, of those that can be read."""
         whole = _kinds(self.folder, identities)
-        return {identity: store.path_of(self.folder, identity).read_text() for identity in whole}
+        return {identity: store.path_of(self.folder, identity).read_text(encoding="utf-8") for identity in whole}
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def absorb(folder: Path, other: Path) -> None:
         store.path_of(folder, identity).unlink()
     for identity, kind in alone.items():
         if wanted(identity, kind):
-            store.write_atomically(store.path_of(folder, identity), store.path_of(other, identity).read_text())
+            store.write_atomically(store.path_of(folder, identity), store.path_of(other, identity).read_text(encoding="utf-8"))
 
 
 def _kinds(folder: Path, identities: Collection[str]) -> dict[str, str]:

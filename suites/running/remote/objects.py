@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 import uuid
@@ -11,6 +10,8 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+
+from ....oracles.user_cache import user_cache
 
 T = TypeVar("T")
 
@@ -217,5 +218,4 @@ def working_folder(url: str) -> Path:
 
 def cached_folder(url: str) -> Path:
     """Where readers of a URL keep a copy of what lies there, in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "structgrad" / "remote" / digest_of(url.rstrip("/").encode())
+    return user_cache() / "remote" / digest_of(url.rstrip("/").encode())

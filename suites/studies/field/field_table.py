@@ -65,13 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if given.cells and given.cells.is_file():
-        found, combined = (pd.DataFrame(part) for part in json.loads(given.cells.read_text()))
+        found, combined = (pd.DataFrame(part) for part in json.loads(given.cells.read_text(encoding="utf-8")))
     else:
         found = pd.DataFrame([row for name in PROBLEMS for stage in STAGES for row in measured(name, stage)])
         combined = pd.DataFrame(field_combinations.rows())
         if given.cells:
-            given.cells.write_text(json.dumps([_records(found), _records(combined)]))
-    given.page.write_text(page(found, _records(combined), field_neighbours.rows(), places(given.learnt)))
+            given.cells.write_text(json.dumps([_records(found), _records(combined)]), encoding="utf-8")
+    given.page.write_text(page(found, _records(combined), field_neighbours.rows(), places(given.learnt)), encoding="utf-8")
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -203,7 +203,7 @@ def test_refuses_what_cannot_be_measured(change, message):
     ("machine", "message"),
     [
         (Machine(jobs=-1), r"jobs=-1, timeout=None; expected jobs >= 0"),
-        (Machine(timeout=0.0), r"timeout=0.0; expected jobs >= 0 and a positive number of seconds"),
+        (Machine(timeout=0.0), r"timeout=0.0; expected 0 to 4,096 jobs and positive seconds"),
         (Machine(memory=-1.0), r"memory=-1; expected a positive number of GiB"),
         (Machine(engine="rai"), r"unknown engine 'rai'; did you mean ray\?"),
         (Machine(address="auto"), r"address 'auto' for the engine local, which has none; choose --engine ray"),
