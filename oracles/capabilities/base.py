@@ -29,7 +29,7 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.direct import Direct
 from ..magnitudes import beyond_memory
-from ..numerics import cut, share_rows, zero_ignored
+from ..numerics import HALF, cut, share_rows, zero_ignored
 from ..options import Configured
 from ..transforms import operation, transforming
 from .derivatives import unsqueeze_event
@@ -206,12 +206,12 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     @final
     def argmax_of(self, parameters: Tensor) -> Tensor:
         """The best structure ``[b, *event]`` of natural parameters η of that shape, in their dtype; `argmax` makes them of scores."""
-        return self._best(parameters).to(parameters.dtype)
+        return self._best(at_least_single(parameters)).to(parameters.dtype)
 
     @final
     def reference_argmax(self, rows: Tensor) -> Tensor:
         """The best structure ``[b, *event]`` of natural parameters, always in plain torch, which can be compiled and transformed."""
-        return self._reference_argmax(rows)[0].to(rows.dtype)
+        return self._reference_argmax(at_least_single(rows))[0].to(rows.dtype)
 
     # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 
@@ -480,4 +480,4 @@ def in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def at_least_single(rows: Tensor) -> Tensor:
     """Half precision is computed in float32."""
-    return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    return rows.float() if rows.dtype in HALF else rows
