@@ -29,10 +29,11 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
 from ..oracles.kernels.switch import SERVING, serving_as
+from ..oracles.numerics import HALF, in_single
 from ..oracles.options import Configured
 from ..oracles.random_streams import A_GENERATOR
 from ..oracles.transforms import operation, transforming, uncompiled
-from .indices import OfStructures, Samples, takes_indices
+from .indices import LossInHalf, OfStructures, Samples, takes_indices
 
 Loss = Callable[[Tensor], Tensor]
 """``[..., *batch, *event] -> [..., *batch]``: one value per structure. It may hold parameters, and data per batch row.
@@ -86,7 +87,10 @@ class Evaluations:
 
 
 def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The method, which raises ValueError with the reason where the oracle or the shape of the scores cannot be served."""
+    """The method, which raises ValueError with the reason where the oracle or the shape of the scores cannot be served.
+
+    It gets scores of half precision in float32, so that noise, differences and relaxations are rounded once, in the result.
+    """
     if getattr(method, "__isabstractmethod__", False):
         return method
 
@@ -95,10 +99,11 @@ def _refusing(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(method)
     def checked(self: Estimator[Any], *args: Any, **named: Any) -> Tensor:
         given = dict(zip(parameters, args, strict=False)) | named
-        self._refuse(given)
-        if takes_indices(given.get("loss")):
-            return method(self, **given | {"loss": self._adapted(given["loss"], given["oracle"])})
-        return method(self, *args, **named)
+        prepared = self._prepared(given)
+        result = method(self, **prepared)
+        if prepared["scores"] is given["scores"] or not isinstance(result, Tensor):
+            return result
+        return result.to(prepared["loss"].given or result.dtype if "loss" in given else given["scores"].dtype)
 
     return checked
 
@@ -289,6 +294,17 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
         if reason is not None:
             raise ValueError(f"{reason}; choose another pair")
+
+    @final
+    def _prepared(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of an estimate, checked: scores of half precision in float32, and a loss of structures."""
+        self._refuse(given)
+        prepared, oracle, scores = dict(given), given["oracle"], given["scores"]
+        prepared["scores"] = in_single(scores, oracle.event_ndim)
+        if "loss" in given:
+            loss = LossInHalf(given["loss"], scores.dtype) if scores.dtype in HALF else given["loss"]
+            prepared["loss"] = self._adapted(loss, oracle)
+        return prepared
 
     @final
     def _adapted(self, loss: Loss, oracle: Oracle) -> Loss:

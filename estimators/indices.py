@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..oracles.capabilities import Oracle, SamplingOracle
+from ..oracles.numerics import HALF
 
 IndexLoss = Callable[[Tensor], Tensor]
 """``[..., *batch, *index] -> [..., *batch]``: one value per structure, from its indices; -1 beyond an item's length."""
@@ -68,6 +69,29 @@ class OfStructures:
 
     def __call__(self, structures: Tensor) -> Tensor:
         return self.loss(self.oracle.indices(structures.detach()))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loss, name)
+
+
+class LossInHalf:
+    """A loss of structures in half precision as one of float32: it gets what it asks for, and its values are averaged in float32.
+
+    Args:
+        loss: of structures, or of indices.
+        dtype: of the structures that it gets.
+    """
+
+    def __init__(self, loss: Any, dtype: torch.dtype) -> None:
+        self.loss, self.dtype = loss, dtype
+        self.given: torch.dtype | None = None
+
+    def __call__(self, structures: Tensor) -> Any:
+        values = self.loss(structures.to(self.dtype) if structures.is_floating_point() else structures)
+        if not isinstance(values, Tensor) or values.dtype not in HALF:
+            return values
+        self.given = values.dtype
+        return values.float()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loss, name)

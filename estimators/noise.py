@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..oracles import registry
 from ..oracles.capabilities import Oracle
+from ..oracles.capabilities.base import at_least_single
 from ..oracles.options import Configured, Positive, Within
 from ..oracles.random_streams import gumbel_quantile, inner_uniform
 from .base import check_call
@@ -31,8 +32,11 @@ class Noise(Configured, abc.ABC):
         """The value that the noise does not exceed with these probabilities, strictly inside (0, 1); it may overwrite them."""
 
     def perturb(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
-        """``θ + ε``: ``[*batch, *event]``, independent over batch rows; nothing is added to ignored entries."""
-        return scores + self.draw(oracle, scores, generator=generator).to(scores.dtype)
+        """``θ + ε``: ``[*batch, *event]``, independent over batch rows; nothing is added to ignored entries.
+
+        In the dtype of the scores, and at least in float32: rounded to half precision, noisy scores would tie.
+        """
+        return at_least_single(scores) + self.draw(oracle, scores, generator=generator).to(torch.promote_types(scores.dtype, torch.float32))
 
     def draw(self, oracle: Oracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """ε alone: float64 ``[*batch, *event]``, 0 in ignored entries."""

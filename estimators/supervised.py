@@ -19,20 +19,42 @@ perceptrons are not convex.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
 from ..oracles.capabilities.base import inner
+from ..oracles.numerics import HALF, in_single
 from ..oracles.options import Configured, Count
 from ..oracles.transforms import operation
 from .base import expand_samples
 from .noise import AnyNoise, Gumbel
+
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+
+def _in_single(loss: F) -> F:
+    """The loss, which gets scores of half precision in float32: it is a small difference of large numbers, and rounded once."""
+    place = list(inspect.signature(loss).parameters).index("scores")
+
+    @functools.wraps(loss)
+    def computed(*args: Any, **named: Any) -> Tensor:
+        scores = named.get("scores", args[place] if len(args) > place else None)
+        if not isinstance(scores, Tensor) or scores.dtype not in HALF:
+            return loss(*args, **named)
+        single = in_single(scores, (named["oracle"] if "oracle" in named else args[place - 1]).event_ndim)
+        if "scores" in named:
+            return loss(*args, **named | {"scores": single}).to(scores.dtype)
+        return loss(*args[:place], single, *args[place + 1 :], **named).to(scores.dtype)
+
+    return cast(F, computed)
 
 
 def fenchel_young(conjugate: Tensor, regulariser: Tensor | float, target_score: Tensor) -> Tensor:
@@ -60,6 +82,7 @@ def fenchel_young(conjugate: Tensor, regulariser: Tensor | float, target_score: 
 
 
 @operation()
+@_in_single
 def structured_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The structured perceptron loss ``max_z ⟨θ, z⟩ − ⟨θ, y⟩``, of gradient ``argmax θ − y``.
 
@@ -91,6 +114,7 @@ def structured_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, len
 
 
 @operation()
+@_in_single
 def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The negative log-likelihood ``−log p(y) = A(θ) − ⟨θ, y⟩`` of the Gibbs law, of gradient ``μ(θ) − y``.
 
@@ -130,6 +154,7 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
 
 
 @operation()
+@_in_single
 def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The SparseMAP loss ``max_μ (⟨θ, μ⟩ − ½‖μ‖²) + ½‖y‖² − ⟨θ, y⟩``, of gradient ``μ − y`` with the projection μ of θ.
 
@@ -186,6 +211,7 @@ def _margins(oracle: Oracle, target: Tensor, cost: float) -> Tensor:
     return torch.where(binary, hamming(target, cost), 0)
 
 
+@_in_single
 def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None) -> Tensor:
     """The structured hinge loss ``max_z (⟨θ, z⟩ + c‖z − y‖²) − ⟨θ, y⟩``: the structured perceptron at ``θ + ρ``, ρ of `hamming`.
 
@@ -210,9 +236,10 @@ def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: f
         >>> margin_perceptron(Subset(2), torch.tensor([0.2, 0.6, 1.0]), target)  # the target leads by 0.4, where 2 is asked
         tensor(1.6000)
     """
-    return structured_perceptron(oracle, scores + _margins(oracle, target, cost).to(scores), target, lengths=lengths)
+    return structured_perceptron(oracle, scores + _margins(oracle, target.to(scores), cost), target, lengths=lengths)
 
 
+@_in_single
 def margin_sparsemap_loss(
     oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None
 ) -> Tensor:
@@ -239,7 +266,7 @@ def margin_sparsemap_loss(
         tensor(0.8100)
     """
     _require("margin_sparsemap_loss", oracle, ProjectionOracle)
-    return sparsemap_loss(oracle, scores + _margins(oracle, target, cost).to(scores), target, lengths=lengths)
+    return sparsemap_loss(oracle, scores + _margins(oracle, target.to(scores), cost), target, lengths=lengths)
 
 
 @dataclass(frozen=True)
@@ -279,6 +306,7 @@ class PerturbedFenchelYoung(Configured):
     noise: AnyNoise = Gumbel()
 
     @operation()
+    @_in_single
     def __call__(
         self, oracle: Oracle, scores: Tensor, target: Tensor, *, generator: torch.Generator, lengths: Tensor | None = None
     ) -> Tensor:

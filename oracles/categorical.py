@@ -18,7 +18,7 @@ from .active_set.start import Start
 from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, ProjectionOracle
 from .capabilities.base import KernelPlan, at_least_single, in_dtype
 from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
-from .capabilities.indices import chosen
+from .capabilities.indices import NONE, chosen
 from .capabilities.projection import RowArgmax
 from .kernels.switch import SERVING
 from .numerics import log_sum_exp, running_sums
@@ -41,7 +41,9 @@ class SoftmaxOracle(FactorisedOracle):
         return chosen(structures, -1)
 
     def _best_indices(self, rows: Tensor) -> Tensor:
-        return rows.argmax(-1)
+        greatest, places = rows.max(-1)
+        feasible = (greatest > -math.inf).unsqueeze(-1).flatten(1).all(-1)
+        return torch.where(feasible.reshape(-1, *[1] * (places.ndim - 1)), places, NONE)
 
     def _argmax(self, rows: Tensor) -> Tensor:
         return torch.zeros_like(rows).scatter_(-1, rows.argmax(-1, keepdim=True), 1)

@@ -55,10 +55,19 @@ def zero_ignored(scores: Tensor, mask: Tensor) -> Tensor:
     return result
 
 
-def scaled(scores: Tensor, factor: float, event_ndim: int) -> Tensor:
-    """Scores times a number. Expanded rows stay expanded, and each has a gradient of its own."""
-    result: Tensor = _Scaled.apply(scores, factor, event_ndim)  # type: ignore[no-untyped-call]
+def scaled(scores: Tensor, factor: float, event_ndim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Scores times a number, in a dtype. Expanded rows stay expanded, and each has a gradient of its own."""
+    result: Tensor = _Scaled.apply(scores, factor, event_ndim, dtype)  # type: ignore[no-untyped-call]
     return result
+
+
+HALF = (torch.float16, torch.bfloat16)
+"""What is computed in float32."""
+
+
+def in_single(scores: Tensor, event_ndim: int) -> Tensor:
+    """Scores of half precision in float32, others as they are; differentiable."""
+    return scaled(scores, 1, event_ndim, torch.float32) if scores.dtype in HALF else scores
 
 
 def cut(values: Tensor, inside: Tensor | None) -> Tensor:
@@ -92,10 +101,10 @@ class _Scaled(torch.autograd.Function):
     """A plain product would write expanded rows out."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, factor: float, event_ndim: int) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, factor: float, event_ndim: int, dtype: torch.dtype | None) -> Tensor:
         ctx.factor = factor
-        return (share_rows(scores, event_ndim) * factor).expand_as(scores)
+        return (share_rows(scores, event_ndim).to(dtype or scores.dtype) * factor).expand_as(scores)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return grads[0] * ctx.factor, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return grads[0] * ctx.factor, None, None, None

@@ -74,6 +74,7 @@ class Entmax(Attention):
     alpha: Annotated[float, Within(least=1)] = 1.5
 
     name: ClassVar[str] = "entmax"
+    version: ClassVar[int] = 2
     references: ClassVar[tuple[str, ...]] = ("peters2019sparse", "correia2019adaptively")
 
     def mapping(self, scores: Tensor) -> Tensor:

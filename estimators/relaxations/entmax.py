@@ -21,7 +21,7 @@ def entmax(scores: Tensor, alpha: float | Tensor = 1.5) -> Tensor:
     α = 2. A score of -inf gives 0, a row without any other gives 0 throughout. Computed in float64. Differentiable, twice and more, in the
     scores, with Jacobian ``diag(s) − ssᵀ/Σs`` for ``s = p^(2−α)`` on the support, and in α.
 
-    Cost: a sort where α is the number 1.5 or 2; else 60 halvings of an interval that holds t, and a step of Newton's. On a GPU, halvings in
+    Cost: a sort where α is the number 1.5 or 2; else 60 halvings of an interval that holds one probability. On a GPU, halvings in
     one launch for any α but 2, which has a kernel of its own.
 
     Args:
@@ -84,9 +84,14 @@ class _Entmax(torch.autograd.Function):
         p, alpha = ctx.saved_tensors
         support = p > 0
         inside = torch.where(support, p, 1)
-        weights = torch.where(support, inside ** (2 - alpha), 0)
-        centred = grads[0] - (weights * grads[0]).sum(-1, keepdim=True) / weights.sum(-1, keepdim=True).clamp(min=1e-300)
-        of_scores = (weights * centred).sum_to_size(ctx.shape)
+        logarithms = torch.where(support, (2 - alpha) * inside.log(), -math.inf)
+        # Measured from the part of the greatest weight, which may outweigh the others by more than rounding leaves of a difference.
+        heaviest = logarithms.detach().argmax(-1, keepdim=True)
+        shares = torch.where(support, (logarithms - logarithms.gather(-1, heaviest)).exp(), 0)
+        centred = grads[0] - grads[0].gather(-1, heaviest)
+        centred = centred - (shares * centred).sum(-1, keepdim=True) / shares.sum(-1, keepdim=True).clamp(min=1)
+        others = (logarithms.exp().clamp(max=1e300) * centred).scatter(-1, heaviest, 0)
+        of_scores = others.scatter(-1, heaviest, -others.sum(-1, keepdim=True)).sum_to_size(ctx.shape)
         if not ctx.needs_input_grad[1]:
             return of_scores, None, None
         rates = torch.where(support, _rate_in_alpha(inside, alpha - 1), 0)
@@ -104,7 +109,7 @@ def _solved(rows: Tensor, alpha: Tensor, known: float | None) -> Tensor:
         return torch.where(feasible, shifted, -math.inf).softmax(-1).nan_to_num(0)
     p = _by_kernel(shifted, alpha)
     if p is None:
-        p = _by_sorting(shifted) if known == 1.5 else _by_halving(shifted, alpha)
+        p = _by_sorting(shifted) if known == 1.5 else projection.by_halving(shifted, alpha - 1)
     return torch.where(feasible, p, 0)
 
 
@@ -113,9 +118,8 @@ def _by_kernel(shifted: Tensor, alpha: Tensor) -> Tensor | None:
     if not projection.halves(shifted):
         return None
     batch, size = _batch(shifted, alpha), shifted.shape[-1]
-    excess = alpha - 1
-    each, highest = (value.expand(*batch, 1).reshape(-1) for value in (excess, _highest(size, excess)))
-    return projection.halved(shifted.expand(*batch, size).reshape(-1, size), each, highest).reshape(*batch, size)
+    each = (alpha - 1).expand(*batch, 1).reshape(-1)
+    return projection.halved(shifted.expand(*batch, size).reshape(-1, size), each).reshape(*batch, size)
 
 
 def _by_sorting(shifted: Tensor) -> Tensor:
@@ -130,30 +134,20 @@ def _by_sorting(shifted: Tensor) -> Tensor:
     return (halves - threshold.gather(-1, size - 1)).clamp(min=0).square()
 
 
-def _by_halving(shifted: Tensor, alpha: Tensor) -> Tensor:
-    """Any α of rows whose greatest score is 0: t is 0 where that part takes all, and at most where all n are equal."""
-    excess = alpha - 1
-    high = _highest(shifted.shape[-1], excess).expand(*_batch(shifted, alpha), 1)
-    return projection.by_halving(shifted, excess, high)
-
-
-def _highest(size: int, excess: Tensor) -> Tensor:
-    """The threshold where all n scores are 0, the greatest."""
-    length = math.log(size)
-    return torch.where(excess == 0, length, -torch.expm1(-excess * length) / torch.where(excess == 0, 1, excess))
-
-
 def _batch(rows: Tensor, alpha: Tensor) -> tuple[int, ...]:
     return tuple(torch.broadcast_shapes(rows.shape[:-1], alpha.shape[:-1]))
 
 
 def _rate_in_alpha(p: Tensor, excess: Tensor) -> Tensor:
-    """``∂p_i/∂α`` at fixed t: ``−p u² (e^(−y) − 1 + y)/y²`` with ``u = log p`` and ``y = (α−1) u``; a series where y is small."""
-    u = p.log()
-    y = excess * u
-    small = y.abs() < 0.1
+    """``∂p_i/∂α`` at fixed t, up to a multiple of the weights, which the change of t takes away.
+
+    With ``y = (α−1) log p``: ``p (1 − y)/(α−1)²`` where α is at least 2, else ``p (1 − y − e^(−y))/(α−1)²``, by a series where y is small.
+    """
+    y = excess * p.log()
+    steep, small = excess >= 1, y.abs() < 0.1
     series = torch.zeros_like(y)
     for k in range(9, -1, -1):
         series = 1 / math.factorial(k + 2) - y * series
-    safe = torch.where(small, 1, y)
-    return -p * u.square() * torch.where(small, series, (torch.expm1(-safe) + safe) / safe.square())
+    safe = torch.where(small | steep, 1, y)
+    gentle = -p * p.log().square() * torch.where(small, series, (torch.expm1(-safe) + safe) / safe.square())
+    return torch.where(steep, p * (1 - y) / torch.where(steep, excess, 1).square(), gentle)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...oracles.capabilities import Oracle, SamplingOracle
+from ...oracles.numerics import in_single
 from ...oracles.options import Count, Positive, Within
 from ..base import Estimator, Evaluations, Loss, Objective, carry, evaluate, with_gradient
 
@@ -77,9 +78,8 @@ class ClippedUpdates(Estimator[S]):
 
     def rounds(self, loss: Loss, oracle: S, scores: Callable[[], Tensor], *, generator: torch.Generator) -> Iterator[Tensor]:
         """``inner_steps`` surrogates on the same samples."""
-        theta = scores()
-        self._refuse({"loss": loss, "oracle": oracle, "scores": theta, "generator": generator})
-        loss = self._adapted(loss, oracle)
+        prepared = self._prepared({"loss": loss, "oracle": oracle, "scores": scores(), "generator": generator})
+        loss, theta = prepared["loss"], prepared["scores"]
         samples = oracle.sample(theta, self.num_samples, generator=generator)
         losses = evaluate(loss, samples, oracle.event_ndim)
         log_probs = self._log_probs(oracle, samples, theta)
@@ -91,13 +91,15 @@ class ClippedUpdates(Estimator[S]):
     @torch.no_grad()
     def rollout(self, loss: Loss, oracle: S, scores: Tensor, *, generator: torch.Generator) -> Rollout:
         """N samples at these scores with their advantages, for later steps of a model to go over."""
+        prepared = self._prepared({"loss": loss, "oracle": oracle, "scores": scores, "generator": generator})
+        scores = prepared["scores"]
         samples = oracle.sample(scores, self.num_samples, generator=generator)
-        advantages = evaluate(self._adapted(loss, oracle), samples, oracle.event_ndim) - self.value
+        advantages = evaluate(prepared["loss"], samples, oracle.event_ndim) - self.value
         return Rollout(samples, advantages, self._log_probs(oracle, samples, scores))
 
     def inner_objective(self, rollout: Rollout, oracle: S, scores: Tensor) -> Tensor:
         """``[*batch]``, to be minimised over whatever gives the scores; at those of the rollout its gradient is that of REINFORCE."""
-        return self._clipped(rollout, self._log_probs(oracle, rollout.samples, scores), oracle.event_ndim)
+        return self._clipped(rollout, self._log_probs(oracle, rollout.samples, in_single(scores, oracle.event_ndim)), oracle.event_ndim)
 
 
 @dataclass(frozen=True)

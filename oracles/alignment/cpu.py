@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, fused, inner, uncounted
-from ..kernels.parts import mark, no_numbers, no_structures, number
+from ..kernels.parts import allowed, mark, no_numbers, no_structures, number
 from ..kernels.wide_range import LARGEST, NOTHING, logarithm, normalise, reference, relative, split
 
 Array = NDArray[Any]
@@ -391,7 +391,7 @@ def _argmax(rows, structures, numbers):
     n, m = rows.shape[1:]
     space, parts = _workspace(n, m), np.empty(n + m - 1, np.int32)
     for b in range(rows.shape[0]):
-        count = best_parts(rows[b], space, parts)
+        count = allowed(rows[b].reshape(-1), parts, best_parts(rows[b], space, parts))
         if len(numbers) > 0:
             number(parts[:count][::-1], count, numbers[b])
         else:

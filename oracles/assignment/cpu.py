@@ -64,12 +64,12 @@ COMPLETE = frozenset({"argmax", "argmax_indices"})
 
 
 def argmax(rows, structures):
-    """Best permutations; where every one is forbidden, one with a largest allowed part is completed somehow."""
+    """Best permutations; 0 where every one is forbidden."""
     return _argmax(rows, structures, np.empty((0, 0), np.int64))
 
 
 def argmax_indices(rows, columns):
-    """The same permutations as the columns of their rows, [b, n]."""
+    """The same permutations as the columns of their rows, [b, n]; -1 where every one is forbidden."""
     return _argmax(rows, no_structures(rows), columns)
 
 
@@ -82,11 +82,11 @@ def _argmax(rows, structures, columns):
         if not all_below(rows[b].reshape(-1)):
             return False
         load_costs(rows[b], costs)
-        match(costs, floats, integers)
+        feasible = match(costs, floats, integers) == n
         for i in range(n):
             if len(columns) > 0:
-                columns[b, i] = integers[0, i]
-            else:
+                columns[b, i] = integers[0, i] if feasible else -1
+            elif feasible:
                 structures[b, i, integers[0, i]] = 1
     return True
 

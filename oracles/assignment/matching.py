@@ -94,7 +94,7 @@ def ranked_columns(solve: Callable[[Tensor], Tensor], rows: Tensor, k: int) -> t
     in the next, for each choice of "first". A node is a fixed prefix of the best matching and the columns banned from the row after it.
 
     Args:
-        solve: the best matchings as 0/1 matrices [i, n, n] of float64 scores [i, n, n], -inf where an entry is forbidden.
+        solve: the best matchings as 0/1 matrices [i, n, n] of float64 scores [i, n, n], -inf where an entry is forbidden; 0 without one.
         rows: float64 [b, n, n].
         k: how many; each takes n calls' worth of matchings, O(n⁴).
     """
@@ -122,8 +122,10 @@ class _Pool:
 
     def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Score [b, p] and columns [b, p, n] of the best matchings of scores [b, p, n, n]."""
-        columns = self.solve(scores.flatten(0, 1)).argmax(-1).unflatten(0, scores.shape[:2])
-        return scores.gather(-1, columns.unsqueeze(-1)).squeeze(-1).sum(-1), columns
+        best = self.solve(scores.flatten(0, 1)).unflatten(0, scores.shape[:2])
+        columns = best.argmax(-1)
+        totals = scores.gather(-1, columns.unsqueeze(-1)).squeeze(-1).sum(-1)
+        return totals.masked_fill(~best.flatten(2).any(-1), -math.inf), columns
 
     def take_best(self, items: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Remove and give the best node of each item."""

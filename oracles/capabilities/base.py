@@ -7,7 +7,8 @@ the pairing check is ``isinstance``.
 Contracts that every operation keeps:
 
 * scores are ``[*batch, *event]``, float32 or float64 (half precision is computed in float32), on any device;
-* a forbidden part has score ``-inf``; an *ignored* entry (see `Oracle.read_mask`) is never read and is 0 in every result;
+* a forbidden part has score ``-inf``; an infeasible item, every structure of which has a forbidden part, has the zero tensor (indices -1)
+  as its structure; an *ignored* entry (see `Oracle.read_mask`) is never read and is 0 in every result;
 * ``lengths`` (optional, int ``[*batch]``) says how much of the first event axis an item uses: what lies beyond is never read, and is 0 in
   every result;
 * rows that `Tensor.expand` made (stride 0) are computed once and shared;
@@ -29,7 +30,7 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.direct import Direct
 from ..magnitudes import beyond_memory
-from ..numerics import cut, share_rows, zero_ignored
+from ..numerics import HALF, cut, share_rows, zero_ignored
 from ..options import Configured
 from ..transforms import operation, transforming
 from .derivatives import unsqueeze_event
@@ -116,7 +117,8 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     def argmax(self, scores: Tensor, *, lengths: Tensor | None = None, as_indices: bool = False) -> Tensor:
         """The highest-scoring structure (MAP), ties to the lowest index: ``[*batch, *event]`` of 0/1, dtype of the scores.
 
-        With ``as_indices`` the same structure in compact form, int64 ``[*batch, *index]``: see `indices`.
+        An infeasible item, every structure of which has a forbidden part, gives the zero tensor, as in `sample`, `kbest` and `project`.
+        With ``as_indices`` the same structure in compact form, int64 ``[*batch, *index]``, all -1 for an infeasible item: see `indices`.
         """
         compact = wants_indices("argmax", as_indices)
         if lengths is None and (found := self._argmax_at_once(scores, compact)) is not None:
@@ -206,12 +208,12 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     @final
     def argmax_of(self, parameters: Tensor) -> Tensor:
         """The best structure ``[b, *event]`` of natural parameters η of that shape, in their dtype; `argmax` makes them of scores."""
-        return self._best(parameters).to(parameters.dtype)
+        return self._best(at_least_single(parameters)).to(parameters.dtype)
 
     @final
     def reference_argmax(self, rows: Tensor) -> Tensor:
         """The best structure ``[b, *event]`` of natural parameters, always in plain torch, which can be compiled and transformed."""
-        return self._reference_argmax(rows)[0].to(rows.dtype)
+        return self._reference_argmax(at_least_single(rows))[0].to(rows.dtype)
 
     # What a subclass implements: rows are [b, *event], valid, floating, with ignored entries set to 0 (only kernels get them as they are).
 
@@ -457,14 +459,24 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         kernel = self._kernel("argmax", rows)
         if kernel is None:
             return self._reference_argmax(rows)[0]
-        return kernel.computed((rows.contiguous(),), ((rows.shape, rows.dtype),), self._reference_argmax, certified=False)[0]
+        inputs, room = (rows.contiguous(),), (rows.shape, rows.dtype)
+        if isinstance(kernel, kernels.Kernel):
+            return kernel.computed(inputs, (room,), self._reference_argmax, certified=False)[0]
+        # Those of other devices give some structure where none is feasible.
+        best = kernel.computed(inputs, (room,), lambda rows: (self._argmax(self._cleaned(rows)),), certified=False)[0]
+        return self._feasible_or_zero(best, rows)
 
     def _holds_empty(self, event_shape: tuple[int, ...]) -> bool:
         """Whether having no part is a structure, which is then feasible whatever is forbidden."""
         return False
 
     def _reference_argmax(self, rows: Tensor) -> tuple[Tensor]:
-        return (self._argmax(self._cleaned(rows)),)
+        return (self._feasible_or_zero(self._argmax(self._cleaned(rows)), rows),)
+
+    def _feasible_or_zero(self, best: Tensor, rows: Tensor) -> Tensor:
+        """The best structures of rows [b, *event], 0 where one has a forbidden part: then every structure has."""
+        infeasible = ((best != 0) & (rows == -math.inf)).flatten(1).any(-1)
+        return best.masked_fill(unsqueeze_event(infeasible, self.event_ndim), 0)
 
 
 def inner(structure: Tensor, scores: Tensor, event_ndim: int) -> Tensor:
@@ -480,4 +492,4 @@ def in_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def at_least_single(rows: Tensor) -> Tensor:
     """Half precision is computed in float32."""
-    return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    return rows.float() if rows.dtype in HALF else rows

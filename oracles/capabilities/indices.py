@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels.switch import SERVING
-from ..numerics import share_rows
+from ..numerics import HALF, share_rows
 from ..transforms import operation, transforming
 
 NONE = -1
@@ -200,11 +200,11 @@ class IndexedStructures(abc.ABC):
         """Run ``compute`` on distinct rows [b, *event]; int64 [*batch, *index]."""
         if scores.ndim == self.event_ndim + 1 and scores.stride(0):  # one batch dimension that shares nothing: rows as they are
             rows = kernels.plain(scores)
-            return compute(rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows)
+            return compute(rows.float() if rows.dtype in HALF else rows)
         batch = tuple(scores.shape[: scores.ndim - self.event_ndim])
         shared = share_rows(scores.detach(), self.event_ndim)
         rows = shared.reshape(-1, *shared.shape[len(batch) :])
-        found = compute(rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows)
+        found = compute(rows.float() if rows.dtype in HALF else rows)
         found = found.reshape((*shared.shape[: len(batch)], *found.shape[1:]))
         return found.expand((*batch, *found.shape[len(batch) :]))
 

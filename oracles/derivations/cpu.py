@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..kernels.compilation import compiled, uncounted
 from ..kernels.exponential import exponential
-from ..kernels.parts import ascend, mark, number
+from ..kernels.parts import allowed, ascend, mark, number
 from ..kernels.vectors import (
     WIDTH,
     add,
@@ -129,6 +129,10 @@ def argmax(packed, rows, structures, numbers):
         maximise(packed, scores, best, chosen)
         for lane in range(count):
             found = follow(packed, chosen, lane, waiting, parts)
+            if rows.singles.shape[0] > 0:
+                found = allowed(rows.singles[start + lane], parts, found)
+            else:
+                found = allowed(rows.doubles[start + lane], parts, found)
             if numbers.shape[0] > 0:
                 ascend(parts, found)
                 number(parts, found, numbers[start + lane])

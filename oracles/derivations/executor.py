@@ -53,7 +53,7 @@ def unranking(packed: Packed, ranking: Ranking) -> kernels.Kernel:
 
 
 def argmax(rows: Array, structures: Array, packed: Packed) -> None:
-    """The best structures [b, *event]; of edges that tie at a node, the first. Some structure where all are forbidden."""
+    """The best structures [b, *event]; of edges that tie at a node, the first. 0 where all are forbidden."""
     _cpu().argmax(packed, _numbers(packed, rows), _numbers(packed, structures), _NO_PARTS[0])
 
 

@@ -5,6 +5,7 @@ Indices come from numbered parts in one pass: torch takes four, and the division
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,15 @@ def number(parts: Array, count: int, numbers: Array) -> None:
     """Write 1 + part for each of them: numbers are 0 before, and stay so where there is no part."""
     for k in range(count):
         numbers[k] = 1 + parts[k]
+
+
+@uncounted
+def allowed(row: Array, parts: Array, count: int) -> int:
+    """The number of parts of the best structure of a flat row; 0 where one of them is forbidden: then every structure has such a part."""
+    for k in range(count):
+        if row[parts[k]] == -math.inf:
+            return 0
+    return count
 
 
 @uncounted

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import RANGE, exponentials
-from ..kernels.parts import mark, no_numbers, no_structures, number
+from ..kernels.parts import allowed, mark, no_numbers, no_structures, number
 from ..kernels.vectors import WIDTH, add, greatest, load, multiply, multiply_add, spread, store, total
 from .cpu_steps import add_up, combine, dot, first_above, scale_down, weigh
 
@@ -334,7 +334,7 @@ def _argmax(rows, structures, numbers):
     length, tags = rows.shape[1], rows.shape[2]
     best, parts = np.empty(length * tags), np.empty(length, np.int32)
     for b in range(rows.shape[0]):
-        count = best_parts(rows[b].reshape(-1), best, parts, length, tags)
+        count = allowed(rows[b].reshape(-1), parts, best_parts(rows[b].reshape(-1), best, parts, length, tags))
         if len(numbers) > 0:
             number(parts, count, numbers[b])
         else:

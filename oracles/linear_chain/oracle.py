@@ -42,7 +42,12 @@ class LinearChain(DerivedOracle):
 
     @classmethod
     def from_potentials(
-        cls, unary: Tensor, transition: Tensor | None = None, start: Tensor | None = None, end: Tensor | None = None
+        cls,
+        unary: Tensor,
+        transition: Tensor | None = None,
+        start: Tensor | None = None,
+        end: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> Tensor:
         """Chain scores ``[*batch, n, t, t]`` from the potentials of a tagger.
 
@@ -53,6 +58,7 @@ class LinearChain(DerivedOracle):
             transition: [*batch?, t, t], axis 0 the previous tag, axis 1 the next one; 0 when None.
             start: [*batch?, t].
             end: [*batch?, t].
+            lengths: int [*batch], where ``end`` is added at the last place of shorter items.
         """
         if unary.ndim < 2:
             raise ValueError(f"`from_potentials` got unary of shape {tuple(unary.shape)}; expected [*batch, n, t]")
@@ -63,8 +69,9 @@ class LinearChain(DerivedOracle):
             if potential is not None and tuple(potential.shape[-1:]) != (tags,):
                 raise ValueError(f"`from_potentials` got {name} of shape {tuple(potential.shape)}; expected (..., {tags})")
         scores = unary.unsqueeze(-2).expand(*unary.shape[:-1], tags, tags)
-        first = torch.arange(length, device=unary.device).reshape(length, 1, 1) == 0
-        last = torch.arange(length, device=unary.device).reshape(length, 1, 1) == length - 1
+        place = torch.arange(length, device=unary.device).reshape(length, 1, 1)
+        first = place == 0
+        last = place == (length if lengths is None else lengths.reshape(*lengths.shape, 1, 1, 1)) - 1
         if transition is not None:
             scores = scores + torch.where(first, 0, transition.unsqueeze(-3))
         if start is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from ..active_set import cpu as active_set
 from ..kernels.compilation import compiled, inner, uncounted
 from ..kernels.exponential import exponentials
-from ..kernels.parts import mark, no_numbers, no_structures, number
+from ..kernels.parts import allowed, mark, no_numbers, no_structures, number
 from .cpu_best import Best, best_parts, best_workspace
 from .cpu_charts import LEFT_ARC, RIGHT, RIGHT_ARC, inside, outside
 
@@ -93,7 +93,7 @@ def _argmax(rows, structures, numbers, single_root):
     size, parts = rows.shape[1], np.empty(rows.shape[1] - 1, np.int32)
     space = best_workspace(size)
     for b in range(len(rows)):
-        count = best_parts(rows[b].reshape(size * size), space, parts, single_root)
+        count = allowed(rows[b].reshape(size * size), parts, best_parts(rows[b].reshape(size * size), space, parts, single_root))
         if len(numbers) > 0:
             number(parts, count, numbers[b])
         else:

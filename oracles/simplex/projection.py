@@ -71,42 +71,63 @@ def halves(rows: Tensor) -> bool:
     return kernels.gpu.takes(rows) and kernels.find("entmax", "solve", rows.flatten(0, -2) if rows.ndim > 1 else rows[None]) is not None
 
 
-def halved(rows: Tensor, excess: Tensor, highest: Tensor) -> Tensor:
+def halved(rows: Tensor, excess: Tensor) -> Tensor:
     """``[1 + (α − 1)(θ − t)]₊^(1/(α−1))`` with t such that they sum to 1, by a kernel of the GPU, where it `halves`.
 
     Args:
         rows: float64 [b, n], whose greatest score is 0.
         excess: float64 [b], α − 1.
-        highest: float64 [b], the most that t can be; the least is 0.
     """
     kernel = kernels.find("entmax", "solve", rows)
     assert kernel is not None
     points = kernel.results(tuple(rows.shape), rows)
-    kernel.run((rows.contiguous(), excess.contiguous(), highest.contiguous()), (points,), _reference_halved)
+    kernel.run((rows.contiguous(), excess.contiguous()), (points,), _reference_halved)
     return points
 
 
-def _reference_halved(rows: Tensor, excess: Tensor, highest: Tensor) -> tuple[Tensor]:
-    return (by_halving(rows, excess.unsqueeze(-1), highest.unsqueeze(-1)),)
+def _reference_halved(rows: Tensor, excess: Tensor) -> tuple[Tensor]:
+    return (by_halving(rows, excess.unsqueeze(-1)),)
 
 
-def by_halving(rows: Tensor, excess: Tensor, high: Tensor) -> Tensor:
-    """What `halved` computes, in torch, for rows [*batch, n]; the others are [*batch, 1]."""
-    low = torch.zeros_like(high)
+def by_halving(rows: Tensor, excess: Tensor) -> Tensor:
+    """What `halved` computes, in torch, for rows [*batch, n] and α − 1 [*batch, 1], which broadcast.
+
+    The unknown is the probability v of one part, the pivot: the others are ``(v^(α−1) + (α − 1)(θ − θ_pivot))^(1/(α−1))``, and their sum
+    has a slope of at most n in v. A threshold would not do where α is large: the next number to it may move a sum from 1.2 to 0.8.
+    """
+    size = torch.broadcast_shapes(rows.shape, excess.shape)
+    rows, excess = rows.expand(size), excess.to(rows).expand(*size[:-1], 1)
+    steep = excess >= 1
+    some, every, limit = bool(steep.any()), bool(steep.all()), bool((excess == 0).any())
+    x = excess * (rows - torch.where(steep, _least_in_support(rows, excess), 0)) if some else excess * rows
+    outside, logarithms = steep & (x < 0), x.log()
+    divisor = torch.where(excess == 0, 1, excess)
+
+    def points(pivot: Tensor) -> Tensor:
+        power = excess * pivot.log()
+        found = power if every else torch.log1p((power.expm1() + x).clamp(min=-1))
+        found = torch.where(steep, torch.logaddexp(power, logarithms), found) if some else found
+        found = torch.where(excess == 0, pivot.log() + rows, found / divisor) if limit else found / excess
+        return found.exp().masked_fill(outside, 0) if some else found.exp()
+
+    low, high = torch.zeros_like(excess), torch.ones_like(excess)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        above = _power(rows - middle, excess).sum(-1, keepdim=True) >= 1
-        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-    p = _power(rows - low, excess)
-    slope = torch.where(p > 0, torch.where(p > 0, p, 1) ** (1 - excess), 0).sum(-1, keepdim=True)
-    newton = low + (p.sum(-1, keepdim=True) - 1) / slope.clamp(min=1e-300)
-    return _power(rows - torch.minimum(torch.maximum(newton, low), high), excess)
+        above = points(middle).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+    return points(high)
 
 
-def _power(x: Tensor, excess: Tensor) -> Tensor:
-    """``[1 + (α−1) x]₊^(1/(α−1))``, exact down to its limit ``exp x``."""
-    logarithm = torch.log1p((excess * x).clamp(min=-1)) / torch.where(excess == 0, 1, excess)
-    return torch.where(excess == 0, x, logarithm).exp()
+def _least_in_support(rows: Tensor, excess: Tensor) -> Tensor:
+    """The lowest score of the support [*batch, 1]: one is in it where what lies above sums to less than 1 once its probability is 0."""
+    order = rows.sort(-1, descending=True).values
+    low, high = torch.zeros_like(excess, dtype=torch.int64), torch.full_like(excess, rows.shape[-1], dtype=torch.int64)
+    for _ in range(rows.shape[-1].bit_length()):
+        middle = (low + high) // 2
+        lead = rows - order.gather(-1, middle)
+        inside = torch.where(lead > 0, (excess * lead) ** (1 / excess), 0).sum(-1, keepdim=True) < 1
+        low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
+    return order.gather(-1, low)
 
 
 def _project(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -36,10 +36,10 @@ COMPLETE = frozenset({"argmax", "argmax_indices", "log_partition", "marginals", 
 
 @compiled
 def argmax(rows: np.ndarray, structures: np.ndarray) -> bool:
-    """A one among zeros in each line, at the first of its greatest."""
+    """A one among zeros in each line, at the first of its greatest; none where an item has a line of -inf."""
     lines = _lines(rows)
     places = np.empty(len(lines), np.int64)
-    below = _find(lines, places)
+    below = _find(lines, len(rows), places)
     structures[:] = 0
     _mark(places, _lines(structures))
     return bool(below)
@@ -48,7 +48,7 @@ def argmax(rows: np.ndarray, structures: np.ndarray) -> bool:
 @compiled
 def argmax_indices(rows: np.ndarray, places: np.ndarray) -> bool:
     """The same places as numbers [b, ...]."""
-    return bool(_find(_lines(rows), places.reshape(-1)))
+    return bool(_find(_lines(rows), len(rows), places.reshape(-1)))
 
 
 @compiled
@@ -196,19 +196,26 @@ def _search(sums: np.ndarray, shares: np.ndarray, places: np.ndarray) -> None:
 
 
 @uncounted
-def _find(lines: np.ndarray, places: np.ndarray) -> bool:
-    """Write where the greatest of each line stands first; whether all is below +inf, and none is NaN."""
-    below = True
-    for k in range(len(lines)):
-        places[k] = first_place(lines[k], top(lines[k]))
-        below &= all_below(lines[k])
+def _find(lines: np.ndarray, items: int, places: np.ndarray) -> bool:
+    """Write where the greatest of each line stands first, -1 in items with a line of -inf; whether all is below +inf, and none is NaN."""
+    below, each = True, len(lines) // max(1, items)
+    for item in range(items):
+        some = True
+        for k in range(item * each, (item + 1) * each):
+            greatest = top(lines[k])
+            places[k] = first_place(lines[k], greatest)
+            some &= greatest > -math.inf
+            below &= all_below(lines[k])
+        for k in range(item * each, 0 if some else (item + 1) * each):
+            places[k] = -1
     return below
 
 
 @uncounted
 def _mark(places: np.ndarray, structures: np.ndarray) -> None:
     for k in range(len(places)):
-        structures[k, places[k]] = 1
+        if places[k] >= 0:
+            structures[k, places[k]] = 1
 
 
 @uncounted

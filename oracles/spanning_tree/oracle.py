@@ -138,11 +138,16 @@ class _Partition:
         self.rows, self.oracle = rows, oracle
         batch, size = rows.shape[:2]
         self.words = torch.arange(size - 1, device=rows.device)
-        heads = oracle.heads(oracle._best(rows))
-        self.heads = heads.unsqueeze(1)
-        self.totals = _totals(rows[:, None, :, 1:], self.heads)
+        self.heads, self.totals = self._best(rows.unsqueeze(1))
         self.fixed = torch.zeros(batch, 1, dtype=torch.int64, device=rows.device)
         self.open = torch.ones(batch, 1, size, dtype=torch.bool, device=rows.device)
+
+    def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Heads [b, p, n] and scores [b, p] of the best trees of scores [b, p, n + 1, n + 1]; -inf where there is none."""
+        best = self.oracle._best(scores.flatten(0, 1)).unflatten(0, scores.shape[:2])
+        heads = self.oracle.heads(best)
+        totals = scores[..., 1:].gather(2, heads.unsqueeze(2)).sum((2, 3))
+        return heads, totals.masked_fill(~best.flatten(2).any(-1), -math.inf)
 
     def next(self) -> Tensor:
         """The best tree [b, *event] of all parts, 0 where there is none; its part is split."""
@@ -163,14 +168,8 @@ class _Partition:
         may = torch.where(before.unsqueeze(-1), taken.unsqueeze(1), True)
         may = torch.where((self.words == self.words.unsqueeze(-1)).unsqueeze(-1), other.unsqueeze(2), may)
         scores = self.rows[:, :, 1:].mT.unsqueeze(1).masked_fill(~may, -math.inf).mT
-        rows = torch.nn.functional.pad(scores, (1, 0)).flatten(0, 1)
-        best = self.oracle.heads(self.oracle._best(rows)).unflatten(0, scores.shape[:2])
-        totals = torch.where(alive & (self.words >= fixed.unsqueeze(-1)), _totals(scores, best), -math.inf)
+        best, totals = self._best(torch.nn.functional.pad(scores, (1, 0)))
+        totals = torch.where(alive & (self.words >= fixed.unsqueeze(-1)), totals, -math.inf)
         self.heads, self.totals = torch.cat([self.heads, best], 1), torch.cat([self.totals, totals], 1)
         self.fixed = torch.cat([self.fixed, self.words.expand_as(totals)], 1)
         self.open = torch.cat([self.open, other], 1)
-
-
-def _totals(scores: Tensor, heads: Tensor) -> Tensor:
-    """Scores [b, p] of trees by heads [b, p, n] under scores [b, p, n + 1, n]."""
-    return scores.gather(2, heads.unsqueeze(2)).sum((2, 3))

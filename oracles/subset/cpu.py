@@ -44,7 +44,7 @@ COMPLETE = frozenset({"argmax", "argmax_indices"})
 
 @compiled
 def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> bool:
-    """The k largest of each row; of those that tie with the smallest of them, the first."""
+    """The k largest of each row; of those that tie with the smallest of them, the first. 0 where fewer are allowed."""
     size = rows.shape[1]
     work = np.empty(size)
     for item in range(len(rows)):
@@ -52,6 +52,8 @@ def argmax(rows: np.ndarray, structures: np.ndarray, k: int) -> bool:
         if not all_below(row):
             return False
         last, count = kth_largest(row, k, work), 0
+        if last == -math.inf:  # fewer than k are allowed
+            last = math.inf
         for part in range(size):
             structure[part] = row[part] >= last
         for part in range(size):
@@ -75,6 +77,9 @@ def argmax_indices(rows: np.ndarray, parts: np.ndarray, k: int) -> bool:
         if not all_below(row):
             return False
         last, above, count = kth_largest(row, k, work), 0, 0
+        if last == -math.inf:
+            listed[:] = -1
+            continue
         for part in range(size):
             above += row[part] > last
         for part in range(size):

@@ -427,6 +427,16 @@ def _write(chosen, tags, structure):
 
 
 @uncounted
+def _allowed(row, chosen, tags):
+    """The length of the best sequence of tags; 0 where one of its parts is forbidden: then every sequence has such a part."""
+    length = len(chosen)
+    for i in range(length):
+        if row[i * tags + chosen[i]] == -np.inf or (i > 0 and row[(length + chosen[i - 1]) * tags + chosen[i]] == -np.inf):
+            return 0
+    return length
+
+
+@uncounted
 def _number(chosen, tags, numbers):
     """The numbers of its places alone, which say the rest."""
     for i in range(len(chosen)):
@@ -453,9 +463,9 @@ def _argmax(rows, structures, numbers):
     for b in range(rows.shape[0]):
         _viterbi(rows[b].reshape(-1), tags, transition, best, reached, chosen)
         if len(numbers) > 0:
-            _number(chosen, tags, numbers[b])
+            _number(chosen[: _allowed(rows[b].reshape(-1), chosen, tags)], tags, numbers[b])
         else:
-            _write(chosen, tags, structures[b].reshape(-1))
+            _write(chosen[: _allowed(rows[b].reshape(-1), chosen, tags)], tags, structures[b].reshape(-1))
 
 
 @compiled

@@ -327,7 +327,9 @@ class ScoreTables:
             ValueError: numbers that are no scores, or an item that forbids every structure.
         """
         scores = self._scores(index)
-        if bool((scores == -math.inf).any()) and not bool(self.oracle.score(self.oracle.argmax(scores), scores) > -math.inf):
+        # The structure without parts, which some oracles have, is the best one where every part costs something.
+        nothing = bool((scores == -math.inf).any()) and not bool(self.oracle.argmax(scores).any())
+        if nothing and bool(self.oracle.argmax(torch.full_like(scores, -1)).any()):
             raise ValueError(
                 f"key '{self.file.scores}[{index}]' forbids every structure of {self.oracle}; expected an item with a structure of parts "
                 "above -inf, leave this one out or mend its scores"

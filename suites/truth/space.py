@@ -52,7 +52,9 @@ class Space:
         potentials = oracle.natural_parameters(self.scores)
         best = oracle.argmax(potentials if potentials is self.scores else self.scores).flatten()
         forbidden = (potentials == -math.inf).flatten()
-        if bool((best * forbidden).any()) or not bool(oracle.free_parts(self.scores).any()):
+        # The structure without parts, which some oracles have, is the best one where every part costs something.
+        nothing = not bool(best.any()) and bool(oracle.argmax(torch.full_like(self.scores, -1)).any())
+        if nothing or not bool(oracle.free_parts(self.scores).any()):
             raise ValueError("`exact_truth` got scores that forbid every structure; expected at least one feasible structure")
         examine_loss(loss, oracle, self.scores)
         finite = torch.where(forbidden, 0, potentials.flatten())

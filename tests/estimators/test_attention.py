@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -217,7 +218,33 @@ def test_softmax_is_approached_without_loss(alpha: float) -> None:
     torch.testing.assert_close((p - limit) / (alpha - 1), rate, rtol=0, atol=20 * (alpha - 1) + 1e-3)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.0 + 1e-9, 1.02, 1.3, 1.5, 1.9, 2.0, 3.0])
+@pytest.mark.parametrize(("alpha", "scale"), [(2.5, 0.1), (6.0, 0.1), (6.0, 2.0), (10.0, 1e-3), (30.0, 1e-3), (30.0, 2.0), (100.0, 0.1)])
+def test_a_large_alpha_loses_nothing(alpha: float, scale: float) -> None:
+    """Values and gradients against halvings of the threshold in many digits: next to it a part may rise from 0 to .2 within 1e-20."""
+    rows, direction = scale * numbers(4, 5), numbers(4, 5, seed=1)
+    rows[0], rows[1, 4] = rows[0].round(), -math.inf
+    leaf, each = rows.clone().requires_grad_(), torch.full((4,), alpha, dtype=torch.float64)
+    found = entmax(leaf, alpha)
+    (gradient,) = torch.autograd.grad(found, leaf, direction)
+    with mpmath.workdps(30 + 4 * int(alpha)):
+        power = 1 / (mpmath.mpf(alpha) - 1)
+        for row, along, p, slope in zip(rows.tolist(), direction.tolist(), found.detach(), gradient, strict=True):
+            x = [value / power for value in row]
+            low, high = max(x) - 1, max(x)
+            for _ in range(80 + 13 * int(alpha)):
+                middle = (low + high) / 2
+                low, high = (middle, high) if sum(max(v - middle, 0) ** power for v in x) >= 1 else (low, middle)
+            exact = [max(v - low, 0) ** power for v in x]
+            weights = [q ** (2 - mpmath.mpf(alpha)) if q else mpmath.mpf(0) for q in exact]
+            mean = sum(w * g for w, g in zip(weights, along, strict=True)) / sum(weights)
+            torch.testing.assert_close(p, vector(*map(float, exact)), rtol=0, atol=1e-15)
+            expected = vector(*(float(w * (g - mean)) for w, g in zip(weights, along, strict=True)))
+            torch.testing.assert_close(slope, expected, rtol=1e-10, atol=1e-12 * float(expected.abs().max()))
+    for other in (each, torch.where(torch.arange(4) < 2, 1.2, each)):  # by a tensor, where some rows are nearly flat
+        assert torch.equal(entmax(rows, other)[2:], found.detach()[2:])
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.0 + 1e-9, 1.02, 1.3, 1.5, 1.9, 2.0, 3.0, 10.0, 100.0])
 def test_the_derivative_in_alpha(alpha: float) -> None:
     """By central differences, one-sided at α = 1; one number for all rows, and one for each."""
     scores, weights, step = numbers(12, 6), numbers(12, 6, seed=1), 1e-5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,17 @@ from structgrad.estimators import (
 from structgrad.oracles import Alignment, Categorical, Constituency, LinearChain, ShiftReduce, Subset
 from tests.catalogue.setting import enumerate_scores, nearest
 from tests.estimator_cases import CASES, FixedNoise, numbers
-from tests.helpers import OracleCase, enumerate_truth, make_scores, natural_parameters, pulled_back, read_parts, seeded, structures
+from tests.helpers import (
+    GENERIC_CASES,
+    OracleCase,
+    enumerate_truth,
+    make_scores,
+    natural_parameters,
+    pulled_back,
+    read_parts,
+    seeded,
+    structures,
+)
 from tests.laws.test_estimator_incompatibility import Three
 
 NATURAL = tuple(case for case in CASES if case.potentials is None)
@@ -436,3 +447,16 @@ def assert_mean(values: Tensor, expected: Tensor | float) -> None:
     error = values.std(0) / math.sqrt(len(values))
     assert bool((error < 0.02).all())
     assert bool(((values.mean(0) - torch.as_tensor(expected)).abs() <= 5 * error).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_half_precision_is_rounded_once(case: OracleCase, dtype: torch.dtype) -> None:
+    """A loss is a small difference of large scores: 300 tags in bfloat16 gave 0.0 for 3.32."""
+    scores, target = (50 + make_scores(case, 1.0)).to(dtype), case.oracle.argmax(make_scores(case, 1.0, seed=1))
+    losses = SUPERVISED_LOSSES | {"cost": partial(margin_perceptron, cost=0.3)}
+    for name, loss in losses.items():
+        named = {"generator": seeded()} if name == "perturbed_fenchel_young_loss" else {}
+        found = loss(case.oracle, scores=scores, target=target.to(dtype), **named)
+        named = {"generator": seeded()} if named else {}
+        assert torch.equal(found, loss(case.oracle, scores.float(), target.float(), **named).to(dtype)), name

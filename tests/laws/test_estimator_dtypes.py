@@ -32,6 +32,23 @@ def test_an_estimate_has_the_dtype_and_shape_of_the_scores(name: str, case: Orac
     assert estimator.surrogate(loss, case.oracle, scores, generator=seeded()).shape == (3,)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pairs
+def test_half_precision_is_rounded_once(name: str, case: OracleCase, dtype: torch.dtype) -> None:
+    """Noise, differences and relaxations are those of float32, near 20 too; the loss gets structures in the dtype of the scores."""
+    estimator, smooth = make_estimator(name), LOSSES["smooth"](case)
+    for scores in (numbers(6, *case.event).to(dtype), (20 + 0.3 * numbers(1, *case.event)).to(dtype).expand(6, *case.event)):
+        found = []
+        for theta in (scores, scores.float()):
+            loss: Loss = lambda z: smooth(z.to(dtype).float())  # noqa: E731
+            leaf = theta.clone().requires_grad_()
+            steps = [*estimator.rounds(loss, case.oracle, lambda leaf=leaf: leaf, generator=seeded())]  # type: ignore[misc]
+            moved = [torch.autograd.grad(step.sum(), leaf)[0] for step in steps]
+            found.append([estimator.gradient(loss, case.oracle, theta, generator=seeded()), *steps, *moved])
+        for half, single in zip(*found, strict=True):
+            assert torch.equal(half.float(), single.to(half.dtype).float())
+
+
 @pairs_of(GRADIENT_FREE)
 def test_a_loss_may_count_or_say_yes_and_no(name: str, case: OracleCase) -> None:
     """Integers and booleans are the numbers that they stand for, in the dtype of the structures and at least in single precision."""

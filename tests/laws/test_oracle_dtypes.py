@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.helpers import GENERIC_CASES, ORACLE_CASES, OracleCase, make_scores, seeded, structures
+from tests.oracle_operations import OPERATIONS, operations_of
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -63,6 +65,21 @@ def test_half_precision_is_computed_in_float32(case: OracleCase, dtype: torch.dt
             torch.testing.assert_close(value.float(), single[name], rtol=0.05, atol=0.03 * float(structures(case).max()), msg=name)
         else:
             assert torch.equal(value, single[name].to(dtype)), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", GENERIC_CASES, ids=str)
+def test_every_operation_is_computed_in_float32(case: OracleCase, dtype: torch.dtype) -> None:
+    """Near 20, where half precision has few numbers."""
+    scores = (20 + 0.3 * make_scores(case, 1.0)).to(dtype)
+    whole = [name for name in operations_of(case.oracle) if not name.startswith(("samples", "project_", "kbest", "step"))]
+    calls = {name: partial(OPERATIONS[name], case.oracle) for name in whole}
+    calls |= {name: getattr(case.oracle, name) for name in ("argmax_of", "reference_argmax")}
+    if hasattr(case.oracle, "relaxed_sample"):
+        calls["a low temperature"] = lambda theta: case.oracle.relaxed_sample(theta, 1e-3, generator=seeded())
+    for name, call in calls.items():
+        found = call(scores)
+        assert torch.equal(found, call(scores.float()).to(found.dtype)), name
 
 
 @pytest.mark.parametrize("regime", [1.0, 5.0, 50.0, "masked"], ids=str)

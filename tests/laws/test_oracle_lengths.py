@@ -263,3 +263,15 @@ def test_refuses_lengths_that_do_not_fit(case: OracleCase, lengths: Any, message
 def test_an_alignment_has_two_lengths(lengths: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Alignment().argmax(torch.zeros(6, 3, 4), lengths=lengths)
+
+
+@cases
+def test_the_best_structure_of_an_infeasible_item_is_zero(case: OracleCase) -> None:
+    """Though its padding has a completion."""
+    lengths = lengths_of(case)
+    scores = torch.zeros(len(lengths), *case.event, dtype=torch.float64)
+    scores[::2] = -math.inf
+    best, indices = (case.oracle.argmax(scores, lengths=lengths, as_indices=compact) for compact in (False, True))
+    assert (
+        best.flatten(1).any(-1).tolist() == (indices.reshape(len(lengths), -1) >= 0).any(-1).tolist() == [False, True] * (len(lengths) // 2)
+    )

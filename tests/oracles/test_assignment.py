@@ -123,13 +123,12 @@ def test_argmax_of_forbidden_pairs(size: int) -> None:
     scores = scores_of(size, 5.0, batch=60, masked=True)
     kernel, reference = by_kernel_and_reference(lambda: ORACLE.argmax(scores))
     for row, first, second in zip(scores, kernel, reference, strict=True):
-        assert is_permutation(first)
-        assert is_permutation(second)
-        # An infeasible row gets a permutation that uses a forbidden pair; a feasible one never does.
         expected = best_total(np.where(np.isfinite(row.numpy()), row.numpy(), -1e6))
         feasible = expected > -5e5
-        assert bool((first * (row == -math.inf)).any()) != feasible
+        assert bool(first.any()) == bool(second.any()) == feasible
         if feasible:
+            assert is_permutation(first)
+            assert is_permutation(second)
             torch.testing.assert_close(total(first, row), torch.tensor(expected, dtype=torch.float64))
             torch.testing.assert_close(total(second, row), total(first, row))
 
@@ -138,8 +137,7 @@ def test_argmax_where_nothing_is_allowed() -> None:
     scores = torch.full((2, 5, 5), -math.inf)
     scores[1, :, 0] = 1.0
     for structure in by_kernel_and_reference(lambda: ORACLE.argmax(scores)):
-        assert is_permutation(structure)
-        assert structure[1, :, 0].sum() == 1
+        assert not bool(structure.any())
 
 
 def test_the_twin_matches_rows_in_a_long_chain_of_exchanges() -> None:

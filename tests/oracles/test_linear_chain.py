@@ -44,6 +44,15 @@ def test_from_potentials_scores_every_sequence(batched: bool) -> None:
             assert found[b].item() == pytest.approx(loop_score(unary[b], shared[0][b], shared[1][b], shared[2][b], tags), abs=1e-12)
 
 
+def test_the_end_of_a_shorter_item_is_where_it_ends() -> None:
+    unary, transition, start, end = potentials(batched=False)
+    lengths = torch.tensor([LENGTH, 2])
+    scores = LinearChain.from_potentials(unary, transition, start, end, lengths)
+    found = LinearChain().log_partition(scores, lengths=lengths)
+    alone = (LinearChain.from_potentials(row[:n], transition, start, end) for row, n in zip(unary, lengths.tolist(), strict=True))
+    torch.testing.assert_close(found, torch.stack([LinearChain().log_partition(row) for row in alone]))
+
+
 def test_potentials_are_optional() -> None:
     unary, *_ = potentials()
     zero = torch.zeros(TAGS, dtype=torch.float64)

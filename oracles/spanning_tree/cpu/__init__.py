@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...active_set import cpu as active_set
 from ...kernels.compilation import compiled, uncounted
-from ...kernels.parts import mark, no_numbers, no_structures, number
+from ...kernels.parts import allowed, mark, no_numbers, no_structures, number
 from . import marginal_rates, vector_marginals
 from . import marginals as tree_marginals
 from .best_tree import best_parts, workspace
@@ -50,7 +50,7 @@ def argmax_parts(rows: Array, numbers: Array, single_root: bool) -> None:
 def _argmax(rows: Array, structures: Array, numbers: Array, single_root: bool) -> None:
     space, parts = workspace(rows.shape[1]), np.empty(rows.shape[1] - 1, np.int32)
     for b in range(rows.shape[0]):
-        count = best_parts(rows[b], single_root, space, parts)
+        count = allowed(rows[b].reshape(-1), parts, best_parts(rows[b], single_root, space, parts))
         if len(numbers) > 0:
             number(parts, count, numbers[b])
         else:

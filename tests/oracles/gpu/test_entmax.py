@@ -19,7 +19,7 @@ def rows_of(scale: float, device: torch.device) -> torch.Tensor:
     return rows.to(device)
 
 
-ALPHAS, SCALES = (1.0 + 1e-7, 1.2, 1.5, 1.7, 2.0, 3.0), (0.05, 1.0, 50.0)
+ALPHAS, SCALES = (1.0 + 1e-7, 1.2, 1.5, 1.7, 2.0, 3.0, 30.0), (0.05, 1.0, 50.0)
 PAIRS = [
     pytest.param(alpha, scale, marks=() if (x - y) % len(SCALES) == 0 else pytest.mark.sweep)
     for x, alpha in enumerate(ALPHAS)
