@@ -110,12 +110,13 @@ def test_a_learnt_baseline_learns() -> None:
 
 def test_copies_go_on_by_themselves() -> None:
     for name in ("reinforce_running_mean", "reinforce_learned"):
-        layer, scores = StructuredLayer(ORACLE, name, seed=4, event_shape=(3,)), scores_of()
+        layer, scores = StructuredLayer(ORACLE, name, seed=4, event_shape=(3,)), scores_of(50)
         layer.surrogate(table_loss, scores).mean().backward()
         copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))]
         values = [other.surrogate(table_loss, scores) for other in (layer, *copies)]
-        assert torch.equal(values[0], values[1])
+        assert not torch.equal(values[0], values[1])
         assert torch.equal(values[0], values[2])
+        assert mean_of(layer) == mean_of(copies[0]) if name == "reinforce_running_mean" else True
         assert len({id(parameter) for other in (layer, *copies) for parameter in other.parameters()}) == 3 * len([*layer.parameters()])
         for other in copies:
             assert other.learnt.get_submodule("module" if other.learnt else "") is getattr(other.estimator, "module", other.learnt)
