@@ -336,7 +336,8 @@ class ScoreTables:
             return None
         stored = np.asarray(self._array(self.file.gold)[index])
         event = self._size(index)
-        structure = self._structure(torch.from_numpy(stored), event)
+        # Of any dtype and byte order; torch compares no unsigned integers of more than 8 bits.
+        structure = self._structure(torch.from_numpy(stored.astype(np.float64 if stored.dtype.kind == "f" else np.int64)), event)
         # A 0/1 tensor z is a structure exactly if no structure agrees with it in more entries than itself.
         if structure is None or not torch.equal(self.oracle.argmax(2 * structure - 1), structure):
             raise ValueError(
