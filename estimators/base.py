@@ -18,6 +18,7 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final
@@ -45,7 +46,7 @@ Tier = Literal["core", "extended"]
 
 Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse", "supervised"]
 
-NOTHING = torch.empty(0)
+NOTHING = torch.empty(0, device="cpu")
 """What was seen of no rows."""
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
@@ -128,6 +129,27 @@ def _with_autograd(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return called
 
 
+def _of_finite(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`observed` of the rows without NaN and inf, which would stay in a running state for good; a warning says how many there were."""
+
+    @functools.wraps(method)
+    def observed(self: Estimator[Any], values: Tensor = NOTHING, estimates: Tensor = NOTHING) -> Any:
+        given, masks = {"values": values, "estimates": estimates}, {"values": values.isfinite(), "estimates": estimates.isfinite()}
+        if estimates.ndim > 1:
+            masks["estimates"] = masks["estimates"].flatten(1).all(-1)
+        for name, finite in masks.items():
+            if not bool(finite.all()):
+                given[name] = given[name][finite]
+                warnings.warn(
+                    f"`{self.name}` got NaN or inf in {int((~finite).sum())} of {finite.numel()} {name} of a batch; expected finite "
+                    f"losses: these are left out of its running {' and '.join(self.state)}",
+                    stacklevel=3,
+                )
+        return method(self, **given)
+
+    return observed
+
+
 def _inferring(name: str, reason: str) -> ValueError:
     return ValueError(f"`{name}` got its surrogate called under torch.inference_mode, {reason}; use torch.no_grad")
 
@@ -144,8 +166,10 @@ ASKED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "loss": (lambda loss: callable(loss) and not isinstance(loss, Oracle | Estimator), "a function [..., *batch, *event] -> [..., *batch]"),
     "oracle": (lambda oracle: isinstance(oracle, Oracle), "an oracle, such as make_oracle('subset[k=3]')"),
     "scores": (
-        lambda scores: isinstance(scores, Tensor) and scores.is_floating_point(),
-        "a floating-point torch.Tensor [*batch, *event]",
+        lambda scores: (
+            isinstance(scores, Tensor) and scores.is_floating_point() and scores.layout is torch.strided and not scores.is_nested
+        ),
+        "a dense floating-point torch.Tensor [*batch, *event]",
     ),
     "generator": (lambda generator: isinstance(generator, torch.Generator), A_GENERATOR),
 }
@@ -158,7 +182,7 @@ def check_call(called: str, **given: Any) -> None:
     Example:
         >>> check_call("rloo", scores=[0.0, 1.0])
         Traceback (most recent call last):
-        ValueError: `rloo` got a list as scores; expected a floating-point torch.Tensor [*batch, *event]
+        ValueError: `rloo` got a list as scores; expected a dense floating-point torch.Tensor [*batch, *event]
     """
     for name, value in given.items():
         fits, expected = ASKED[name]
@@ -169,7 +193,8 @@ def check_call(called: str, **given: Any) -> None:
 
 def _described(value: object) -> str:
     if isinstance(value, Tensor):
-        return f"a tensor of dtype {value.dtype}"
+        layout = "" if value.layout is torch.strided else f" and layout {value.layout}"
+        return f"a {'nested ' * value.is_nested}tensor of dtype {value.dtype}{layout}"
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     kind = type(value).__name__
@@ -233,12 +258,14 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         """
 
     @final
-    @uncompiled
+    @functools.partial(uncompiled, calls_losses=True)
     def gradient(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """One estimate per batch row, shaped like the scores; ``scores.expand(n, ...)`` gives n independent replicates."""
         check_call(self.name, loss=loss, oracle=oracle, scores=scores, generator=generator)
         if transforming():
             raise _transformed(self.name, "gradient")
+        if torch.is_inference_mode_enabled():
+            raise _without_gradient(self.name)
         leaf = scores.detach().requires_grad_()
         with torch.enable_grad():
             total = self.surrogate(loss, oracle, leaf, generator=generator).sum()
@@ -338,7 +365,9 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         if "structure" in vars(cls):
             cls.structure = operation()(_refusing(vars(cls)["structure"]))  # type: ignore[attr-defined]
         if "surrogate" in vars(cls):
-            cls.surrogate = uncompiled(_with_autograd(_refusing(vars(cls)["surrogate"])))  # type: ignore[method-assign]
+            cls.surrogate = uncompiled(_with_autograd(_refusing(vars(cls)["surrogate"])), calls_losses=True)  # type: ignore[method-assign]
+        if "observed" in vars(cls):
+            cls.observed = _of_finite(vars(cls)["observed"])  # type: ignore[method-assign]
         if "warmed_up" in vars(cls):
             cls.warmed_up = _refusing(vars(cls)["warmed_up"])  # type: ignore[assignment, method-assign]
 

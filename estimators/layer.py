@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import io
+import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch._C import _current_graph_task_id
 
 from .. import estimators
@@ -16,6 +20,19 @@ from ..oracles.capabilities.ragged import Inside, of_lengths
 from .base import NOTHING, Estimator, Loss, PathwiseEstimator
 
 Evaluation = Literal["argmax", "relaxed"]
+
+OWN, EVALUATION, COPY, LOADED = range(4)
+"""What a seed is split for."""
+
+
+def _split(seed: int, *key: int) -> int:
+    """A seed for one purpose, which no other purpose and no generator that was seeded by hand has."""
+    return int(np.random.SeedSequence([seed % 2**64, *key]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _rank() -> int:
+    """The number of this process among those that train together."""
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -35,10 +52,20 @@ class StructuredLayer(nn.Module):
     gradients. `state_dict` has the state and the generator's, so that a run goes on bit for bit; `parameters` has those of what the
     estimator learns along, such as a baseline, and they go to the optimiser with the model's.
 
+    No two layers draw the same numbers. A layer takes its seed from torch's global generator when it is made, so that `torch.manual_seed`
+    makes a run repeat. `copy.copy` and `copy.deepcopy` give a layer with a stream of its own, which follows from the first one's seed. In a
+    process group of `torch.distributed` every rank has a stream of its own, also after the same seed or checkpoint. In evaluation the layer
+    draws from another stream, so that nothing there changes the training. A pickled layer continues its stream, as a saved one does.
+    Where several processes load it without a process group, seed each one: ``layer.generator.manual_seed(...)``.
+
+    Attributes:
+        generator: of the numbers that training draws.
+
     Args:
         oracle: of the structures.
         estimator: which gradient, or its name.
-        seed: of all random numbers: those that training draws, and the first parameters of a baseline.
+        seed: of all random numbers: those that training draws, and the first parameters of a baseline. None takes one from torch's global
+            generator; a generator is drawn from as it is.
         event_shape: of the scores of one item; asked for by an estimator that learns a baseline along.
         evaluation: what `forward` gives in `eval()`: the best structure, or a relaxed one, which is the estimator's own where that is
             deterministic and lies in the hull, as SparseMAP's, and else the marginals.
@@ -59,7 +86,7 @@ class StructuredLayer(nn.Module):
         oracle: Oracle,
         estimator: Estimator[Any] | str,
         *,
-        seed: int = 0,
+        seed: int | torch.Generator | None = None,
         event_shape: tuple[int, ...] | None = None,
         evaluation: Evaluation = "argmax",
     ) -> None:
@@ -69,10 +96,15 @@ class StructuredLayer(nn.Module):
         if reason is not None:
             raise ValueError(f"{reason}; choose another pair")
         self.oracle, self.evaluation = oracle, evaluation
-        self.generator = torch.Generator().manual_seed(seed)
+        seed = int(torch.randint(2**62, (), device="cpu")) if seed is None else seed
+        self.generator = torch.Generator("cpu").manual_seed(_split(seed, OWN)) if isinstance(seed, int) else seed
         self.estimator: Estimator[Any] = chosen.prepared(oracle, event_shape, self.generator)
         self.learnt = nn.ModuleDict(_modules(self.estimator))
+        if self.estimator is not chosen and torch.get_default_device().type != "meta":
+            self.learnt.to(torch.get_default_device())  # as other modules are made
         self._seen: list[Seen] = []
+        self._evaluating: torch.Generator | None = None
+        self._rank, self._copies = 0, 0
         self._check_evaluation()
 
     def forward(self, scores: Tensor, *, lengths: Tensor | None = None, warm: WarmStart | None = None) -> Tensor:
@@ -170,18 +202,24 @@ class StructuredLayer(nn.Module):
             seen = self._seen.pop(0)
             self.estimator = self.estimator.observed(seen.values, seen.estimates)
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """The estimator's state after all that it has seen, and that of the generator."""
+    def get_extra_state(self) -> Tensor:
+        """The estimator's state after all that it has seen, and that of the generator: bytes, which every format of checkpoints takes."""
         self._observe()
-        return {
+        written = io.BytesIO()
+        state = {
             "estimator": self.estimator.name,
             "state": {name: getattr(self.estimator, name) for name in self.estimator.state},
             "generator": self.generator.get_state(),
             "device": str(self.generator.device),
+            "rank": self._rank,
         }
+        torch.save(state, written)
+        return torch.frombuffer(written.getbuffer(), dtype=torch.uint8).clone()
 
     def set_extra_state(self, state: Any) -> None:
-        """Go on from what `get_extra_state` gave."""
+        """Go on from what `get_extra_state` gave; a state of earlier versions is a dict."""
+        if isinstance(state, Tensor):
+            state = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
         if state["estimator"] != self.estimator.name:
             raise ValueError(
                 f"`StructuredLayer` got the state of the estimator {state['estimator']}; expected that of {self.estimator.name}: "
@@ -191,16 +229,42 @@ class StructuredLayer(nn.Module):
         if state["state"]:
             options: Any = self.estimator
             self.estimator = dataclasses.replace(options, **state["state"])
-        self.generator = torch.Generator(state["device"])
-        self.generator.set_state(state["generator"].cpu())
+        self.generator, self._rank, self._evaluating = _restored(state["generator"].cpu(), state["device"]), state.get("rank", 0), None
+
+    def __copy__(self) -> Self:
+        return self._copied(dict(vars(self)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self._copied(copy.deepcopy(dict(vars(self)), memo), memo)
+
+    def _copied(self, attributes: dict[str, Any], memo: dict[int, Any] | None = None) -> Self:
+        """A layer of these attributes, with a stream that neither this layer has nor another copy of it."""
+        other = type(self).__new__(type(self))
+        if memo is not None:
+            memo[id(self)] = other
+        self._copies += 1
+        seed = _split(self.generator.initial_seed(), COPY, self._copies)
+        vars(other).update(attributes, generator=torch.Generator(self.generator.device).manual_seed(seed), _evaluating=None, _copies=0)
+        other._seen = list(other._seen)
+        return other
 
     # The parts of a call.
 
     def _generator(self, scores: Tensor) -> torch.Generator:
-        """The generator, on the device of the scores: on another one it starts anew, from a seed that the last one draws."""
-        if self.generator.device != scores.device and isinstance(scores, Tensor):
-            seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
-            self.generator = torch.Generator(scores.device).manual_seed(int(seed))
+        """The stream of this mode, on the device of the scores.
+
+        In training it starts anew on another device and on another rank, from a seed that the last one draws.
+        """
+        device = scores.device if isinstance(scores, Tensor) else self.generator.device
+        if not self.training:
+            if self._evaluating is None or self._evaluating.device != device:
+                seed = _split(self.generator.initial_seed(), EVALUATION, _rank())
+                self._evaluating = torch.Generator(device).manual_seed(seed)
+            return self._evaluating
+        rank = _rank()
+        if self.generator.device != device or self._rank != rank:
+            seed = int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
+            self.generator, self._rank = torch.Generator(device).manual_seed(seed + rank), rank
         return self.generator
 
     def _oracle(self, lengths: Tensor | None, warm: WarmStart | None) -> Oracle:
@@ -234,6 +298,21 @@ class StructuredLayer(nn.Module):
                 f"`StructuredLayer` got evaluation='relaxed' for {self.estimator.name} and the oracle {self.oracle.name}; expected "
                 "an oracle with marginals or a deterministic relaxation, such as sparsemap: choose evaluation='argmax'"
             )
+
+
+def _restored(state: Tensor, device: str) -> torch.Generator:
+    """A generator in a state; where the machine has no such device, a new one that follows from it."""
+    try:
+        generator = torch.Generator(device)
+        generator.set_state(state)
+    except RuntimeError:
+        warnings.warn(
+            f"`StructuredLayer` got the state of random numbers on {device}, which is not available here; the layer goes on with others, "
+            "seeded by that state: the run does not repeat bit for bit",
+            stacklevel=2,
+        )
+        return torch.Generator("cpu").manual_seed(_split(0, LOADED, *state.tolist()))
+    return generator
 
 
 def _modules(estimator: Estimator[Any]) -> dict[str, nn.Module]:
@@ -306,6 +385,8 @@ def train_step(  # noqa: PLR0913
 
 
 def _check_step(layer: StructuredLayer, parameters: list[Tensor]) -> None:
+    if not torch.is_grad_enabled():
+        raise ValueError("`train_step` got called under torch.no_grad or torch.inference_mode; expected gradients: call it outside of them")
     if not layer.training:
         raise ValueError("`train_step` got a layer in evaluation; expected one in training: call layer.train() first")
     known = {id(parameter) for parameter in parameters}

@@ -188,7 +188,7 @@ def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, 
     feasible = mean.flatten(mean.ndim - event).any(-1)
     allowed = oracle.score(target, scores.detach(), lengths=lengths) > -math.inf
     # The gradient of a maximum is the point where it is attained, which may so be held fixed.
-    theta, y = torch.where(free, scores, 0), torch.where(free, target, 0).to(scores.dtype)
+    theta, y = torch.where(free, scores, 0), torch.where(free, target.to(scores.dtype), 0)
     conjugate = inner(mean, theta, event) - inner(mean, mean, event) / 2
     return fenchel_young(
         torch.where(feasible, conjugate, -math.inf), inner(y, y, event) / 2, torch.where(allowed, inner(y, theta, event), -math.inf)
@@ -202,7 +202,8 @@ def hamming(target: Tensor, cost: float = 1.0) -> Tensor:
         >>> hamming(torch.tensor([0.0, 1.0]))
         tensor([ 1., -1.])
     """
-    return cost * (1 - 2 * target)
+    values = target if target.is_floating_point() else target.to(torch.get_default_dtype())  # small integers would overflow
+    return cost * (1 - 2 * values)
 
 
 def _margins(oracle: Oracle, target: Tensor, cost: float) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .capabilities import Oracle
 from .capabilities.indices import NONE, arc_heads, chosen
+from .tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,14 @@ class DependencyTree(Oracle, abc.ABC):
         return (length + 1, length + 1)
 
     @classmethod
-    def structure(cls, heads: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Heads ``[*batch, n]`` of the words 1..n to structures ``[*batch, n + 1, n + 1]``; the inverse of `heads`."""
-        arcs = torch.nn.functional.one_hot(heads.long(), heads.shape[-1] + 1).mT
+    def structure(cls, heads: Tensor, dtype: torch.dtype | None = None, lengths: Tensor | None = None) -> Tensor:
+        """Heads ``[*batch, n]`` of the words 1..n to structures ``[*batch, n + 1, n + 1]``; the inverse of `heads`.
+
+        Words beyond ``lengths`` have no arc, whatever padding the heads have there, such as -100.
+        """
+        inside = inside_lengths("structure", lengths, heads.shape[-1])
+        arcs = torch.nn.functional.one_hot(labels_below("structure", "heads", heads, heads.shape[-1] + 1, inside), heads.shape[-1] + 1)
+        arcs = (arcs if inside is None else arcs * inside.unsqueeze(-1)).mT
         return torch.nn.functional.pad(arcs, (1, 0)).to(dtype or torch.get_default_dtype())
 
     @classmethod

@@ -17,13 +17,14 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C import _get_dispatch_mode, _is_tracing, _len_torch_dispatch_stack, _TorchDispatchModeKey
+from torch._C import _get_dispatch_mode, _is_tracing, _len_torch_dispatch_stack, _len_torch_function_stack, _TorchDispatchModeKey
 from torch._C._functorch import maybe_current_level
 from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from .kernels.switch import SERVING, serving_as
+from .tensor_kinds import explain, with_plain_default
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,7 +88,10 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
             elif _is_tracing() or (_len_torch_dispatch_stack() and _get_dispatch_mode(PROXY) is not None):
                 raise untraceable(method.__name__)
             if plain:
-                return method(*args, **named)
+                try:
+                    return with_plain_default(method, args, named) if _len_torch_function_stack() else method(*args, **named)
+                except Exception as error:
+                    explain(method.__name__, method, args, named, error)
             given = signature.bind(*args, **named).arguments
             result: R = _transformed(method, given, given.get(leading or "") is not None, event_ndims)
             return result
@@ -104,15 +108,19 @@ def applied(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     return call
 
 
-def uncompiled(method: Callable[P, R]) -> Callable[P, R]:
-    """Leave a function out of the graphs of `torch.compile`, as a whole."""
+def uncompiled(method: Callable[P, R], *, calls_losses: bool = False) -> Callable[P, R]:
+    """Leave a function out of the graphs of `torch.compile`, as a whole; losses that it calls see the default device as it is."""
 
     @functools.wraps(method)
     def called(*args: P.args, **named: P.kwargs) -> R:
         if is_compiling():
             refuse_exports(method.__name__)
             return left_out(*args, **named)
-        return method(*args, **named)
+        try:
+            plain = calls_losses or not _len_torch_function_stack()
+            return method(*args, **named) if plain else with_plain_default(method, args, named)
+        except Exception as error:
+            explain(getattr(args[0], "name", method.__name__) if calls_losses else method.__name__, method, args, named, error)
 
     left_out = _left_out(called)
     return called

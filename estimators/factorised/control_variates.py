@@ -25,8 +25,8 @@ class ControlSettings(nn.Module):
 
     def __init__(self, eta: float, temperature: float, control: nn.Module | None = None) -> None:
         super().__init__()
-        self.eta = nn.Parameter(torch.tensor(eta, dtype=torch.float64))
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature), dtype=torch.float64))
+        self.eta = nn.Parameter(torch.full((), eta, dtype=torch.float64, device="cpu"))
+        self.log_temperature = nn.Parameter(torch.full((), math.log(temperature), dtype=torch.float64, device="cpu"))
         self.control = control
 
 

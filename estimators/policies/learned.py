@@ -98,7 +98,7 @@ class StepLearned(StepScoreFunction):
         """The estimator with a fresh network for scores of this shape; itself where it has a module, or values."""
         if self.module is not None or self.values:
             return self
-        parts = parts_of(self.name, oracle, event_shape)
+        parts = parts_of(self.name, oracle, event_shape, generator.device)
         return replace(self, module=SmallNetwork(parts, generator, tuple(parts.shape[:-1])))
 
     def warmed_up(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Self:

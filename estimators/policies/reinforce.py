@@ -47,7 +47,7 @@ class Walks:
     @property
     def decisions(self) -> int:
         """How many decisions a structure takes at most."""
-        return int(self.oracle.steps(self.event).max()) + 1
+        return int(self.oracle.steps(self.event, torch.device("cpu")).max()) + 1
 
     def per_part(self, values: Tensor) -> Tensor:
         """One value per decision, ``[..., decisions]``, to the parts that may be chosen then: ``[..., *event]``."""

@@ -141,7 +141,10 @@ class RunningMeanBaseline(Baseline):
 def first_values(estimator: Estimator[Any], loss: Loss, oracle: Oracle, scores: Tensor, generator: torch.Generator) -> Tensor:
     """``[64, *batch]``: the values of 64 surrogates at the same scores, from which a running state is started."""
     with torch.no_grad():
-        return estimator.surrogate(loss, oracle, scores.expand(64, *scores.shape), generator=generator)
+        values = estimator.surrogate(loss, oracle, scores.expand(64, *scores.shape), generator=generator)
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"`{estimator.name}` got a loss of NaN or inf where its running state starts; expected finite losses")
+    return values
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class LearnedBaseline(Estimator[SamplingOracle]):
         """The estimator with a fresh network for scores of this shape; itself where it has a module."""
         if self.module is not None:
             return self
-        return replace(self, module=SmallNetwork(parts_of(self.name, oracle, event_shape), generator))
+        return replace(self, module=SmallNetwork(parts_of(self.name, oracle, event_shape, generator.device), generator))
 
     def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
         """The estimator with a network fitted to losses of samples at these scores; itself where it has a module or the batch is empty."""
@@ -112,11 +112,11 @@ class LearnedBaseline(Estimator[SamplingOracle]):
         return replace(self, module=network)
 
 
-def parts_of(name: str, oracle: Oracle, event_shape: tuple[int, ...] | None) -> Tensor:
-    """Which entries of scores a network reads, for the estimator of this name; ValueError where nobody said what shape they have."""
+def parts_of(name: str, oracle: Oracle, event_shape: tuple[int, ...] | None, device: torch.device) -> Tensor:
+    """Which entries of scores a network on a device reads, for the estimator of this name; ValueError where no shape is given."""
     if event_shape is None:
         raise ValueError(f"`{name}` got no event_shape; expected that of the scores, such as (10,), which its network is made for")
-    return oracle.read_mask(event_shape)
+    return oracle.read_mask(event_shape, device)
 
 
 class SmallNetwork(nn.Module):

@@ -32,6 +32,7 @@ from ..kernels.direct import Direct
 from ..magnitudes import beyond_memory
 from ..numerics import HALF, cut, share_rows, zero_ignored
 from ..options import Configured
+from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
 from .derivatives import unsqueeze_event
 from .indices import IndexedStructures, check_batches, wants_indices
@@ -171,6 +172,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     @operation()
     def free_parts(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch, *event]``: parts that are read and not forbidden. Only these carry noise and gradient."""
+        self._check_tensor("free_parts", scores)
         inside = None if lengths is None else self._prepared("free_parts", scores, lengths)[1]
         event = self._event(scores)
         return (scores > -math.inf) & (self.read_mask(event, scores.device) if inside is None else self._parts_inside(event, inside))
@@ -229,13 +231,14 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         natural = self._cut(self._cleaned(parameters), inside)
         if not isinstance(z, Tensor):
             raise ValueError(f"`{call}` got a structure of type {type(z).__name__}; expected a torch.Tensor [*batch, *event] of 0/1")
+        check_dense(call, "z", z)
         if z.shape[z.ndim - self.event_ndim :] != natural.shape[natural.ndim - self.event_ndim :]:
             raise ValueError(
                 f"`{call}` got a structure of shape {tuple(z.shape)} for scores of shape {tuple(natural.shape)}; "
                 f"expected the same last {self.event_ndim} dimension(s)"
             )
         check_batches(call, "a structure", z, self.event_ndim, natural.shape[: natural.ndim - self.event_ndim])
-        within = self._cut(z, inside)
+        within = self._cut(signed(z), inside)
         if within.requires_grad or not self.forbids_nothing(natural):
             return inner(within, natural, self.event_ndim)
         # Nothing is -inf, so that a part that is 0 adds 0 by itself, in the gradient of the scores too.
@@ -395,7 +398,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         return torch.where(inside, values, 0)
 
     def _check_tensor(self, call: str, scores: Tensor) -> None:
-        if isinstance(scores, Tensor) and (scores.shape, scores.dtype) in self._fitting:
+        if isinstance(scores, Tensor) and scores.layout is torch.strided and (scores.shape, scores.dtype) in self._fitting:
             return
         if not isinstance(scores, Tensor) or scores.dtype not in FLOATING:
             got, do = (
@@ -404,6 +407,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
                 else (type(scores).__name__, "torch.as_tensor(scores)")
             )
             raise ValueError(f"`{call}` got scores of {got}; expected a floating-point torch.Tensor, as {do} gives")
+        check_dense(call, "scores", scores)
         if scores.ndim < self.event_ndim:
             raise ValueError(
                 f"`{call}` got scores of shape {tuple(scores.shape)}; expected [*batch, *event] with {self.event_ndim} event dimension(s)"

@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import kernels
 from ..magnitudes import counted
 from ..numerics import share_rows
+from ..tensor_kinds import signed, with_plain_default
 from ..transforms import operation
 from .base import FORBIDDEN, Oracle
 from .derivatives import unsqueeze_event
@@ -63,7 +64,7 @@ class EnumerableOracle(Oracle):
             raise ValueError(f"`rank` got structures of {got}; expected a torch.Tensor [*batch, *event] of 0/1")
         event = self._event(z)
         self._check_enumerable("rank", event)
-        return self._rank(z.reshape(-1, *event)).reshape(z.shape[: z.ndim - self.event_ndim])
+        return self._rank(signed(z).reshape(-1, *event)).reshape(z.shape[: z.ndim - self.event_ndim])
 
     @final
     def enumerate(
@@ -93,7 +94,7 @@ class EnumerableOracle(Oracle):
             f"`enumerate` got {counted(last - start)} structures", (last - start) * bytes_each, "take ranges, by start= and stop="
         )
         ranks = torch.arange(start, last, dtype=torch.int64, device=device)
-        return self._listed(ranks, tuple(event_shape)).to(dtype or torch.get_default_dtype())
+        return with_plain_default(self._listed, (ranks, tuple(event_shape)), {}).to(dtype or torch.get_default_dtype())
 
     @property
     def _unranking(self) -> str | None:

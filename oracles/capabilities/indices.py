@@ -22,6 +22,7 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.switch import SERVING
 from ..numerics import HALF, share_rows
+from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
 
 NONE = -1
@@ -78,6 +79,7 @@ class IndexedStructures(abc.ABC):
         if not isinstance(structures, Tensor) or structures.ndim < self.event_ndim:
             got = f"shape {tuple(structures.shape)}" if isinstance(structures, Tensor) else type(structures).__name__
             raise ValueError(f"`indices` got structures of {got}; expected a torch.Tensor [..., *event] of 0/1")
+        check_dense("indices", "structures", structures)
         event = tuple(structures.shape[structures.ndim - self.event_ndim :])
         self._check_sizes("indices", event)
         self._check_countless("indices", event)
@@ -86,7 +88,7 @@ class IndexedStructures(abc.ABC):
                 "`indices` got entries that are no whole numbers; expected structures, such as `sample` and `argmax` give: "
                 "points between structures have no indices"
             )
-        read = structures != 0
+        read = signed(structures) != 0
         if self._ignores_entries:
             read = read & self.read_mask(event, structures.device)
         return self._indices_of(read)
@@ -254,7 +256,7 @@ class IndexedStructures(abc.ABC):
         self._check_countless(call, event_shape)
         # Values are looked at on the CPU alone: elsewhere it would synchronise.
         if indices.is_cpu and indices.numel() and not transforming():
-            least, most, limit = int(indices.min()), int(indices.max()), self._index_limit(event_shape)
+            least, most, limit = int(signed(indices).min()), int(signed(indices).max()), self._index_limit(event_shape)
             if least < NONE or most >= limit:
                 raise ValueError(f"`{call}` got indices from {least} to {most}; expected -1 (none) to {limit - 1}")
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
+from ..tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,13 @@ class CTC(DerivedOracle):
         return (frames, 2 * labels + 1, 3)
 
     @classmethod
-    def from_log_probs(cls, log_probs: Tensor, targets: Tensor, blank: int = 0) -> Tensor:
-        """Scores from log-probabilities ``[*batch, n, v]`` of symbols and labels ``[*batch, l]``; no path skips between equal labels."""
+    def from_log_probs(cls, log_probs: Tensor, targets: Tensor, blank: int = 0, lengths: Tensor | None = None) -> Tensor:
+        """Scores from log-probabilities ``[*batch, n, v]`` of symbols and labels ``[*batch, l]``; no path skips between equal labels.
+
+        Labels beyond ``lengths``, int ``[*batch, 2]`` of frames and labels as operations take them, may be any padding, such as -100.
+        """
+        inside = inside_lengths("from_log_probs", None if lengths is None else lengths[..., 1], targets.shape[-1])
+        targets = labels_below("from_log_probs", "targets", targets, log_probs.shape[-1], inside)
         spelt = pad(torch.stack([torch.full_like(targets, blank), targets], -1).flatten(-2), (0, 1), value=blank)
         said = log_probs.gather(-1, spelt.unsqueeze(-2).expand(*log_probs.shape[:-1], -1)).unsqueeze(-1)
         repeats = pad(spelt[..., 2:] == spelt[..., :-2], (2, 0)).unsqueeze(-2).unsqueeze(-1)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, Examples
+from ..tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,24 @@ class EditAlignment(DerivedOracle):
         return torch.stack([pad(match, (1, 0, 1, 0)), deletes + opens, deletes, inserts + opens, inserts], -1)
 
     @classmethod
-    def from_symbols(
-        cls, strings: tuple[Tensor, Tensor], substitution: Tensor, deletion: Tensor, insertion: Tensor, opening: Tensor | float = 0.0
+    def from_symbols(  # noqa: PLR0913, PLR0917 - scores of as many kinds as there are edits
+        cls,
+        strings: tuple[Tensor, Tensor],
+        substitution: Tensor,
+        deletion: Tensor,
+        insertion: Tensor,
+        opening: Tensor | float = 0.0,
+        lengths: Tensor | None = None,
     ) -> Tensor:
         """Scores ``[*batch, n + 1, m + 1, 5]`` of two strings from scores of symbols, such as a learnable edit distance has.
 
         Args:
-            strings: int64 [*batch, n] and [*batch, m], numbers of symbols; in what lies beyond an item's lengths, any.
+            strings: integers [*batch, n] and [*batch, m], numbers of symbols.
             substitution: [v, v], of matching a symbol of the first string with one of the second.
             deletion: [v], of a symbol of the first string.
             insertion: [v], of a symbol of the second string.
             opening: [], added for every run of deletions and every run of insertions.
+            lengths: int [*batch, 2], of both strings as operations take them; symbols beyond may be any padding, such as -100.
 
         References:
             Ristad & Yianilos 1998, "Learning string-edit distance", section 2.
@@ -102,6 +110,11 @@ class EditAlignment(DerivedOracle):
                 f"`from_symbols` got a substitution of shape {tuple(substitution.shape)}; expected ({len(deletion)}, {len(insertion)}), as "
                 "many symbols as deletion and insertion have"
             )
+        each = (None, None) if lengths is None else lengths.unbind(-1)
+        first, second = (
+            labels_below("from_symbols", "strings", string, len(deletion), inside_lengths("from_symbols", length, string.shape[-1]))
+            for string, length in zip((first, second), each, strict=True)
+        )
         match = substitution[first.unsqueeze(-1), second.unsqueeze(-2)]
         return cls.from_potentials(match, deletion[first], insertion[second], opening)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import kernels
 from ..capabilities.indices import NONE, chosen, last_axis
 from ..derivations import UNIT, Builder, Derivations, DerivedOracle
+from ..tensor_kinds import inside_lengths, labels_below
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,20 @@ class LinearChain(DerivedOracle):
         return torch.where(unread, 0, scores)
 
     @classmethod
-    def structure(cls, tags: Tensor, num_tags: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Tag indices ``[*batch, n]`` to structures ``[*batch, n, t, t]``; the inverse of `tags`."""
+    def structure(cls, tags: Tensor, num_tags: int, dtype: torch.dtype | None = None, lengths: Tensor | None = None) -> Tensor:
+        """Tag indices ``[*batch, n]`` to structures ``[*batch, n, t, t]``; the inverse of `tags`.
+
+        What lies beyond ``lengths`` is 0, whatever padding the tags have there, such as -100.
+
+        Example:
+            >>> LinearChain.structure(torch.tensor([[1, -100]]), 2, lengths=torch.tensor([1])).flatten(2).tolist()
+            [[[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]]
+        """
+        inside = inside_lengths("structure", lengths, tags.shape[-1])
+        tags = labels_below("structure", "tags", tags, num_tags, inside)
         previous = torch.nn.functional.pad(tags[..., :-1], (1, 0))
         flat = torch.nn.functional.one_hot(previous * num_tags + tags, num_tags * num_tags)
+        flat = flat if inside is None else flat * inside.unsqueeze(-1)
         return flat.reshape(*tags.shape, num_tags, num_tags).to(dtype or torch.get_default_dtype())
 
     @classmethod

@@ -16,6 +16,7 @@ from ..capabilities.indices import NONE, placed
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
 from ..kernels.switch import SERVING, serving_as
 from ..numerics import share_rows
+from ..tensor_kinds import labels_below
 from ..transforms import operation
 
 SHIFT, REDUCE = 0, 1
@@ -86,11 +87,12 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
         """
         if actions.ndim < 1 or actions.shape[-1] % 2 == 0:
             raise ValueError(f"`structure` got actions of shape {tuple(actions.shape)}; expected [*batch, 2n - 1] for n leaves")
+        actions = labels_below("structure", "actions", actions, 2)
         if actions.device.type == "cpu" and not bool(_are_derivations(actions).all()):
             raise ValueError(
                 "`structure` got actions that are no derivation; expected 0 or 1, from an empty stack to one tree over n leaves"
             )
-        return _structure(actions.long()).to(dtype or torch.get_default_dtype())
+        return _structure(actions).to(dtype or torch.get_default_dtype())
 
     @classmethod
     def actions(cls, structure: Tensor) -> Tensor:

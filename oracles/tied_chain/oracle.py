@@ -14,6 +14,7 @@ from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, K
 from ..capabilities.indices import NONE, chosen, last_axis
 from ..capabilities.relaxation import Maximum
 from ..linear_chain import LinearChain
+from ..tensor_kinds import inside_lengths, labels_below
 
 EDGES = LinearChain()
 """The same chain with a score for every tag pair at every place: what the references compute with."""
@@ -99,10 +100,9 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
     @classmethod
     def structure(cls, tags: Tensor, num_tags: int, dtype: torch.dtype | None = None, lengths: Tensor | None = None) -> Tensor:
         """Tag indices ``[*batch, n]`` to structures ``[*batch, n + t, t]``; the inverse of `tags`. What lies beyond ``lengths`` is 0."""
-        inside = (
-            torch.ones_like(tags) if lengths is None else (torch.arange(tags.shape[-1], device=tags.device) < lengths.unsqueeze(-1)).long()
-        )
-        tags = tags * inside
+        within = inside_lengths("structure", lengths, tags.shape[-1])
+        tags = labels_below("structure", "tags", tags, num_tags, within)
+        inside = torch.ones_like(tags) if within is None else within.long().expand_as(tags)
         pairs = tags[..., :-1] * num_tags + tags[..., 1:]
         used = torch.zeros(*tags.shape[:-1], num_tags**2, dtype=torch.int64, device=tags.device).scatter_add_(-1, pairs, inside[..., 1:])
         counts = used.reshape(*tags.shape[:-1], num_tags, num_tags)

@@ -355,7 +355,8 @@ class ScoreTables:
         if stored.dtype.kind in "ui":  # torch compares no unsigned integers but bytes
             stored = stored.astype(np.int64)
         event = self._size(index)
-        structure = self._structure(torch.from_numpy(stored), event)
+        # Of any dtype and byte order; torch compares no unsigned integers of more than 8 bits.
+        structure = self._structure(torch.from_numpy(stored.astype(np.float64 if stored.dtype.kind == "f" else np.int64)), event)
         # A 0/1 tensor z is a structure exactly if no structure agrees with it in more entries than itself.
         if structure is None or not torch.equal(self.oracle.argmax(2 * structure - 1), structure):
             raise ValueError(

@@ -453,7 +453,7 @@ def event_shape(task: Task) -> tuple[int, ...]:
 
 
 def _layer(task: Task, estimator: Estimator[Any], seed: int) -> StructuredLayer:
-    return StructuredLayer(task.oracle, estimator, seed=seed, event_shape=event_shape(task))
+    return StructuredLayer(task.oracle, estimator, seed=torch.Generator().manual_seed(seed), event_shape=event_shape(task))
 
 
 def train_all(  # noqa: PLR0913

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 import pickle
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from structgrad.estimators import (
+    ESTIMATORS,
     AdaptiveImplicitMLE,
     LearnedBaseline,
     ProximalPolicy,
@@ -110,12 +114,13 @@ def test_a_learnt_baseline_learns() -> None:
 
 def test_copies_go_on_by_themselves() -> None:
     for name in ("reinforce_running_mean", "reinforce_learned"):
-        layer, scores = StructuredLayer(ORACLE, name, seed=4, event_shape=(3,)), scores_of()
+        layer, scores = StructuredLayer(ORACLE, name, seed=4, event_shape=(3,)), scores_of(50)
         layer.surrogate(table_loss, scores).mean().backward()
         copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))]
         values = [other.surrogate(table_loss, scores) for other in (layer, *copies)]
-        assert torch.equal(values[0], values[1])
+        assert not torch.equal(values[0], values[1])
         assert torch.equal(values[0], values[2])
+        assert mean_of(layer) == mean_of(copies[0]) if name == "reinforce_running_mean" else True
         assert len({id(parameter) for other in (layer, *copies) for parameter in other.parameters()}) == 3 * len([*layer.parameters()])
         for other in copies:
             assert other.learnt.get_submodule("module" if other.learnt else "") is getattr(other.estimator, "module", other.learnt)
@@ -176,7 +181,32 @@ def test_a_gradient_is_clipped() -> None:
     assert float((scores.detach() - start).norm()) == pytest.approx(0.25, rel=1e-4)
 
 
+@pytest.mark.parametrize("name", [name for name, estimator in ESTIMATORS.items() if estimator.state])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_batch_of_nan_does_not_enter_a_running_state(name: str, bad: float) -> None:
+    """With one warning that says so, and the rows that are finite do."""
+    layer, scores = StructuredLayer(ORACLE, name, seed=1, event_shape=(3,)), scores_of()
+    values, estimates = torch.tensor([bad, 1.0]), torch.tensor([[bad, 0.0, 0.0], [1.0, 0.0, -1.0]])
+    with pytest.warns(UserWarning, match=f"^`{name}` got NaN or inf in 1 of 2 .* of a batch; expected finite losses: these are left"):
+        assert layer.estimator.observed(values, estimates) == layer.estimator.observed(values[1:], estimates[1:])
+    weight = torch.full((6,), bad, dtype=torch.float64)
+    with contextlib.suppress(ValueError):  # `aimle` refuses it at once
+        layer.surrogate(lambda z: (table_loss(z) * z.sum(-1)) * weight, scores).sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layer.surrogate(table_loss, scores_of()).sum().backward()
+        layer.get_extra_state()
+    assert all(math.isfinite(getattr(layer.estimator, option)) for option in layer.estimator.state)
+
+
 # What is refused.
+
+
+def test_a_step_asks_for_gradients() -> None:
+    layer, scores = StructuredLayer(ORACLE, "rloo"), scores_of()
+    for context in (torch.no_grad, torch.inference_mode):
+        with context(), pytest.raises(ValueError, match=r"^`train_step` got called under torch.no_grad or torch.inference_mode; expected"):
+            train_step(layer, torch.optim.SGD([scores]), lambda: scores, table_loss)
 
 
 def test_an_estimator_without_a_structure_is_no_layer() -> None:

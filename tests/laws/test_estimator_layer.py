@@ -40,7 +40,7 @@ class Run:
         self, estimator: Estimator[Any], oracle: Any, event: tuple[int, ...], *, seed: int = SEED, kind: Any = torch.optim.Adam
     ) -> None:
         self.model = Weighted(oracle, event)
-        self.layer = StructuredLayer(oracle, estimator, seed=seed, event_shape=event)
+        self.layer = StructuredLayer(oracle, estimator, seed=seeded(seed), event_shape=event)
         self.optimiser = kind([*self.model.parameters(), *self.layer.parameters()], lr=RATE)
 
     def step(self) -> Tensor:

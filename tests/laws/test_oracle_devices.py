@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from structgrad.oracles import DERIVED
+from structgrad.oracles.tensor_kinds import UnusualTensorError
 from tests.helpers import GENERIC_CASES, OracleCase
 from tests.oracle_operations import DIFFERENTIABLE, OPERATIONS, RANDOM, method_of, operations_of, with_lengths
 from tests.waiting import PRETENDED, Unset, WaitsError, watched
@@ -41,7 +42,7 @@ def waits(call: Callable[[], Tensor]) -> str | None:
             result = call()
             if result.requires_grad:
                 result.sum().backward()
-    except (WaitsError, NotImplementedError, RuntimeError) as error:
+    except (WaitsError, NotImplementedError, RuntimeError, UnusualTensorError) as error:
         return str(error)
     return None
 

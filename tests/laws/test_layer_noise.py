@@ -1,0 +1,157 @@
+"""Layers draw numbers of their own: no two of them, no copies, no ranks share a stream, and evaluation leaves that of training alone."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+
+from structgrad.estimators import ESTIMATORS, StructuredLayer, train_step
+from tests.estimator_cases import numbers
+from tests.training_cases import estimator_of, first_space
+
+RANDOM = [name for name in ESTIMATORS if not estimator_of(name).deterministic]
+names = pytest.mark.parametrize("name", RANDOM)
+
+
+def layer_of(name: str, **options: Any) -> StructuredLayer:
+    estimator = estimator_of(name)
+    oracle, event = first_space(estimator)
+    return StructuredLayer(oracle, estimator, event_shape=event, **options)
+
+
+def stream(layer: StructuredLayer, draws: int = 4) -> list[Tensor]:
+    """Scores after each of some steps of training, which depend on every number that is drawn."""
+    oracle, event = first_space(layer.estimator)
+    table, values = nn.Parameter(0.1 * numbers(20, *event)), []
+    weights = torch.linspace(0.1, 1.5, table[0].numel(), dtype=torch.float64).reshape(event)
+    for _ in range(draws):
+        train_step(
+            layer,
+            torch.optim.SGD([table, *layer.parameters()], lr=0.1),
+            lambda: table,
+            lambda z: (z * weights).square().flatten(z.ndim - oracle.event_ndim).sum(-1),
+        )
+        values.append(table.detach().clone())
+    return values
+
+
+def same(*streams: list[Tensor]) -> bool:
+    """Whether any two of them agree after the first step."""
+    return any(torch.equal(a[0], b[0]) for a, b in combinations(streams, 2))
+
+
+@names
+def test_layers_and_copies_share_no_numbers(name: str) -> None:
+    torch.manual_seed(0)
+    first = layer_of(name)
+    shallow, deep, pair = copy.copy(first), copy.deepcopy(first), nn.ModuleList(copy.deepcopy(first) for _ in range(2))
+    layers: list[Any] = [first, layer_of(name), shallow, deep, copy.deepcopy(deep), *pair, layer_of(name, seed=0)]
+    assert not same(*map(stream, layers))
+
+
+@names
+def test_the_global_seed_decides_and_a_pickle_continues(name: str) -> None:
+    torch.manual_seed(3)
+    first, deep = (other := layer_of(name)), copy.deepcopy(other)
+    torch.manual_seed(3)
+    again = layer_of(name)
+    pickled = pickle.loads(pickle.dumps(first))
+    expected, of_copy = stream(first)[-1], stream(deep)[-1]
+    assert torch.equal(stream(pickled)[-1], expected)
+    assert torch.equal(stream(copy.deepcopy(again))[-1], of_copy)
+    assert torch.equal(stream(again)[-1], expected)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_layer_does_not_draw_what_the_data_are_made_of(seed: int | None) -> None:
+    torch.manual_seed(5)
+    layer = layer_of("reinforce", seed=seed)
+    torch.manual_seed(5)
+    assert not set(torch.rand(1000).tolist()) & set(torch.rand(1000, generator=layer.generator).tolist())
+
+
+@names
+@pytest.mark.parametrize("seed", [None, 5])
+def test_ranks_share_no_numbers_and_a_checkpoint_of_one_serves_all(name: str, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    streams, states = [], []
+    for rank in range(3):
+        monkeypatch.setattr(distributed, "get_rank", lambda rank=rank: rank)
+        torch.manual_seed(0)
+        layer = layer_of(name, seed=seed)
+        streams.append(stream(layer))
+        states.append(layer.state_dict())
+    assert not same(*streams)
+    goes_on = []
+    for rank, given in ((0, 0), (1, 0), (2, 0), (1, 1)):
+        monkeypatch.setattr(distributed, "get_rank", lambda rank=rank: rank)
+        layer = layer_of(name)
+        layer.load_state_dict(states[given])
+        if rank == given:
+            layers = copy.deepcopy(layer)
+            layers.load_state_dict(states[given])
+            assert torch.equal(stream(layers)[-1], stream(pickle.loads(pickle.dumps(layer)))[-1])
+        goes_on.append(stream(layer))
+    assert not same(*goes_on)
+
+
+@names
+def test_evaluation_leaves_training_alone(name: str) -> None:
+    layer, other = (layer_of(name, seed=1) for _ in range(2))
+    _, event = first_space(layer.estimator)
+    for _ in range(2):
+        other.eval()
+        with torch.no_grad():
+            other.surrogate(lambda z: z.flatten(z.ndim - len(event)).sum(-1), numbers(7, *event))
+        other.train()
+        assert torch.equal(stream(layer)[-1], stream(other)[-1])
+
+
+def test_batches_of_an_evaluation_have_numbers_of_their_own() -> None:
+    layer, scores = layer_of("reinforce", seed=1).eval(), torch.zeros(40, 4)
+    first, second = (layer.surrogate(lambda z: z @ torch.arange(4.0), scores) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+# Checkpoints.
+
+
+def read(state: Any) -> dict[str, Any]:
+    """The dict of a layer's state, which was the state itself in earlier versions."""
+    found: dict[str, Any] = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
+    return found
+
+
+@pytest.mark.parametrize("name", ["reinforce_running_mean", "reinforce_learned", "aimle", "simple"])
+def test_safetensors_and_checkpoints_of_earlier_versions(name: str, tmp_path: Any) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    layer, saved, old = (layer_of(name, seed=seed) for seed in (1, 2, 3))
+    stream(layer)
+    safetensors.save_model(layer, str(tmp_path / "layer.safetensors"))
+    safetensors.load_model(saved, str(tmp_path / "layer.safetensors"))
+    state = layer.state_dict()
+    old.load_state_dict({**state, "_extra_state": {key: value for key, value in read(state["_extra_state"]).items() if key != "rank"}})
+    expected = stream(layer)[-1]
+    assert torch.equal(stream(saved)[-1], expected)
+    assert torch.equal(stream(old)[-1], expected)
+
+
+def test_a_checkpoint_of_a_device_that_is_not_here_loads_with_one_warning() -> None:
+    state = read(layer_of("reinforce").get_extra_state()) | {"device": "cuda:99", "generator": torch.arange(16, dtype=torch.uint8)}
+    values = []
+    for _ in range(2):
+        layer = layer_of("reinforce")
+        with pytest.warns(
+            UserWarning, match="random numbers on cuda:99, which is not available here; the layer goes on with others"
+        ) as told:
+            layer.set_extra_state(state)
+        assert len(told) == 1
+        values.append(stream(layer)[-1])
+    assert torch.equal(*values)
