@@ -143,4 +143,4 @@ def structures_and_probabilities(target: Target) -> tuple[Tensor, Tensor]:
 def _probabilities(structures: Tensor, target: Target) -> Tensor:
     """Exact probabilities, with the log-partition of the enumeration."""
     parameters = target.oracle.natural_parameters(target.scores).double()
-    return (torch.where(structures > 0, parameters, 0).flatten(1).sum(-1) - target.truth.log_partition).exp()
+    return (torch.where(structures > 0, structures * parameters, 0).flatten(1).sum(-1) - target.truth.log_partition).exp()

@@ -21,7 +21,7 @@ from structgrad.estimators import (
     StepSampled,
     VarGrad,
 )
-from structgrad.oracles import LinearChain, SemiMarkov, ShiftReduce
+from structgrad.oracles import LinearChain, SemiMarkov, ShiftReduce, TiedChain
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.truth import Target, exact_truth
@@ -143,6 +143,13 @@ def test_forbidden_structures_are_not_dealt():
     summary = replay(Reinforce(), masked, 1)
     assert summary.error.norm() < 1e-12
     assert not summary.error.isnan().any()
+
+
+def test_a_part_that_is_counted_weighs_as_often_as_it_is_there():
+    oracle, scores = TiedChain(), torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    loss = lambda z: (z[..., 1] - z[..., 2]).sum(-1) ** 2  # noqa: E731
+    target = Target(oracle, loss, scores, exact_truth(loss, oracle, scores))
+    assert replay(Reinforce(), target, 1).error.norm() < 1e-12 * target.truth.gradient.norm()
 
 
 def test_samples_of_other_scores_are_not_replayed():
