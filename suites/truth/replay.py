@@ -98,6 +98,8 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
     if target.truth.chunk == 0 or slots > MOST_SAMPLES or not isinstance(target.oracle, SamplingOracle):
         return None
     tuples = _Tuples.of(estimator, target, slots)
+    if bool((tuples.losses == tuples.losses[0, 0]).all()):
+        return None
     weights = tuples.weights()
     if weights is not None:
         return _bilinear(*weights, target, information)
@@ -141,12 +143,16 @@ class _Tuples:
 
     @classmethod
     def of(cls, estimator: Estimator[Any], target: Target, slots: int) -> _Tuples:
-        """Of the best structure, of samples of the law and of the flat law, for rare structures have to be seen; some are equal."""
+        """Of the best structure, and samples of the law and of the flat law: rare structures have to be seen. Some samples are equal."""
         oracle, scores, rows = target.oracle, target.scores, max(16, min(TUPLES, 4096 // slots))
         generator = torch.Generator(scores.device).manual_seed(slots)
         flat = torch.where(scores == -math.inf, scores, 0)
         drawn = [oracle.sample(law, TUPLES, generator=generator) for law in (scores, flat)]
         pool = torch.cat([oracle.argmax(scores).unsqueeze(0), *drawn, drawn[1]])
+        if len(values(target.loss, pool.double(), oracle.event_ndim).unique()) < 3:
+            # Where all losses are equal, many forms hold: only the structure that is to be found may have another one.
+            extremes = Space(target.loss, oracle, scores, target.truth.chunk).extremes().to(pool.dtype)
+            pool = torch.cat([pool, extremes.repeat_interleave(TUPLES, 0)])
         dealt = pool[torch.randint(len(pool), (slots, rows), generator=generator, device=scores.device)].double()
         dealt[:, 0] = pool[0]
         losses = values(target.loss, dealt, oracle.event_ndim)

@@ -171,6 +171,18 @@ class Space:
             total += found
         return total
 
+    def extremes(self) -> Tensor:
+        """Feasible structures of least and of greatest loss, uint8 ``[2, *event]``."""
+
+        def ends(structures: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
+            possible = self._chunk(structures, losses).scores > -math.inf
+            signed = torch.where(possible, torch.stack([-losses, losses]), -math.inf)
+            return signed.amax(-1), structures[signed.argmax(-1)]
+
+        heights, found = (torch.stack(parts) for parts in zip(*self._taken(0, self.count, ends), strict=True))
+        best = heights.argmax(0)
+        return torch.stack([found[best[0], 0], found[best[1], 1]])
+
     def _jacobian(self) -> Tensor | None:
         """Of the natural parameters, turned as flips are, in the scores: ``[p, p]`` of the parts that are read; None where they are one."""
         with torch.enable_grad():

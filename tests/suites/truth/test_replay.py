@@ -29,7 +29,7 @@ from structgrad.estimators import (
     StepSampled,
     VarGrad,
 )
-from structgrad.oracles import LinearChain, SemiMarkov, ShiftReduce, Subset, TiedChain
+from structgrad.oracles import Assignment, LinearChain, SemiMarkov, ShiftReduce, Subset, TiedChain
 from structgrad.oracles.capabilities import EnumerableOracle
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.statistics.metrics import exact_metrics
@@ -271,6 +271,19 @@ def test_variance_at_a_peaked_law_is_that_of_the_closed_form(gap, rare):
     assert {found.metrics[name].method for name in found.metrics} == {"u-statistic"}
     assert found.metrics["rho"].low is None
     assert not {"kurtosis", "mean_cosine", "descent_probability"} & set(found.metrics)
+
+
+@pytest.mark.parametrize("estimator", [LeaveOneOut(4), Reinforce(4), SampledBaseline(3)], ids=repr)
+def test_a_loss_that_one_rare_structure_alone_lacks_is_seen(estimator):
+    """Samples never show it, and where all losses are equal leave-one-out is 0, which every form explains."""
+    gold = torch.eye(7, dtype=torch.float64)
+    loss = lambda z: 1 - (z == gold).all(-1).all(-1).double()  # noqa: E731
+    scores = torch.randn(7, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = measure(estimator, Assignment(), loss, scores)
+    assert (found.tier, found.verdict) == ("exact", "unbiased-exact")
+    assert found.metrics["relative_bias"].value < 1e-6
+    constant = measure(estimator, Assignment(), lambda z: z.new_ones(z.shape[:-2]), scores)
+    assert constant.tier == "mc"
 
 
 @dataclass(frozen=True)
