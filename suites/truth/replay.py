@@ -148,7 +148,8 @@ class _Tuples:
         generator = torch.Generator(scores.device).manual_seed(slots)
         flat = torch.where(scores == -math.inf, scores, 0)
         drawn = [oracle.sample(law, TUPLES, generator=generator) for law in (scores, flat)]
-        pool = torch.cat([oracle.argmax(scores).unsqueeze(0), *drawn, drawn[1]])
+        # The best one often: sum-and-sample takes the second sample where the first is the best.
+        pool = torch.cat([oracle.argmax(scores).expand_as(drawn[0]), *drawn, drawn[1]])
         if len(values(target.loss, pool.double(), oracle.event_ndim).unique()) < 3:
             # Where all losses are equal, many forms hold: only the structure that is to be found may have another one.
             extremes = Space(target.loss, oracle, scores, target.truth.chunk).extremes().to(pool.dtype)
