@@ -216,8 +216,6 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         inside_hull: whether the loss is evaluated at points that are no structures.
         state: the options that `observed` changes; training starts with what they are given as.
         needs_gold: whether the loss has to hold true structures, as ``gold``.
-        order: m, where the estimate of N independent samples is the average of those of all m of them (a U-statistic): 1 for REINFORCE, 2
-            for leave-one-out; None where it is no such average. The mean does then not depend on ``num_samples``.
         tier: ``core`` for one estimator of every idea, which presets measure; subclasses are ``extended`` again unless they say so.
         version: raised when a change moves the measured values.
     """
@@ -231,7 +229,6 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     inside_hull: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()
     needs_gold: ClassVar[bool] = False
-    order: ClassVar[int | None] = None
     tier: ClassVar[Tier] = "extended"
     version: ClassVar[int] = 1
 

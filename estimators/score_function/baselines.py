@@ -71,7 +71,6 @@ class ConstantBaseline(Baseline):
     num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_constant"
-    order: ClassVar[int | None] = 1
     tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("williams1992simple",)
 
@@ -114,7 +113,6 @@ class RunningMeanBaseline(Baseline):
     num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce_running_mean"
-    order: ClassVar[int | None] = 1
     references: ClassVar[tuple[str, ...]] = ("havrylov2019cooperative",)
     state: ClassVar[tuple[str, ...]] = ("mean",)
 

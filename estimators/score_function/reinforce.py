@@ -62,7 +62,6 @@ class Reinforce(ScoreFunction):
     num_samples: Count = 1
 
     name: ClassVar[str] = "reinforce"
-    order: ClassVar[int | None] = 1
     tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("williams1992simple",)
 
@@ -98,7 +97,6 @@ class LeaveOneOut(ScoreFunction):
     num_samples: Peers = 2
 
     name: ClassVar[str] = "rloo"
-    order: ClassVar[int | None] = 2
     tier: ClassVar[Tier] = "core"
     references: ClassVar[tuple[str, ...]] = ("kool2019buy", "richter2020vargrad")
 
@@ -134,7 +132,6 @@ class VarGrad(Estimator[SamplingOracle]):
     num_samples: Annotated[int, Within(least=2, because="a variance is taken over them")] = 2
 
     name: ClassVar[str] = "vargrad"
-    order: ClassVar[int | None] = 2
     references: ClassVar[tuple[str, ...]] = ("richter2020vargrad",)
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"

@@ -40,7 +40,7 @@ from ..truth.loss_checks import examine_loss
 from ..truth.perturbation import FEWEST
 from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
-from ..truth.replay import REPLAY_CAP, replay, replay_order, slots_of
+from ..truth.replay import REPLAY_CAP, replay, replay_samples, slots_of
 from .measurement import MeasuredPair, Measurement
 from .replicates import Sampling, Tier, draw_moments, extend_moments, warmed
 from .suite import Context, Effort, Finding, Suite
@@ -50,6 +50,12 @@ __all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
 
 EXACT_TOLERANCE = 1e-9
 """Relative bias of an exact tier below which it is rounding."""
+
+U_STATISTIC = "u-statistic"
+"""The method of exact numbers that come from single structures and not from tuples."""
+
+OF_TUPLES = ("mean_cosine", "descent_probability", "sign_agreement", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
+"""Metrics that only tuples of samples have."""
 
 POINTS = 4096
 """Points per scramble."""
@@ -172,7 +178,7 @@ class _Task:
 
 def _measured(task: _Task) -> Measurement:
     estimator, target, sampling = task.estimator, task.target, task.sampling
-    summary = _exact_summary(task)
+    summary = exact_summary(estimator, target, sampling, task.replay_cap, task.information)
     if summary is not None:
         return _exact_measurement(summary, target.truth, task)
     if sampling.tier == "exact":
@@ -181,25 +187,32 @@ def _measured(task: _Task) -> Measurement:
     return _quadrature_measurement(task) if sampling.tier == "sobol" else _sampled_measurement(task)
 
 
-def _exact_summary(task: _Task) -> Summary | None:
+def exact_summary(
+    estimator: Estimator[Any], target: Target, sampling: Sampling, cap: int, information: Tensor | None = None
+) -> Summary | None:
     """The exact moments, or None where only replicates will do."""
-    estimator, target, sampling = task.estimator, task.target, task.sampling
     if sampling.tier in ("mc", "sobol"):
         return None
     if estimator.deterministic:
         unused = torch.Generator(target.scores.device)
         estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
-        return single(estimate, target.truth.gradient, task.information)
+        return single(estimate, target.truth.gradient, information)
     slots = slots_of(estimator, target.oracle, target.loss, target.scores)
-    if slots is None or target.truth.count**slots > task.replay_cap:
+    if slots is None:
         return None
-    return replay(warmed(estimator, target, sampling), target, slots, task.information)
+    exactly = (warmed(estimator, target, sampling), target, slots)
+    if target.truth.count**slots <= cap:
+        return replay(*exactly, information)
+    return replay_samples(*exactly, cap, information)
 
 
 def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measurement:
     verdict = exact_verdict(summary, truth)
     against = {} if task.reference is None else exact_against(summary, task.reference)
-    return Measurement(exact_metrics(summary, task.geometry, floor=task.floor), "exact", None, verdict, against=against)
+    metrics = exact_metrics(summary, task.geometry, floor=task.floor)
+    if bool(summary.zero.isnan()):
+        metrics = {name: replace(found, method=U_STATISTIC) for name, found in metrics.items() if name not in OF_TUPLES}
+    return Measurement(metrics, "exact", None, verdict, against=against)
 
 
 def exact_verdict(summary: Summary, truth: Truth) -> Verdict:
@@ -213,12 +226,6 @@ def exact_verdict(summary: Summary, truth: Truth) -> Verdict:
     return "unbiased-exact" if float(summary.error.norm()) <= allowed else "biased"
 
 
-def proven(estimator: Estimator[Any], target: Target, cap: int) -> Verdict | None:
-    """The exact verdict on the mean of an estimator that takes more samples than can be replayed, see `replay_order`."""
-    summary = replay_order(estimator, target, cap)
-    return None if summary is None else exact_verdict(summary, target.truth)
-
-
 def _sampled_measurement(task: _Task) -> Measurement:
     estimator, target, sampling = task.estimator, task.target, task.sampling
     moments, status, metrics = _moments(task)
@@ -226,10 +233,7 @@ def _sampled_measurement(task: _Task) -> Measurement:
     p_value = bias_test(moments, target.truth)
     bound = math.sqrt(bias_interval(moments)[1])
     verdict: Verdict = "unresolved"
-    known = proven(estimator, target, task.replay_cap) if sampling.tier == "auto" else None
-    if known is not None:
-        verdict = known
-    elif p_value is not None and p_value < ALPHA:
+    if p_value is not None and p_value < ALPHA:
         verdict = "biased" if not estimator.unbiased or _repeats(estimator, target, sampling) else "unresolved"
     elif not estimator.unbiased and bias_interval(moments, level=1 - ALPHA)[0] > 0:
         # No claim is at stake, so the interval of the bias decides where no direction passes the filter of the test.

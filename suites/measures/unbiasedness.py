@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
 from ..base import Instance, Problem
-from ..statistics.metrics import estimated_metrics
+from ..statistics.metrics import estimated_metrics, exact_metrics
 from ..statistics.testing.equivalence import gain_bound
 from ..truth import Target
-from ..truth.replay import slots_of
-from .bias import measure, proven
+from .bias import VANISHING, exact_summary, exact_verdict
 from .replicates import Sampling, draw_moments, launches, warmed
 from .suite import Context, Finding, Suite
 from .testing.bias_tests import Evidence, decide
@@ -67,30 +66,14 @@ class _Examination:
 
     def findings(self) -> Iterator[Finding]:
         target, sampling = self._target(), self._sampling()
-        known = proven(self.estimator, target, self.context.effort.replay_cap) if sampling.tier == "auto" else None
-        if known == "unbiased-exact":
-            yield replace(self._finding("relative_bias", 0.0), tier="exact", verdict=known)
-        elif sampling.tier == "auto" and self._can_be_replayed(target):
-            found = measure(
-                self.estimator,
-                target.oracle,
-                target.loss,
-                target.scores,
-                truth=target.truth,
-                sampling=sampling,
-                effort=self.context.effort,
-            )
-            yield replace(self._finding("relative_bias", found.metrics["relative_bias"].value), tier=found.tier, verdict=found.verdict)
+        summary = exact_summary(self.estimator, target, sampling, self.context.effort.replay_cap)
+        if summary is not None:
+            bias = exact_metrics(summary, floor=VANISHING * target.truth.loss_deviation)["relative_bias"].value
+            yield replace(self._finding("relative_bias", bias), tier="exact", verdict=exact_verdict(summary, target.truth))
         elif self.context.tier == "exact":
             raise ValueError(f"`unbiasedness` got tier='exact' for {self.name}, which cannot be replayed; expected tier='auto' or 'mc'")
         else:
             yield from self._sampled(warmed(self.estimator, target, sampling), target, sampling)
-
-    def _can_be_replayed(self, target: Target) -> bool:
-        if self.estimator.deterministic:
-            return True
-        slots = slots_of(self.estimator, target.oracle, target.loss, target.scores)
-        return slots is not None and target.truth.count**slots <= self.context.effort.replay_cap
 
     def _sampled(self, estimator: Estimator[Any], target: Target, sampling: Sampling) -> Iterator[Finding]:
         def draw(slot: str, replicates: int) -> Any:

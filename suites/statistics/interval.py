@@ -14,7 +14,8 @@ BATCHES = 32
 class Interval:
     """A value with its interval; bounds are None for an exact value, everything is None where the metric is not defined.
 
-    ``method`` says how it was made: ``jackknife``, ``profile``, ``wilson``, ``t``, ``order-statistic``, ...; empty where there is none.
+    ``method`` says how it was made: ``jackknife``, ``profile``, ``wilson``, ``t``, ``order-statistic``, ...; ``u-statistic`` for an
+    exact value that comes from single structures; empty where there is none.
     """
 
     value: float | None

@@ -7,22 +7,27 @@ error: a gradient that is off by a factor of 0.98 cannot hide.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
+import math
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator
+from ...estimators.score_function.reinforce import scores_of
+from ...oracles.capabilities import SamplingOracle
 from ..device_memory import Launches
 from ..statistics.exact_moments import ExactMoments
-from ..statistics.metrics import Summary
-from .enumeration import Target
+from ..statistics.metrics import Estimates, Summary
+from .enumeration import Target, Truth
+from .loss_checks import values
 from .replay_oracle import ReplayOracle, slots_of
+from .space import Space
 
-__all__ = ["CHUNK", "REPLAY_CAP", "ReplayOracle", "replay", "replay_order", "slots_of"]
+__all__ = ["CHUNK", "REPLAY_CAP", "ReplayOracle", "replay", "replay_samples", "slots_of"]
 
 REPLAY_CAP = 200_000
 """The largest number of tuples of samples that is dealt out, unless an effort says otherwise."""
@@ -31,7 +36,7 @@ CHUNK = 4096
 """Tuples per launch."""
 
 
-def replay(estimator: Estimator[Any], target: Target, slots: int, information: Tensor | None = None) -> Summary:
+def replay(estimator: Estimator[Any], target: Target, slots: int, information: Tensor | None = None, *, repeated: bool = False) -> Summary:
     """The exact mean and covariance of one estimate, over all ``count ** slots`` tuples of samples.
 
     Args:
@@ -39,36 +44,45 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
         target: the instance.
         slots: samples per estimate.
         information: Fisher's, [d, d], for what is measured in its metric; None leaves that at 0.
+        repeated: deal tuples of equal samples alone, with the probability of one.
 
     Cost:
         The estimator once per tuple, in launches of `CHUNK`; memory does not grow with the number of tuples.
     """
     scores, truth = target.scores, target.truth
     totals = ExactMoments(truth.gradient.flatten(), information)
-    deal = _dealer(target, slots)
+    deal = _dealer(target, 1 if repeated else slots)
 
     def estimates(first: int, count: int) -> tuple[Tensor, Tensor] | None:
         dealt, weights = deal(first, count)
         if not len(weights):
             return None
-        return _scripted(estimator, target, dealt), weights
+        return _scripted(estimator, target, dealt.expand(slots, *dealt.shape[1:])), weights
 
     launches = Launches(f"`{estimator.name}` on {slots} samples of shape {tuple(scores.shape)}", CHUNK, scores.device)
-    for _, found in launches.over(0, truth.count**slots, estimates):
+    for _, found in launches.over(0, truth.count ** (1 if repeated else slots), estimates):
         if found is not None:
             totals.add(*found)
     return totals.summary()
 
 
-def replay_order(estimator: Estimator[Any], target: Target, cap: int, information: Tensor | None = None) -> Summary | None:
-    """The exact moments of an estimator of `order` samples that has the mean of this one, which takes more of them.
+def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: int, information: Tensor | None = None) -> Summary | None:
+    """The exact mean and variance of an estimate of N independent samples, from single structures instead of tuples.
 
-    An estimate that is the average over all subsets of m samples has the mean of that of m, whatever the samples are. That it is such an
-    average is no claim here: on tuples drawn at random the shipped code has to give what the smaller estimator gives on average.
+    Two forms have an algebra. With the losses ``L_i`` and scores ``s_i = ∇ log p(z_i)`` of its samples, an estimate may be
+    ``Σ_ij A_ij (L_i − E L) s_j + Σ_j κ_j s_j``: REINFORCE with any baseline that does not change with the samples, leave-one-out, VarGrad.
+    Or it may be the average of the estimates that N equal samples give. Neither is a claim of the estimator: A and κ are fitted to what the
+    shipped code returns for random tuples of samples, likely and rare ones, and every one of them has to agree.
 
     Returns:
-        Moments whose mean is that of the estimator (its variance is not); None where it has no order, takes no more samples than that, is
-        no such average, or ``cap`` does not suffice.
+        Mean and variance; other moments are NaN. None where neither form holds, where the second has more than ``cap / N`` structures, and
+            where the truth enumerated none.
+
+    Cost:
+        One pass over the structures for all estimators of the first form, and the estimator on `TUPLES` tuples.
+
+    References:
+        Hoeffding 1948, "A class of statistics with asymptotically normal distribution", section 5, for the variance.
 
     Example:
         >>> from structgrad.estimators import LeaveOneOut
@@ -77,35 +91,146 @@ def replay_order(estimator: Estimator[Any], target: Target, cap: int, informatio
         >>> weights, scores = torch.tensor([1.0, -0.5, 2.0, 0.3]).double(), torch.zeros(4).double()
         >>> loss = lambda z: (z @ weights) ** 2
         >>> target = Target(Subset(2), loss, scores, exact_truth(loss, Subset(2), scores))
-        >>> found = replay_order(LeaveOneOut(num_samples=16), target, REPLAY_CAP)
-        >>> float(found.error.norm()) < 1e-12
-        True
+        >>> found = replay_samples(LeaveOneOut(num_samples=16), target, 16, REPLAY_CAP)
+        >>> float(found.error.norm()) < 1e-12, round(float(found.trace), 4)
+        (True, 0.4927)
     """
-    order, samples = estimator.order, getattr(estimator, "num_samples", 0)
-    if order is None or samples <= order or target.truth.count**order > cap:
+    if target.truth.chunk == 0 or slots > MOST_SAMPLES or not isinstance(target.oracle, SamplingOracle):
         return None
-    smaller: Estimator[Any] = dataclasses.replace(estimator, num_samples=order)  # type: ignore[type-var]
-    oracle, loss, scores = target.oracle, target.loss, target.scores
-    if (slots_of(estimator, oracle, loss, scores), slots_of(smaller, oracle, loss, scores)) != (samples, order):
+    tuples = _Tuples.of(estimator, target, slots)
+    if bool((tuples.losses == tuples.losses[0, 0]).all()):
         return None
-    structures, probabilities = structures_and_probabilities(target)
-    generator = torch.Generator(scores.device).manual_seed(samples)
-    drawn = torch.multinomial(probabilities, samples * TUPLES, replacement=True, generator=generator).unflatten(0, (samples, TUPLES))
-    whole, average = _scripted(estimator, target, structures[drawn]), torch.zeros((TUPLES, *scores.shape), dtype=torch.float64)
-    subsets = list(itertools.islice(itertools.combinations(range(samples), order), SUBSETS + 1))
-    if len(subsets) > SUBSETS:
+    weights = tuples.weights()
+    if weights is not None:
+        return _bilinear(*weights, target, information)
+    if slots < 2 or target.truth.count * slots > cap or not tuples.is_average(estimator, target):
         return None
-    for subset in subsets:
-        average += _scripted(smaller, target, structures[drawn[list(subset)]]).double() / len(subsets)
-    agree = torch.allclose(whole.double(), average, rtol=1e-9, atol=1e-9 * float(average.abs().max()))
-    return replay(smaller, target, order, information) if agree else None
+    one = replay(estimator, target, slots, information, repeated=True)
+    mean, informed = one.error + one.gradient, None if one.estimates is None else one.estimates.informed
+    if information is not None and informed is not None:
+        square = mean @ information @ mean
+        informed = square + (informed - square) / slots
+    return _summary(target, one.error, one.trace / slots, informed)
 
 
 TUPLES = 64
-"""Tuples of samples on which an estimate is compared with the average over its subsets."""
+"""Tuples of samples that an estimate is fitted to."""
 
-SUBSETS = 500
-"""Subsets of a tuple at most: pairs of 32 samples."""
+MOST_SAMPLES = 1024
+"""Samples of an estimate at most, whose tuples fit the memory."""
+
+MOST_WEIGHED = 8
+"""Samples of an estimate at most for which each has weights of its own."""
+
+AGREEMENT = 1e-9
+"""Relative distance of an estimate from its form that is rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Tuples:
+    """Random samples with what the estimator makes of them.
+
+    Attributes:
+        dealt: ``[N, r, *event]``. ``estimates``: [r, d]. ``losses``: ``L − E L``, [N, r]. ``scores``: [N, r, d].
+        floor: [r], the rounding of losses and scores in an estimate.
+    """
+
+    dealt: Tensor
+    estimates: Tensor
+    losses: Tensor
+    scores: Tensor
+    floor: Tensor
+
+    @classmethod
+    def of(cls, estimator: Estimator[Any], target: Target, slots: int) -> _Tuples:
+        """Of the best structure, and samples of the law and of the flat law: rare structures have to be seen. Some samples are equal."""
+        oracle, scores, rows = target.oracle, target.scores, max(16, min(TUPLES, 4096 // slots))
+        generator = torch.Generator(scores.device).manual_seed(slots)
+        flat = torch.where(scores == -math.inf, scores, 0)
+        drawn = [oracle.sample(law, TUPLES, generator=generator) for law in (scores, flat)]
+        # The best one often: sum-and-sample takes the second sample where the first is the best.
+        pool = torch.cat([oracle.argmax(scores).expand_as(drawn[0]), *drawn, drawn[1]])
+        if len(values(target.loss, pool.double(), oracle.event_ndim).unique()) < 3:
+            # Where all losses are equal, many forms hold: only the structure that is to be found may have another one.
+            extremes = Space(target.loss, oracle, scores, target.truth.chunk).extremes().to(pool.dtype)
+            pool = torch.cat([pool, extremes.repeat_interleave(TUPLES, 0)])
+        dealt = pool[torch.randint(len(pool), (slots, rows), generator=generator, device=scores.device)].double()
+        dealt[:, 0] = pool[0]
+        losses = values(target.loss, dealt, oracle.event_ndim)
+        single = scores_of(oracle, dealt, scores.double().expand(rows, *scores.shape)).flatten(2)
+        floor = 1e-14 * (losses.abs().amax(0) + abs(target.truth.value)) * math.sqrt(scores.numel())
+        return cls(dealt, _scripted(estimator, target, dealt).flatten(1).double(), losses - target.truth.value, single, floor)
+
+    def weights(self) -> tuple[Tensor, Tensor] | None:
+        """A [N, N] and κ [N], alike for all samples where that is possible; None where no such weights give the estimates."""
+        slots = len(self.losses)
+        one, each = self.losses.new_ones(slots), torch.eye(slots, dtype=torch.float64, device=self.losses.device)
+        # Own losses, those of others, and what is no loss: one weight for all samples, or one for each.
+        bases = [[(each, 0 * one), *([(1 - each, 0 * one)] if slots > 1 else []), (0 * each, one)]]
+        if 1 < slots <= MOST_WEIGHED:
+            bases.append([(torch.outer(i, j), 0 * one) for i in each for j in each] + [(0 * each, j) for j in each])
+        for basis in bases:
+            pairs, alone = (torch.stack(parts) for parts in zip(*basis, strict=True))
+            columns = torch.einsum("kij,ir,jrd->rdk", pairs, self.losses, self.scores) + torch.einsum("kj,jrd->rdk", alone, self.scores)
+            sizes = columns.flatten(0, 1).norm(dim=0)
+            if not bool(columns.isfinite().all() & self.estimates.isfinite().all() & (sizes > 0).all()):
+                return None
+            found = torch.linalg.lstsq((columns / sizes).flatten(0, 1).cpu(), self.estimates.flatten().unsqueeze(-1).cpu(), driver="gelsd")
+            if int(found.rank) < len(basis):
+                return None
+            solution = found.solution.squeeze(-1).to(sizes) / sizes
+            matrix, vector = torch.einsum("k,kij->ij", solution, pairs), solution @ alone
+            terms = torch.einsum("ij,ir,jr->r", matrix.abs(), self.losses.abs(), self.scores.norm(dim=-1))
+            terms += vector.abs() @ self.scores.norm(dim=-1)
+            if self._agree(columns @ solution, terms):
+                return matrix, vector
+        return None
+
+    def is_average(self, estimator: Estimator[Any], target: Target) -> bool:
+        """Whether an estimate is the average of those of N equal samples."""
+        equal = torch.stack([_scripted(estimator, target, slot.expand_as(self.dealt)).flatten(1).double() for slot in self.dealt])
+        return self._agree(equal.mean(0), equal.norm(dim=-1).mean(0))
+
+    def _agree(self, others: Tensor, sizes: Tensor) -> bool:
+        """Row by row: what is likely may be small, and matters most."""
+        return bool(((self.estimates - others).norm(dim=-1) <= AGREEMENT * sizes + self.floor).all())
+
+
+def _bilinear(matrix: Tensor, vector: Tensor, target: Target, information: Tensor | None) -> Summary:
+    """The moments of ``Σ_ij A_ij (L_i − E L) s_j + Σ_j κ_j s_j``.
+
+    The terms of one sample have the covariance ``A_ii² Cov(ls) + A_ii κ_i 2 E[l ss'] + κ_i² E[ss']`` with ``l = L − E L``; those of two,
+    which are uncorrelated with all others, ``(A_ij² + A_ji²) Var L · E[ss'] + 2 A_ij A_ji gg'``.
+    """
+    truth, own = target.truth, matrix.diagonal()
+    gradient, squares = truth.gradient.flatten(), _squared_scores(target, information)
+    both = torch.stack([gradient @ gradient, *([] if information is None else [gradient @ information @ gradient])])
+    alone = vector.square().sum() + truth.loss_variance * (matrix.square().sum() - own.square().sum())
+    pairs = (matrix * matrix.T).sum() - own.square().sum()
+    plain, crossed, squared = squares.unbind(-1)
+    traces = own.square().sum() * (squared - both) + 2 * (own @ vector) * crossed + alone * plain + pairs * both
+    gain = own.sum()
+    informed = None if information is None else gain.square() * both[1] + traces[1]
+    return _summary(target, (gain - 1) * gradient, traces[0].clamp(min=0), informed)
+
+
+_KNOWN: weakref.WeakKeyDictionary[Truth, tuple[Any, Tensor | None, Tensor]] = weakref.WeakKeyDictionary()
+
+
+def _squared_scores(target: Target, information: Tensor | None) -> Tensor:
+    """`Space.squared_scores`, once for a truth: all estimators of an instance share them."""
+    known = _KNOWN.get(target.truth)
+    if known is None or known[0] is not target.oracle or known[1] is not information:
+        space = Space(target.loss, target.oracle, target.scores, target.truth.chunk)
+        known = _KNOWN[target.truth] = (target.oracle, information, space.squared_scores(information))
+    return known[2]
+
+
+def _summary(target: Target, error: Tensor, trace: Tensor, informed: Tensor | None) -> Summary:
+    """Of a mean and a variance alone."""
+    unknown = torch.full_like(trace, math.nan)
+    estimates = Estimates(unknown, unknown, unknown, unknown, unknown, informed)
+    return Summary(target.truth.gradient.flatten(), error, trace, torch.full_like(trace, math.inf), unknown, unknown, estimates)
 
 
 def _scripted(estimator: Estimator[Any], target: Target, dealt: Tensor) -> Tensor:
@@ -143,4 +268,4 @@ def structures_and_probabilities(target: Target) -> tuple[Tensor, Tensor]:
 def _probabilities(structures: Tensor, target: Target) -> Tensor:
     """Exact probabilities, with the log-partition of the enumeration."""
     parameters = target.oracle.natural_parameters(target.scores).double()
-    return (torch.where(structures > 0, parameters, 0).flatten(1).sum(-1) - target.truth.log_partition).exp()
+    return (torch.where(structures > 0, structures * parameters, 0).flatten(1).sum(-1) - target.truth.log_partition).exp()

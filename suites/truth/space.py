@@ -150,6 +150,41 @@ class Space:
             total += found
         return total
 
+    def squared_scores(self, metric: Tensor | None) -> Tensor:
+        """``E[(L − E L)ᵏ s's]`` of the scores ``s = ∇ log p(z)`` for k = 0, 1, 2, ``[1 or 2, 3]``; the second row is that of ``s'Ms``.
+
+        Args:
+            metric: M, ``[d, d]``; None leaves out the second row.
+        """
+        sums, jacobian = self.sums(0, self.count), self._jacobian()
+        kept = None if metric is None else metric[self._places][:, self._places]
+        total = self.scores.new_zeros(1 if kept is None else 2, 3)
+
+        def squares(structures: Tensor, losses: Tensor) -> Tensor:
+            chunk = self._chunk(structures, losses)
+            errors, centred = (chunk.losses - sums.loss) - sums.rest, chunk.flips - sums.flips
+            scores = centred * self._signs if jacobian is None else centred @ jacobian
+            forms = [scores, *([] if kept is None else [scores @ kept])]
+            weights = (chunk.scores - sums.top).exp() / sums.weight
+            powers = torch.stack([weights, weights * errors, weights * errors.square()], -1)
+            return torch.stack([torch.linalg.vecdot(form, scores) for form in forms]) @ powers
+
+        for found in self._taken(0, self.count, squares):
+            total += found
+        return total
+
+    def extremes(self) -> Tensor:
+        """Feasible structures of least and of greatest loss, uint8 ``[2, *event]``."""
+
+        def ends(structures: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
+            possible = self._chunk(structures, losses).scores > -math.inf
+            signed = torch.where(possible, torch.stack([-losses, losses]), -math.inf)
+            return signed.amax(-1), structures[signed.argmax(-1)]
+
+        heights, found = (torch.stack(parts) for parts in zip(*self._taken(0, self.count, ends), strict=True))
+        best = heights.argmax(0)
+        return torch.stack([found[best[0], 0], found[best[1], 1]])
+
     def _jacobian(self) -> Tensor | None:
         """Of the natural parameters, turned as flips are, in the scores: ``[p, p]`` of the parts that are read; None where they are one."""
         with torch.enable_grad():
