@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
 from ..base import Instance, Problem
+from ..statistics.interval import ABSENT
+from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import estimated_metrics
 from ..statistics.testing.equivalence import gain_bound
 from ..truth import Target
@@ -97,7 +99,7 @@ class _Examination:
             return draw_moments(estimator, target, replace(sampling, replicates=replicates), slot=slot)
 
         effort = self.context.effort
-        outcome = sequential_test(draw, target.truth, effort)
+        outcome = sequential_test(draw, target.truth, effort, sampling.dtype)
         # The ranges that bets need take every structure.
         ranged = effort.strict and type(estimator) in RANGED and target.truth.count <= effort.cap
         capital = self._capital(estimator, target, sampling) if ranged else None
@@ -116,11 +118,14 @@ class _Examination:
             )
 
     def _of_outcome(self, outcome: Outcome, capital: float | None) -> Iterator[Finding]:
-        bias = estimated_metrics(outcome.moments)["relative_bias"]
-        yield replace(self._finding("relative_bias", bias.value), low=bias.low, high=bias.high, interval="profile")
+        bias = UNRESOLVED if outcome.bound is None else estimated_metrics(outcome.moments, constant=True)["relative_bias"]
+        reason = ABSENT.get(bias.method, "")
+        yield replace(
+            self._finding("relative_bias", bias.value), low=bias.low, high=bias.high, interval="" if reason else "profile", reason=reason
+        )
         yield self._finding("bias_p_value", outcome.p_value)
         yield self._finding("relative_bias_bound", outcome.bound)
-        yield self._finding("gain_error_bound", gain_bound(outcome.moments))
+        yield self._finding("gain_error_bound", None if outcome.bound is None else gain_bound(outcome.moments))
         if capital is not None:
             yield self._finding("bias_e_value", capital)
 

@@ -70,7 +70,7 @@ def test_absence_of_rare_actions_of_a_policy_is_no_bias_and_a_bias_is_found_besi
 def test_a_biased_estimator_without_a_claim_is_found_where_the_test_has_no_direction_left():
     """At a peaked instance no direction passes the filter; the interval of the bias decides."""
     target = target_of("categorical", scale=5.0)
-    found = measure(PerturbAndMAP(), target.oracle, target.loss, target.scores, sampling=Sampling(replicates=256))
+    found = measure(PerturbAndMAP(), target.oracle, target.loss, target.scores, sampling=Sampling(replicates=4096))
     assert found.p_value is None
     assert found.metrics["relative_bias"].low > 0.1
     assert found.verdict == "biased"
