@@ -118,7 +118,7 @@ class _Examination:
             )
 
     def _of_outcome(self, outcome: Outcome, capital: float | None) -> Iterator[Finding]:
-        bias = UNRESOLVED if outcome.bound is None else estimated_metrics(outcome.moments, constant=True)["relative_bias"]
+        bias = UNRESOLVED if outcome.bound is None else estimated_metrics(outcome.moments, resolved=True)["relative_bias"]
         reason = ABSENT.get(bias.method, "")
         yield replace(
             self._finding("relative_bias", bias.value), low=bias.low, high=bias.high, interval="" if reason else "profile", reason=reason

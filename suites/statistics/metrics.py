@@ -70,6 +70,9 @@ FOLLOWED = ("gain", "relative_variance", "relative_mse")
 
 FIRST_BATCHES = (4, 8, 16)
 
+NEAR_ONE = 0.99
+"""A cosine beyond it hardly depends on the gain: the bias orthogonal to the gradient decides."""
+
 _DIGITS = 10
 """Significant digits of a kept value: what is beyond them is rounding on another machine."""
 
@@ -192,7 +195,7 @@ def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: 
 
 
 def estimated_metrics(
-    moments: Moments, geometry: Geometry | None = None, *, floor: float = 0.0, rounding: float = 0.0, constant: bool = False
+    moments: Moments, geometry: Geometry | None = None, *, floor: float = 0.0, resolved: bool | None = None
 ) -> dict[str, Interval]:
     """Metrics of replicates, with 95 % intervals; all but shares are `UNRESOLVED` where too few replicates carry the spread.
 
@@ -200,13 +203,12 @@ def estimated_metrics(
         moments: of the errors.
         geometry: as for `exact_metrics`.
         floor: likewise.
-        rounding: a norm; estimates that spread by less do not vary.
-        constant: whether estimates that do not vary are known to be constant. Else what varies may be rare.
+        resolved: whether enough replicates carry the spread, or there is none; by default, `is_resolved` says so.
     """
     found = _estimated(moments, geometry, floor)
-    if not is_resolved(moments, rounding) and not (constant and not has_spread(moments, rounding)):
+    if not (is_resolved(moments) if resolved is None else resolved):
         return {name: interval if name in SHARES else UNRESOLVED for name, interval in found.items()}
-    if has_spread(moments, rounding) and "absolute_bias" not in found and not resolves_direction(moments):
+    if has_spread(moments) and "absolute_bias" not in found and not resolves_direction(moments):
         found |= dict.fromkeys(("cosine", "orthogonal_bias"), NO_ANGLE)
     return found
 
@@ -300,13 +302,14 @@ def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
 
 
 def cosine_interval(beside: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:
-    """The jackknife where a bias ``beside`` the gradient is certain; else, and beyond 1, the interval of that bias as cosines."""
+    """The jackknife where a bias ``beside`` the gradient is certain and large; else the interval of that bias, turned into cosines."""
     norm = float(gradient.norm())
     low, high = profile(beside)
-    if estimate.value is None or (low > 0 and abs(estimate.value) <= 1):
+    if estimate.value is None or (low > 0 and abs(estimate.value) <= NEAR_ONE):
         return estimate
-    bounds = [gain / math.hypot(gain, math.sqrt(bound) / norm) if gain else 0.0 for bound in (low, high)]
-    return Interval(max(-1.0, min(1.0, estimate.value)), min(bounds), max(bounds), "profile")
+    squares = (max(beside.square_norm(), 0.0), low, high)
+    value, *bounds = [gain / math.hypot(gain, math.sqrt(square) / norm) if gain else 0.0 for square in squares]
+    return Interval(value, min(bounds), max(bounds), "profile")
 
 
 def _labelled(name: str, interval: Interval) -> Interval:

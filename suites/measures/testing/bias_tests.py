@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...statistics.interval import EVENTS
-from ...statistics.intervals import has_spread
+from ...statistics.intervals import has_spread, is_resolved
 from ...statistics.metrics import summarise
 from ...statistics.moments import Moments
 
@@ -69,19 +69,36 @@ def estimate_rounding(moments: Moments, truth: Truth, dtype: torch.dtype) -> flo
     return 30 * torch.finfo(dtype).eps * (size + abs(truth.value) + truth.loss_deviation)
 
 
-def is_constant(moments: Moments, truth: Truth, dtype: torch.dtype) -> bool:
-    """Whether estimates that do not vary are constant, and not of a variation too rare to be seen.
+def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministic: bool = False, unbiased: bool = False) -> bool:
+    """Whether replicates show how estimates vary: enough of them carry the spread, or there surely is none.
 
-    They are where all are the exact gradient, or the same number other than 0 for many different structures.
+    Estimates without a spread are constant where all are the exact gradient, or the same number other than 0 for many different structures.
+    Else what varies may be rare.
+
+    Args:
+        moments: of the errors of independent replicates.
+        truth: of the instance.
+        dtype: in which the estimator runs.
+        deterministic: whether it has no randomness.
+        unbiased: whether it claims to have no bias, and varies as the loss does. At a peaked law a spread that is small beside that of the
+            loss may be of the frequent structures alone: it must be worth `LOSSES_SEEN` changes of the loss.
     """
-    rounding, mean = estimate_rounding(moments, truth, dtype), summarise(moments).error + moments.gradient
+    rounding, summary = estimate_rounding(moments, truth, dtype), summarise(moments)
+    variances = (truth.marginals * (1 - truth.marginals)).clamp(min=0)
+    changes, most = moments.total * float(variances.max()), float(variances.max())
     if has_spread(moments, rounding):
-        return False
-    size = float(mean.norm())
-    if float((mean - moments.gradient).norm()) <= rounding_floor(size, truth, dtype):
-        return True
-    changes = moments.total * float((truth.marginals * (1 - truth.marginals)).max())
-    return changes >= EVENTS and size > rounding
+        needed = LOSSES_SEEN * truth.loss_variance * float(variances.sum()) / max(most, 1e-300)
+        return is_resolved(moments, rounding) and not (unbiased and most < PEAKED and float(summary.trace) * changes < needed)
+    size = float((summary.error + moments.gradient).norm())
+    exact = float(summary.error.norm()) <= min(rounding_floor(size, truth, dtype), EQUIVALENCE * float(moments.gradient.norm()))
+    return deterministic or exact or (changes >= EVENTS and size > rounding)
+
+
+LOSSES_SEEN = 6
+"""Rare structures that change the loss as usual, which an interval of an unbiased estimator needs to have seen, if there were any."""
+
+PEAKED = 0.05
+"""The greatest variance of a part below which a law is peaked."""
 
 
 def bias_test(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64) -> float | None:

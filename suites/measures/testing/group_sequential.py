@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ...statistics.intervals import is_resolved
 from ...statistics.moments import Moments
 from ...statistics.testing.equivalence import ERROR, bias_bound
-from .bias_tests import Evidence, Verdict, bias_test, decide, estimate_rounding, is_constant
+from .bias_tests import Evidence, Verdict, bias_test, decide, resolved
 
 if TYPE_CHECKING:
     from ...truth import Truth
@@ -77,7 +76,7 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort, dtype: torch.dtype
         if look > 0:
             moments = moments.merged(draw(f"look-{look}", size - moments.total))
         smallest = _least(smallest, bias_test(moments, truth, dtype), len(sizes))
-        rare = not (is_resolved(moments, estimate_rounding(moments, truth, dtype)) or is_constant(moments, truth, dtype))
+        rare = not resolved(moments, truth, dtype, unbiased=True)
         bound = None if rare else bias_bound(moments, error=ERROR / len(sizes))
         rejected = smallest is not None and smallest < effort.alpha
         if rejected or (bound is not None and bound <= effort.equivalence) or time.monotonic() > deadline:

@@ -136,7 +136,7 @@ def test_constant_estimates_have_intervals_of_width_zero():
     moments = Moments.empty(torch.tensor([1.0, 0.0]))
     for batch in range(BATCHES):
         moments.add(torch.tensor([[2.0, 0.0]], dtype=torch.float64).expand(4, 2), batch)
-    metrics = estimated_metrics(moments, constant=True)
+    metrics = estimated_metrics(moments, resolved=True)
     assert metrics["gain"].value == metrics["gain"].low == metrics["gain"].high == 2
     assert metrics["relative_bias"].low == metrics["relative_bias"].high == 1
     # Where it is not known that they are constant, what varies may be rare.
