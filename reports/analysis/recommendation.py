@@ -18,7 +18,7 @@ import pandas as pd
 from ...oracles.registry import parse
 from ...suites.base import TASK, split_loss
 from ...suites.running.remote.snapshot import reading
-from ...suites.statistics.interval import Interval
+from ...suites.statistics.interval import RARE, Interval
 from ...suites.text import exponential, first_sentence, number, setting
 from .. import published, results
 from .answers import AnsweredStage, Question, needs_values_only, places
@@ -398,6 +398,9 @@ class _Place:
             reason = priced.refusal(name, wish.question, values_only)
             if reason is not None:
                 yield name, reason
+        reasons = self.rows["reason"].astype(object) if "reason" in self.rows else pd.Series("", self.rows.index)
+        rare = self.rows[(self.rows["metric"] == "relative_variance") & reasons.str.startswith(RARE)]
+        yield from ((name, "its variance is not resolved") for name in rare["estimator"].unique() if name not in priced.names)
 
     def _evidence(self, name: str, priced: AnsweredStage, wish: Wish) -> Candidate:
         position = priced.names.index(name)

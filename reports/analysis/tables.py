@@ -23,7 +23,7 @@ from .medians import median_interval, quantiles
 
 T = TypeVar("T")
 
-VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "biased")
+VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "unresolved: rare events", "biased")
 """From best to worst. ``unresolved`` means that the test could not tell: it is no proof of anything."""
 
 REFERENCE_FAMILIES = ("exact",)
@@ -250,8 +250,9 @@ def spreads(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Spread]:
 @remembered
 def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
-    rows = measured(frame)
-    rows = rows[rows["verdict"] != ""]
+    # A verdict may stand where the number is absent, because its events are too rare.
+    known = (frame["status"] == "ok") & (frame["metric"] != "") & (frame["setting"] == "") & (frame["verdict"] != "")
+    rows = _once(frame[known])
     group, (codes, words) = numbered(rows, _GROUP), pd.factorize(rows["verdict"])
     rank = np.array([VERDICTS.index(word) for word in words], dtype=int)[codes]
     table = distinct(rows, _GROUP).reset_index(drop=True)

@@ -20,6 +20,7 @@ VERDICT_MEANING = {
     "unbiased-exact": "all outcomes of the randomness were replayed, or there is none: the bias is 0 up to rounding",
     "equivalent": "the whole interval of the bias lies inside the margin below which a bias counts as none",
     "biased": "the test finds a bias",
+    "unresolved: rare events": "too few replicates differ from the most frequent one for any number but shares to be known",
     "unresolved": "neither is proven with this number of replicates; this is no evidence that there is no bias",
 }
 """What the words of the test for bias say, and what they do not say."""
@@ -158,7 +159,7 @@ def claims_sentence(claims: pd.DataFrame) -> str:
     if made.empty:
         return "No estimator claims to be unbiased for the expected loss."
     proven = int(counts.get("unbiased-exact", 0) + counts.get("equivalent", 0))
-    open_ = int(counts.get("unresolved", 0))
+    open_ = int(sum(number for word, number in counts.items() if str(word).startswith("unresolved")))
     broken = int(counts.get("biased", 0))
     undecided = f", {open_} undecided" if open_ else ""
     return (

@@ -224,7 +224,9 @@ def _undefined(base: Row, head: Row) -> tuple[Verdict, str] | None:
     """Where a metric, such as a signal-to-noise ratio without noise, is defined on one side only."""
     if (base.value is None) == (head.value is None):
         return None
-    return ("broken", "the metric is not defined any more") if head.value is None else ("new", "the metric was not defined in the base")
+    if head.value is not None:
+        return "new", "the metric was not defined in the base"
+    return ("inconclusive", head.reason) if head.reason else ("broken", "the metric is not defined any more")
 
 
 def _compared_exactly(known: Comparison, base: float, head: float) -> Comparison:

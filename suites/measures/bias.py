@@ -20,6 +20,8 @@ from ..base import Instance, Problem
 from ..statistics.adaptive import Budget, Checkpoint, sample_until
 from ..statistics.exact_moments import single
 from ..statistics.geometry import Geometry
+from ..statistics.interval import ABSENT
+from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import (
     UNDIRECTED,
     Interval,
@@ -44,12 +46,9 @@ from ..truth.replay import REPLAY_CAP, replay, replay_samples, slots_of
 from .measurement import MeasuredPair, Measurement
 from .replicates import Sampling, Tier, draw_moments, extend_moments, warmed
 from .suite import Context, Effort, Finding, Suite
-from .testing.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test
+from .testing.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test, resolved, rounding_floor
 
 __all__ = ["Bias", "Measurement", "Sampling", "Tier", "draw_moments", "measure"]
-
-EXACT_TOLERANCE = 1e-9
-"""Relative bias of an exact tier below which it is rounding."""
 
 U_STATISTIC = "u-statistic"
 """The method of exact numbers that come from single structures and not from tuples."""
@@ -159,6 +158,12 @@ class _Task:
             return math.inf
         return VANISHING * self.target.truth.loss_deviation
 
+    def estimated(self, moments: Moments) -> dict[str, Interval]:
+        """Metrics of replicates."""
+        declared = {"deterministic": self.estimator.deterministic, "unbiased": self.estimator.unbiased}
+        known = resolved(moments, self.target.truth, self.sampling.dtype, **declared)
+        return estimated_metrics(moments, self.geometry, floor=self.floor, resolved=known)
+
     @property
     def replay_cap(self) -> int:
         return REPLAY_CAP if self.effort is None else self.effort.replay_cap
@@ -207,7 +212,7 @@ def exact_summary(
 
 
 def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measurement:
-    verdict = exact_verdict(summary, truth)
+    verdict = exact_verdict(summary, truth, task.sampling.dtype)
     against = {} if task.reference is None else exact_against(summary, task.reference)
     metrics = exact_metrics(summary, task.geometry, floor=task.floor)
     if bool(summary.zero.isnan()):
@@ -215,33 +220,36 @@ def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measureme
     return Measurement(metrics, "exact", None, verdict, against=against)
 
 
-def exact_verdict(summary: Summary, truth: Truth) -> Verdict:
-    """What exact moments say of the bias."""
+def exact_verdict(summary: Summary, truth: Truth, dtype: torch.dtype = torch.float64) -> Verdict:
+    """What exact moments say of the bias of an estimator that runs in a dtype."""
     size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
-    # Where the gradient all but vanishes, the rounding of the estimates and of the losses in them is what is left. An estimate is a loss
-    # less a baseline, some size / spread, times z − μ, of which a peaked distribution leaves the rounding of 1 − μ.
-    spread = math.sqrt(float((truth.marginals * (1 - truth.marginals)).clamp(min=0).sum()))
-    rounding = (1e-13 + 1e-14 / max(spread, 1e-8)) * size + 1e-14 * (abs(truth.value) + truth.loss_deviation)
-    allowed = EXACT_TOLERANCE * float(summary.gradient.norm()) + rounding
-    return "unbiased-exact" if float(summary.error.norm()) <= allowed else "biased"
+    floor = rounding_floor(size, truth, dtype)
+    if dtype != torch.float64 and float(summary.error.norm()) <= floor > EQUIVALENCE * float(summary.gradient.norm()):
+        return "unresolved"  # single precision holds too few digits of so peaked a law
+    return "unbiased-exact" if float(summary.error.norm()) <= floor else "biased"
 
 
 def _sampled_measurement(task: _Task) -> Measurement:
     estimator, target, sampling = task.estimator, task.target, task.sampling
     moments, status, metrics = _moments(task)
     sampling = replace(sampling, replicates=moments.total)
-    p_value = bias_test(moments, target.truth)
-    bound = math.sqrt(bias_interval(moments)[1])
+    p_value = bias_test(moments, target.truth, sampling.dtype)
+    bound, floor = math.sqrt(bias_interval(moments)[1]), rounding_floor(float(moments.gradient.norm()), target.truth, sampling.dtype)
+    rare = metrics["gradient_nonzeros"] is UNRESOLVED
     verdict: Verdict = "unresolved"
-    if p_value is not None and p_value < ALPHA:
+    if p_value is not None and p_value < ALPHA and (estimator.unbiased or not rare):
         verdict = "biased" if not estimator.unbiased or _repeats(estimator, target, sampling) else "unresolved"
-    elif not estimator.unbiased and bias_interval(moments, level=1 - ALPHA)[0] > 0:
+    elif rare:
+        verdict = "unresolved: rare events"
+    elif not estimator.unbiased and bias_interval(moments, level=1 - ALPHA)[0] > floor**2:
         # No claim is at stake, so the interval of the bias decides where no direction passes the filter of the test.
         verdict = "biased"
     elif bound <= task.equivalence * float(moments.gradient.norm()):
         verdict = "equivalent"
     against = {} if task.reference is None else estimated_against(moments, task.reference)
     kept, first = without_each_batch(moments), tuple(first_metrics(moments))
+    if rare:
+        against, kept, first = dict.fromkeys(against, UNRESOLVED), {}, tuple((count, name, UNRESOLVED) for count, name, _ in first)
     if "absolute_bias" in metrics:
         kept, first = {}, ()
     return Measurement(metrics, "mc", moments.total, verdict, p_value, status, against, kept, first)
@@ -251,7 +259,7 @@ def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"], dict
     """Of as many replicates as the effort asks for; of a fixed number without one. With their metrics."""
 
     def metrics(moments: Moments) -> dict[str, Interval]:
-        return estimated_metrics(moments, task.geometry, floor=task.floor)
+        return task.estimated(moments)
 
     if task.effort is None:
         moments = draw_moments(task.estimator, task.target, task.sampling, information=task.information)
@@ -282,16 +290,18 @@ def _quadrature_measurement(task: _Task) -> Measurement:
     """By scrambled points in place of random ones: for estimators of few noise dimensions."""
     gradient = task.target.truth.gradient
     found = sobol_moments(task.estimator, task.target, points=POINTS, scrambles=BATCHES, key=(str(task.sampling.seed), *task.sampling.key))
+    metrics = scramble_metrics(found, gradient, task.geometry)
+    if metrics["gradient_nonzeros"] is UNRESOLVED:
+        return Measurement(metrics, "sobol", POINTS * BATCHES, "unresolved: rare events", sampling="budget")
     high = math.sqrt(scramble_bias(found, gradient)[1])
     surely = scramble_bias(found, gradient, level=1 - ALPHA)[0] > 0
     verdict: Verdict = "biased" if surely else "equivalent" if high <= task.equivalence * float(gradient.norm()) else "unresolved"
-    metrics = scramble_metrics(found, gradient, task.geometry)
     return Measurement(metrics, "sobol", POINTS * BATCHES, verdict, sampling="budget")
 
 
 def _repeats(estimator: Estimator[Any], target: Target, sampling: Sampling) -> bool:
     """Whether fresh seeds reject too."""
-    again = bias_test(draw_moments(estimator, target, sampling, slot="confirmation"), target.truth)
+    again = bias_test(draw_moments(estimator, target, sampling, slot="confirmation"), target.truth, sampling.dtype)
     return again is not None and again < ALPHA
 
 
@@ -345,9 +355,10 @@ def _spread(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance
         metrics, known["tier"] = exact_metrics(summary, floor=math.inf), "exact"
         against = {} if reference is None else exact_against(summary, reference)
     else:
-        moments, known["sampling"], _ = _moments(replace(task, estimator=warmed(estimator, target, task.sampling)))
-        metrics, known["tier"], known["replicates"] = estimated_metrics(moments, floor=math.inf), "mc", moments.total
+        moments, known["sampling"], metrics = _moments(replace(task, estimator=warmed(estimator, target, task.sampling)))
+        known["tier"], known["replicates"] = "mc", moments.total
         against = {} if reference is None else estimated_against(moments, reference)
+        against = dict.fromkeys(against, UNRESOLVED) if metrics["gradient_nonzeros"] is UNRESOLVED else against
     for metric in (*UNDIRECTED, "absolute_variance"):
         yield _finding(name, metric, metrics[metric], **known)
     for metric, interval in against.items():
@@ -402,4 +413,7 @@ def _perturbed(  # noqa: PLR0913
 
 
 def _finding(estimator: str, metric: str, interval: Interval, **known: Any) -> Finding:
-    return Finding(estimator, metric, interval.value, interval.low, interval.high, interval.method, **known)
+    reason = ABSENT.get(interval.method, "")
+    return Finding(
+        estimator, metric, interval.value, interval.low, interval.high, "" if reason else interval.method, reason=reason, **known
+    )

@@ -16,6 +16,8 @@ from ..base import Problem
 from ..problems import TaskProblem
 from ..problems.learning import doubled, learner_of, within
 from ..statistics.exact_moments import single
+from ..statistics.interval import ABSENT
+from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import Interval, estimated_metrics, exact_metrics
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import estimated_against, exact_against
@@ -67,6 +69,7 @@ class ParameterBias(Suite):
                     yield Finding(
                         name, METRIC[metric], found.value, found.low, found.high, found.method,
                         f"seed={seed}", reference="expected", replicates=replicates, **tier,
+                        reason=ABSENT.get(found.method, ""),
                     )  # fmt: skip
 
 
@@ -144,7 +147,7 @@ class ModelBatch:
             for batch, part in enumerate(estimates(warmed, self.draws, self.replicates).split(self.replicates // BATCHES)):
                 moments.add(self._pulled(part), batch)
             found, against = estimated_metrics(moments), estimated_against(moments, truth)
-        corrected = {name: against[name] for name in ("relative_bias", "gain")} if truth.noise > 0 else {}
+        corrected = {name: against[name] for name in ("relative_bias", "gain") if truth.noise > 0 and found[name] is not UNRESOLVED}
         return {name: (found | corrected)[name] for name in METRIC if name in found}
 
     def _pulled(self, rows: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
 from ..base import Instance, Problem
+from ..statistics.interval import ABSENT
+from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import estimated_metrics, exact_metrics
 from ..statistics.testing.equivalence import gain_bound
 from ..truth import Target
@@ -69,7 +71,7 @@ class _Examination:
         summary = exact_summary(self.estimator, target, sampling, self.context.effort.replay_cap)
         if summary is not None:
             bias = exact_metrics(summary, floor=VANISHING * target.truth.loss_deviation)["relative_bias"].value
-            yield replace(self._finding("relative_bias", bias), tier="exact", verdict=exact_verdict(summary, target.truth))
+            yield replace(self._finding("relative_bias", bias), tier="exact", verdict=exact_verdict(summary, target.truth, sampling.dtype))
         elif self.context.tier == "exact":
             raise ValueError(f"`unbiasedness` got tier='exact' for {self.name}, which cannot be replayed; expected tier='auto' or 'mc'")
         else:
@@ -80,7 +82,7 @@ class _Examination:
             return draw_moments(estimator, target, replace(sampling, replicates=replicates), slot=slot)
 
         effort = self.context.effort
-        outcome = sequential_test(draw, target.truth, effort)
+        outcome = sequential_test(draw, target.truth, effort, sampling.dtype)
         # The ranges that bets need take every structure.
         ranged = effort.strict and type(estimator) in RANGED and target.truth.count <= effort.cap
         capital = self._capital(estimator, target, sampling) if ranged else None
@@ -99,11 +101,14 @@ class _Examination:
             )
 
     def _of_outcome(self, outcome: Outcome, capital: float | None) -> Iterator[Finding]:
-        bias = estimated_metrics(outcome.moments)["relative_bias"]
-        yield replace(self._finding("relative_bias", bias.value), low=bias.low, high=bias.high, interval="profile")
+        bias = UNRESOLVED if outcome.bound is None else estimated_metrics(outcome.moments, resolved=True)["relative_bias"]
+        reason = ABSENT.get(bias.method, "")
+        yield replace(
+            self._finding("relative_bias", bias.value), low=bias.low, high=bias.high, interval="" if reason else "profile", reason=reason
+        )
         yield self._finding("bias_p_value", outcome.p_value)
         yield self._finding("relative_bias_bound", outcome.bound)
-        yield self._finding("gain_error_bound", gain_bound(outcome.moments))
+        yield self._finding("gain_error_bound", None if outcome.bound is None else gain_bound(outcome.moments))
         if capital is not None:
             yield self._finding("bias_e_value", capital)
 

@@ -21,6 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from ..metrics import METRICS
+from .interval import RARE
 from .intervals import Interval
 from .moments import Moments
 from .seeds import BLOCK
@@ -34,7 +35,9 @@ class Width:
     absolute: float = 0.0
 
     def met(self, interval: Interval) -> bool:
-        """Whether an interval is narrow enough; what has no interval has nothing to wait for."""
+        """Whether an interval is narrow enough; what has no interval has nothing to wait for, but for rare events."""
+        if interval.method == RARE:
+            return False
         if interval.value is None or interval.half_width is None:
             return True
         return interval.half_width <= max(self.relative * abs(interval.value), self.absolute)

@@ -17,10 +17,69 @@ import scipy
 import torch
 from torch import Tensor
 
-from .interval import BATCHES
+from .interval import BATCHES, EVENTS, RARE, RARE_BESIDE
 from .interval import LEVEL as LEVEL
 from .interval import Interval as Interval
 from .moments import Moments
+
+COMMON = 8
+"""Of few replicates an event in so many is enough: what carries their spread is not rare."""
+
+NO_VARIANCE = 1e-14
+"""A trace below this share of the squared mean is rounding."""
+
+NO_DIRECTION = 1e-6
+"""A direction that holds a smaller share of the spread is not resolved: rarer structures than were drawn may carry all of it."""
+
+UNRESOLVED, NO_ANGLE = Interval(None, method=RARE), Interval(None, method=RARE_BESIDE)
+
+
+def events(squares: Tensor, count: Tensor) -> float:
+    """How many replicates carry a spread: the number of equal, rare events whose sums over batches vary as much.
+
+    The sums of squares of batches vary little where every replicate adds to them, and much where few do. Events that fall into B batches
+    at random, E in all, give these sums the squared coefficient of variation B/E. Of a heavy tail it is about replicates / kurtosis.
+
+    Args:
+        squares: [batches], centred sums of squares.
+        count: [batches], replicates.
+
+    Returns:
+        B / CV², 0 without a spread; infinite with fewer than two batches, which have no interval.
+
+    Example:
+        >>> round(events(torch.tensor([4.0, 0.0, 0.0, 0.0]), torch.full((4,), 100.0)))
+        1
+    """
+    means = (squares / (count - 1))[count > 1]
+    if len(means) < 2:
+        return math.inf
+    mean = float(means.mean())
+    return len(means) / max(float((means / mean).var()), 1e-300) if mean > 0 else 0.0
+
+
+def has_spread(moments: Moments, rounding: float = 0.0) -> bool:
+    """Whether replicates differ by more than rounding, which is a norm."""
+    errors = Errors.of(moments)
+    return errors.trace > max(NO_VARIANCE * float((errors.mean + moments.gradient).square().sum()), rounding**2)
+
+
+def is_resolved(moments: Moments, rounding: float = 0.0) -> bool:
+    """Whether enough replicates carry the spread for intervals, see `EVENTS`."""
+    return enough_events(moments.square.sum(-1), moments.count) and has_spread(moments, rounding)
+
+
+def enough_events(squares: Tensor, count: Tensor, share: float = 1.0) -> bool:
+    """Whether a share of the replicates holds enough `events` for an interval."""
+    return share * events(squares, count) >= min(EVENTS, share * float(count.sum()) / COMMON)
+
+
+def resolves_direction(moments: Moments) -> bool:
+    """Whether the same holds of the spread orthogonal to the gradient, on which the direction of the mean depends."""
+    everything = moments.square.sum(-1)
+    beside = (everything - moments.along).clamp(min=0)
+    enough = float(beside.sum()) > NO_DIRECTION * float(everything.sum())
+    return enough and enough_events(beside, moments.count)
 
 
 @dataclass(frozen=True, eq=False)

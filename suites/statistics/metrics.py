@@ -15,7 +15,24 @@ from torch import Tensor
 
 from ..metrics import named
 from .geometry import Geometry
-from .intervals import LEVEL, Errors, Interval, bias_interval, clustered_wilson, jackknife, jackknives, profile, wilson
+from .intervals import (
+    LEVEL,
+    NO_ANGLE,
+    NO_VARIANCE,
+    UNRESOLVED,
+    Errors,
+    Interval,
+    bias_interval,
+    clustered_wilson,
+    enough_events,
+    has_spread,
+    is_resolved,
+    jackknife,
+    jackknives,
+    profile,
+    resolves_direction,
+    wilson,
+)
 from .moments import BATCHES, Moments
 
 __all__ = [
@@ -45,16 +62,19 @@ LINEAR = named(lambda metric: metric.mean)
 COMPARED = named(lambda metric: metric.paired)
 """Metrics whose values without each batch are kept, so that runs with the same random numbers can be compared pair by pair."""
 
+SHARES = ("zero_gradient_rate", "descent_probability")
+"""Shares of independent replicates, whose intervals need no spread."""
+
 FOLLOWED = ("gain", "relative_variance", "relative_mse")
 """Metrics that are also given for the first batches alone, to show how their intervals shrink."""
 
 FIRST_BATCHES = (4, 8, 16)
 
+NEAR_ONE = 0.99
+"""A cosine beyond it hardly depends on the gain: the bias orthogonal to the gradient decides."""
+
 _DIGITS = 10
 """Significant digits of a kept value: what is beyond them is rounding on another machine."""
-
-NO_VARIANCE = 1e-14
-"""A trace below this share of the squared mean is rounding: the signal-to-noise ratio is not defined."""
 
 
 @dataclass(frozen=True)
@@ -174,13 +194,31 @@ def exact_metrics(summary: Summary, geometry: Geometry | None = None, *, floor: 
     return values if norm > floor else _absolute(values, Interval(float(summary.error.norm())), Interval(float(summary.trace)))
 
 
-def estimated_metrics(moments: Moments, geometry: Geometry | None = None, *, floor: float = 0.0) -> dict[str, Interval]:
-    """Metrics of replicates, with 95 % intervals; arguments as for `exact_metrics`."""
+def estimated_metrics(
+    moments: Moments, geometry: Geometry | None = None, *, floor: float = 0.0, resolved: bool | None = None
+) -> dict[str, Interval]:
+    """Metrics of replicates, with 95 % intervals; all but shares are `UNRESOLVED` where too few replicates carry the spread.
+
+    Args:
+        moments: of the errors.
+        geometry: as for `exact_metrics`.
+        floor: likewise.
+        resolved: whether enough replicates carry the spread, or there is none; by default, `is_resolved` says so.
+    """
+    found = _estimated(moments, geometry, floor)
+    if not (is_resolved(moments) if resolved is None else resolved):
+        return {name: interval if name in SHARES else UNRESOLVED for name, interval in found.items()}
+    if has_spread(moments) and "absolute_bias" not in found and not resolves_direction(moments):
+        found |= dict.fromkeys(("cosine", "orthogonal_bias"), NO_ANGLE)
+    return found
+
+
+def _estimated(moments: Moments, geometry: Geometry | None, floor: float) -> dict[str, Interval]:
     whole = {name: float(value) for name, value in metric_values(summarise(moments), geometry).items()}
     without = metric_values(_leave_one_out(moments), geometry)
     result = {name: _labelled(name, interval) for name, interval in jackknives(whole, without).items()}
     result["snr"] = _at_least_zero(result["snr"])
-    for name in ("zero_gradient_rate", "descent_probability"):
+    for name in SHARES:
         result[name] = wilson(whole[name], moments.total)
     result["sign_agreement"] = clustered_wilson(whole["sign_agreement"], without["sign_agreement"], moments.total)
     errors, gradient = Errors.of(moments), moments.gradient
@@ -211,8 +249,9 @@ def first_metrics(moments: Moments) -> Iterator[tuple[int, str, Interval]]:
         values = metric_values(_combined(moments, torch.cat([all_of_them, all_of_them - rows]), squeeze=False))
         whole, without = {name: float(values[name][0]) for name in FOLLOWED}, {name: values[name][1:] for name in FOLLOWED}
         replicates = int(moments.count[:first].sum())
+        known = not has_spread(moments) or enough_events(moments.square.sum(-1), moments.count, first / BATCHES)
         for name, interval in jackknives(whole, without).items():
-            yield replicates, name, _labelled(name, interval)
+            yield replicates, name, _labelled(name, interval) if known else UNRESOLVED
 
 
 def bias_metrics(errors: Errors, beside: Errors, gradient: Tensor, geometry: Geometry | None) -> dict[str, Interval]:
@@ -263,13 +302,14 @@ def _combined(moments: Moments, kept: Tensor, *, squeeze: bool) -> Summary:
 
 
 def cosine_interval(beside: Errors, gradient: Tensor, gain: float, estimate: Interval) -> Interval:
-    """The jackknife where a bias ``beside`` the gradient is certain; else the interval of that bias, turned into cosines."""
+    """The jackknife where a bias ``beside`` the gradient is certain and large; else the interval of that bias, turned into cosines."""
     norm = float(gradient.norm())
     low, high = profile(beside)
-    if low > 0 or estimate.value is None:
+    if estimate.value is None or (low > 0 and abs(estimate.value) <= NEAR_ONE):
         return estimate
-    bounds = [gain / math.hypot(gain, math.sqrt(bound) / norm) if gain else 0.0 for bound in (low, high)]
-    return Interval(max(-1.0, min(1.0, estimate.value)), min(bounds), max(bounds), "profile")
+    squares = (max(beside.square_norm(), 0.0), low, high)
+    value, *bounds = [gain / math.hypot(gain, math.sqrt(square) / norm) if gain else 0.0 for square in squares]
+    return Interval(value, min(bounds), max(bounds), "profile")
 
 
 def _labelled(name: str, interval: Interval) -> Interval:

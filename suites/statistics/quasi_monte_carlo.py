@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .geometry import Geometry
-from .intervals import LEVEL, Errors, Interval, jackknives, profile
+from .interval import EVENTS
+from .intervals import LEVEL, UNRESOLVED, Errors, Interval, events, jackknives, profile
 from .metrics import LINEAR, Summary, bias_metrics, cosine_interval, metric_values
 
 __all__ = ["LEVEL", "Scrambles", "scramble_bias", "scramble_metrics"]
@@ -47,6 +48,8 @@ def scramble_metrics(found: Scrambles, gradient: Tensor, geometry: Geometry | No
     without = metric_values(_combined(found, exact, every - torch.eye(scrambles, dtype=torch.float64, device=exact.device)))
     result = jackknives(whole, without)
     result = {name: _linear(interval) if name in LINEAR else interval for name, interval in result.items()}
+    if events(found.trace.double().clamp(min=0), torch.full_like(found.trace, 2)) < EVENTS:
+        return dict.fromkeys(result, UNRESOLVED)
     errors = _errors(found, exact)
     if not float(exact.norm()) > 0:
         return result

@@ -338,3 +338,17 @@ def test_an_interval_of_a_score_is_that_of_the_winner(tmp_path: Path) -> None:
     mean = sum(values) / 3
     half = 4.302652729911275 * math.sqrt(sum((value - mean) ** 2 for value in values) / 2 / 3)
     assert answer.best.rho == Interval(pytest.approx(mean), pytest.approx(mean - half), pytest.approx(min(mean + half, 1.0)), "t")
+
+
+def test_a_variance_that_is_not_resolved_neither_wins_nor_ties(tmp_path: Path) -> None:
+    """On one of the items rare events carry it: the estimator does not compete, whatever it has on the others."""
+    best = recommend("subset", stage="h=0.9", run=written(tmp_path / "whole", rows(KNOWN))).answers[0].best.estimator
+    rare = {"value": None, "low": None, "high": None, "reason": "rare events: fewer than 30 replicates carry the variance"}
+    table = [
+        replace(row, **rare) if row.estimator == best and row.instance == "item0" and row.suite == "bias" else row for row in rows(KNOWN)
+    ]
+    found = recommend("subset", stage="h=0.9", run=written(tmp_path / "rare", table))
+    answer = found.answers[0]
+    assert best not in (answer.best.estimator, *(one.estimator for one in answer.tied))
+    assert answer.left_out[best] == "its variance is not resolved"
+    assert f"{best} (its variance is not resolved)" in " ".join(" ".join(wording.lines(found)).split())

@@ -187,3 +187,12 @@ def test_the_bootstrap_by_counting_has_the_bits_of_that_by_sorting(size: int, mo
     counted = medians.median_interval(values)
     monkeypatch.setattr(medians, "_MOST_COUNTED", 2)
     assert np.array_equal(counted, medians.median_interval(values))
+
+
+def test_a_verdict_without_a_number_counts() -> None:
+    shared = examples.shared("reinforce", "init")
+    row = Row(cell="a", suite="bias", **shared, instance="0", metric="relative_bias", value=0.0, verdict="equivalent")
+    rare = replace(row, instance="1", value=None, verdict="unresolved: rare events", reason="rare events")
+    found = tables.verdicts(results.to_frame([row, rare])).iloc[0]
+    assert (found["verdict"], found["sharing"], found["instances"]) == ("unresolved: rare events", 1, 2)
+    assert tables.aggregate(results.to_frame([row, rare])).iloc[0]["instances"] == 1

@@ -42,7 +42,11 @@ def _answer_lines(answer: Recommended) -> Iterator[str]:
     yield from _wrapped(_rivals(answer))
     yield from _wrapped(f"{answer.best.estimator}: {evidence(answer.best, timed=answer.timed)}.")
     yield from _wrapped(_measured(answer))
-    zeros = [f"{name} ({reason})" for name, reason in answer.left_out.items() if reason.endswith((" are 0", "found biased", "measured"))]
+    zeros = [
+        f"{name} ({reason})"
+        for name, reason in answer.left_out.items()
+        if reason.endswith((" are 0", "found biased", "measured", "not resolved"))
+    ]
     if zeros:
         yield from _wrapped(f"Left out: {', '.join(zeros)}.")
 

@@ -11,15 +11,17 @@ import torch
 from torch import Tensor
 
 from ....estimators.base import Estimator
+from ...measures.testing.bias_tests import rounding_floor
 from ...measures.testing.group_sequential import sequential_test
-from ...statistics.intervals import Interval
+from ...statistics.interval import ABSENT, RARE
+from ...statistics.intervals import UNRESOLVED, Interval
 from ...statistics.metrics import Summary
 from ...statistics.moments import Moments
 from ...truth import Target
 from ..cases import FLAT, PEAKED, USUAL, AuditLoss, Structure, masked_scores, random_scores, target
 from ..diagnosis import Point, Setting
 from ..expansions import expansions
-from ..means import TOLERANCE, AuditEffort, Mean, exact_mean, sampler, scaled
+from ..means import AuditEffort, Mean, exact_mean, sampler, scaled
 from ..result import Check, Status
 from ..subject import Subject
 
@@ -60,10 +62,8 @@ def expected_checks(
 
 def _exact(where: str, summary: Summary, aim: Target) -> Check:
     mean = Mean.of_summary(summary)
-    error, norm = float(summary.error.norm()), float(summary.gradient.norm())
-    size = math.sqrt(float(mean.value.square().sum()) + float(summary.trace))
-    rounding = 1e-13 * size + 1e-14 * (abs(aim.truth.value) + math.sqrt(aim.truth.loss_variance))
-    if error <= TOLERANCE * norm + rounding:
+    error = float(summary.error.norm())
+    if error <= rounding_floor(math.sqrt(float(mean.value.square().sum()) + float(summary.trace)), aim.truth):
         return Check("objective", where, "holds", "the exact mean over all samples is the gradient")
     return Check("objective", where, "violated", described(mean))
 
@@ -80,6 +80,8 @@ def _tested(draw: Callable[[str, int], Moments], where: str, aim: Target, effort
 
 def described(mean: Mean) -> str:
     """The bias of a mean, its gain and its cosine, with intervals."""
+    if mean.metrics["relative_bias"] is UNRESOLVED:
+        return ABSENT[RARE]
     if mean.metrics["relative_bias"].value is None:
         return f"the gradient is 0, and the bias {_number(mean.metrics['absolute_bias'])}"
     names = {"bias": "relative_bias", "gain": "gain", "cosine": "cosine"}

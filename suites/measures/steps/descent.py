@@ -13,6 +13,7 @@ from torch import Tensor
 from ....estimators import Reinforce
 from ....estimators.base import Estimator
 from ...base import Instance, Problem, pairing
+from ...statistics.interval import ABSENT
 from ...statistics.metrics import Interval, estimated_metrics
 from ...statistics.moments import BATCHES, Moments
 from ...text import reason_of
@@ -117,8 +118,9 @@ class _DescentInstance:
 
     def _finding(self, name: str, metric: str, found: Interval, kind: str, **values: Any) -> Finding:
         return Finding(
-            name, metric, found.value, found.low, found.high, kind if found.low is not None else "", self.instance.name, **values
-        )
+            name, metric, found.value, found.low, found.high, kind if found.low is not None else "", self.instance.name,
+            reason=ABSENT.get(found.method, ""), **values,
+        )  # fmt: skip
 
     # Steps of equal size.
 

@@ -15,13 +15,15 @@ import scipy
 import torch
 from torch import Tensor
 
+from ...statistics.interval import EVENTS
+from ...statistics.intervals import has_spread, is_resolved
 from ...statistics.metrics import summarise
 from ...statistics.moments import Moments
 
 if TYPE_CHECKING:
     from ...truth import Truth
 
-Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved"]
+Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved", "unresolved: rare events"]
 
 ALPHA = 1e-3
 """Level of the test for bias of one cell; a hit of an estimator that claims to be unbiased must repeat on fresh seeds."""
@@ -39,12 +41,73 @@ CONSTANT = 1e-5
 """A direction in which estimates spread by less than this share of the greatest spread is constant, and is compared and not tested."""
 
 
-def bias_test(moments: Moments, truth: Truth) -> float | None:
+EXACT_TOLERANCE = 1e-9
+"""Relative bias below which the mean of estimates in double precision is the gradient: the rest is rounding."""
+
+
+def rounding_floor(size: float, truth: Truth, dtype: torch.dtype = torch.float64) -> float:
+    """The distance between a mean of estimates and the exact gradient that rounding explains.
+
+    Where the gradient all but vanishes, the rounding of the estimates and of the losses in them is left. An estimate is a loss less a
+    baseline, some size / spread, times z − μ, of which a peaked distribution leaves the rounding of 1 − μ.
+
+    Args:
+        size: root of the mean square of an estimate.
+        truth: of the instance, with the bound of its own error.
+        dtype: in which the estimator runs.
+    """
+    unit = torch.finfo(dtype).eps / torch.finfo(torch.float64).eps
+    spread = math.sqrt(float((truth.marginals * (1 - truth.marginals)).clamp(min=0).sum()))
+    own = (1e-13 + 1e-14 / max(spread, 1e-8)) * size + 1e-14 * (abs(truth.value) + truth.loss_deviation)
+    relative = max(EXACT_TOLERANCE, 1e3 * torch.finfo(dtype).eps)
+    return relative * float(truth.gradient.norm()) + unit * own + (truth.error if math.isfinite(truth.error) else 0.0)
+
+
+def estimate_rounding(moments: Moments, truth: Truth, dtype: torch.dtype) -> float:
+    """The rounding of a single estimate, a norm: replicates that spread by less do not vary."""
+    size = float((summarise(moments).error + moments.gradient).norm())
+    return 30 * torch.finfo(dtype).eps * (size + abs(truth.value) + truth.loss_deviation)
+
+
+def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministic: bool = False, unbiased: bool = False) -> bool:
+    """Whether replicates show how estimates vary: enough of them carry the spread, or there surely is none.
+
+    Estimates without a spread are constant where all are the exact gradient, or the same number other than 0 for many different structures.
+    Else what varies may be rare.
+
+    Args:
+        moments: of the errors of independent replicates.
+        truth: of the instance.
+        dtype: in which the estimator runs.
+        deterministic: whether it has no randomness.
+        unbiased: whether it claims to have no bias, and varies as the loss does. At a peaked law a spread that is small beside that of the
+            loss may be of the frequent structures alone: it must be worth `LOSSES_SEEN` changes of the loss.
+    """
+    rounding, summary = estimate_rounding(moments, truth, dtype), summarise(moments)
+    variances = (truth.marginals * (1 - truth.marginals)).clamp(min=0)
+    changes, most = moments.total * float(variances.max()), float(variances.max())
+    if has_spread(moments, rounding):
+        needed = LOSSES_SEEN * truth.loss_variance * float(variances.sum()) / max(most, 1e-300)
+        return is_resolved(moments, rounding) and not (unbiased and most < PEAKED and float(summary.trace) * changes < needed)
+    size = float((summary.error + moments.gradient).norm())
+    exact = float(summary.error.norm()) <= min(rounding_floor(size, truth, dtype), EQUIVALENCE * float(moments.gradient.norm()))
+    return deterministic or exact or (changes >= EVENTS and size > rounding)
+
+
+LOSSES_SEEN = 6
+"""Rare structures that change the loss as usual, which an interval of an unbiased estimator needs to have seen, if there were any."""
+
+PEAKED = 0.05
+"""The greatest variance of a part below which a law is peaked."""
+
+
+def bias_test(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64) -> float | None:
     """p-value of "the mean of the estimates is the exact gradient": Bonferroni over the tests of `partial_tests` that apply.
 
     Args:
         moments: of the errors of independent replicates.
         truth: of the instance, with the exact kurtoses.
+        dtype: in which the estimates were made: an error within their rounding is none.
 
     Returns:
         None where no direction can be tested.
@@ -60,7 +123,7 @@ def bias_test(moments: Moments, truth: Truth) -> float | None:
         >>> bias_test(moments, truth) < 1e-9
         True
     """
-    return bonferroni_of(partial_tests(moments, truth))
+    return bonferroni_of(partial_tests(moments, truth, dtype))
 
 
 def bonferroni_of(p_values: dict[str, float]) -> float | None:
@@ -68,7 +131,7 @@ def bonferroni_of(p_values: dict[str, float]) -> float | None:
     return min(1.0, min(p_values.values()) * len(p_values)) if p_values else None
 
 
-def partial_tests(moments: Moments, truth: Truth) -> dict[str, float]:
+def partial_tests(moments: Moments, truth: Truth, dtype: torch.dtype = torch.float64) -> dict[str, float]:
     """The p-values of the tests that apply, by name; no single one is the best for every error.
 
     - ``along``: t-test of the error along the exact gradient; finds errors of scale.
@@ -78,7 +141,7 @@ def partial_tests(moments: Moments, truth: Truth) -> dict[str, float]:
 
     Reference: Hotelling 1931, "The generalization of Student's ratio", for T².
     """
-    pooled = _Pooled.of(moments)
+    pooled = _Pooled.of(moments, truth, dtype)
     kurtosis = truth.kurtosis.flatten().to(pooled.error.device)
     found: dict[str, float] = {}
     if pooled.norm > 0 and pooled.n / truth.kurtosis_along >= FILTER:
@@ -106,9 +169,10 @@ class _Pooled:
     square: Tensor
     error_along: Tensor
     square_along: Tensor
+    floor: float
 
     @classmethod
-    def of(cls, moments: Moments) -> _Pooled:
+    def of(cls, moments: Moments, truth: Truth, dtype: torch.dtype) -> _Pooled:
         summary = summarise(moments)
         norm = moments.gradient.norm()
         unit = moments.gradient / norm.clamp(min=1e-300)
@@ -116,12 +180,14 @@ class _Pooled:
         between = (moments.count.unsqueeze(-1) * deviation.square()).sum(0)
         along = moments.along.sum() + moments.count @ (deviation @ unit).square()
         square = moments.square.sum(0) + between
-        return cls(float(summary.replicates), float(norm), moments.gradient, summary.error, square, summary.error @ unit, along)
+        size = math.sqrt(float((summary.error + moments.gradient).square().sum() + summary.trace))
+        n, floor = float(summary.replicates), rounding_floor(size, truth, dtype)
+        return cls(n, float(norm), moments.gradient, summary.error, square, summary.error @ unit, along, floor)
 
     @property
     def tolerance(self) -> float:
         """An error below it is rounding, in single precision too."""
-        return 1e-6 * self.norm + 1e-12
+        return 1e-6 * self.norm + 1e-12 + self.floor
 
     @property
     def rounding(self) -> float:
@@ -132,7 +198,7 @@ class _Pooled:
         """Two-sided p-values of means of 0; without any spread, a mean is 0 or it is not."""
         standard = (squares / (self.n - 1) / self.n).sqrt()
         constant = standard <= torch.clamp(1e-14 * errors.abs(), min=self.rounding / math.sqrt(self.n))
-        ratios = torch.where(constant, 0, errors.abs() / standard.clamp(min=1e-300))
+        ratios = torch.where(constant, 0, (errors.abs() - self.floor).clamp(min=0) / standard.clamp(min=1e-300))
         p_values = torch.from_numpy(2 * scipy.special.stdtr(self.n - 1, -ratios.cpu().numpy())).to(errors)
         return torch.where(constant, (errors.abs() <= self.tolerance).to(errors), p_values)
 
@@ -145,7 +211,7 @@ def _joint_test(pooled: _Pooled, comoment: Tensor, error: Tensor) -> dict[str, f
     rank = int(kept.sum())
     if greatest <= pooled.rounding**2 or pooled.n <= rank + 1:
         return {}
-    along = vectors.mT @ error
+    along = vectors.mT @ error * max(0.0, 1 - pooled.floor / max(float(error.norm()), 1e-300))
     constant_error = float(along[~kept].norm())
     if constant_error > pooled.tolerance + CONSTANT * math.sqrt(greatest):
         return {"joint": 0.0}
@@ -168,11 +234,13 @@ class Evidence:
         exact: whether the exact mean is the exact gradient up to rounding; None where the mean is not known exactly.
         rejected: whether the test says that there is a bias; of an estimator that claims to have none, twice.
         bound: upper 95 % bound of ‖b‖ / ‖g‖; None where there is none.
+        rare: whether too few replicates carry the spread for that bound.
     """
 
     exact: bool | None = None
     rejected: bool = False
     bound: float | None = None
+    rare: bool = False
 
 
 def decide(evidence: Evidence, *, equivalence: float = EQUIVALENCE) -> Verdict:
@@ -186,6 +254,8 @@ def decide(evidence: Evidence, *, equivalence: float = EQUIVALENCE) -> Verdict:
         return "unbiased-exact" if evidence.exact else "biased"
     if evidence.rejected:
         return "biased"
+    if evidence.rare:
+        return "unresolved: rare events"
     return "equivalent" if evidence.bound is not None and evidence.bound <= equivalence else "unresolved"
 
 

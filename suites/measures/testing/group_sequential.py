@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import torch
+
 from ...statistics.moments import Moments
 from ...statistics.testing.equivalence import ERROR, bias_bound
-from .bias_tests import Evidence, Verdict, bias_test, decide
+from .bias_tests import Evidence, Verdict, bias_test, decide, resolved
 
 if TYPE_CHECKING:
     from ...truth import Truth
@@ -30,8 +32,8 @@ class Outcome:
         moments: of all looks together, without the confirmation.
         p_value: Bonferroni over the looks; where a confirmation was drawn, the square of the greater of both p-values. None where no
             direction could be tested.
-        verdict: ``biased``, ``equivalent`` or ``unresolved``.
-        bound: upper bound of ‖b‖ / ‖g‖, with Bonferroni over the looks.
+        verdict: ``biased``, ``equivalent``, ``unresolved`` or ``unresolved: rare events``.
+        bound: upper bound of ‖b‖ / ‖g‖, with Bonferroni over the looks; None where events are too rare for one.
         sampling: ``converged`` where the verdict is resolved.
     """
 
@@ -55,7 +57,7 @@ def look_sizes(first: int, most: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def sequential_test(draw: Draw, truth: Truth, effort: Effort) -> Outcome:
+def sequential_test(draw: Draw, truth: Truth, effort: Effort, dtype: torch.dtype = torch.float64) -> Outcome:
     """Draw until the estimator is found biased, or equivalent to an unbiased one, or the budget is spent.
 
     All looks share the level α of ``effort``. A rejection is confirmed on fresh seeds with four times the replicates, so that a false one
@@ -65,6 +67,7 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort) -> Outcome:
         draw: gives moments of fresh replicates.
         truth: of the instance.
         effort: replicates of the first look, most replicates, seconds, level and equivalence.
+        dtype: in which estimates are made.
     """
     sizes = look_sizes(effort.replicates, effort.most_replicates)
     deadline = time.monotonic() + effort.seconds
@@ -72,17 +75,18 @@ def sequential_test(draw: Draw, truth: Truth, effort: Effort) -> Outcome:
     for look, size in enumerate(sizes):
         if look > 0:
             moments = moments.merged(draw(f"look-{look}", size - moments.total))
-        smallest = _least(smallest, bias_test(moments, truth), len(sizes))
-        bound = bias_bound(moments, error=ERROR / len(sizes))
+        smallest = _least(smallest, bias_test(moments, truth, dtype), len(sizes))
+        rare = not resolved(moments, truth, dtype, unbiased=True)
+        bound = None if rare else bias_bound(moments, error=ERROR / len(sizes))
         rejected = smallest is not None and smallest < effort.alpha
         if rejected or (bound is not None and bound <= effort.equivalence) or time.monotonic() > deadline:
             break
     if smallest is not None and rejected:
-        again = bias_test(draw("confirmation", CONFIRMATION * moments.total), truth)
+        again = bias_test(draw("confirmation", CONFIRMATION * moments.total), truth, dtype)
         smallest = max(smallest, 1.0 if again is None else again) ** 2
         rejected = smallest < effort.alpha**2
-    verdict = decide(Evidence(rejected=rejected, bound=bound), equivalence=effort.equivalence)
-    return Outcome(moments, smallest, verdict, bound, "budget" if verdict == "unresolved" else "converged")
+    verdict = decide(Evidence(rejected=rejected, bound=bound, rare=rare), equivalence=effort.equivalence)
+    return Outcome(moments, smallest, verdict, bound, "budget" if verdict.startswith("unresolved") else "converged")
 
 
 def _least(smallest: float | None, p_value: float | None, looks: int) -> float | None:

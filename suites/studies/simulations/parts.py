@@ -7,6 +7,7 @@ from typing import Any
 from .coverage import ADAPTIVE, FIXED
 from .false_alarms import FALSE_ALARMS, SEQUENTIAL
 from .lines import Part
+from .peaked import PEAKED
 from .power import EQUIVALENCE, POWER
 from .sequences import RARE, RULES_PART
 from .simple import MEDIANS, REPLAY
@@ -15,6 +16,7 @@ PARTS: dict[str, Part] = {
     "replay": REPLAY,
     "coverage": FIXED,
     "adaptive": ADAPTIVE,
+    "peaked": PEAKED,
     "medians": MEDIANS,
     "equivalence": EQUIVALENCE,
     "false_alarms": FALSE_ALARMS,

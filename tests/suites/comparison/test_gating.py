@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,3 +123,12 @@ def test_what_gates_look_at_is_the_documented_table() -> None:
     assert {"relative_bias", "relative_variance", "relative_mse", "gain", "truth_norm", "support", "peak_memory", "time_ratio"} <= gated
     assert gated.isdisjoint({"rho", "cosine", "snr", "forward_time", "bias_p_value"})
     assert Rule("lower").gated is False
+
+
+def test_a_number_that_is_not_resolved_any_more_is_neither_worse_nor_fine() -> None:
+    known = sampled(batch_means(0), metric="relative_variance")
+    rare = replace(known, value=None, low=None, high=None, batches=(), reason="rare events: fewer than 30 replicates carry the variance")
+    other = exact(1.0, estimator="ste")
+    result = gate([known, other], [rare, other])
+    assert [(found.verdict, found.reason[:11]) for found in result.warnings] == [("inconclusive", "rare events")]
+    assert gate([rare, other], [known, other]).outcome == "passed"

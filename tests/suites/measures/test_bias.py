@@ -22,7 +22,8 @@ from structgrad.estimators import (
     make_estimator,
 )
 from structgrad.oracles import Categorical, Oracle, Subset
-from structgrad.suites.measures.bias import Sampling, draw_moments, measure
+from structgrad.suites.measures.bias import Bias, Sampling, draw_moments, measure
+from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.measures.testing.bias_tests import ALPHA, bias_test
 from structgrad.suites.problems import load
 from structgrad.suites.truth import exact_truth
@@ -70,7 +71,7 @@ def test_absence_of_rare_actions_of_a_policy_is_no_bias_and_a_bias_is_found_besi
 def test_a_biased_estimator_without_a_claim_is_found_where_the_test_has_no_direction_left():
     """At a peaked instance no direction passes the filter; the interval of the bias decides."""
     target = target_of("categorical", scale=5.0)
-    found = measure(PerturbAndMAP(), target.oracle, target.loss, target.scores, sampling=Sampling(replicates=256))
+    found = measure(PerturbAndMAP(), target.oracle, target.loss, target.scores, sampling=Sampling(replicates=4096))
     assert found.p_value is None
     assert found.metrics["relative_bias"].low > 0.1
     assert found.verdict == "biased"
@@ -283,3 +284,53 @@ def test_what_is_deterministic_is_asked_once() -> None:
     assert asked == [1]
     assert moments.total == 1024
     torch.testing.assert_close(moments.total_mean, (estimate - target.truth.gradient).flatten(), rtol=1e-12, atol=1e-14)
+
+
+def peaked(scale: float = 16.0):
+    """Subsets of 3 of 12, the best of which has all but some 1e-6 of the probability; and a loss of no degree."""
+    weights = torch.randn(12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scores = torch.zeros(12, dtype=torch.float64)
+    scores[:3] = scale
+    return Subset(3), lambda z: torch.tanh(z @ weights.to(z)).sum(-1) + (z @ weights[0].to(z)).square(), scores
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "name", ["rloo[num_samples=4]", "reinforce", "reinforce_constant", "vargrad", "ste_sample", "simple", "st_gumbel", "perturb_and_map"]
+)
+def test_without_events_there_are_no_numbers(name, dtype):
+    found = measure(make_estimator(name), *peaked(), sampling=Sampling(tier="mc", dtype=dtype))
+    assert {metric for metric, interval in found.metrics.items() if interval.value is not None} == {
+        "zero_gradient_rate",
+        "descent_probability",
+    }
+    assert found.verdict == "unresolved: rare events"
+    assert not found.batches
+    assert {interval.value for _, _, interval in found.first} == {None}
+
+
+def test_a_deterministic_estimator_keeps_its_exact_zero():
+    for sampling in (Sampling(), Sampling(tier="mc")):
+        found = measure(make_estimator("structured_attention"), *peaked(), sampling=sampling)
+        assert found.metrics["relative_variance"].value == pytest.approx(0, abs=1e-12)
+        assert "rare" not in found.verdict
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ["simple", "ste_marginals", "structured_attention"])
+@pytest.mark.parametrize(
+    "problem", ["spanning_tree[n=9]", "linear_chain[n=12,t=6]", "subset[n=40,k=8]", "assignment[n=5]", "categorical[n=30]"]
+)
+def test_what_is_exact_on_linear_losses_is_never_found_biased(problem, name, dtype):
+    found = load(f"{problem}@squared_distance_linear", "h=0.4", instances=1, data=None)
+    context = Context(dtype=dtype, effort=EFFORTS["quick"])
+    verdicts = {finding.verdict for finding in Bias().findings(found, {name: make_estimator(name)}, context) if finding.verdict}
+    assert verdicts <= {"unbiased-exact", "equivalent"}
+
+
+def test_a_constant_that_is_wrong_is_found_where_structures_are_many():
+    """On a linear loss the straight-through estimate is the same for every structure."""
+    found = load("spanning_tree[n=9]@squared_distance_linear", "h=0.4", instances=1, data=None)
+    rows = {row.metric: row for row in Bias().findings(found, {"ste": make_estimator("ste_sample")}, Context(effort=EFFORTS["quick"]))}
+    assert rows["relative_bias"].verdict == "biased"
+    assert rows["relative_variance"].value == pytest.approx(0, abs=1e-12)

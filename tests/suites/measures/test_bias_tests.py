@@ -44,8 +44,8 @@ def test_tests_along_the_gradient_and_over_parts_are_those_of_scipy():
     found = partial_tests(of_estimates(sample, estimates), truth)
     along = stats.ttest_1samp((estimates @ sample.direction).numpy(), float(sample.gradient.norm())).pvalue
     parts = stats.ttest_1samp(estimates.numpy(), sample.gradient.numpy()).pvalue
-    assert found["along"] == pytest.approx(along, rel=1e-9)
-    assert found["parts"] == pytest.approx(min(1.0, parts.min() * len(parts)), rel=1e-9)
+    assert found["along"] == pytest.approx(along, rel=1e-6)
+    assert found["parts"] == pytest.approx(min(1.0, parts.min() * len(parts)), rel=1e-6)
     assert bias_test(of_estimates(sample, estimates), truth) == pytest.approx(min(1.0, 3 * min(found.values())))
 
 

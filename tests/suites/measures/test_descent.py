@@ -117,9 +117,10 @@ def test_steps_that_overflow_are_not_chosen():
 
 def test_errors_of_one_and_of_many_estimates_agree():
     gradient, estimate = torch.tensor([1.0, 2.0]).double(), torch.tensor([2.0, 2.0]).double()
-    one, many = exact_errors(estimate, gradient), sampled_errors(estimate.expand(64, 2), gradient)
+    noise = 1e-6 * torch.randn(64, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    one, many = exact_errors(estimate, gradient), sampled_errors(estimate + noise, gradient)
     for metric, found in one.items():
-        assert found.value == pytest.approx(many[metric].value, abs=1e-9)
+        assert found.value == pytest.approx(many[metric].value, abs=1e-6)
     assert exact_errors(estimate, 0 * gradient)["relative_bias"].value is None
 
 
@@ -155,7 +156,10 @@ def test_the_suite_answers_for_every_estimator():
             assert f.value < 1e-9
         if metric == "relative_bias" and name == "uphill":
             assert f.value == pytest.approx(2)
-        if metric == "bias_of_start" and setting == "h=0.1":
+        if metric in ("relative_bias", "bias_of_start") and f.value is None:
+            assert "rare events" in f.reason
+            assert (name, setting) != ("reinforce", "h=0.9")
+        elif metric == "bias_of_start" and setting == "h=0.1":
             assert f.value <= 0.5 * values[name, "relative_bias", setting, instance].value
     assert values["uphill", "regret", "", "item-0"].value > 1 > values["exact", "regret", "", "item-0"].value
 

@@ -136,3 +136,10 @@ def test_stopping_on_widths_keeps_the_coverage(runs, least):
             hits[name] += metrics[name].low <= value <= metrics[name].high
     assert len(sizes) > 1
     assert all(count >= least for count in hits.values()), hits
+
+
+def test_rare_events_are_waited_for():
+    """Replicates that are all the same have an interval of no width, and are no reason to stop."""
+    draws = Draws(noise=0.0)
+    assert sampled(draws, Budget(4096, 16384)).status == "budget"
+    assert draws.looks == [4096, 8192, 16384]

@@ -11,7 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 from structgrad.suites.statistics.geometry import Geometry
-from structgrad.suites.statistics.intervals import Errors, Interval, clustered_wilson, jackknife, profile, wilson
+from structgrad.suites.statistics.interval import RARE
+from structgrad.suites.statistics.intervals import Errors, Interval, clustered_wilson, events, jackknife, profile, wilson
 from structgrad.suites.statistics.metrics import Summary, estimated_metrics, exact_metrics
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
 from structgrad.suites.statistics.quasi_monte_carlo import scramble_bias, scramble_metrics
@@ -207,3 +208,29 @@ def test_scrambles_are_the_replicates():
     assert found["relative_variance"].value == pytest.approx(5)
     # Without bias of its own: its standard error over the runs is about 0.002, and the noise of a mean is 0.008.
     assert sum(squares) / RUNS == pytest.approx(bias**2, abs=0.006)
+
+
+def of_events(number: int, rows: int = 4096, seed: int = 0) -> Moments:
+    """Estimates of (1, 0), of which some at random are (3, 5)."""
+    found = torch.tensor([1.0, 0.0]).double().repeat(rows, 1)
+    found[torch.randperm(rows, generator=torch.Generator().manual_seed(seed))[:number]] = torch.tensor([3.0, 5.0]).double()
+    moments = Moments.empty(torch.tensor([1.0, 1.0]).double())
+    for i, block in enumerate(found.split(64)):
+        moments.add(block, i % BATCHES)
+    return moments
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 10, 40, 100])
+def test_events_are_counted(number):
+    found = [events(moments.square.sum(-1), moments.count) for moments in (of_events(number, seed=seed) for seed in range(20))]
+    assert sorted(found)[10] == pytest.approx(number, rel=0.35)
+
+
+@pytest.mark.parametrize(("number", "given"), [(0, False), (1, False), (10, False), (100, True)])
+def test_without_events_nothing_but_shares_is_given_and_merging_changes_nothing(number, given):
+    moments = of_events(number)
+    merged = moments.merged(Moments.empty(moments.gradient))
+    for found in (estimated_metrics(moments), estimated_metrics(merged)):
+        known = {name for name, interval in found.items() if interval.value is not None}
+        assert known == (set(found) - {"fisher_rho"} if given else {"zero_gradient_rate", "descent_probability"})
+        assert (found["relative_variance"].method == RARE) is not given
