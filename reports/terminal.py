@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
     from ..suites.running.progress import Progress, Snapshot
 
-MARKS = {"unbiased-exact": ("=", "green"), "equivalent": ("≈", "cyan"), "unresolved": ("?", "yellow"), "biased": ("≠", "")}
+MARKS = {
+    "unbiased-exact": ("=", "green"),
+    "equivalent": ("≈", "cyan"),
+    "unresolved": ("?", "yellow"),
+    "biased": ("≠", ""),
+    "broken": ("!", "red"),
+}
 LEGEND = "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! biased although it declares otherwise"
 """What the marks beside a bias say."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
-from ..base import Instance, Problem
+from ..base import Instance, NonFiniteError, Problem
 from ..statistics.metrics import estimated_metrics
 from ..statistics.testing.equivalence import gain_bound
 from ..truth import Target
@@ -42,7 +42,10 @@ class Unbiasedness(Suite):
                 for instance in problem.instances:
                     reason = self.limitation(problem, instance, context)
                     if reason is None:
-                        yield from _Examination(name, estimator, problem, instance, context).findings()
+                        try:
+                            yield from _Examination(name, estimator, problem, instance, context).findings()
+                        except NonFiniteError as error:
+                            yield Finding.failed(name, "relative_bias", error, instance=instance.name, reference="expected")
                     else:
                         yield Finding(name, "relative_bias", None, instance=instance.name, status="skipped", reason=reason)
 
@@ -80,6 +83,8 @@ class _Examination:
                 sampling=sampling,
                 effort=self.context.effort,
             )
+            if found.reason:
+                raise NonFiniteError(found.reason)
             yield replace(self._finding("relative_bias", found.metrics["relative_bias"].value), tier=found.tier, verdict=found.verdict)
         elif self.context.tier == "exact":
             raise ValueError(f"`unbiasedness` got tier='exact' for {self.name}, which cannot be replayed; expected tier='auto' or 'mc'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +15,6 @@ from ....estimators.base import Estimator
 from ...base import Instance, Problem, pairing
 from ...statistics.metrics import Interval, estimated_metrics
 from ...statistics.moments import BATCHES, Moments
-from ...text import reason_of
 from ...truth.loss_checks import examine_loss
 from ..cost.wall_clock import REFERENCE
 from ..draws import Draws, estimates
@@ -104,16 +103,13 @@ class _DescentInstance:
                     yield from part(name, alive[name])
                 except Exception as error:  # any user-supplied code may run here
                     del alive[name]
-                    yield self._failed(name, error)
+                    yield Finding.failed(name, "kl_decrease", error, instance=self.instance.name)
         yield from self._regrets(alive)
 
     def _draws(self, scores: Tensor, *key: str) -> Draws:
         names = ("descent", self.problem.name, self.problem.stage, self.instance.name, *key)
         rows = self.table.shaped(scores.flatten().unsqueeze(0))[0].to(self.context.dtype)
         return Draws(self.problem.oracle, self.instance.loss, rows, self.context, names)
-
-    def _failed(self, name: str, error: Exception) -> Finding:
-        return Finding(name, "kl_decrease", None, instance=self.instance.name, status="error", reason=reason_of(error))
 
     def _finding(self, name: str, metric: str, found: Interval, kind: str, **values: Any) -> Finding:
         return Finding(
@@ -194,7 +190,7 @@ class _DescentInstance:
             try:
                 found = trained(warmed[name], draws, self.table, steps[name], amount.seeds)
             except Exception as error:  # any user-supplied code may run here
-                yield replace(self._failed(name, error), metric="regret")
+                yield Finding.failed(name, "regret", error, instance=self.instance.name)
                 continue
             tier: dict[str, Any] = {"tier": "exact"} if estimators[name].deterministic else {"tier": "mc", "replicates": amount.seeds}
             yield self._finding(name, "regret", found.regret, "t", **tier)

@@ -21,7 +21,7 @@ from ...statistics.moments import Moments
 if TYPE_CHECKING:
     from ...truth import Truth
 
-Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved"]
+Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved", "broken"]
 
 ALPHA = 1e-3
 """Level of the test for bias of one cell; a hit of an estimator that claims to be unbiased must repeat on fresh seeds."""
