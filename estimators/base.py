@@ -241,6 +241,10 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     def evaluations(self) -> Evaluations:
         """What one estimate costs in calls of the loss and of the oracle."""
 
+    def lists(self, oracle: Any, event_shape: tuple[int, ...]) -> bool:
+        """Whether the declared `Evaluations.listings` are made here; an oracle may draw sets without one."""
+        return True
+
     @abc.abstractmethod
     def surrogate(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """``[*batch]``: its value estimates the objective, its gradient in the scores is the estimate.

@@ -30,6 +30,7 @@ MARKS = {
     "unresolved": ("?", "yellow"),
     "unresolved: rare events": ("?", "yellow"),
     "biased": ("≠", ""),
+    "broken": ("!", "red"),
 }
 LEGEND = "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! biased although it declares otherwise"
 """What the marks beside a bias say."""

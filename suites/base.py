@@ -181,6 +181,34 @@ class Row:
     schema_version: int = SCHEMA_VERSION
 
 
+class NonFiniteError(ValueError):
+    """An estimator returned NaN or infinity."""
+
+
+def check_finite(estimates: Tensor, name: str, before: int = 0) -> Tensor:
+    """The same estimates ``[n, *event]``.
+
+    Args:
+        estimates: one or more draws.
+        name: of the estimator.
+        before: finite draws before these.
+
+    Raises:
+        NonFiniteError: with how many of all draws were NaN or infinite.
+
+    Example:
+        >>> check_finite(torch.tensor([[0.0, 1.0], [float("nan"), 1.0]]), "mine", before=6)
+        Traceback (most recent call last):
+        structgrad.suites.base.NonFiniteError: `mine` returned NaN in 1 of 8 draws
+    """
+    if not bool(estimates.sum().isfinite()):  # cheaper than a look at each, and enough but where a sum overflows
+        rows = estimates.reshape(len(estimates), -1)
+        if bad := int((~rows.isfinite()).any(-1).sum()):
+            kind = "NaN" if bool(rows.isnan().any()) else "infinity"
+            raise NonFiniteError(f"`{name}` returned {kind} in {bad} of {before + len(rows)} draws")
+    return estimates
+
+
 def pairing(estimator: Estimator[Oracle], oracle: Oracle, loss: ProblemLoss, event_shape: tuple[int, ...] | None = None) -> Skip | None:
     """Why an estimator cannot be measured on an oracle, with scores of a shape and a loss; None where it can."""
     reason = estimator.incompatibility(oracle, event_shape)

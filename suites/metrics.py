@@ -226,10 +226,10 @@ METRICS: dict[str, Metric] = {
     "kl_decrease_natural": Metric("the same of a step of the natural gradient: the ceiling", _SHARE),
     "bias_of_start": Metric("‖E ĝ − g‖ / ‖g(θ₀)‖ along a trajectory, where g vanishes", Rule("lower", "exact")),
     "regret": Metric(
-        "(E L − min L) / (E L at the start − min L) after training for the same time, with the best of 6 step sizes",
-        replace(_SHARE_LOST, needs="machine"),
+        "(E L − min L) / (E L at the start − min L) after training for the same loss evaluations, with the best of 6 step sizes",
+        _SHARE_LOST,
     ),
-    "steps": Metric("training steps that the time allowed", _NEVER, unit="count"),
+    "steps": Metric("training steps that the loss evaluations allowed", _NEVER, unit="count"),
     "accuracy": Metric(
         "share of the test items of a task that are predicted right from the best structures, after training",
         _LEARNT,

@@ -261,7 +261,8 @@ def cells_line(counts: Mapping[str, int]) -> str:
         >>> cells_line({"ok": 1, "failed": 0, "skipped": 3})
         '1 cell ok, 0 failed, 3 skipped.'
     """
-    return f"{plural(counts['ok'], 'cell')} ok, {whole(counts['failed'])} failed, {whole(counts['skipped'])} skipped."
+    broken = f" ({whole(counts['broken'])} by NaN or infinity)" if counts.get("broken") else ""
+    return f"{plural(counts['ok'], 'cell')} ok, {whole(counts['failed'])} failed{broken}, {whole(counts['skipped'])} skipped."
 
 
 def listed(names: Sequence[str], most: int = _LISTED) -> str:

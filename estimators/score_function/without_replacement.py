@@ -44,15 +44,17 @@ class SetEstimator(Estimator[ListedOracle]):
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, listings=1)
 
+    def lists(self, oracle: Any, event_shape: tuple[int, ...]) -> bool:
+        return not isinstance(oracle, DistinctSamplingOracle) or bool(oracle.count(event_shape) <= self.limit)
+
     def _limitation(self, oracle: Any, event_shape: tuple[int, ...]) -> str | None:
-        return None if isinstance(oracle, DistinctSamplingOracle) else too_many(self.name, oracle, event_shape, self.limit)
+        return too_many(self.name, oracle, event_shape, self.limit) if self.lists(oracle, event_shape) else None
 
     def surrogate(self, loss: Loss, oracle: ListedOracle, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         return self.from_set(loss, oracle, scores, self._drawn(oracle, scores, generator))
 
     def _drawn(self, oracle: ListedOracle, scores: Tensor, generator: torch.Generator) -> DrawnSet:
-        event = tuple(scores.shape[scores.ndim - oracle.event_ndim :])
-        if isinstance(oracle, DistinctSamplingOracle) and oracle.count(event) > self.limit:
+        if not self.lists(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :])) and isinstance(oracle, DistinctSamplingOracle):
             return oracle.sample_distinct(scores, self.num_samples, generator=generator)
         return draw_set(oracle, scores, self.num_samples, generator=generator)
 

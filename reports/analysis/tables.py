@@ -23,7 +23,7 @@ from .medians import median_interval, quantiles
 
 T = TypeVar("T")
 
-VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "unresolved: rare events", "biased")
+VERDICTS = ("unbiased-exact", "equivalent", "unresolved", "unresolved: rare events", "biased", "broken")
 """From best to worst. ``unresolved`` means that the test could not tell: it is no proof of anything."""
 
 REFERENCE_FAMILIES = ("exact",)
@@ -247,12 +247,17 @@ def spreads(frame: pd.DataFrame) -> dict[tuple[str, str, str, str], Spread]:
     return {key: Spread(*row) for key, row in zip(keys, table[list(_FIELDS)].itertuples(index=False, name=None), strict=True)}
 
 
+def _judged(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with a number or a verdict: a verdict may stand without a number if events are too rare, or estimates NaN or infinite."""
+    known = (frame["status"] == "ok") & (frame["metric"] != "") & (frame["setting"] == "")
+    return _once(frame[known & (frame["value"].notna() | (frame["verdict"] != "")) | (frame["verdict"] == "broken")])
+
+
 @remembered
 def verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every problem, stage and estimator: the worst over instances, and how many instances share it."""
-    # A verdict may stand where the number is absent, because its events are too rare.
-    known = (frame["status"] == "ok") & (frame["metric"] != "") & (frame["setting"] == "") & (frame["verdict"] != "")
-    rows = _once(frame[known])
+    rows = _judged(frame)
+    rows = rows[rows["verdict"] != ""]
     group, (codes, words) = numbered(rows, _GROUP), pd.factorize(rows["verdict"])
     rank = np.array([VERDICTS.index(word) for word in words], dtype=int)[codes]
     table = distinct(rows, _GROUP).reset_index(drop=True)
@@ -297,11 +302,11 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
 
 def declared(frame: pd.DataFrame) -> pd.DataFrame:
     """`claims` without what was measured but the verdict."""
-    rows = measured(frame)
+    rows = _judged(frame)
     words = [*_GROUP, "family", "objective"]
     rows = rows[[*words, "unbiased", "deterministic"]].iloc[_firsts(numbered(rows, _GROUP))].astype(dict.fromkeys(words, object))
     table = rows.merge(verdicts(frame), on=_GROUP, how="left").fillna({"verdict": ""})
-    return table.assign(contradicted=table["unbiased"] & (table["objective"] == "expected") & (table["verdict"] == "biased"))
+    return table.assign(contradicted=table["unbiased"] & (table["objective"] == "expected") & table["verdict"].isin(["biased", "broken"]))
 
 
 def costs(frame: pd.DataFrame) -> pd.DataFrame:
@@ -355,9 +360,11 @@ def errors(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def counts(frame: pd.DataFrame) -> dict[str, int]:
-    """Number of cells that are ok, failed and skipped; a cell with one failed row failed."""
+    """Number of cells that are ok, failed and skipped; a cell with one failed row failed. Those with NaN, if any, are ``broken`` too."""
     kept = distinct(frame[(frame["cell"] != "") | (frame["status"] == "skipped")], ["cell", "problem", "estimator", "status"])
     cell = kept["cell"].where(kept["cell"] != "", kept["problem"] + "/" + kept["estimator"])
     failed = set(cell[kept["status"].isin(FAILED)])
     measured = set(cell[kept["status"] != "skipped"])
-    return {"ok": len(measured - failed), "failed": len(failed), "skipped": len(set(cell) - measured)}
+    broken = {"broken": frame["cell"][frame["verdict"] == "broken"].nunique()}
+    found = {"ok": len(measured - failed), "failed": len(failed), "skipped": len(set(cell) - measured)}
+    return found | (broken if broken["broken"] else {})

@@ -21,6 +21,7 @@ VERDICT_MEANING = {
     "equivalent": "the whole interval of the bias lies inside the margin below which a bias counts as none",
     "biased": "the test finds a bias",
     "unresolved: rare events": "too few replicates differ from the most frequent one for any number but shares to be known",
+    "broken": "estimates are NaN or infinite",
     "unresolved": "neither is proven with this number of replicates; this is no evidence that there is no bias",
 }
 """What the words of the test for bias say, and what they do not say."""
@@ -146,7 +147,8 @@ def contradictions(claims: pd.DataFrame) -> list[str]:
     """One sentence for every estimator that is found biased although it declares otherwise."""
     found = claims[claims["contradicted"]]
     return [
-        f"{row.estimator} declares itself unbiased, and is found biased on {row.problem}, {row.stage} "
+        f"{row.estimator} declares itself unbiased, and {'returns NaN or infinity' if row.verdict == 'broken' else 'is found biased'} "
+        f"on {row.problem}, {row.stage} "
         f"({whole(row.sharing)} of {whole(row.instances)} instances)."
         for row in tables.records(found)
     ]
@@ -160,7 +162,7 @@ def claims_sentence(claims: pd.DataFrame) -> str:
         return "No estimator claims to be unbiased for the expected loss."
     proven = int(counts.get("unbiased-exact", 0) + counts.get("equivalent", 0))
     open_ = int(sum(number for word, number in counts.items() if str(word).startswith("unresolved")))
-    broken = int(counts.get("biased", 0))
+    broken = int(counts.get("biased", 0) + counts.get("broken", 0))
     undecided = f", {open_} undecided" if open_ else ""
     return (
         f"Of {plural(len(made), 'claim')} of unbiasedness (one per estimator, problem and stage) {proven} hold{undecided}, {broken} broken."

@@ -200,9 +200,7 @@ def descent_table(frame: pd.DataFrame) -> Table:
     hints = {name: METRICS[name if name in METRICS else "kl_decrease"].meaning for name in names}
     columns = (("problem", ""), ("stage", ""), ("estimator", ""), *hints.items())
     body = [[*map(plain, place), *(spread_cell(spreads.get((*place, name))) for name in names)] for place in places]
-    note = (
-        "Regret of training for the same time; decrease by a step of a KL divergence along the mean of some samples, relative to the exact."
-    )
+    note = "Regret of training for the same loss evaluations; decrease by a step of a KL divergence, relative to the exact."
     return Table("Descent", columns, body, note, "descent", _choices(columns, body))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .describe import names
-from .outcome import INTERRUPTED, SOME_FAILED, fail, sentences
+from .outcome import INTERRUPTED, SOME_FAILED, code_of, fail, sentences
 from .run.command import Out
 
 _WHAT, _MACHINE, _OUTPUT = "What is learnt", "How it runs", "Where results go"
@@ -118,7 +118,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
 
     The same command again goes on where it stopped, inside a training run too.
 
-    Exit codes: 0 all well, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
+    Exit codes: 0 all well, 1 an estimator returned NaN, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
     """
     with sentences(), ExitStack() as stack:
         from ...suites.running.planning.plan import Machine, default_jobs
@@ -154,4 +154,4 @@ def learn(  # noqa: PLR0913 - one parameter per option
             counts = launch.launched(plan, machine, scope, verbosity, asked)
         except launch.StoppedError as error:
             fail(error, INTERRUPTED if error.interrupted else SOME_FAILED)
-    raise typer.Exit(SOME_FAILED if counts and counts["failed"] else 0)
+    raise typer.Exit(code_of(counts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -24,6 +24,12 @@ def fail(message: object, code: int = BAD_INPUT) -> NoReturn:
 
     typer.echo(f"error: {visible(str(message))}", err=True)
     raise typer.Exit(code)
+
+
+def code_of(counts: Mapping[str, int] | None) -> int:
+    """The exit code of a run with so many cells that failed, and estimators among them that are broken."""
+    counts = counts or {}
+    return REGRESSED if counts.get("broken") else SOME_FAILED if counts.get("failed") else OK
 
 
 @contextmanager

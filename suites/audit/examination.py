@@ -14,6 +14,7 @@ import torch
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
+from ..base import NonFiniteError
 from .cases import Structure, structures_for
 from .comparison import compare
 from .confirmation import settled
@@ -203,6 +204,8 @@ class _Work:
         """What needs a few calls only."""
         contract = not self.subject.is_function
         self._keep("shapes", structure, lambda: shape_checks(self._fresh, structure, has_value=contract))
+        if self.checks and (self.checks[-1].law, self.checks[-1].status) == ("finite", "violated"):
+            return  # nothing follows from comparing NaN
         self._keep("behaviour", structure, lambda: behaviour_checks(self._fresh, structure))
         self._keep("finite", structure, lambda: finite_checks(self._fresh, structure))
         if not self._spoilt(structure):
@@ -269,6 +272,8 @@ class _Work:
         try:
             for check in checks():
                 self.checks.append(check)
+        except NonFiniteError as error:
+            self.checks.append(Check("finite", structure.name, "violated", str(error)))
         except Exception as error:  # the estimator may be anybody's
             text = " ".join(str(error).split())
             self.checks.append(Check(law, structure.name, "crashed", f"it raised {type(error).__name__}: {text}"[:300], _raised_at(error)))

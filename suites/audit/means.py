@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator
-from ..measures.replicates import Sampling, draw_moments, warmed
+from ..measures.replicates import Sampling, draw_moments, finite, warmed
 from ..measures.suite import Effort
 from ..statistics.exact_moments import single
 from ..statistics.intervals import Interval
@@ -68,12 +68,12 @@ def exact_mean(estimator: Estimator[Any], target: Target, sampling: Sampling) ->
     if estimator.deterministic:
         unused = torch.Generator(target.scores.device).manual_seed(0)
         estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
-        return single(estimate, target.truth.gradient)
+        return finite(single(estimate, target.truth.gradient), estimator, target, sampling)
     before = world_state()
     slots = slots_of(estimator, target.oracle, target.loss, target.scores)
     if slots is None or world_state() != before or target.truth.count**slots > REPLAY_CAP:
         return None
-    return replay(warmed(estimator, target, sampling), target, slots)
+    return finite(replay(warmed(estimator, target, sampling), target, slots), estimator, target, sampling)
 
 
 def sampler(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Callable[[str, int], Moments]:

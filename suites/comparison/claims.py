@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..base import Row
 from .matching import Key, key_of
 from .settings import Settings
+
+BROKEN = "broken"
+"""The verdict on estimates that are NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,15 @@ class Claim:
     @property
     def reason(self) -> str:
         """In one sentence."""
+        if self.row.verdict == BROKEN:
+            return self.row.reason
         return f"claims to be unbiased, and is found biased: {self.evidence}"
 
     @property
     def evidence(self) -> str:
         """How large the bias is, and how that is known."""
+        if self.row.verdict == BROKEN:
+            return self.row.reason
         return f"{self.effect:.2%} of the gradient ({'exactly' if self.exact else f'adjusted p = {self.p_adjusted:.2g}'})"
 
 
@@ -43,7 +51,8 @@ def claims(rows: Sequence[Row], settings: Settings) -> list[Claim]:
     """The claims that can be checked: exact ones are decided, of sampled ones the p-value is."""
     gains = {key_of(row)._replace(metric=""): row.value for row in rows if row.metric == "gain" and row.value is not None}
     found = [_claim(row, gains.get(key_of(row)._replace(metric=""))) for row in rows if _claims(row)]
-    return [replace(claim, broken=_exactly_broken(claim, settings)) for claim in found]
+    broken = [Claim(key_of(row), row, math.inf, exact=True, broken=True) for row in rows if row.verdict == BROKEN]
+    return [*broken, *(replace(claim, broken=_exactly_broken(claim, settings)) for claim in found)]
 
 
 def _claims(row: Row) -> bool:

@@ -16,7 +16,7 @@ from ..base import Row
 from ..metrics import Rule, rule_of
 from ..processors import side_by_side
 from ..statistics.interval import Interval
-from .claims import Claim
+from .claims import BROKEN, Claim
 from .columns import METHODS, VERDICTS, Block, Drafted, SideColumns, block, identities, sides
 from .groups import Group, group, grouped
 from .matching import Key, Machine
@@ -246,7 +246,8 @@ def _claims(side: SideColumns, settings: Settings) -> _Claims:
     """`claims.claims` of the head of a block."""
     claiming = side.having("metric", "relative_bias".__eq__) & side.having("setting", "".__eq__) & side.having("status", "ok".__eq__)
     claiming &= side.having("objective", "expected".__eq__) & side.having("reference", "expected".__eq__)
-    rows = np.flatnonzero(claiming & (side.numbers("unbiased") > 0) & ~np.isnan(side.numbers("value")))
+    nonfinite = side.having("verdict", BROKEN.__eq__)
+    rows = np.flatnonzero((claiming & (side.numbers("unbiased") > 0) & ~np.isnan(side.numbers("value"))) | nonfinite)
     place = identities([side], [name for name in Key._fields if name != "metric"])[0]
     gains = np.flatnonzero(side.having("metric", "gain".__eq__) & ~np.isnan(side.numbers("value")))
     order = gains[np.argsort(place[gains], kind="stable")]
@@ -256,9 +257,10 @@ def _claims(side: SideColumns, settings: Settings) -> _Claims:
     value = side.numbers("value")[rows]
     effect = value.copy()
     effect[has] = np.maximum(value[has], np.abs(side.numbers("value")[order[at[has]]] - 1))
-    exact = side.having("tier", "exact".__eq__)[rows]
+    effect[nonfinite[rows]] = np.inf
+    exact = (side.having("tier", "exact".__eq__) | nonfinite)[rows]
     least = np.where(side.having("dtype", "float64".__eq__)[rows], 0.0, settings.minimum_bias)
-    broken = exact & side.having("verdict", "biased".__eq__)[rows] & (effect > least)
+    broken = exact & side.having("verdict", ("biased", BROKEN).__contains__)[rows] & (effect > least)
     p_value = np.where(exact, np.nan, side.numbers("p_value")[rows])
     codes = {name: side.codes(name)[rows] for name in Key._fields}
     return _Claims({name: side.words(name) for name in Key._fields}, codes, value, effect, exact, broken, p_value, p_value)
@@ -382,7 +384,9 @@ class _Large:
             for place in np.flatnonzero(suspects):
                 key = Key(*(one.words[name][one.codes[name][place]] for name in Key._fields))
                 if key._replace(instance="") in families:
-                    row = Row(**_ROW, **key._asdict(), value=float(one.value[place]), p_value=_none(one.p_value[place]))
+                    row = Row(**_ROW, **key._asdict(), value=_none(one.value[place]), p_value=_none(one.p_value[place]))
+                    if row.value is None:
+                        row = replace(row, verdict=BROKEN, reason="estimates are NaN or infinite")
                     adjusted = _none(one.p_adjusted[place])
                     found.append(Claim(key, row, float(one.effect[place]), bool(one.exact[place]), bool(broken[place]), adjusted))
         return found

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...estimators.base import Estimator, Loss, check_call
 from ...estimators.noise import Gumbel, Noise, SmoothNoise
 from ...oracles.capabilities import EnumerableOracle
-from ..base import Instance, Problem
+from ..base import Instance, NonFiniteError, Problem
 from ..statistics.adaptive import Budget, Checkpoint, sample_until
 from ..statistics.exact_moments import single
 from ..statistics.geometry import Geometry
@@ -44,7 +44,7 @@ from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, replay_samples, slots_of
 from .measurement import MeasuredPair, Measurement
-from .replicates import Sampling, Tier, draw_moments, extend_moments, warmed
+from .replicates import Sampling, Tier, draw_moments, extend_moments, finite, warmed
 from .suite import Context, Effort, Finding, Suite
 from .testing.bias_tests import ALPHA, EQUIVALENCE, Verdict, bias_test, resolved, rounding_floor
 
@@ -115,7 +115,12 @@ def measure(  # noqa: PLR0913
     examine_loss(loss, oracle, scores, differentiated=_differentiates(estimator))
     target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
     task = _Task(estimator, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
-    return replace(_measured(task), pair=MeasuredPair.of(estimator, (oracle, loss, tuple(scores.shape)), truth.count, sampling.seed))
+    pair = MeasuredPair.of(estimator, (oracle, loss, tuple(scores.shape)), truth.count, sampling.seed)
+    try:
+        return replace(_measured(task), pair=pair)
+    except NonFiniteError as error:
+        unknown = dict.fromkeys(("relative_bias", "relative_variance"), Interval(None))
+        return Measurement(unknown, "mc", None, "broken", pair=pair, reason=str(error))
 
 
 def _check_pair(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> None:
@@ -201,14 +206,14 @@ def exact_summary(
     if estimator.deterministic:
         unused = torch.Generator(target.scores.device)
         estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
-        return single(estimate, target.truth.gradient, information)
+        return finite(single(estimate, target.truth.gradient, information), estimator, target, sampling)
     slots = slots_of(estimator, target.oracle, target.loss, target.scores)
     if slots is None:
         return None
     exactly = (warmed(estimator, target, sampling), target, slots)
-    if target.truth.count**slots <= cap:
-        return replay(*exactly, information)
-    return replay_samples(*exactly, cap, information)
+    tuples = target.truth.count**slots <= cap
+    summary = replay(*exactly, information) if tuples else replay_samples(*exactly, cap, information)
+    return None if summary is None else finite(summary, estimator, target, sampling)
 
 
 def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measurement:
@@ -318,12 +323,16 @@ class Bias(Suite):
             reason = self.limitation(problem, instance, context)
             truth = context.truth(problem, instance) if reason is None else context.law(problem, instance)
             for name, estimator in estimators.items():
-                if reason is None:
-                    yield from _findings(name, estimator, (problem, instance), truth, context)
-                else:
-                    _examined(problem.oracle, instance, "cpu", _differentiates(estimator))
-                    yield Finding(name, "relative_bias", None, instance=instance.name, status="skipped", reason=reason)
-                    yield from _spread(name, estimator, (problem, instance), truth, context)
+                try:
+                    if reason is None:
+                        yield from _findings(name, estimator, (problem, instance), truth, context)
+                    else:
+                        _examined(problem.oracle, instance, "cpu", _differentiates(estimator))
+                        yield Finding(name, "relative_bias", None, instance=instance.name, status="skipped", reason=reason)
+                        yield from _spread(name, estimator, (problem, instance), truth, context)
+                except NonFiniteError as error:
+                    metric = "relative_bias" if reason is None else "absolute_variance"
+                    yield Finding.failed(name, metric, error, instance=instance.name, reference="expected")
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """No exact gradient to compare with: what is left is the variance of single estimates, and what they are like."""
@@ -351,7 +360,7 @@ def _spread(name: str, estimator: Estimator[Any], place: tuple[Problem, Instance
     if estimator.deterministic:
         unused = torch.Generator(target.scores.device)
         estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
-        summary = single(estimate, law.gradient)
+        summary = finite(single(estimate, law.gradient), estimator, target, task.sampling)
         metrics, known["tier"] = exact_metrics(summary, floor=math.inf), "exact"
         against = {} if reference is None else exact_against(summary, reference)
     else:

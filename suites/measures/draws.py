@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
 from ...oracles.capabilities.ragged import of_lengths
+from ..base import check_finite
 from ..statistics.seeds import generator, seed_blocks, seed_sequence
 from .replicates import launches_of
 from .suite import Context
@@ -65,9 +66,9 @@ def estimates(estimator: Estimator[Any], draws: Draws, number: int) -> Tensor:
     """Float64 estimates ``[number, parts]`` of an estimator that is warmed up; a deterministic one is asked once."""
     if estimator.deterministic:
         once = estimator.gradient(draws.loss, draws.of_rows(draws.scores), draws.scores, generator=draws.generator("replicates"))
-        return once.double().flatten().expand(number, -1)
+        return check_finite(once.double().reshape(1, -1), estimator.name).expand(number, -1)
 
     def launch(rows: Tensor, streams: torch.Generator) -> Tensor:
         return estimator.gradient(draws.loss, draws.of_rows(rows), rows, generator=streams).double().flatten(1)
 
-    return draws.launched(estimator.name, number, launch)
+    return check_finite(draws.launched(estimator.name, number, launch), estimator.name)

@@ -84,7 +84,7 @@ class Measurement:
     Attributes:
         metrics: against the exact gradient of the expected loss.
         tier: how they were found. ``replicates``: None for the exact tier; for ``sobol`` the number of points over all scrambles.
-        verdict: of the test for bias.
+        verdict: of the test for bias; ``broken``, with the ``reason``, where estimates are NaN or infinite: then no metric has a value.
         p_value: of the test (Bonferroni over directions), None for an exact tier and where no direction could be tested.
         sampling: ``converged`` or ``budget``; empty where nothing was sampled.
         against: metrics of the bias against the reference that was given.
@@ -113,10 +113,13 @@ class Measurement:
     batches: dict[str, tuple[float, ...]] = field(default_factory=dict)
     first: tuple[tuple[int, str, Interval], ...] = ()
     pair: MeasuredPair | None = field(default=None, compare=False)
+    reason: str = ""
 
     def __repr__(self) -> str:
         """One line."""
         whose = "" if self.pair is None else f" of {self.pair.estimator} on {self.pair.oracle}"
+        if self.reason:
+            return f"<Measurement{whose}: {self.verdict}, {self.reason}>"
         shown = [name for name in SECTIONS[0][1][:2] if name in self.metrics]
         numbers = [f"{METRICS[name].label} {estimate(self.metrics[name])}" for name in shown]
         return f"<Measurement{whose}: {', '.join([*numbers, self.verdict])}>"
@@ -173,7 +176,7 @@ class Measurement:
         draws = "Sobol points" if self.tier == "sobol" else "replicates"
         how = "exact, without replicates" if self.tier == "exact" else f"{self.replicates} {draws} ({self.sampling})"
         test = "" if self.p_value is None else f", p {'< 1e-16' if self.p_value < 1e-16 else f'= {self.p_value:.2g}'}"
-        return [*size, how, f"bias: {self.verdict}{test}"]
+        return [*size, f"{self.verdict}: {self.reason}"] if self.reason else [*size, how, f"bias: {self.verdict}{test}"]
 
 
 def _section(title: str, found: dict[str, Interval]) -> list[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...estimators import ExactMarginalisation
 from ...estimators.base import Estimator
-from ..base import Problem
+from ..base import NonFiniteError, Problem
 from ..problems import TaskProblem
 from ..problems.learning import doubled, learner_of, within
 from ..statistics.exact_moments import single
@@ -63,7 +63,12 @@ class ParameterBias(Suite):
             place = ModelBatch.of(problem, seed, context)
             truth = place.truth()
             for name, estimator in estimators.items():
-                for metric, found in place.metrics(estimator, truth).items():
+                try:
+                    metrics = place.metrics(estimator, truth)
+                except NonFiniteError as error:
+                    yield Finding.failed(name, METRIC["relative_bias"], error, instance=f"seed={seed}", reference="expected")
+                    continue
+                for metric, found in metrics.items():
                     tier: dict[str, Any] = {"tier": "exact"} if estimator.deterministic and truth.noise == 0 else {"tier": "mc"}
                     replicates = None if estimator.deterministic else place.replicates
                     yield Finding(

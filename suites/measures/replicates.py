@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator
+from ..base import NonFiniteError, check_finite
 from ..device_memory import Launches, available
+from ..statistics.metrics import Summary
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
 from ..truth import Target
@@ -105,6 +107,14 @@ def launches_of(name: str, batch_size: int, scores: Tensor) -> Launches:
     return Launches(f"`{name}` on scores of shape {tuple(scores.shape)}", rows, scores.device, BLOCK, FILLING)
 
 
+def finite(summary: Summary, estimator: Estimator[Any], target: Target, sampling: Sampling) -> Summary:
+    """Exact moments of what is finite; else NonFiniteError, with a number of draws where replicates show it too."""
+    if not bool(summary.error.isfinite().all()):
+        draw_moments(estimator, target, sampling)
+        raise NonFiniteError(f"`{estimator.name}` returned NaN or infinity in some of all possible draws")
+    return summary
+
+
 def warmed(estimator: Estimator[Any], target: Target, sampling: Sampling) -> Estimator[Any]:
     """The estimator in the state in which it is measured."""
     stream = generator(sampling.seed, *sampling.key, "warm-up", device=target.scores.device)
@@ -119,10 +129,12 @@ def launches(
     scores = target.scores
     if estimator.deterministic:
         once = estimator.gradient(target.loss, target.oracle, scores, generator=torch.Generator(scores.device))
+        check_finite(once.unsqueeze(0), estimator.name)
         return launches_of(estimator.name, sampling.batch_size, scores).over(*rows, lambda _, count: once.expand(count, *scores.shape))
 
     def estimates(first: int, count: int) -> Tensor:
         streams = seed_blocks(key, first, count, scores.device)
-        return estimator.gradient(target.loss, target.oracle, scores.expand(count, *scores.shape), generator=streams)
+        found = estimator.gradient(target.loss, target.oracle, scores.expand(count, *scores.shape), generator=streams)
+        return check_finite(found, estimator.name, first)
 
     return launches_of(estimator.name, sampling.batch_size, scores).over(*rows, estimates)

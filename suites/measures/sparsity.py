@@ -15,7 +15,6 @@ from ...estimators.base import Estimator, PathwiseEstimator, check_call
 from ...oracles.capabilities import FactorisedOracle, ProjectionOracle
 from ..base import Instance, Problem
 from ..statistics.metrics import LEVEL, Interval
-from ..text import reason_of
 from ..truth import Truth
 from .draws import Draws, estimates
 from .suite import Context, Finding, Suite
@@ -173,7 +172,7 @@ class Sparsity(Suite):
                 try:
                     yield from _found(name, estimator, draws, truth, instance)
                 except Exception as error:  # any user-supplied code may run here
-                    yield Finding(name, "support", None, instance=instance.name, status="error", reason=reason_of(error))
+                    yield Finding.failed(name, "support", error, instance=instance.name)
 
 
 def _found(name: str, estimator: Estimator[Any], draws: Draws, truth: Truth, instance: Instance) -> Iterator[Finding]:

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ...estimators.base import Estimator
-from ..base import Instance, Problem
+from ..base import Instance, NonFiniteError, Problem
+from ..text import reason_of
 from ..truth import Truth
 from ..truth.closed_form import UnknownTruthError, known_truth, law_alone, unknown_because
 
@@ -39,7 +40,7 @@ class Finding:
         replicates: independent estimates behind it; None for the exact tier.
         batches: the value with each of 32 batches of the replicates left out, for comparisons; empty where there are none.
         sampling: ``converged`` or ``budget``; empty where nothing was sampled.
-        verdict, p_value: of the test for bias.
+        verdict, p_value: of the test for bias; ``broken`` where estimates are NaN or infinite.
         status, reason: ``ok``; or ``skipped`` or ``error`` and why, where one contender of several, or one point of a sweep, has no value.
     """
 
@@ -61,6 +62,12 @@ class Finding:
     p_value: float | None = None
     status: Literal["ok", "skipped", "error"] = "ok"
     reason: str = ""
+
+    @classmethod
+    def failed(cls, estimator: str, metric: str, error: Exception, **known: Any) -> Finding:
+        """That an estimator raised an error, or is ``broken`` because it returned NaN or infinity."""
+        verdict = "broken" if isinstance(error, NonFiniteError) else ""
+        return cls(estimator, metric, None, status="error", reason=reason_of(error), verdict=verdict, **known)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
-from ..base import Instance, Problem
+from ..base import Instance, NonFiniteError, Problem
 from ..statistics.interval import ABSENT
 from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import estimated_metrics, exact_metrics
@@ -43,7 +43,10 @@ class Unbiasedness(Suite):
                 for instance in problem.instances:
                     reason = self.limitation(problem, instance, context)
                     if reason is None:
-                        yield from _Examination(name, estimator, problem, instance, context).findings()
+                        try:
+                            yield from _Examination(name, estimator, problem, instance, context).findings()
+                        except NonFiniteError as error:
+                            yield Finding.failed(name, "relative_bias", error, instance=instance.name, reference="expected")
                     else:
                         yield Finding(name, "relative_bias", None, instance=instance.name, status="skipped", reason=reason)
 

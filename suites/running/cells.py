@@ -16,7 +16,7 @@ import torch
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
 from ...oracles import plugins
-from ..base import Problem, Row, Status
+from ..base import NonFiniteError, Problem, Row, Status
 from ..device_memory import remembering
 from ..measures import SUITES
 from ..measures.learning import chosen_for, option_finding
@@ -43,12 +43,14 @@ class Failure:
     reason: str
     error_type: str = ""
     traceback: str = ""
+    verdict: str = ""
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """An exception of the measured code."""
         kind, text = type(error).__name__, " ".join(str(error).split())
-        return cls("oom" if ran_out_of_memory(error) else "error", f"{kind}: {text}", kind, traceback.format_exc()[-_TRACEBACK:])
+        verdict = "broken" if isinstance(error, NonFiniteError) else ""
+        return cls("oom" if ran_out_of_memory(error) else "error", f"{kind}: {text}", kind, traceback.format_exc()[-_TRACEBACK:], verdict)
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

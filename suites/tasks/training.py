@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from ...estimators.base import Estimator
 from ...estimators.layer import StructuredLayer, train_step
+from ...oracles.capabilities.ragged import of_lengths
+from ..base import check_finite
 from .cache import write_whole
 from .task import Batch, LatentModel, Split, Task, TaskLoss
 
@@ -29,6 +31,9 @@ SECONDS = 3.0
 
 FARTHEST = 1e12
 """Scores beyond this are those of a run that is lost: oracles refuse what is not finite."""
+
+MODERATE = 1e3
+"""Scores and losses below this have not diverged: NaN at them is a fault of the estimator."""
 
 
 class order:  # noqa: N801 - reads as the function that it is
@@ -166,6 +171,9 @@ class Training:
     def _scores(self) -> Tensor:
         """Scores that can be served; else the runs that are lost are ended, and the step is not made."""
         scores = self.side.scores()
+        self.shown = scores
+        if scores.requires_grad:
+            scores.retain_grad()
         if not float(scores.detach().amax()) < FARTHEST:
             each = scores.detach().reshape(len(self.jobs), -1).amax(-1)
             self._end(~(each < FARTHEST))
@@ -176,7 +184,21 @@ class Training:
         """Every job's gradient as if it were alone, clipped; a job without a finite one is ended."""
         lost = ~self.side.clip(self.task.clip).isfinite()
         if bool(lost.any()):
+            self._blame()
             self._end(lost)
+
+    def _blame(self) -> None:
+        """Raise NonFiniteError where scores and losses of a lost step are moderate, so that the estimator is the cause."""
+        theta, event = self.shown, self.task.oracle.event_ndim
+        if theta.grad is None:
+            return
+        lengths = self.side.lengths()
+        oracle = self.task.oracle if lengths is None else of_lengths(self.task.oracle, lengths)
+        with torch.no_grad():
+            losses = self.side.loss()(oracle.argmax(theta.detach()))
+        moderate = (theta.abs().flatten(theta.ndim - event).amax(-1) < MODERATE) & (losses.abs() < MODERATE)
+        estimates = theta.grad[moderate].flatten(1)
+        check_finite(estimates, self.estimator.name, before=self.step * moderate.numel())
 
     def _end(self, lost: Tensor) -> None:
         """Runs that diverged: their weights go on from the initial ones, for the others' sake, and are looked at no more."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...estimators.base import Estimator
 from ...oracles.random_streams import RowGenerator, SeedBlocks
+from ..base import check_finite
 from ..device_memory import Launches
 from ..statistics.seeds import seed_sequence
 from .enumeration import Target
@@ -114,7 +115,7 @@ def _scramble(estimator: Estimator[Any], target: Target, cube: np.ndarray) -> tu
     def sums(first: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         served = ServedPoints(points[first : first + count])
         flat = estimator.gradient(target.loss, target.oracle, scores.expand(count, *scores.shape), generator=served).flatten(1)
-        errors = flat.double() - gradient
+        errors = check_finite(flat, estimator.name, first).double() - gradient
         return errors.sum(0), errors.square().sum(), (flat == 0).all(-1).sum().double(), (flat != 0).sum().double()
 
     launches = Launches(f"`{estimator.name}` on points and scores of shape {tuple(scores.shape)}", LAUNCH, scores.device)

@@ -32,7 +32,7 @@ from ...oracles.random_streams import RowGenerator
 
 @dataclass(eq=False)
 class ReplayOracle(
-    FactorisedOracle, SubsetOracle, PolicyOracle, DistinctSamplingOracle, RelaxedOracle, ProjectionOracle, EnumerableOracle, KBestOracle
+    FactorisedOracle, SubsetOracle, PolicyOracle, SamplingOracle, RelaxedOracle, ProjectionOracle, EnumerableOracle, KBestOracle
 ):
     """An oracle whose samples are dealt from a script; everything else is the real oracle's.
 
@@ -114,12 +114,6 @@ class ReplayOracle(
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return 0
 
-    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
-        return self.real._distinct_noise_size(event_shape, k)  # type: ignore[no-any-return]
-
-    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
-        return self.real._sample_distinct(rows, items, k, uniforms)  # type: ignore[no-any-return]
-
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
         return self.real._project(rows, argmax, inside, start)  # type: ignore[no-any-return]
 
@@ -160,6 +154,16 @@ class ReplayOracle(
         return self.real._unrank(ranks, event_shape)  # type: ignore[no-any-return]
 
 
+class DistinctReplayOracle(ReplayOracle, DistinctSamplingOracle):
+    """One whose real oracle draws without replacement: from the generator, so that such draws are never dealt."""
+
+    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
+        return self.real._distinct_noise_size(event_shape, k)  # type: ignore[no-any-return]
+
+    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
+        return self.real._sample_distinct(rows, items, k, uniforms)  # type: ignore[no-any-return]
+
+
 def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
     """How many structures one estimate draws through the oracle; None where it is random in another way too.
 
@@ -169,6 +173,6 @@ def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor)
         return None
     generator = torch.Generator(scores.device).manual_seed(0)
     before = generator.get_state()
-    scripted = ReplayOracle(oracle, law=scores)
+    scripted = (DistinctReplayOracle if isinstance(oracle, DistinctSamplingOracle) else ReplayOracle)(oracle, law=scores)
     estimator.gradient(loss, scripted, scores.unsqueeze(0), generator=generator)
     return scripted.taken if torch.equal(before, generator.get_state()) and not scripted.strayed else None

@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor
 
+from structgrad.oracles.capabilities import DistinctSamplingOracle
 from tests.catalogue.setting import Formula, Setting, enumerate_scores
 from tests.helpers import OracleCase, enumerate_truth, structures
 
@@ -93,11 +94,17 @@ def sum_and_sample(s: Setting) -> Tensor:
     baseline = p[best] @ s.loss(space[best]) / q if s.estimator.centred else 0.0
     centred = s.loss(space) - baseline
     estimate = sum(p[i] * centred[i] * (space[i] - s.marginals()) for i in best)
-    for z in s.samples(s.estimator.candidates):
+    for z in without_replacement(s, s.estimator.k + 1):
         if not any(torch.equal(z, space[i]) for i in best):
-            weight = (1 - q) / (1 - q**s.estimator.candidates)
-            return estimate + weight * (s.loss(z) - baseline) * (z - s.marginals())
+            return estimate + (1 - q) * (s.loss(z) - baseline) * (z - s.marginals())
     return estimate
+
+
+def without_replacement(s: Setting, count: int) -> Tensor:
+    """By the oracle, or by a race of all structures."""
+    if isinstance(s.case.oracle, DistinctSamplingOracle):
+        return s.case.oracle.sample_distinct(s.scores, count, generator=s.generator).structures
+    return structures(s.case)[drawn(s, count)[0]]
 
 
 def race(case: OracleCase, scores: Tensor, uniforms: Tensor) -> Tensor:
@@ -105,11 +112,10 @@ def race(case: OracleCase, scores: Tensor, uniforms: Tensor) -> Tensor:
     return enumerate_truth(case, scores).probabilities[0].log() - (-uniforms.log()).log()
 
 
-def drawn(s: Setting) -> tuple[list[int], float]:
+def drawn(s: Setting, k: int) -> tuple[list[int], float]:
     """The feasible structures of the set, and the threshold."""
     values = race(s.case, s.scores, torch.rand(len(structures(s.case)), generator=s.generator, dtype=torch.float64))
     order = [i for i in values.argsort(descending=True).tolist() if values[i] > -math.inf]
-    k = s.estimator.num_samples
     return order[:k], float(values[order[k]]) if len(order) > k else -math.inf
 
 
@@ -132,7 +138,7 @@ def as_a_set(p: Tensor, chosen: list[int], first: tuple[int, ...] = ()) -> float
 
 
 def unordered_set(s: Setting) -> Tensor:
-    (chosen, _), p = drawn(s), enumerate_truth(s.case, s.scores).probabilities[0]
+    (chosen, _), p = drawn(s, s.estimator.num_samples), enumerate_truth(s.case, s.scores).probabilities[0]
     losses, space = s.loss(structures(s.case)), structures(s.case)
     estimate = torch.zeros(s.case.event, dtype=torch.float64)
     for z in chosen:
@@ -148,7 +154,7 @@ def importance_weights(p: Tensor, threshold: float) -> Tensor:
 
 
 def importance_weighted_set(s: Setting) -> Tensor:
-    (chosen, threshold), p = drawn(s), enumerate_truth(s.case, s.scores).probabilities[0]
+    (chosen, threshold), p = drawn(s, s.estimator.num_samples), enumerate_truth(s.case, s.scores).probabilities[0]
     space, losses = structures(s.case)[chosen], s.loss(structures(s.case)[chosen])
     p = p[chosen]
     w = importance_weights(p, threshold)

@@ -45,8 +45,7 @@ def summed_and_sampled(estimator: Any, case: OracleCase, scores: Tensor, seen: l
     best, losses = seen[-1][:-1], loss(seen[-1])
     p = probabilities_of(case, scores, best)
     q = p.sum(0)
-    found = (seen[-1][-1:] != best).flatten(2).any(-1).all(0)
-    weight = found * (1 - q) / (1 - q**estimator.candidates)
+    weight = torch.where((seen[-1][-1:] != best).flatten(2).any(-1).all(0), 1 - q, 0)
     baseline = (p * losses[:-1]).sum(0) / q if estimator.centred else 0
     return (p * losses[:-1]).sum(0) + (1 - q - weight) * baseline + weight * losses[-1]
 

@@ -1,64 +1,74 @@
-"""The best structures and a sample of the others: exact for every number of candidates."""
+"""The best structures and a sample of the others: exact means and variances, by every structure outside."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
+from scipy import stats
+from torch import Tensor
 
-from structgrad.estimators import Reinforce, SumAndSample
+from structgrad.estimators import SumAndSample
 from structgrad.oracles import Categorical
-from structgrad.suites.measures.bias import Sampling, measure
 from structgrad.suites.truth import exact_truth
-from tests.estimator_cases import LOSSES, numbers, oracles, table_loss, three_classes
-from tests.helpers import OracleCase, seeded
+from tests.estimator_cases import LOSSES, numbers, oracles
+from tests.helpers import OracleCase, enumerate_truth, seeded, structures
 
-SCORES, TABLE, GRADIENT = three_classes()
-P = SCORES.softmax(-1)
-EXACTLY = Sampling(tier="exact")
+
+@dataclass(frozen=True)
+class Dealt(SumAndSample):
+    """Each row has another structure for its sample; the weight is the estimator's own."""
+
+    def _other(self, oracle: Any, scores: Tensor, best: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        drawn, mass, missed = super()._other(oracle, scores, best, generator)
+        return self.dealt.unsqueeze(0).to(drawn), mass, missed  # type: ignore[attr-defined]
+
+
+def outside_of(case: OracleCase, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Structures that are not among the k best, and their probabilities."""
+    best, space = SumAndSample(k)._best(case.oracle, scores)[0], structures(case)
+    outside = ~(space.unsqueeze(1) == best).flatten(2).all(-1).any(1)
+    return space[outside], enumerate_truth(case, scores).probabilities[0][outside]
 
 
 @pytest.mark.parametrize("centred", [True, False])
-@pytest.mark.parametrize(("k", "candidates"), [(1, 1), (1, 3), (2, 2), (3, 1), (4, 3)])
+@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
 @oracles
-def test_the_mean_is_the_exact_gradient(case: OracleCase, k: int, candidates: int, centred: bool) -> None:
-    estimator = SumAndSample(k, candidates, centred)
-    for scale in (0.05, 1.0, 20.0):
-        scores, loss = scale * numbers(*case.event, seed=2), LOSSES["smooth"](case)
-        truth = exact_truth(loss, case.oracle, scores)
-        found = measure(estimator, case.oracle, loss, scores, truth=truth, sampling=EXACTLY)
-        error = found.metrics["relative_bias"].value * float(truth.gradient.norm())  # type: ignore[operator]
-        assert error <= 1e-10 * float(truth.gradient.norm()) + 1e-15 * abs(truth.value)
+def test_mean_and_variance_are_those_of_liu_et_al(case: OracleCase, scale: float, k: int, centred: bool) -> None:
+    """Over the law outside C, ``ĝ`` has the mean g, and the variance that the exact law outside gives."""
+    scores, loss = scale * numbers(*case.event, seed=2), LOSSES["smooth"](case)
+    truth = exact_truth(loss, case.oracle, scores)
+    dealt, p = outside_of(case, scores, k)
+    if not len(dealt):
+        return
+    estimator = Dealt(k, centred)
+    object.__setattr__(estimator, "dealt", dealt)
+    found = estimator.gradient(loss, case.oracle, scores.expand(len(dealt), *case.event), generator=seeded()).flatten(1)
+    mean = (p / p.sum()) @ found
+    gradient = truth.gradient.flatten()
+    assert float((mean - gradient).norm()) <= 1e-9 * float(gradient.norm()) + 1e-15 * abs(truth.value)
 
 
-@pytest.mark.parametrize("candidates", [1, 2, 4])
-@pytest.mark.parametrize("k", [1, 2])
-def test_the_variance_is_that_of_one_weighted_term(k: int, candidates: int) -> None:
-    """``w² (1 − q^m) E[(L − b)² ‖s‖² | outside] − ‖(1 − q) E[(L − b) s | outside]‖²``; the sum has none."""
-    order = P.argsort(descending=True)
-    inside, outside = order[:k], order[k:]
-    q = float(P[inside].sum())
-    baseline = P[inside] @ TABLE[inside] / q
-    law = P[outside] / P[outside].sum()
-    terms = ((TABLE - baseline).unsqueeze(-1) * (torch.eye(3, dtype=torch.float64) - P))[outside]
-    weight = (1 - q) / (1 - q**candidates)
-    second = weight**2 * (1 - q**candidates) * float(law @ terms.square().sum(-1))
-    expected = second - float(((1 - q) * (law @ terms)).square().sum())
-    found = measure(SumAndSample(k, candidates), Categorical(), table_loss, SCORES, sampling=EXACTLY)
-    assert found.metrics["relative_variance"].value * float(GRADIENT.square().sum()) == pytest.approx(expected, abs=1e-12)  # type: ignore[operator]
-
-
-def test_more_candidates_and_more_of_the_best_lower_the_variance() -> None:
-    def variance(estimator: SumAndSample) -> float:
-        found = measure(estimator, Categorical(), table_loss, SCORES, sampling=EXACTLY).metrics["relative_variance"].value
-        assert found is not None
-        return found
-
-    by_candidates = [variance(SumAndSample(2, m)) for m in (1, 2, 3, 6)]
-    assert by_candidates == sorted(by_candidates, reverse=True)
-    assert variance(SumAndSample(3, 1)) == pytest.approx(0, abs=1e-20)
-    assert variance(SumAndSample(2, 6)) < variance(SumAndSample(1, 6))
+@oracles
+def test_the_sample_has_the_law_outside_and_its_mass(case: OracleCase) -> None:
+    scores, k = numbers(*case.event, seed=2), 2
+    dealt, p = outside_of(case, scores, k)
+    estimator, rows = SumAndSample(k), scores.expand(4000, *case.event)
+    best, _ = estimator._best(case.oracle, rows)
+    drawn, mass, missed = estimator._other(case.oracle, rows, best, seeded(5))
+    weight = mass - (case.oracle.log_prob(best, rows).exp() * missed).sum(0)
+    torch.testing.assert_close(weight, torch.full_like(weight, float(p.sum())), rtol=1e-9, atol=0)
+    counts = (drawn[0].unsqueeze(1) == dealt).flatten(2).all(-1).sum(0)
+    assert int(counts.sum()) == len(rows)
+    common = p / p.sum() * len(rows) >= 5
+    expected = torch.cat([p[common], p[~common].sum(0, keepdim=True)]) / p.sum() * len(rows)
+    seen = torch.cat([counts[common], counts[~common].sum(0, keepdim=True)])
+    kept = expected > 0
+    assert stats.chisquare(seen[kept].double(), expected[kept]).pvalue > 1e-6
 
 
 @oracles
@@ -67,6 +77,15 @@ def test_all_of_the_best_is_exact(case: OracleCase) -> None:
     found = SumAndSample(k=10_000).gradient(loss, case.oracle, scores.expand(20, *case.event), generator=seeded())
     expected = exact_truth(loss, case.oracle, scores).gradient
     torch.testing.assert_close(found, expected.expand_as(found), rtol=1e-9, atol=1e-9)
+
+
+def test_the_mass_outside_keeps_its_digits() -> None:
+    """``1 − q`` of 1e-20 is added up, and not subtracted from 1."""
+    scores = torch.tensor([46.0, 0.0, -1.0], dtype=torch.float64)
+    best, _ = SumAndSample()._best(Categorical(), scores)
+    _, mass, missed = SumAndSample()._other(Categorical(), scores, best, seeded())
+    assert not bool(missed.any())
+    assert float(mass) == pytest.approx((1 + math.exp(-1)) * math.exp(-46), rel=1e-12)
 
 
 def test_fewer_are_feasible_than_asked_for() -> None:
@@ -83,11 +102,3 @@ def test_fewer_are_feasible_than_asked_for() -> None:
     p = scores.softmax(-1)
     slope = 2 * p[0] * p[2]
     torch.testing.assert_close(found, torch.stack([slope, slope * 0, -slope, slope * 0]))
-
-
-def test_a_term_without_a_centre_is_reinforce_outside() -> None:
-    """Where the best structure is all but impossible to miss, one candidate seldom counts; REINFORCE wastes the same draws."""
-    one = SumAndSample(1, candidates=1, centred=False)
-    found = measure(one, Categorical(), table_loss, SCORES, sampling=EXACTLY).metrics["relative_variance"].value
-    plain = measure(Reinforce(), Categorical(), table_loss, SCORES, sampling=EXACTLY).metrics["relative_variance"].value
-    assert found < plain  # type: ignore[operator]

@@ -16,8 +16,8 @@ from tests.helpers import seeded
 ENUMERATING = [name for name in ESTIMATORS if (took := make_estimator(name).evaluations()).enumerations + took.listings]
 """Those that declare passes over all structures."""
 
-BOUND = [name for name in ENUMERATING if name not in {"unordered_set", "importance_weighted_set"}]
-"""Those that can do no other: beyond their limit the two draw without a list."""
+BOUND = [name for name in ENUMERATING if name not in {"unordered_set", "importance_weighted_set", "sum_and_sample"}]
+"""Those that can do no other: beyond their limit these draw without a list."""
 
 
 def space(name: str, size: int) -> tuple[Oracle, tuple[int, ...]]:

@@ -21,6 +21,7 @@ REPLAYED = [
     if not name.startswith(
         (
             "unordered_set",
+            "sum_and_sample",
             "importance_weighted_set",
             "arm",
             "disarm",

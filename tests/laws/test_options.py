@@ -46,7 +46,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "vargrad": {"num_samples": "an integer >= 2, a variance is taken over them"},
     "muprop": {"num_samples": COUNT},
     "double_cv": {"alpha": FINITE, "num_samples": PEERS},
-    "sum_and_sample": {"k": COUNT, "candidates": COUNT, "centred": FLAG},
+    "sum_and_sample": {"k": COUNT, "centred": FLAG, "limit": COUNT},
     "unordered_set": {"num_samples": COUNT, "baseline": FLAG, "limit": COUNT},
     "importance_weighted_set": {"num_samples": COUNT, "baseline": FLAG, "normalised": FLAG, "limit": COUNT},
     "arm": {"num_pairs": COUNT},

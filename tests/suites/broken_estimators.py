@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -12,9 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from structgrad.estimators import Reinforce
+from structgrad.estimators import ExactMarginalisation, Reinforce
 from structgrad.estimators.base import with_gradient
 from structgrad.oracles.kernels import notices
+from structgrad.oracles.random_streams import random_uniform
 
 
 class Failing(Reinforce):
@@ -136,3 +138,37 @@ class Slow(Reinforce):
     def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
         time.sleep(self.seconds if scores.ndim > oracle.event_ndim else 0)
         return super().surrogate(loss, oracle, scores, generator=generator)
+
+
+class Nan(Reinforce):
+    """NaN always; one sample, so that it is replayed."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        return super().surrogate(loss, oracle, scores, generator=generator) * self.factor(
+            scores[..., 0] if oracle.event_ndim == 1 else scores[..., 0, 0], generator
+        )
+
+    def factor(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.tensor(math.nan)
+
+
+class Infinite(Nan):
+    """Infinite always."""
+
+    def factor(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.tensor(math.inf)
+
+
+class RarelyNan(Nan):
+    """NaN in one of 500 draws."""
+
+    def factor(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = random_uniform(tuple(rows.shape), (), generator=generator, device=rows.device)
+        return torch.where(drawn < 1 / 500, math.nan, 1.0).to(rows.dtype)
+
+
+class FixedNan(ExactMarginalisation):
+    """NaN without noise."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        return super().surrogate(loss, oracle, scores, generator=generator) * math.nan

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..describe import names
-from ..outcome import INTERRUPTED, SOME_FAILED, fail, sentences
+from ..outcome import INTERRUPTED, SOME_FAILED, code_of, fail, sentences
 from .config import read_options
 
 _WHAT, _FILE, _PRECISION = "What is measured", "A score file of your own", "How precisely"
@@ -306,7 +306,7 @@ def run(  # noqa: PLR0913 - one parameter per option
 
     The same command again goes on where it stopped: finished cells are not measured twice.
 
-    Exit codes: 0 all well, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
+    Exit codes: 0 all well, 1 an estimator returned NaN, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
     """
     given = locals()
     with sentences(), ExitStack() as stack:
@@ -365,4 +365,4 @@ def run(  # noqa: PLR0913 - one parameter per option
             counts = launch.launched(plan, machine, scope, verbosity, request)
         except launch.StoppedError as error:
             fail(error, INTERRUPTED if error.interrupted else SOME_FAILED)
-    raise typer.Exit(SOME_FAILED if counts and counts["failed"] else 0)
+    raise typer.Exit(code_of(counts))

@@ -340,7 +340,9 @@ class Launch:
         for line in page.contradictions(tables.claims(frame)):
             self.verbosity.say(f"! {line}", "red")
         for row in tables.records(tables.errors(frame).head(_ERRORS_SHOWN)):
-            self.verbosity.say(f"{row.status}: {row.estimator} on {row.problem}, {row.stage}: {row.reason}", "red")
+            self.verbosity.say(
+                f"{row.status}: {row.estimator} on {', '.join(filter(None, (row.problem, row.stage, row.instance)))}: {row.reason}", "red"
+            )
 
     def _outcome(self, counts: dict[str, int], manifest: results.Manifest, answer: list[str]) -> dict[str, Any]:
         paths = {"folder": "", "results": results.TABLE, "report": PAGE}

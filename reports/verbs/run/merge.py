@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..outcome import SOME_FAILED, sentences
+from ..outcome import code_of, sentences
 
 
 def merge(
@@ -64,7 +64,7 @@ def merge(
     if found.unmeasured:
         typer.echo(f"{found.unmeasured} cells are not measured yet; go on with their shards, and merge again")
     typer.echo(f"results: {place}")
-    raise typer.Exit(SOME_FAILED if counts["failed"] else 0)
+    raise typer.Exit(code_of(counts))
 
 
 def _place(text: str) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ....estimators.base import Estimator
 from ....oracles.random_streams import SeedBlocks
+from ...base import check_finite
 from ..cases import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..confirmation import confirmed
 from ..result import Check
@@ -119,7 +120,7 @@ def _draws(estimator: Estimator[Any], structure: Structure, stream: tuple[int, s
         estimator.gradient(lambda z: factor * loss(z), structure.oracle, scores.expand(SINGLES, *structure.event), generator=generator)
         for _ in range(times)
     ]
-    return singles.flatten(1), torch.cat(rows).flatten(1)
+    return check_finite(singles.flatten(1), estimator.name), check_finite(torch.cat(rows).flatten(1), estimator.name)
 
 
 def _directions(structure: Structure) -> Tensor:

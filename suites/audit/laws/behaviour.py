@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ....estimators.base import Estimator
+from ...base import check_finite
 from ..cases import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..remedies import to_change
 from ..result import Check
@@ -33,7 +34,7 @@ def behaviour_checks(fresh: Callable[[], Estimator[Any]], structure: Structure) 
     scores, others = random_scores(structure, USUAL, ROWS), random_scores(structure, USUAL, ROWS, "others")
 
     def call(rows: Tensor, seed: int) -> Tensor:
-        return estimator.gradient(loss, structure.oracle, rows, generator=seeded(seed, "behaviour"))
+        return check_finite(estimator.gradient(loss, structure.oracle, rows, generator=seeded(seed, "behaviour")), estimator.name)
 
     before, handed, world = snapshot(estimator), scores.clone(), world_state()
     first = call(scores, 1)

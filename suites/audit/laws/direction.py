@@ -13,6 +13,7 @@ from torch import Tensor
 from ....estimators.base import Estimator
 from ....estimators.exact import ExactMarginalisation
 from ....oracles.capabilities import MarginalOracle
+from ...base import check_finite
 from ..cases import FLAT, USUAL, AuditLoss, Structure, random_scores, seeded
 from ..confirmation import confirmed
 from ..counting import Ledger, counting_loss
@@ -46,7 +47,7 @@ def _gains(estimator: Estimator[Any], structure: Structure, stream: tuple[int, s
     seed, slot, rows = stream
     loss = AuditLoss(structure, "linear")
     scores = FLAT * torch.randn(rows, *structure.event, generator=seeded(seed, "sign", "scores", slot), dtype=torch.float64)
-    estimate = estimator.gradient(loss, structure.oracle, scores, generator=seeded(seed, "sign", slot))
+    estimate = check_finite(estimator.gradient(loss, structure.oracle, scores, generator=seeded(seed, "sign", slot)), estimator.name)
     exact = ExactMarginalisation().gradient(loss, structure.oracle, scores, generator=seeded(0))
     return (estimate * exact).flatten(1).sum(-1) / exact.square().flatten(1).sum(-1)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ....estimators.base import Estimator
+from ...base import check_finite
 from ..cases import EXTREME, SINGLE, USUAL, AuditLoss, Structure, masked_scores, random_scores, seeded
 from ..counting import Ledger, counting_loss
 from ..result import Check
@@ -31,6 +32,7 @@ def _shapes(estimator: Estimator[Any], structure: Structure, has_value: bool) ->
         estimate = estimator.gradient(loss, structure.oracle, scores, generator=seeded(1, "shapes"))
         if estimate.shape != scores.shape:
             return Check("shapes", structure.name, "violated", f"estimates {tuple(estimate.shape)} for scores {tuple(scores.shape)}")
+        check_finite(estimate.reshape(-1, *structure.event), estimator.name)
         tail = (*batch, *structure.event)
         wrong = [shape for shape in ledger.shapes if shape[len(shape) - len(tail) :] != tail]
         if wrong:
@@ -42,6 +44,10 @@ def _shapes(estimator: Estimator[Any], structure: Structure, has_value: bool) ->
             if tuple(value.shape) != batch:
                 return Check(
                     "shapes", structure.name, "violated", f"the surrogate is {tuple(value.shape)} for a batch {batch}; expected one per row"
+                )
+            if not bool(value.isfinite().all()):
+                return Check(
+                    "finite", structure.name, "violated", f"the surrogate is {float(value[~value.isfinite()][0])} at scores of {USUAL:g}"
                 )
     return Check("shapes", structure.name, "holds", "one estimate per row, in any batch shape")
 

@@ -19,7 +19,6 @@ from ...problems.losses import make_loss
 from ...statistics import seeds
 from ...statistics.metrics import Interval
 from ...statistics.moments import BATCHES
-from ...text import reason_of
 from ..draws import Draws, estimates
 from ..memory import peak_memory
 from ..suite import Context, Finding, Suite
@@ -229,7 +228,7 @@ def _variances(name: str, estimator: Estimator[Any], problem: Problem, context: 
             common = {"instance": instance.name, "tier": "mc", "replicates": number}
             yield Finding(name, "relative_variance", wholes[-1], setting=f"samples={samples}", size=float(samples), **common)  # type: ignore[arg-type]
     except Exception as error:  # any user-supplied code may run here; no truth, no scale
-        yield Finding(name, "variance_exponent", None, setting="axis=samples", status="error", reason=reason_of(error))
+        yield Finding.failed(name, "variance_exponent", error, setting="axis=samples")
         return
     fitted = exponent_of_jackknife(sizes, wholes, torch.stack(folds, 1).tolist())
     yield _exponent(name, "variance_exponent", fitted, "jackknife", "samples")

@@ -1,28 +1,25 @@
-"""Descent along estimates: steps of equal size, a common trajectory, and training on their own for the same time."""
+"""Descent along estimates: steps of equal size, a common trajectory, and training on their own for the same loss evaluations."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ....estimators import Reinforce
 from ....estimators.base import Estimator
-from ...base import Instance, Problem, pairing
+from ...base import Instance, Problem
 from ...statistics.interval import ABSENT
 from ...statistics.metrics import Interval, estimated_metrics
 from ...statistics.moments import BATCHES, Moments
-from ...text import reason_of
 from ...truth.loss_checks import examine_loss
-from ..cost.wall_clock import REFERENCE
 from ..draws import Draws, estimates
 from ..suite import Context, Finding, Suite
 from .equal_steps import Rays, equal_step, natural_direction, relative_decrease
-from .regret import costs, steps_of, trained
+from .regret import steps_of, trained
 from .structure_table import StructureTable, too_many
 from .trajectory import ENTROPIES, Stop, flat_start, trajectory
 
@@ -40,7 +37,7 @@ AT_A_STOP = ("relative_bias", "relative_variance", "cosine", "rho")
 
 @dataclass(frozen=True)
 class DescentAmount:
-    """How much work an effort buys: steps whose decrease is averaged, steps of training by the reference, and seeds."""
+    """How much work an effort buys: steps whose decrease is averaged, loss evaluations of a run of training, and seeds."""
 
     steps: int
     training: int
@@ -58,15 +55,16 @@ class Descent(Suite):
 
     `kl_decrease` compares with the step of the exact gradient of the same mean KL divergence; `kl_decrease_natural`, the ceiling, does not
     depend on the estimator and is repeated for each. Along the descent of the exact gradient, from a flat start to stops by entropy, all
-    estimators are measured at the same scores. `regret` is that of training by the estimator itself, in the time that `REFERENCE` takes for
-    a number of steps: it depends on measured times, and ``steps`` tells how. Estimators share their random numbers.
+    estimators are measured at the same scores. `regret` is that of training by the estimator itself, with a budget of loss evaluations that
+    allows ``steps``. Estimators share their random numbers.
     """
 
     name: ClassVar[str] = "descent"
     summary: ClassVar[str] = (
-        "decrease of the loss by steps of equal size, errors along a common trajectory, regret of training for the same time"
+        "decrease of the loss by steps of equal size, errors along a common trajectory, regret of training for the same loss evaluations"
     )
     together: ClassVar[bool] = True
+    version: ClassVar[int] = 2
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """All three, instance by instance; where a space is too large for them, a finding that says so."""
@@ -105,16 +103,13 @@ class _DescentInstance:
                     yield from part(name, alive[name])
                 except Exception as error:  # any user-supplied code may run here
                     del alive[name]
-                    yield self._failed(name, error)
+                    yield Finding.failed(name, "kl_decrease", error, instance=self.instance.name)
         yield from self._regrets(alive)
 
     def _draws(self, scores: Tensor, *key: str) -> Draws:
         names = ("descent", self.problem.name, self.problem.stage, self.instance.name, *key)
         rows = self.table.shaped(scores.flatten().unsqueeze(0))[0].to(self.context.dtype)
         return Draws(self.problem.oracle, self.instance.loss, rows, self.context, names)
-
-    def _failed(self, name: str, error: Exception) -> Finding:
-        return Finding(name, "kl_decrease", None, instance=self.instance.name, status="error", reason=reason_of(error))
 
     def _finding(self, name: str, metric: str, found: Interval, kind: str, **values: Any) -> Finding:
         return Finding(
@@ -182,23 +177,18 @@ class _DescentInstance:
         share = float(stop.gradient.norm()) / first if first else 0.0
         return metrics | {"bias_of_start": _scaled(metrics["relative_bias"], share)}
 
-    # Training for the same time.
+    # Training for the same loss evaluations.
 
     def _regrets(self, estimators: Mapping[str, Estimator[Any]]) -> Iterator[Finding]:
         amount, draws = DescentAmount.of(self.context), self._draws(self._start, "regret")
-        reference: Estimator[Any] = Reinforce()
-        contenders = dict(estimators)
-        if pairing(reference, self.problem.oracle, self.instance.loss, tuple(self.instance.scores.shape)) is None:
-            contenders.setdefault(REFERENCE, reference)
-        warmed = {name: draws.warmed(estimator) for name, estimator in contenders.items()}
-        steps = steps_of(costs(warmed, draws, budget=self.context.effort.seconds / 500), REFERENCE, amount.training) if warmed else {}
-        for name in estimators:
+        for name, estimator in estimators.items():
             try:
-                found = trained(warmed[name], draws, self.table, steps[name], amount.seeds)
+                warmed = draws.warmed(estimator)
+                found = trained(warmed, draws, self.table, steps_of(warmed, draws, amount.training), amount.seeds)
             except Exception as error:  # any user-supplied code may run here
-                yield replace(self._failed(name, error), metric="regret")
+                yield Finding.failed(name, "regret", error, instance=self.instance.name)
                 continue
-            tier: dict[str, Any] = {"tier": "exact"} if estimators[name].deterministic else {"tier": "mc", "replicates": amount.seeds}
+            tier: dict[str, Any] = {"tier": "exact"} if estimator.deterministic else {"tier": "mc", "replicates": amount.seeds}
             yield self._finding(name, "regret", found.regret, "t", **tier)
             yield self._finding(name, "steps", Interval(float(found.steps)), "")
 

@@ -1,10 +1,8 @@
-"""Training by every estimator on its own, for the same time, with the best of a grid of step sizes."""
+"""Training by every estimator on its own, for the same loss evaluations, with the best of a grid of step sizes."""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +11,7 @@ from torch import Tensor
 
 from ....estimators.base import Estimator
 from ...statistics.metrics import Interval
-from ..cost.interleaving import interleave
-from ..cost.timing import clock, single_thread
+from ...statistics.work import GRADIENT_WORK
 from ..draws import Draws, estimates
 from ..sparsity import mean_interval
 from .structure_table import StructureTable
@@ -27,9 +24,6 @@ PROBE = 128
 
 FARTHEST = 1e12
 """A score beyond this has left the range of training."""
-
-MOST = 4
-"""A cheap estimator makes at most this many times the steps of the reference."""
 
 
 @dataclass(frozen=True)
@@ -47,33 +41,28 @@ class Trained:
     steps: int
 
 
-def costs(estimators: Mapping[str, Estimator[Any]], draws: Draws, *, budget: float) -> dict[str, float]:
-    """Median seconds of one training step of `LENGTHS` rows, interleaved; without those that raise."""
-    rows = draws.scores.expand(len(LENGTHS), *draws.scores.shape).clone()
-    calls = {name: functools.partial(_step, estimator, draws, rows) for name, estimator in estimators.items()}
-    with single_thread():
-        found = interleave(calls, rounds=1, budget=budget)
-    return {name: float(torch.tensor(seconds[:, 0]).median()) for name, seconds in found.seconds.items()}
+class _CountedLoss:
+    """A loss that counts its evaluations; those that may be differentiated count as three."""
+
+    def __init__(self, draws: Draws) -> None:
+        self.draws, self.evaluations = draws, 0
+
+    def __call__(self, z: Tensor) -> Tensor:
+        self.evaluations += z.numel() // self.draws.scores.numel() * (1 + GRADIENT_WORK * z.requires_grad)
+        return self.draws.loss(z)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.draws.loss, name)
 
 
-def _step(estimator: Estimator[Any], draws: Draws, rows: Tensor) -> tuple[float]:
-    start = clock(rows.device)
-    estimator.gradient(draws.loss, draws.oracle, rows, generator=torch.Generator(rows.device).manual_seed(0))
-    return (clock(rows.device) - start,)
+def steps_of(estimator: Estimator[Any], draws: Draws, budget: int) -> int:
+    """How many steps of training a budget of loss evaluations allows, at least one.
 
-
-def steps_of(seconds: Mapping[str, float], reference: str, steps: int) -> dict[str, int]:
-    """How many steps each makes in the time that the reference takes for ``steps``.
-
-    Ratios of seconds are rounded to powers of √2, so that a machine's mood seldom changes what is compared.
-
-    Example:
-        >>> steps_of({"reinforce": 1e-3, "rloo": 2.1e-3, "ste": 1e-5}, "reinforce", 100)
-        {'reinforce': 100, 'rloo': 50, 'ste': 400}
+    The evaluations of one estimate are counted and not timed: numbers do not depend on the machine, nor on what else runs there.
     """
-    base = seconds.get(reference, sorted(seconds.values())[len(seconds) // 2])
-    ratios = {name: 2 ** (round(2 * math.log2(base / taken)) / 2) for name, taken in seconds.items()}
-    return {name: max(1, round(steps * min(ratio, MOST))) for name, ratio in ratios.items()}
+    loss = _CountedLoss(draws)
+    estimator.gradient(loss, draws.oracle, draws.scores, generator=draws.generator("work"))
+    return max(1, round(budget / max(loss.evaluations, 1)))
 
 
 def trained(estimator: Estimator[Any], draws: Draws, table: StructureTable, steps: int, seeds: int) -> Trained:

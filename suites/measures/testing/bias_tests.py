@@ -23,7 +23,7 @@ from ...statistics.moments import Moments
 if TYPE_CHECKING:
     from ...truth import Truth
 
-Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved", "unresolved: rare events"]
+Verdict = Literal["unbiased-exact", "equivalent", "biased", "unresolved", "unresolved: rare events", "broken"]
 
 ALPHA = 1e-3
 """Level of the test for bias of one cell; a hit of an estimator that claims to be unbiased must repeat on fresh seeds."""

@@ -28,7 +28,7 @@ BLOCK = 200_000
 """Rows of a block, about."""
 
 _TEST = ("suite", "cell", "estimator", "instance", "setting", "reference")
-_FACTS = ("family", "oracle", "estimator", "problem", "stage", "instance", "cell", "status")
+_FACTS = ("family", "oracle", "estimator", "problem", "stage", "instance", "cell", "status", "verdict")
 _UNDERIVED = ("batches", "traceback")
 
 
@@ -48,6 +48,7 @@ class Facts:
     measured: int = 0
     failed: int = 0
     skipped: int = 0
+    broken: int = 0
 
     @classmethod
     def of_rows(cls, rows: Iterable[Row]) -> Facts:
@@ -71,10 +72,12 @@ class Facts:
         self.measured += len(there)
         self.failed += len(failed)
         self.skipped += len(set(some["cell"]) - there)
+        self.broken += some["cell"][some["verdict"] == "broken"].nunique()
 
     def counts(self) -> dict[str, int]:
-        """How many cells are ok, failed and skipped."""
-        return {"ok": self.measured - self.failed, "failed": self.failed, "skipped": self.skipped}
+        """How many cells are ok, failed and skipped; and of the failed how many are ``broken``, if any."""
+        found = {"ok": self.measured - self.failed, "failed": self.failed, "skipped": self.skipped}
+        return found | ({"broken": self.broken} if self.broken else {})
 
 
 class WholeRun:

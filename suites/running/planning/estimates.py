@@ -58,10 +58,10 @@ def training_seconds(plan: Plan, cell: Cell) -> float:
     problem = sample(plan, *cell.scores)
     assert isinstance(problem, TaskProblem)
     task, amount, seconds = problem.task, LearningAmount.of(plan.context()), 0.0
-    count = min(_count(plan, cell)(problem.instances[0]), MAX_RANK)
+    event = tuple(problem.instances[0].scores.shape)
     for name in cell.estimators:
-        passes = make_estimator(name).evaluations().enumerations
-        step = STEP * (0.5 if task.stackable else 1.0) + passes * count * task.batch_size / BATCH_RATE
+        listed, _ = _listed(name, plan.plugins, problem.oracle, event)
+        step = STEP * (0.5 if task.stackable else 1.0) + listed * task.batch_size / BATCH_RATE
         seconds += amount.runs(task, name, cell.instances) * amount.steps(task) * step
     return seconds
 
@@ -80,22 +80,21 @@ def timing_seconds(plan: Plan, cell: Cell) -> float:
 
 def enumeration_seconds(plan: Plan, cell: Cell) -> float:
     """Of a cell, the seconds in which its estimators go through all structures."""
-    each = 0.0
+    oracle, items, seconds = sample(plan, *cell.scores).oracle, _items(plan, cell), 0.0
     for name in cell.estimators:
-        passes, deterministic = _passes(name, plan.plugins)
-        each += passes * (1 / TYPICAL_RATE + (1 if deterministic else plan.effort.replicates) / BATCH_RATE)
-    if each == 0:
-        return 0.0
-    counts = [min(count, MAX_RANK) for count in map(_count(plan, cell), _items(plan, cell))]
-    return each * cell.instances * sum(counts) / len(counts)
+        for item in items:
+            listed, deterministic = _listed(name, plan.plugins, oracle, tuple(item.scores.shape))
+            seconds += listed * (1 / TYPICAL_RATE + (1 if deterministic else plan.effort.replicates) / BATCH_RATE)
+    return seconds * cell.instances / len(items)
 
 
 @functools.lru_cache(maxsize=8192)
-def _passes(name: str, files: tuple[str, ...]) -> tuple[float, bool]:
-    """How often an estimator goes through all structures, and whether its estimates are all the same; built once for all cells."""
+def _listed(name: str, files: tuple[str, ...], oracle: Any, event: tuple[int, ...]) -> tuple[float, bool]:
+    """How many structures an estimator goes through, and whether its estimates are all the same."""
     estimator: Estimator[Any] = make_estimator(name)
     took = estimator.evaluations()
-    return took.enumerations + took.listings, estimator.deterministic
+    passes = took.enumerations + (took.listings if took.listings and estimator.lists(oracle, event) else 0)
+    return passes * min(counted_structures(oracle, event), MAX_RANK) if passes else 0.0, estimator.deterministic
 
 
 def truth_seconds(plan: Plan, cell: Cell) -> float:

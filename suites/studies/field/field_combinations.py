@@ -62,8 +62,10 @@ class SumAndLeaveOneOut(SumAndSample):
     """
 
     draws: int = 8
+    candidates: int = 8
 
     name: ClassVar[str] = "sum_and_leave_one_out"
+    needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle, KBestOracle)
 
     def surrogate(self, loss: Loss, oracle: Any, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         event = oracle.event_ndim

@@ -10,7 +10,8 @@ import pytest
 from structgrad.reports.verbs.run import repeat
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.planning.scope import Scope
-from tests.reports.calling import call
+from tests.reports.calling import FEW, call
+from tests.reports.calling import SMALL as RUN
 
 SMALL = "clusters[steps=12,train=256,heldout=128]"
 
@@ -99,3 +100,18 @@ def test_bad_input_is_one_sentence(words, message, tmp_path, monkeypatch):
     done = call("learn", *words)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("words", [["learn", SMALL, "--seeds", "1", "--no-gradients", "-j", "0"], [*RUN, *FEW]], ids=["learn", "run"])
+def test_an_estimator_of_nan_is_broken_with_exit_code_1(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = call(*words, "-e", "tests.suites.broken_estimators:Nan", "-o", "out")
+    assert found.exit_code == 1
+    assert "0 cells ok, " in found.stdout
+    assert "(1 by NaN or infinity)" in found.stdout
+    assert "returned NaN in " in found.stdout
+    assert call("gate", "out", "-b", "out").exit_code == 1
+    page = call("report", "out", "--format", "md", "-o", "-").stdout
+    assert "returned NaN in " in page
+    assert "broken" in page

@@ -12,6 +12,7 @@ from structgrad.suites.measures.bias import Bias
 from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.problems.losses import LOSSES
 from structgrad.suites.problems.score_files import ScoreFile
+from structgrad.suites.running.planning.estimates import enumeration_seconds
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Plan
 from structgrad.suites.running.runner import run
@@ -78,3 +79,11 @@ def test_the_variance_is_that_of_replicates_against_a_known_gradient(tmp_path: P
     assert bare["absolute_variance"] == pytest.approx(found["relative_variance"] * found["truth_norm"] ** 2, rel=1e-9)
     assert bare["snr"] == pytest.approx(found["snr"], rel=1e-9)
     assert "relative_bias" not in bare
+
+
+@pytest.mark.parametrize("name", ["unordered_set", "importance_weighted_set", "sum_and_sample"])
+@pytest.mark.parametrize("oracle", ["linear_chain", "spanning_tree", "subset[k=40]"])
+def test_sets_that_an_oracle_draws_are_not_planned_as_passes_over_all_structures(name: str, oracle: str, tmp_path: Path) -> None:
+    large = plan(tmp_path, oracle, "linear", (name,), ("bias",))
+    (cell,) = grid(large).cells
+    assert enumeration_seconds(large, cell) == 0

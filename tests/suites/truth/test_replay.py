@@ -27,7 +27,6 @@ from structgrad.estimators import (
     SparseMAP,
     StepReinforce,
     StepSampled,
-    SumAndSample,
     VarGrad,
 )
 from structgrad.oracles import Assignment, LinearChain, SemiMarkov, ShiftReduce, Subset, TiedChain
@@ -349,10 +348,6 @@ def test_what_is_no_average_is_left_to_replicates(fault, gap):
 def test_samples_that_are_no_average_or_too_many_are_left_to_replicates():
     target = target_of("subset")
     assert replay_samples(DoubleControl(num_samples=4), target, 4, REPLAY_CAP) is None
-    flat = torch.linspace(0, 0.3, 10, dtype=torch.float64)
-    loss = lambda z: (z @ flat) ** 2  # noqa: E731
-    many = Target(Subset(5), loss, flat, exact_truth(loss, Subset(5), flat))
-    assert replay_samples(SumAndSample(), many, 8, REPLAY_CAP) is None
     assert replay_samples(MuProp(4), target, 4, 4 * target.truth.count - 1) is None
     assert replay_samples(LeaveOneOut(2000), target, 2000, REPLAY_CAP) is None
     unknown = replace(target, truth=replace(target.truth, chunk=0))
