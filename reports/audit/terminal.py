@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HEADLINES = {
     "right": ("RIGHT", "bold green", "no law is violated"),
+    "consistent": ("CONSISTENT WITH ITS DECLARATION", "bold green", "no law is violated, and a bias is declared"),
     "wrong": ("WRONG", "bold red", "a violation is proven"),
     "misdeclared": ("MISDECLARED", "bold red", "what it says of itself is wrong, and no fault is found in its estimates"),
     "crashed": ("CRASHED", "bold red", "it raised an exception, and nothing else speaks against it"),
@@ -48,7 +49,13 @@ def _headline(found: Audit) -> Iterator[Text]:
     word, style, meaning = HEADLINES[found.verdict]
     yield Text.assemble((word, style), f"  {found.subject}: {meaning}")
     yield Text(f"declared: {_declared(found.declared)}", style="dim")
-    told = {"likely cause": found.causes, "seen": found.seen, "to change": found.remedies}
+    if found.verdict == "consistent" and found.comparisons:
+        row = found.comparisons[0]
+        gain, bias, cosine = (plus_minus(*value) for value in (row.gain, row.relative_bias, row.cosine))
+        yield Text(
+            f"next to the gradient of the expected loss: gain {gain}, cosine {cosine}, relative bias {bias} ({row.where}, flat scores)"
+        )
+    told = {"likely cause": found.causes, "seen": found.seen, "to change": found.remedies, "note": found.notes}
     for word, lines in told.items():
         for line in lines[:CAUSES_SHOWN]:
             yield Text(f"{word}: {line}", style="bold")

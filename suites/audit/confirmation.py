@@ -43,7 +43,8 @@ def settled(checks: Sequence[Check], alpha: float) -> tuple[list[Check], int]:
         if number not in adjusted:
             result.append(check)
         elif adjusted[number] < alpha:
-            result.append(replace(check, status="violated"))
+            detail = f"{check.detail}; the test rejects, adjusted p {f'= {adjusted[number]:.1g}' if adjusted[number] else '< 1e-300'}"
+            result.append(replace(check, status="violated", detail=detail, unproven=""))
         else:
-            result.append(replace(check, cause=""))
+            result.append(replace(check, cause="", detail=check.detail + check.unproven, unproven=""))
     return result, len(adjusted)

@@ -312,10 +312,11 @@ def _says_nothing(hypothesis: Hypothesis, points: Sequence[Point]) -> bool:
 def parts(points: Sequence[Point]) -> Iterator[Hypothesis]:
     """One part, the same at all places, is turned round, or left out; or all parts that have one last index."""
     several = any(len(point.event) > 1 for point in points)
-    ends = range(min(point.event[-1] for point in points)) if several else ()
+    starts, ends = (range(min(point.event[axis] for point in points)) if several else () for axis in (0, -1))
     flat = range(min(point.found.shape[-1] for point in points))
     named = [(f"part ({_index(points[0], index)}) has", "gets", functools.partial(_flat, index)) for index in flat]
     named += [(f"the parts with the last index {index} have", "get", functools.partial(_last, index)) for index in ends]
+    named += [(f"the parts with the first index {index} have", "get", functools.partial(_first, index)) for index in starts]
     for name, gets, where in named:
         yield Hypothesis(f"{name} the other sign, and all others are right", _changed(where, -1.0), parameters=1)
         without = f"{name.removesuffix(' has').removesuffix(' have')} {gets} no gradient, and all others are right"
@@ -328,6 +329,10 @@ def _flat(index: int, point: Point) -> Tensor:
 
 def _last(index: int, point: Point) -> Tensor:
     return torch.arange(point.found.shape[-1]) % point.event[-1] == index
+
+
+def _first(index: int, point: Point) -> Tensor:
+    return torch.arange(point.found.shape[-1]) // math.prod(point.event[1:]) == index
 
 
 def _index(point: Point, index: int) -> str:
@@ -381,10 +386,13 @@ def _resolution(points: Sequence[Point]) -> float:
 
 def constant_gain(points: Sequence[Point], factor: float) -> str:
     """Of a mean that is a multiple of what is wanted."""
-    turned = "; the sign is wrong too" if factor < 0 else ""
     exact = any(point.tolerance is not None for point in points)
-    gain = f"{factor:.4g}" if exact else f"{factor:.3g} ± {2 * math.sqrt(sum(map(_gain_variance, points))) / len(points):.1g}"
-    return f"gain {gain} on every part {_places(points, points)}, and no cause that would tell why{turned}"
+    error = 0.0 if exact else math.sqrt(sum(map(_gain_variance, points))) / len(points)
+    turned = "; the sign is wrong too" if factor < -max(10 * EXACT, 3 * error) else ""
+    factor = 0.0 if abs(factor) < EXACT else factor
+    gain = f"{factor:.4g}" if exact else f"{factor:.3g} ± {2 * error:.1g}"
+    hint = f" (log-probabilities at a temperature of {1 / factor:.3g} would do it too)" if factor > 0.01 else ""
+    return f"gain {gain} on every part {_places(points, points)}, and no cause that would tell why{hint}{turned}"
 
 
 def _gain_variance(point: Point) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import time
@@ -14,14 +15,16 @@ import torch
 
 from ...estimators import make_estimator
 from ...estimators.base import Estimator
+from ...estimators.noise import Gumbel, SmoothNoise
 from ..base import NonFiniteError
 from .cases import Structure, structures_for
-from .comparison import compare
+from .comparison import compare, twin_of
 from .confirmation import settled
 from .diagnosis import Explanation, Point, explain, mended
+from .interventions import cause_by_intervention, cause_of_noise
 from .laws.batching import batch_checks
 from .laws.behaviour import behaviour_checks
-from .laws.declarations import declaration_checks, observed, parameter_check
+from .laws.declarations import declaration_checks, observed, off_structures, parameter_check
 from .laws.direction import jacobian_check, sign_check
 from .laws.objective import expected_checks
 from .laws.own_objective import relaxed_checks
@@ -35,6 +38,9 @@ from .subject import Subject, numbers, subject_of, switched, varied
 QUICK: dict[str, Any] = {"first": 4096, "most": 16_384, "seconds": 1.5, "structures": 2}
 """What ``quick`` changes."""
 
+
+MOSTLY = 0.5
+"""Share of estimates of exactly 0 from which a warning is given."""
 
 NO_CLAIM = "biased by declaration: its mean is held to nothing; compare it with that of another estimator (mean_of)"
 
@@ -100,6 +106,7 @@ class _Work:
     start: float = field(default_factory=time.monotonic)
     start_of_means: float = 0.0
     losses: float | None = None
+    differentiates: bool = True
     checks: list[Check] = field(default_factory=list)
     comparisons: list[FlatComparison] = field(default_factory=list)
     points: dict[str, list[Point]] = field(default_factory=lambda: {"objective": [], "mean_of": []})
@@ -118,6 +125,7 @@ class _Work:
                 self.checks.append(Check("objective", "", "skipped", NO_CLAIM))
             checks, tests = settled(self.checks, self.effort.alpha)
             checks, seen = self._explained(checks)
+            notes = self._notes()
         finally:
             torch.set_rng_state(world)
         return Audit(
@@ -131,6 +139,7 @@ class _Work:
             seed=self.effort.seed,
             seconds=time.monotonic() - self.start,
             seen=tuple(seen),
+            notes=tuple(notes),
         )
 
     def _explained(self, checks: list[Check]) -> tuple[list[Check], list[str]]:
@@ -139,9 +148,11 @@ class _Work:
         for law, points in self.points.items():
             if law not in violated or not points or violated & set(SPOILING):
                 continue
+            if not self.differentiates:  # no control variate is made of the gradient of the loss
+                points = [replace(point, expansions=lambda: None) for point in points]
             found = explain([self._with_losses(point, self.losses) for point in points], functools.partial(self._changed, law))
-            if not found.cause and (switch := self._switch(law)):
-                found = Explanation(switch)
+            if not found.cause and (cause := self._switch(law) or self._dissected(law)):
+                found = Explanation(cause)
             checks = [replace(check, cause=found.cause) if (check.law, check.status) == (law, "violated") else check for check in checks]
             meant = "" if found.parallel or law == "mean_of" else self._if_meant()
             seen += [found.seen + meant] if found.seen else []
@@ -178,6 +189,47 @@ class _Work:
         right = [text for text, estimator in others if mended(found, seen(estimator))]
         names = " or ".join(dict.fromkeys(text.partition("=")[0] for text in right))
         return f"with {' or '.join(right)} the mean is right: what is wrong is what the option {names} does" if right else ""
+
+    def _notes(self) -> list[str]:
+        """Warnings: estimates that are mostly 0, and a mean that is not that of the registered twin."""
+        zero = [(row.zero_rate or 0.0, row.where) for row in self.comparisons]
+        share, where = max(zero, default=(0.0, ""))
+        notes = [f"{share:.0%} of the estimates are exactly 0 ({where})"] if share > MOSTLY else []
+        if not self.subject.estimator.unbiased and self.reference is None:
+            with contextlib.suppress(Exception):  # the estimator may be anybody's
+                notes += self._beside_twin()
+        return notes
+
+    def _beside_twin(self) -> Iterator[str]:
+        """The means of both on the first structure."""
+        twin = twin_of(replace(self.subject, estimator=self._random()), self.structures[0], self.effort)
+        if twin is None:
+            return
+        name = twin.estimator.name
+        work = replace(self, reference=twin.estimator, checks=[], comparisons=[], points={law: [] for law in self.points})
+        checks = settled(list(work._same_mean(self.structures[0])), self.effort.alpha)[0]
+        wrong = [check for check in checks if check.status == "violated"]
+        if not wrong:
+            if checks:
+                yield f"its mean is that of {name}, the registered estimator that it resembles most ({twin.reason})"
+            return
+        points = [self._with_losses(point, self.losses) for point in work.points["mean_of"]]
+        found = explain(points, functools.partial(work._changed, "mean_of"))
+        yield (
+            f"its mean is not that of {name}, the registered estimator that it resembles most ({twin.reason}): {wrong[0].detail}; "
+            f"{found.cause or found.seen}; if it should be, --mean-of {name} makes that a law"
+        )
+
+    def _dissected(self, law: str) -> str:
+        """The cause that shows when losses are changed one by one; empty where nothing fits."""
+        objective, noise = self.subject.estimator.objective, getattr(self.subject.estimator, "noise", Gumbel())
+        counts = any("sample" in name for name in self.subject.numbers())
+        with contextlib.suppress(Exception):  # the estimator may be anybody's
+            if law == "objective" and objective == "expected":
+                return cause_by_intervention(self._fresh(), self.structures[0], counts=counts)
+            if law == "objective" and objective == "perturbed" and isinstance(noise, SmoothNoise):
+                return cause_of_noise(self._fresh(), self.structures[0], noise)
+        return ""
 
     def _seen_with(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:
         """What a law finds of another estimator on the first structure; nothing where it cannot be had."""
@@ -226,7 +278,9 @@ class _Work:
         )
 
     def _count(self, structure: Structure) -> Iterator[Check]:
-        self.losses = observed(self._fresh(), structure).loss_evaluations
+        ledger = observed(self._fresh(), structure)
+        at_structures = any(not off_structures(points, structure) for points in ledger.points)
+        self.losses, self.differentiates = ledger.loss_evaluations, at_structures and ledger.counts["loss_gradients"] > 0
         yield from ()
 
     def _means(self, structure: Structure) -> None:

@@ -40,7 +40,7 @@ class AuditEffort:
     alpha: float = 1e-3
     seed: int = 0
     first: int = 4096
-    most: int = 65_536
+    most: int = 262_144
     seconds: float = 5.0
     structures: int = 5
 

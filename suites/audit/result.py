@@ -9,9 +9,9 @@ from typing import Any, Literal
 Status = Literal["holds", "violated", "undecided", "crashed", "skipped"]
 """Of one check. ``violated`` is proven: exactly, or by a test at the error rate of the audit."""
 
-Verdict = Literal["right", "wrong", "misdeclared", "crashed", "undecided"]
+Verdict = Literal["right", "wrong", "misdeclared", "crashed", "undecided", "consistent"]
 
-EXIT_CODES: dict[Verdict, int] = {"right": 0, "wrong": 1, "misdeclared": 1, "crashed": 3, "undecided": 0}
+EXIT_CODES: dict[Verdict, int] = {"right": 0, "consistent": 0, "wrong": 1, "misdeclared": 1, "crashed": 3, "undecided": 0}
 """Of ``structgrad audit``; ``--strict`` makes ``undecided`` 4."""
 
 DECLARATIONS = ("evaluations", "needs", "hull", "deterministic")
@@ -28,6 +28,7 @@ class Check:
         cause: what most likely explains a violation; empty where nothing fits. ``remedy``: the line to change, of a declaration.
         tier: ``exact`` has no error rate; ``test`` shares that of the audit.
         p_value: of a test, before the correction for their number.
+        unproven: the end of the detail where the test does not reject.
     """
 
     law: str
@@ -38,6 +39,7 @@ class Check:
     tier: Literal["exact", "test"] = "exact"
     p_value: float | None = None
     remedy: str = ""
+    unproven: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Audit:
         losses: evaluations of the loss that one estimate was seen to take; a gradient counts as two more.
         seed, seconds: of the audit.
         seen: what is known of wrong means that no cause explains.
+        notes: warnings that are no violations: estimates that are mostly 0, a mean that is not that of the registered twin.
     """
 
     subject: str
@@ -89,19 +92,24 @@ class Audit:
     seed: int
     seconds: float
     seen: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
         """``wrong`` where any law is violated, ``misdeclared`` where only those of its declarations are.
 
-        ``crashed`` where the estimator raised, ``undecided`` where a test could not tell.
+        ``crashed`` where the estimator raised, ``undecided`` where a test could not tell. ``consistent`` where a bias is declared, so that
+        no law holds the mean to anything; ``right`` where one does.
         """
         statuses = {check.status for check in self.checks}
         if "violated" in statuses:
             return "misdeclared" if all(check.law in DECLARATIONS for check in self.violations) else "wrong"
         if "crashed" in statuses:
             return "crashed"
-        return "undecided" if "undecided" in statuses else "right"
+        if "undecided" in statuses:
+            return "undecided"
+        held = self.declared["unbiased"] or any(check.law == "mean_of" for check in self.checks)
+        return "right" if held else "consistent"
 
     @property
     def violations(self) -> tuple[Check, ...]:
@@ -122,7 +130,7 @@ class Audit:
         return tuple(dict.fromkeys(check.remedy for check in self.violations if check.remedy))
 
     def exit_code(self, *, strict: bool = False) -> int:
-        """0 right (or undecided), 1 wrong or misdeclared, 3 it raised; with ``strict``, 4 undecided."""
+        """0 right or consistent (or undecided), 1 wrong or misdeclared, 3 it raised; with ``strict``, 4 undecided."""
         return 4 if strict and self.verdict == "undecided" else EXIT_CODES[self.verdict]
 
     def raise_if_wrong(self) -> None:

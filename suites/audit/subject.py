@@ -179,7 +179,8 @@ def switched(estimator: Any) -> list[tuple[str, Any]]:
         >>> [text for text, _ in switched(ReinMaxControl(eta=1.0, temperature=0.5))]
         ['temperature=1', 'eta=0']
     """
-    fields = [field for field in dataclasses.fields(estimator) if field.init] if dataclasses.is_dataclass(estimator) else []
+    own = dataclasses.is_dataclass(estimator) and not isinstance(estimator, FunctionEstimator)
+    fields = [field for field in dataclasses.fields(estimator) if field.init] if own else []
     found = []
     for field in fields:
         value = getattr(estimator, field.name)

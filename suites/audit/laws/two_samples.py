@@ -22,6 +22,7 @@ from ..diagnosis import Point, Setting
 from ..means import TOLERANCE, AuditEffort, exact_mean, sampler
 from ..result import Check, Status
 from ..subject import Subject
+from .objective import part_variances
 
 
 @dataclass(frozen=True)
@@ -111,15 +112,15 @@ def _tested(
     p_value = confirmed(test, effort.alpha)
     gain, half, bound = gain_between(*kept[-1], scale)
     status: Status = "holds" if bound <= effort.effort.equivalence else "undecided"
-    detail = f"gain {gain:.3g} ± {half:.2g} against the mean of {reference}; the means differ by less than {bound:.0%}"
-    return Check(law, where, status, detail, "", "test", p_value), kept[-1]
+    detail = f"gain {gain:.3g} ± {half:.2g} against the mean of {reference}"
+    return Check(law, where, status, detail, "", "test", p_value, unproven=f"; the means differ by less than {bound:.0%}"), kept[-1]
 
 
 def difference_p_value(first: Moments, second: Moments, scale: float = 1.0) -> float:
     """p-value of "the first mean is scale times the second": Welch tests of every part and along the exact gradient, with Bonferroni."""
     a, b = summarise(first), summarise(second)
     gap = a.error + first.gradient - scale * (b.error + second.gradient)
-    variance = _part_variances(first) / first.total + scale**2 * _part_variances(second) / second.total
+    variance = part_variances(first) / first.total + scale**2 * part_variances(second) / second.total
     unit = first.direction
     along = float(gap @ unit), _along(first) / first.total + scale**2 * _along(second) / second.total
     floor = 1e-24 * float(first.gradient.square().sum())
@@ -140,12 +141,6 @@ def gain_between(first: Moments, second: Moments, scale: float = 1.0) -> tuple[f
     distance = math.sqrt(max(float((mean - wanted).square().sum()) - noise, 0.0) / square)
     gain = float(mean @ wanted) / square
     return gain, half, distance + half
-
-
-def _part_variances(moments: Moments) -> Tensor:
-    """[d], of one estimate."""
-    centred = moments.mean - moments.count @ moments.mean / moments.count.sum()
-    return (moments.square.sum(0) + moments.count @ centred.square()) / max(moments.total - 1, 1)
 
 
 def _along(moments: Moments) -> float:

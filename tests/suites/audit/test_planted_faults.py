@@ -9,6 +9,7 @@ import pytest
 
 from structgrad.suites.audit import Audit, audit
 from tests.suites.audit import planted_faults as faults
+from tests.suites.audit.outside_faults import FAULTS
 from tests.suites.audit.published_mistakes import leave_one_out
 
 
@@ -32,7 +33,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a half from nowhere, beside two samples": (faults.ShrunkByNobody, "", "gain 0.5 on every part"),
     "own sample of two": (faults.OwnSample, f"gain 0.5 = (N − 1)/N with N = 2: {OWN_SAMPLE}", ""),
     "own sample of four": (lambda: faults.OwnSample(4), f"gain 0.75 = (N − 1)/N with N = 4: {OWN_SAMPLE}", ""),
-    "own sample of a function, which has no option to tell by": (lambda: own_sample, "", "gain 0.75 on every part"),
+    "own sample of a function, which has no option to tell by": (lambda: own_sample, f"gain 0.75 = (N − 1)/N with N = 4: {OWN_SAMPLE}", ""),
     "sum over samples": (lambda: faults.SumOverSamples(3), "gain 3 = N with N = 3: the samples are summed, not averaged", ""),
     "sign of one part": (faults.PartTurned, "part (0) has the other sign, and all others are right", ""),
     "one part dropped": (faults.PartDropped, "part (1) gets no gradient, and all others are right", ""),
@@ -42,9 +43,9 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "every second call": (faults.EverySecondCall, f"state {KEPT}", ""),
     "every third call": (faults.EveryThirdCall, f"state {KEPT}", ""),
     "stale noise": (faults.StaleNoise, "noise that is kept from an earlier call, outside of the estimator", ""),
-    "no score-function term": (faults.NoScoreFunction, "", "the mean is wrong at all 10 places"),
+    "no score-function term": (faults.NoScoreFunction, "the estimate does not depend on the losses", ""),
     "no pathwise term": (faults.NoPathwise, "", "the mean is wrong at all 10 places"),
-    "says that it is unbiased": (faults.SaysUnbiased, "", "if a bias is meant, "),
+    "says that it is unbiased": (faults.SaysUnbiased, "made of the gradient of the loss alone, as a straight-through estimate", ""),
     "a global generator": (faults.GlobalDraw, "a draw without generator=", ""),
     "a baseline over the batch": (faults.MixedBatch, "a baseline, a norm or a running value that is taken over the batch", ""),
     "tested, a half": (faults.OpaqueHalf, "", "gain 0.498 ± 0.0"),
@@ -97,6 +98,15 @@ def test_a_fault_is_wrong_and_has_the_cause_that_fits_or_none(name: str) -> None
         assert result.causes == ()
     assert seen in "".join(result.seen)
     assert bool(result.seen) == bool(seen)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_plain_pytorch_has_its_cause(name: str) -> None:
+    estimate, cause = FAULTS[name]
+    result = found(lambda: estimate, "categorical")
+    assert result.verdict == "wrong"
+    assert [cause in one for one in result.causes] == [True]
+    assert not any("no error is proven" in check.detail for check in result.violations)
 
 
 @pytest.mark.parametrize("name", MISDECLARED)

@@ -1,0 +1,208 @@
+"""Faults as users write them: functions of plain PyTorch, one mistake each, and the words by which its cause is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Estimate = Callable[[Any, Any, Tensor, torch.Generator], Tensor]
+
+
+def probabilities(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, -1)
+
+
+def one_hot(index: Tensor, scores: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(index, scores.shape[-1]).to(scores)
+
+
+def draw(chances: Tensor, count: int, generator: torch.Generator, *, replacement: bool = True) -> Tensor:
+    """``[count, *batch, K]``."""
+    drawn = torch.multinomial(chances.reshape(-1, chances.shape[-1]), count, replacement=replacement, generator=generator)
+    return one_hot(drawn.T.reshape(count, *chances.shape[:-1]), chances)
+
+
+def gumbel(scores: Tensor, generator: torch.Generator) -> Tensor:
+    return -torch.log(-torch.log(torch.rand(scores.shape, generator=generator, dtype=scores.dtype)))
+
+
+def derivative(function: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+    leaf = scores.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(function(leaf).sum(), leaf)
+    return gradient
+
+
+def score_function(change: Callable[[Tensor], Tensor], count: int = 4) -> Estimate:
+    """REINFORCE with log-probabilities by autograd, whose losses are changed to advantages."""
+
+    def estimate(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+        z = oracle.sample(scores, count, generator=generator)
+        advantages = change(loss(z).detach())
+        return derivative(lambda theta: (advantages * oracle.log_prob(z, theta)).mean(0), scores)
+
+    return estimate
+
+
+def leave_one_out(losses: Tensor) -> Tensor:
+    return losses - (losses.sum(0) - losses) / (len(losses) - 1)
+
+
+def weighted(proposal: Callable[[Tensor], Tensor], change: Callable[[Tensor], Tensor]) -> Estimate:
+    """Importance weights p/q of samples of a proposal, which are changed."""
+
+    def estimate(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+        p, q = probabilities(scores), proposal(scores)
+        z = draw(q, 4, generator)
+        weights = change((z * p).sum(-1) / (z * q).sum(-1))
+        return ((weights * loss(z)).unsqueeze(-1) * (z - p)).mean(0)
+
+    return estimate
+
+
+def uniform(scores: Tensor) -> Tensor:
+    return torch.full_like(scores, 1 / scores.shape[-1])
+
+
+def fitted_baseline(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    """A ridge regression on the losses of the batch itself."""
+    z = oracle.sample(scores, 12, generator=generator)
+    losses = loss(z).detach()
+    x = z.flatten(z.ndim - oracle.event_ndim).movedim(0, -2)
+    inverse = torch.linalg.inv(x.mT @ x + 0.1 * torch.eye(x.shape[-1]).to(x))
+    fit = (x @ inverse @ x.mT @ losses.movedim(0, -1).unsqueeze(-1)).squeeze(-1).movedim(-1, 0)
+    return derivative(lambda theta: ((losses - fit) * oracle.log_prob(z, theta)).mean(0), scores)
+
+
+def least_squares(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    """Scores are linear in what the baseline is fitted to, so that nothing is left but rounding."""
+    z = oracle.sample(scores, 12, generator=generator)
+    losses = loss(z).detach()
+    x = z.flatten(z.ndim - oracle.event_ndim).movedim(0, -2)
+    fit = (x @ torch.linalg.pinv(x) @ losses.movedim(0, -1).unsqueeze(-1)).squeeze(-1).movedim(-1, 0)
+    return derivative(lambda theta: ((losses - fit) * oracle.log_prob(z, theta)).mean(0), scores)
+
+
+def noise_twice(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    noise = gumbel(scores, generator)
+    z = torch.stack([one_hot((scores + noise).argmax(-1), scores) for _ in range(2)])
+    first, baseline = loss(z)
+    return (first - baseline).unsqueeze(-1) * (z[0] - probabilities(scores))
+
+
+def beam(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.kbest(scores, 2)
+    return derivative(lambda theta: (oracle.log_prob(z, theta.expand(z.shape)).softmax(0) * loss(z).detach()).sum(0), scores)
+
+
+def part_of_the_sum(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.kbest(scores, 2)
+    return derivative(lambda theta: (oracle.log_prob(z, theta.expand(z.shape)).exp() * loss(z).detach()).sum(0), scores)
+
+
+def probability(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores, 2, generator=generator)
+    return derivative(lambda theta: (oracle.log_prob(z, theta).exp() * loss(z).detach()).mean(0), scores)
+
+
+def score_of_another(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    first, second = (oracle.sample(scores, 1, generator=generator)[0] for _ in range(2))
+    return derivative(lambda theta: loss(first).detach() * oracle.log_prob(second, theta), scores)
+
+
+def not_detached(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores, 1, generator=generator)[0]
+    return derivative(lambda theta: (loss(z).detach() - loss(oracle.marginals(theta))) * oracle.log_prob(z, theta), scores)
+
+
+def loss_detached(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    noise = gumbel(scores, generator)
+    return derivative(lambda theta: loss((theta + noise).softmax(-1)).detach() + 0 * theta.sum(-1), scores)
+
+
+def at_the_marginals(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    return derivative(lambda theta: loss(oracle.marginals(theta)), scores)
+
+
+def hard_without_detach(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    noise = gumbel(scores, generator)
+
+    def value(theta: Tensor) -> Tensor:
+        soft = (theta + noise).softmax(-1)
+        return loss(one_hot(soft.argmax(-1), scores) + soft - soft)
+
+    return derivative(value, scores)
+
+
+def without_replacement(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = draw(probabilities(scores), min(2, scores.shape[-1]), generator, replacement=False)
+    return (loss(z).unsqueeze(-1) * (z - probabilities(scores))).mean(0)
+
+
+def first_left_out(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores, 4, generator=generator)
+    advantages = leave_one_out(loss(z).detach())
+    return derivative(lambda theta: (advantages[1:] * oracle.log_prob(z[1:], theta)).sum(0) / 4, scores)
+
+
+def another_temperature(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores, 2, generator=generator)
+    return derivative(lambda theta: (loss(z).detach() * oracle.log_prob(z, theta / 2)).mean(0), scores)
+
+
+def antithetic_sum(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    u = torch.rand(scores.shape, generator=generator, dtype=scores.dtype)
+    z = torch.stack([one_hot((scores - torch.log(-torch.log(each))).argmax(-1), scores) for each in (u, 1 - u)])
+    return (loss(z).unsqueeze(-1) * (z - probabilities(scores))).sum(0)
+
+
+def frozen(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    return score_function(leave_one_out)(loss, oracle, scores, torch.Generator().manual_seed(0))
+
+
+def wrong_row(losses: Tensor) -> Tensor:
+    return losses - (losses.sum(0) - losses).roll(1, -1) / (len(losses) - 1)
+
+
+FAULTS: dict[str, tuple[Estimate, str]] = {
+    "importance weights missing": (weighted(uniform, torch.ones_like), "importance weights p/q are missing"),
+    "importance weights clipped": (weighted(uniform, lambda w: w.clamp(max=2)), "importance weights are clipped: they go from"),
+    "self-normalised weights": (weighted(uniform, lambda w: len(w) * w / w.sum(0)), "weights of samples are divided by their sum"),
+    "fitted baseline": (fitted_baseline, "fitted to the loss of the sample itself too"),
+    "baseline of least squares": (least_squares, "0 up to rounding: the baseline is fitted to the losses of the same samples"),
+    "own sample in the mean": (
+        score_function(lambda losses: losses - losses.mean(0)),
+        "the baseline of a sample includes the sample itself",
+    ),
+    "noise used twice": (noise_twice, "the same noise is used twice"),
+    "a beam of its own mass": (beam, "the set is normalised by its own mass"),
+    "score of another sample": (score_of_another, "the score of another sample"),
+    "advantages clipped": (score_function(lambda losses: leave_one_out(losses).clamp(-0.3, 0.3)), "losses or advantages are clipped"),
+    "advantages clipped below": (score_function(lambda losses: leave_one_out(losses).clamp(min=-0.3)), "losses or advantages are clipped"),
+    "advantages standardised": (
+        score_function(lambda losses: (losses - losses.mean(0)) / (losses.std(0) + 1e-3)),
+        "divided by their standard deviation",
+    ),
+    "baseline not detached": (not_detached, "the gradient of a baseline, which is not detached"),
+    "probability for its logarithm": (probability, "the gradient of p(z), where that of log p(z) is due"),
+    "a part of the sum": (part_of_the_sum, "what lies outside the set is left out"),
+    "ranks": (score_function(lambda losses: losses.argsort(0).argsort(0).to(losses)), "ranks or signs"),
+    "loss detached": (loss_detached, "the loss is detached"),
+    "divided by N − 1": (score_function(lambda losses: leave_one_out(losses) * 4 / 3), "N/(N − 1) with N = 4"),
+    "summed": (score_function(lambda losses: 4 * leave_one_out(losses)), "N with N = 4: the samples are summed"),
+    "antithetic pair summed": (antithetic_sum, "N with N = 2: the samples are summed"),
+    "sign": (score_function(lambda losses: -leave_one_out(losses)), "the wrong sign"),
+    "gradient at the marginals": (at_the_marginals, "the gradient of the loss at the marginals"),
+    "straight-through without detach": (hard_without_detach, "hard + soft − soft.detach()"),
+    "without replacement": (without_replacement, "drawn without replacement"),
+    "first sample left out": (first_left_out, "the score of sample 1 of 4 is left out"),
+    "another temperature": (another_temperature, "that of the temperature 2"),
+    "half precision": (score_function(lambda losses: leave_one_out(losses.half()).double()), "float16 or bfloat16"),
+    "mean over the batch": (score_function(lambda losses: leave_one_out(losses) / max(1, losses[0].numel())), "averaged over the batch"),
+    "baseline of another row": (score_function(wrong_row), "taken over the batch"),
+    "a frozen generator": (frozen, "a generator that is seeded anew"),
+}
+"""An estimate for categories, and the cause to be named."""
