@@ -125,8 +125,11 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
         0.06
     """
     _require("crf_loss", oracle, MarginalOracle)
-    conjugate = oracle.log_partition(scores, lengths=lengths)
-    return fenchel_young(conjugate, 0.0, oracle.score(target, scores, lengths=lengths))
+    loss = 0 - oracle.log_prob(target, scores, lengths=lengths)
+    impossible = loss == math.inf
+    if loss.is_cpu and not bool(impossible.any()):
+        return loss
+    return torch.where(impossible & ~oracle.feasible(scores.detach(), lengths=lengths), 0.0, loss)
 
 
 @operation()

@@ -37,7 +37,7 @@ class Differentiable(Protocol):
 
 
 class LogPartition(torch.autograd.Function):
-    """A(η) with a gradient for every row, those that share their scores included.
+    """A(η), in float64 where a kernel sums it, with a gradient for every row, those that share their scores included.
 
     Marginals come with A: where a gradient is wanted, both at once take two thirds of the time of one after the other.
     """
@@ -55,7 +55,7 @@ class LogPartition(torch.autograd.Function):
         if torch.is_grad_enabled():
             with serving_as(ctx.serving):
                 marginals = marginals_of(scores, ctx.oracle)
-        return unsqueeze_event(grads[0], ctx.oracle.event_ndim) * marginals, None
+        return unsqueeze_event(grads[0].to(marginals.dtype), ctx.oracle.event_ndim) * marginals, None
 
 
 class Marginals(torch.autograd.Function):
@@ -114,7 +114,7 @@ def _pulled_back(scores: Tensor, oracle: Differentiable, along: Tensor | None, w
     if weights is None:
         return gradient
     marginals = marginals_of(scores, oracle) if higher else oracle._compute_marginals_alone(scores)
-    first = unsqueeze_event(weights, oracle.event_ndim) * marginals
+    first = unsqueeze_event(weights.to(marginals.dtype), oracle.event_ndim) * marginals
     return first if gradient is None else gradient + first
 
 
