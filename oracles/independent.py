@@ -17,9 +17,8 @@ from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KB
 from .capabilities.indices import NONE, last_axis
 from .capabilities.projection import RowArgmax
 from .categorical import SoftmaxOracle, inverse_cdf, one_after_the_other, tables_of_categories
-from .derivations import UNIT, Builder, Derivations, executor
+from .derivations import executor
 from .derivations.packing import Packed, pack
-from .derivations.tables import Tables, tables_of
 from .derivations.without_replacement import sample_distinct, uniforms_needed
 from .kernels.switch import SERVING
 from .numerics import cut, log_sum_exp, running_sums

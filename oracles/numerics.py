@@ -18,6 +18,11 @@ def log_sum_exp(values: Tensor, dim: int) -> Tensor:
     return torch.where(positive, torch.where(positive, total, 1).log() + top.squeeze(dim), -math.inf)
 
 
+def sum_up(terms: Tensor) -> Tensor:
+    """The sum over the last dimension in float64: of scores, differences are taken."""
+    return terms.sum(-1, dtype=torch.float64)
+
+
 def exact_sum(terms: Tensor) -> Tensor:
     """The sum over the last dimension, right to its own size however much cancels; -inf where a term is. No gradients.
 

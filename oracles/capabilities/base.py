@@ -29,11 +29,11 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.direct import Direct
 from ..magnitudes import beyond_memory
-from ..numerics import cut, share_rows, zero_ignored
+from ..numerics import cut, share_rows, sum_up, zero_ignored
 from ..options import Configured
 from ..transforms import operation, transforming
-from .derivatives import unsqueeze_event
-from .indices import IndexedStructures, Total, check_batches, sum_up, wants_indices
+from .derivatives import differentiated, score_of, unsqueeze_event
+from .indices import IndexedStructures, Total, check_batches, wants_indices
 
 FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
@@ -235,10 +235,11 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         check_batches(call, "a structure", z, self.event_ndim, natural.shape[: natural.ndim - self.event_ndim])
         within = self._cut(z, inside)
         if within.requires_grad or not self.forbids_nothing(natural):
-            product = within * torch.where(within != 0, natural, 0)
-        else:  # Nothing is -inf, so that a part that is 0 adds 0 by itself, in the gradient of the scores too.
-            product = within * natural
-        return total(product.flatten(product.ndim - self.event_ndim))
+            natural = torch.where(within != 0, natural, 0)
+        # Else nothing is -inf, so that a part that is 0 adds 0 by itself, in the gradient of the scores too.
+        if total is sum_up and differentiated(natural) and not within.requires_grad:
+            return score_of(natural, within, self.event_ndim)
+        return total((within * natural).flatten(-self.event_ndim))
 
     def kernel_options(self) -> tuple[Any, ...]:
         """The scalars that the kernels take after their arrays."""

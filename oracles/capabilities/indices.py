@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels.switch import SERVING
-from ..numerics import share_rows
+from ..numerics import share_rows, sum_up
 from ..transforms import operation, transforming
 
 NONE = -1
@@ -29,11 +29,6 @@ NONE = -1
 
 Total = Callable[[Tensor], Tensor]
 """A sum over the last dimension."""
-
-
-def sum_up(terms: Tensor) -> Tensor:
-    """In float64: of scores, differences are taken."""
-    return terms.sum(-1, dtype=torch.float64)
 
 
 def wants_indices(call: str, as_indices: bool) -> bool:

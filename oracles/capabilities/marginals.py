@@ -159,7 +159,8 @@ class MarginalOracle(Oracle):
         score = self._score_indices if wants_indices("log_prob", as_indices) else self._score
         log_partition = self._log_partition_of(single)
         difference = score("log_prob", z, single, inside) - log_partition
-        result = -not_negative(-difference)
+        result = torch.where(log_partition > -math.inf, difference, -math.inf)
+        result.detach().clamp_(max=0)  # what rounding leaves above it, under the same derivative
         if exact := self._exact(single.detach()):
             large, law = exact
             offsets = law.offsets.reshape(*large.shape, -1)
@@ -168,8 +169,8 @@ class MarginalOracle(Oracle):
                 return exact_sum(torch.cat([terms, -offsets.expand(*terms.shape[:-1], -1)], -1)).clamp(max=0)
 
             value = score("log_prob", z.detach(), single.detach().double(), inside, total)
-            result = torch.where(large, exchanged_for(value, difference), result)
-        return torch.where(log_partition > -math.inf, result, -math.inf).to(scores.dtype)
+            result = torch.where(large, exchanged_for(value, result), result)
+        return in_dtype(result, scores.dtype)
 
     @final
     @operation()
@@ -180,7 +181,9 @@ class MarginalOracle(Oracle):
         entropy = log_partition - inner(marginals, double, self.event_ndim)
         if exact := self._exact(double):
             entropy = torch.where(exact[0], exact[1].entropy().reshape(exact[0].shape), entropy)
-        return torch.where(log_partition > -math.inf, not_negative(entropy), 0).to(scores.dtype)
+        entropy = torch.where(log_partition > -math.inf, entropy, 0)
+        entropy.detach().clamp_(min=0)
+        return in_dtype(entropy, scores.dtype)
 
     @final
     @operation()
@@ -199,7 +202,9 @@ class MarginalOracle(Oracle):
         if (exact := self._exact(here, there)) and (second := self._exact(there, here)):
             divergence = torch.where(exact[0], exact[1].kl(second[1]).reshape(exact[0].shape), divergence)
         divergence = torch.where(blocked.flatten(blocked.ndim - self.event_ndim).any(-1), math.inf, divergence)
-        return torch.where(log_partition > -math.inf, not_negative(divergence), 0).to(scores.dtype)
+        divergence = torch.where(log_partition > -math.inf, divergence, 0)
+        divergence.detach().clamp_(min=0)
+        return in_dtype(divergence, scores.dtype)
 
     def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all)."""
@@ -216,8 +221,10 @@ class MarginalOracle(Oracle):
 
         Values are looked at on the CPU alone. Without a gradient, rows that share their parameters share their law.
         """
+        if transforming() or not parameters.is_cpu:
+            return None
         given = [each if differentiated(each) else share_rows(each, self.event_ndim) for each in (parameters, *others)]
-        if transforming() or not parameters.is_cpu or all(kernels.within(each.detach(), LARGEST) for each in given):
+        if all(kernels.within(share_rows(kernels.plain(each), self.event_ndim), LARGEST) for each in given):
             return None
         if others:
             given = torch.broadcast_tensors(*given)
@@ -229,7 +236,11 @@ class MarginalOracle(Oracle):
     def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
         """`log_partition` by its kernel alone; None where that does not serve."""
         if isinstance(scores, Tensor) and differentiated(scores):
-            return None if self._direct("log_partition", "marginals", scores) is None else in_dtype(log_partition_of(scores, self), scores.dtype)
+            return (
+                None
+                if self._direct("log_partition", "marginals", scores) is None
+                else in_dtype(log_partition_of(scores, self), scores.dtype)
+            )
         found = self._at_once("log_partition", "log_partition", scores)
         return None if found is None else kernels.converted(found[0], scores.dtype)
 
@@ -358,8 +369,3 @@ class MarginalOracle(Oracle):
         return reference_covariance_product(
             self._reference_log_partition, rows.detach().clone().requires_grad_(), along, differentiable=False
         )
-
-
-def not_negative(values: Tensor) -> Tensor:
-    """What rounding has brought below 0 at 0, with the derivative that it has."""
-    return values + (-values.detach()).clamp(min=0)
