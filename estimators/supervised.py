@@ -129,7 +129,9 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
     impossible = loss == math.inf
     if loss.is_cpu and not bool(impossible.any()):
         return loss
-    return torch.where(impossible & ~oracle.feasible(scores.detach(), lengths=lengths), 0.0, loss)
+    # A forbidden target has no gradient, and neither has an item in which nothing is feasible.
+    constant = torch.where(oracle.feasible(scores.detach(), lengths=lengths), math.inf, 0.0).to(loss)
+    return torch.where(impossible, constant, loss)
 
 
 @operation()

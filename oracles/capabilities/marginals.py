@@ -32,7 +32,7 @@ _WAY = ("natural_parameters", "_row_log_partition", "_row_marginals")
 """What log-partitions and marginals go through, besides methods of their own."""
 
 LARGEST = 1e5
-"""Up to this score, sums in float64 keep nine digits behind the point; beyond it the exact law is taken."""
+"""Up to this score, sums in float64 keep nine digits behind the point. Beyond it the exact law is taken, on the CPU."""
 
 
 class ExactLaw(Protocol):

@@ -54,6 +54,7 @@ def inside(tables: Tables, rows: Tensor, maximum: Maximum = log_sum_exp) -> Tens
 
 
 def leaves(tables: Tables, rows: Tensor) -> Tensor:
+    """Values [b, nodes] before the first level: 0 at `UNIT`, -inf elsewhere."""
     values = rows.new_full((len(rows), tables.nodes), -math.inf)
     values[:, UNIT] = 0
     return values

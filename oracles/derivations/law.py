@@ -43,7 +43,8 @@ class EdgeLaw:
         for _ in range(ROUNDS):
             edges, total = self._without_log_weights(edges)
             offsets.append(total)
-        self.logs, total = self._given_nodes([exchanged_for(*pair) for pair in zip((e[0] for e in edges), (g.sum(0) for g in given))])
+        moving = [exchanged_for(edge[0], theta.sum(0)) for edge, theta in zip(edges, given, strict=True)]
+        self.logs, total = self._given_nodes(moving)
         self.offsets = torch.stack([*offsets, total.detach()], -1)
 
     def _without_log_weights(self, edges: list[Tensor]) -> tuple[list[Tensor], Tensor]:
