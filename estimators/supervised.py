@@ -149,8 +149,13 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
         0.06
     """
     _require("crf_loss", oracle, MarginalOracle)
-    conjugate = oracle.log_partition(scores, lengths=lengths)
-    return fenchel_young(conjugate, 0.0, oracle.score(target, scores, lengths=lengths))
+    loss = 0 - oracle.log_prob(target, scores, lengths=lengths)
+    impossible = loss == math.inf
+    if loss.is_cpu and not bool(impossible.any()):
+        return loss
+    # A forbidden target has no gradient, and neither has an item in which nothing is feasible.
+    constant = torch.where(oracle.feasible(scores.detach(), lengths=lengths), math.inf, 0.0).to(loss)
+    return torch.where(impossible, constant, loss)
 
 
 @operation()

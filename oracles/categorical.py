@@ -6,7 +6,7 @@ import abc
 import importlib
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,11 @@ from .capabilities import EnumerableOracle, FactorisedOracle, KBestOracle, Proje
 from .capabilities.base import KernelPlan, at_least_single, in_dtype
 from .capabilities.derivatives import differentiated, exchanged_for, unsqueeze_event
 from .capabilities.indices import NONE, chosen
+from .capabilities.marginals import ExactLaw
 from .capabilities.projection import RowArgmax
+from .derivations import UNIT, Builder, Derivations
+from .derivations.law import EdgeLaw
+from .derivations.tables import Tables, tables_of
 from .kernels.switch import SERVING
 from .numerics import log_sum_exp, running_sums
 from .simplex import projection
@@ -54,6 +58,11 @@ class SoftmaxOracle(FactorisedOracle):
         if operation == "probabilities":
             return KernelPlan(((self._event(scores), None),), self._reference_softmax)
         return super()._plan(call, operation, scores)
+
+    def _law(self, rows: Tensor) -> ExactLaw | None:
+        lines = rows.reshape(len(rows), -1, rows.shape[-1])
+        tables = tables_of_categories(tuple(lines.shape[1:]), rows.device)
+        return EdgeLaw(tables, rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
 
     def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
         if isinstance(scores, Tensor) and differentiated(scores):
@@ -239,3 +248,20 @@ def inverse_cdf(cumulative: Tensor, uniforms: Tensor) -> Tensor:
     moved = thresholds.movedim(0, -1).contiguous()
     index = torch.searchsorted(cumulative.contiguous(), moved, right=True)
     return index.clamp(max=cumulative.shape[-1] - 1).movedim(-1, 0)
+
+
+def one_after_the_other(event_shape: tuple[int, ...]) -> Derivations:
+    """Categories as derivations, the first at the root, for what goes from the root down."""
+    categories, parts = event_shape
+    builder, node = Builder(categories * parts), torch.tensor([UNIT])
+    for place in reversed(range(categories)):
+        node = builder.add(node.expand(1, parts).contiguous(), (place * parts + torch.arange(parts)).unsqueeze(0))
+    return builder.finish(node)
+
+
+@lru_cache(maxsize=64)
+def tables_of_categories(event_shape: tuple[int, ...], device: torch.device) -> Tables:
+    """The same on a device."""
+    # Made in inference mode, they could take part in no gradient later.
+    with torch.inference_mode(False):
+        return tables_of(one_after_the_other(event_shape), device)

@@ -16,10 +16,9 @@ from .active_set.start import Start
 from .capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle
 from .capabilities.indices import NONE, last_axis
 from .capabilities.projection import RowArgmax
-from .categorical import SoftmaxOracle, inverse_cdf
-from .derivations import UNIT, Builder, Derivations, executor
+from .categorical import SoftmaxOracle, inverse_cdf, one_after_the_other, tables_of_categories
+from .derivations import executor
 from .derivations.packing import Packed, pack
-from .derivations.tables import Tables, tables_of
 from .derivations.without_replacement import sample_distinct, uniforms_needed
 from .kernels.switch import SERVING
 from .numerics import cut, log_sum_exp, running_sums
@@ -106,7 +105,7 @@ class IndependentCategoricals(SoftmaxOracle, DistinctSamplingOracle, ProjectionO
         if rows.device.type == "cpu" and SERVING.get():
             drawn = executor.sample_distinct(_packed(event), rows.flatten(1), items, k, uniforms)
         else:
-            drawn = sample_distinct(_tables(event, rows.device), rows.flatten(1), items, k, uniforms)
+            drawn = sample_distinct(tables_of_categories(event, rows.device), rows.flatten(1), items, k, uniforms)
         return replace(drawn, structures=drawn.structures.reshape(k, len(items), *event))
 
     def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
@@ -194,24 +193,8 @@ def _common_levels(mean: Tensor) -> tuple[Tensor, Tensor]:
     return atoms, weights / weights.sum(-1, keepdim=True).clamp(min=1e-300)
 
 
-def _one_after_the_other(event_shape: tuple[int, ...]) -> Derivations:
-    """Categories as derivations, the first at the root, for what goes from the root down."""
-    categories, parts = event_shape
-    builder, node = Builder(categories * parts), torch.tensor([UNIT])
-    for place in reversed(range(categories)):
-        node = builder.add(node.expand(1, parts).contiguous(), (place * parts + torch.arange(parts)).unsqueeze(0))
-    return builder.finish(node)
-
-
-@lru_cache(maxsize=64)
-def _tables(event_shape: tuple[int, ...], device: torch.device) -> Tables:
-    # Made in inference mode, they could take part in no gradient later.
-    with torch.inference_mode(False):
-        return tables_of(_one_after_the_other(event_shape), device)
-
-
 @lru_cache(maxsize=64)
 def _packed(event_shape: tuple[int, ...]) -> Packed:
-    packed = pack(_one_after_the_other(event_shape))
+    packed = pack(one_after_the_other(event_shape))
     assert packed is not None, "every category has a part"
     return packed

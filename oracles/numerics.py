@@ -18,6 +18,30 @@ def log_sum_exp(values: Tensor, dim: int) -> Tensor:
     return torch.where(positive, torch.where(positive, total, 1).log() + top.squeeze(dim), -math.inf)
 
 
+def sum_up(terms: Tensor) -> Tensor:
+    """The sum over the last dimension in float64: of scores, differences are taken."""
+    return terms.sum(-1, dtype=torch.float64)
+
+
+def exact_sum(terms: Tensor) -> Tensor:
+    """The sum over the last dimension, right to its own size however much cancels; -inf where a term is. No gradients.
+
+    Every pass gives the rounded sum and all that was lost, whose sum is the same (Ogita, Rump & Oishi 2005, algorithm 4.8).
+    """
+    forbidden = (terms == -math.inf).any(-1)
+    terms = terms.masked_fill(forbidden.unsqueeze(-1), 0)
+    for _ in range(3):
+        lost = []
+        while (size := terms.shape[-1]) > 1:
+            first, second = terms[..., : size // 2], terms[..., size // 2 : size // 2 * 2]
+            total = first + second
+            back = total - first
+            lost.append((first - (total - back)) + (second - back))
+            terms = torch.cat([total, terms[..., size // 2 * 2 :]], -1)
+        terms = torch.cat([terms, *reversed(lost)], -1)
+    return terms.sum(-1).masked_fill(forbidden, -math.inf)
+
+
 def running_sums(logits: Tensor) -> Tensor:
     """Running sums of ``exp`` along the last dimension, scaled by its maximum; 0 where every logit is -inf."""
     top = logits.amax(-1, keepdim=True)

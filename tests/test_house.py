@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -28,8 +28,6 @@ STRUCTURES = (
     "spanning_tree",
 )
 """Those with a folder: an oracle and kernels."""
-
-MOST_FILES = 15
 
 KERNELS_IMPORTED = {
     "oracles/active_set/atoms.py": {"oracles/active_set/cpu_factor.py"},
@@ -167,24 +165,6 @@ def test_the_first_line_of_a_module_is_a_term(file: str) -> None:
     assert first, f"{file} says nothing"
     assert not first.startswith(("What ", "How ")), first
     assert len(f'"""{first}') <= 140, first
-
-
-def test_a_class_has_a_name_of_its_own() -> None:
-    """R7."""
-    found = defaultdict(list)
-    for file, tree in sources().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(file)
-    # asv finds benchmarks by the names of their classes.
-    twice = {name: files for name, files in found.items() if len([file for file in files if "/benchmarks/" not in file]) > 1}
-    assert not twice
-
-
-def test_a_folder_holds_few_files() -> None:
-    """R8."""
-    counts = Counter(str(Path(file).parent) for file in sources())
-    assert {folder: number for folder, number in counts.items() if number > MOST_FILES} == {}
 
 
 def opened_as_text(call: ast.Call) -> bool:

@@ -22,7 +22,7 @@ from .cpu_permanent import LOW, coefficients, collect, count_bits, gather, pair,
 SLACK = 1e-3
 """How far rounding may take a weight that is at most 1, before a row is not certified."""
 
-LARGEST = 1e290
+LARGEST = 1e6
 """Greatest size of a score that the matching is certain about."""
 
 

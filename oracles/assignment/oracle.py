@@ -14,7 +14,11 @@ from ..active_set.start import Start
 from ..capabilities import EnumerableOracle, KBestOracle, ProjectionOracle, SamplingOracle
 from ..capabilities.base import FORBIDDEN
 from ..capabilities.indices import NONE, chosen, last_axis
+from ..capabilities.marginals import ExactLaw
 from ..capabilities.projection import RowArgmax
+from ..derivations import UNIT, Builder
+from ..derivations.law import EdgeLaw
+from ..derivations.tables import Tables, tables_of
 from ..device_tables import made_once
 from ..numerics import log_sum_exp, running_sums
 from . import birkhoff
@@ -97,6 +101,9 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
     def _argmax(self, rows: Tensor) -> Tensor:
         return one_hot_rows(best_columns(rows.double()), rows.dtype)
 
+    def _law(self, rows: Tensor) -> ExactLaw | None:
+        return EdgeLaw(_tables(rows.shape[1], rows.device), rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
+
     def _log_partition(self, rows: Tensor) -> Tensor:
         return self._prefixes(rows)[-1].squeeze(-1)
 
@@ -168,6 +175,15 @@ class Assignment(SamplingOracle, ProjectionOracle, EnumerableOracle, KBestOracle
         digits = smaller.triu(1).sum(-1)
         factorials = torch.arange(size, device=columns.device).clamp(min=1).cumprod(0)
         return (digits * factorials.flip(0)).sum(-1)
+
+
+@made_once
+def _tables(size: int, device: torch.device) -> Tables:
+    """Matchings as derivations: a node for each set of columns that the first rows take."""
+    builder, nodes = Builder(size * size), torch.tensor([UNIT])
+    for i, (places, columns) in enumerate(_layers(size, torch.device("cpu"))):
+        nodes = builder.add(nodes[places], i * size + columns)
+    return tables_of(builder.finish(nodes), device)
 
 
 @made_once

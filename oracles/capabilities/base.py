@@ -30,12 +30,12 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.direct import Direct
 from ..magnitudes import beyond_memory
-from ..numerics import HALF, cut, share_rows, zero_ignored
+from ..numerics import HALF, cut, share_rows, sum_up, zero_ignored
 from ..options import Configured
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
-from .derivatives import unsqueeze_event
-from .indices import IndexedStructures, check_batches, wants_indices
+from .derivatives import differentiated, score_of, unsqueeze_event
+from .indices import IndexedStructures, Total, check_batches, wants_indices
 
 FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
@@ -226,8 +226,8 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     @abc.abstractmethod
     def _argmax(self, rows: Tensor) -> Tensor: ...
 
-    def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None) -> Tensor:
-        """⟨η, z⟩ of natural parameters: what is inside, without ignored entries."""
+    def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None, total: Total = sum_up) -> Tensor:
+        """⟨η, z⟩ of natural parameters, in float64: what is inside, without ignored entries."""
         natural = self._cut(self._cleaned(parameters), inside)
         if not isinstance(z, Tensor):
             raise ValueError(f"`{call}` got a structure of type {type(z).__name__}; expected a torch.Tensor [*batch, *event] of 0/1")
@@ -240,10 +240,11 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         check_batches(call, "a structure", z, self.event_ndim, natural.shape[: natural.ndim - self.event_ndim])
         within = self._cut(signed(z), inside)
         if within.requires_grad or not self.forbids_nothing(natural):
-            return inner(within, natural, self.event_ndim)
-        # Nothing is -inf, so that a part that is 0 adds 0 by itself, in the gradient of the scores too.
-        product = within * natural
-        return product.flatten(product.ndim - self.event_ndim).sum(-1)
+            natural = torch.where(within != 0, natural, 0)
+        # Else nothing is -inf, so that a part that is 0 adds 0 by itself, in the gradient of the scores too.
+        if total is sum_up and differentiated(natural) and not within.requires_grad:
+            return score_of(natural, within, self.event_ndim)
+        return total((within * natural).flatten(-self.event_ndim))
 
     def kernel_options(self) -> tuple[Any, ...]:
         """The scalars that the kernels take after their arrays."""
@@ -443,16 +444,21 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     def _rowwise_all(self, compute: Callable[[Tensor], tuple[Tensor, ...]], scores: Tensor, most: int | None = None) -> list[Tensor]:
         """`_rowwise` of several results, the first ``most`` of them where the others are not wanted."""
         if scores.ndim == self.event_ndim + 1 and scores.stride(0):  # one batch dimension that shares nothing: rows as they are
-            return [kernels.converted(result, scores.dtype) for result in compute(at_least_single(kernels.plain(scores)))[:most]]
+            return [self._result(result, scores.dtype) for result in compute(at_least_single(kernels.plain(scores)))[:most]]
         batch = scores.shape[: scores.ndim - self.event_ndim]
         shared = share_rows(scores.detach(), self.event_ndim)
         distinct = shared.shape[: len(batch)]
-        results = [in_dtype(result, scores.dtype) for result in compute(at_least_single(self._rows(shared)))[:most]]
+        results = [self._result(result, scores.dtype) for result in compute(at_least_single(self._rows(shared)))[:most]]
         if len(batch) != 1:
             results = [result.reshape((*distinct, *result.shape[1:])) for result in results]
         if distinct != batch:
             results = [result.expand((*batch, *result.shape[len(batch) :])) for result in results]
         return results
+
+    @staticmethod
+    def _result(values: Tensor, dtype: torch.dtype) -> Tensor:
+        """What is like the scores in their dtype; log-partitions ``[b]``, of which differences are taken, as they are."""
+        return values if values.ndim == 1 else kernels.converted(values, dtype)
 
     def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:
         """The compiled kernel of an operation where it applies to these rows."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._C._functorch import unwrap_if_dead
 
 from ..kernels.switch import SERVING, serving_as
+from ..numerics import sum_up
 from ..transforms import applied
 
 
@@ -37,7 +38,7 @@ class Differentiable(Protocol):
 
 
 class LogPartition(torch.autograd.Function):
-    """A(η) with a gradient for every row, those that share their scores included.
+    """A(η), in float64 where a kernel sums it, with a gradient for every row, those that share their scores included.
 
     Marginals come with A: where a gradient is wanted, both at once take two thirds of the time of one after the other.
     """
@@ -55,7 +56,7 @@ class LogPartition(torch.autograd.Function):
         if torch.is_grad_enabled():
             with serving_as(ctx.serving):
                 marginals = marginals_of(scores, ctx.oracle)
-        return unsqueeze_event(grads[0], ctx.oracle.event_ndim) * marginals, None
+        return unsqueeze_event(grads[0].to(marginals.dtype), ctx.oracle.event_ndim) * marginals, None
 
 
 class Marginals(torch.autograd.Function):
@@ -105,6 +106,22 @@ class Exchanged(torch.autograd.Function):
         return grads[0], None
 
 
+class Score(torch.autograd.Function):
+    """⟨η, z⟩ in float64, with a gradient that is not: torch would make it of float64 numbers for every part."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, structure: Tensor, event_ndim: int) -> Tensor:
+        ctx.save_for_backward(structure)
+        ctx.shape, ctx.dtype, ctx.event_ndim = scores.shape, scores.dtype, event_ndim
+        return sum_up((structure * scores).flatten(-event_ndim))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (structure,) = ctx.saved_tensors
+        product = unsqueeze_event(grads[0].to(ctx.dtype), ctx.event_ndim) * structure
+        return product.sum_to_size(ctx.shape), None, None
+
+
 def _pulled_back(scores: Tensor, oracle: Differentiable, along: Tensor | None, weights: Tensor | None = None) -> Tensor | None:
     """The gradient of `Marginals` from those of its results; None where neither has one."""
     # In a backward that is not differentiated in turn the numbers alone are wanted: a function takes as long as a small kernel.
@@ -114,7 +131,7 @@ def _pulled_back(scores: Tensor, oracle: Differentiable, along: Tensor | None, w
     if weights is None:
         return gradient
     marginals = marginals_of(scores, oracle) if higher else oracle._compute_marginals_alone(scores)
-    first = unsqueeze_event(weights, oracle.event_ndim) * marginals
+    first = unsqueeze_event(weights.to(marginals.dtype), oracle.event_ndim) * marginals
     return first if gradient is None else gradient + first
 
 
@@ -140,13 +157,19 @@ class CovarianceProduct(torch.autograd.Function):
         return first, second, None
 
 
-_log_partition, _marginals, _product = map(applied, (LogPartition, Marginals, CovarianceProduct))
+_log_partition, _marginals, _product, _score = map(applied, (LogPartition, Marginals, CovarianceProduct, Score))
 _replaced, _exchanged = map(applied, (Replaced, Exchanged))
 
 
 def differentiated(scores: Tensor) -> bool:
     """Whether a gradient may be asked for."""
     return scores.requires_grad and torch.is_grad_enabled()
+
+
+def score_of(scores: Tensor, structure: Tensor, event_ndim: int) -> Tensor:
+    """`Score`, differentiable in the scores."""
+    result: Tensor = _score(unwrap_if_dead(scores), structure, event_ndim)
+    return result
 
 
 def log_partition_of(scores: Tensor, oracle: Differentiable) -> Tensor:

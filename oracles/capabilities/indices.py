@@ -21,12 +21,15 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels.switch import SERVING
-from ..numerics import HALF, share_rows
+from ..numerics import HALF, share_rows, sum_up
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
 
 NONE = -1
 """No index."""
+
+Total = Callable[[Tensor], Tensor]
+"""A sum over the last dimension."""
 
 
 def wants_indices(call: str, as_indices: bool) -> bool:
@@ -227,7 +230,7 @@ class IndexedStructures(abc.ABC):
         (most,) = self.index_shape(event)
         return torch.nn.functional.pad(parts, (0, most - parts.shape[-1]), value=NONE)[..., :most]
 
-    def _score_indices(self, call: str, indices: Tensor, parameters: Tensor, inside: Tensor | None) -> Tensor:
+    def _score_indices(self, call: str, indices: Tensor, parameters: Tensor, inside: Tensor | None, total: Total = sum_up) -> Tensor:
         """⟨η, z⟩ of natural parameters ``[*batch, *event]`` and indices ``[*batch, *index]``, which broadcast: sums of looked-up parts."""
         natural = self._cut(self._cleaned(parameters), inside)
         event = tuple(natural.shape[natural.ndim - self.event_ndim :])
@@ -239,7 +242,7 @@ class IndexedStructures(abc.ABC):
             kept = (own >= 0) & looked_up(inside.flatten(inside.ndim - self.event_ndim), own)
             indices = torch.where(kept.reshape((*kept.shape[:-1], *self.index_shape(event))), indices, NONE)
         parts = self._parts(indices, event)
-        return torch.where(parts < 0, 0, looked_up(natural.flatten(natural.ndim - self.event_ndim), parts)).sum(-1)
+        return total(torch.where(parts < 0, 0, looked_up(natural.flatten(natural.ndim - self.event_ndim), parts)))
 
     def _check_indices(self, call: str, indices: Any, event_shape: tuple[int, ...]) -> None:
         if not isinstance(indices, Tensor) or indices.is_floating_point() or indices.dtype == torch.bool:

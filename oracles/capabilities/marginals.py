@@ -5,28 +5,54 @@ from __future__ import annotations
 import abc
 import math
 from contextlib import suppress
-from typing import final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import kernels
-from ..transforms import operation
+from ..numerics import exact_sum, share_rows
+from ..transforms import operation, transforming
 from .base import KernelPlan, Oracle, at_least_single, in_dtype, inner
 from .derivatives import (
     both_of,
     differentiated,
+    exchanged_for,
     log_partition_of,
     marginals_of,
     reference_covariance_product,
     reference_marginals,
     replaced_by,
+    unsqueeze_event,
 )
 from .indices import wants_indices
 
 _WAY = ("natural_parameters", "_row_log_partition", "_row_marginals")
 """What log-partitions and marginals go through, besides methods of their own."""
+
+LARGEST = 1e5
+"""Up to this score, sums in float64 keep nine digits behind the point. Beyond it the exact law is taken, on the CPU."""
+
+
+class ExactLaw(Protocol):
+    """A Gibbs law of rows ``[b, *event]`` whose probabilities are right at any scale of the scores; differentiable.
+
+    Attributes:
+        offsets: ``[b, c]``, whose exact sum is the log-partition.
+        marginals: ``[b, *event]``.
+    """
+
+    offsets: Tensor
+
+    @property
+    def marginals(self) -> Tensor: ...
+
+    def entropy(self) -> Tensor:
+        """``[b]``."""
+
+    def kl(self, other: Any) -> Tensor:
+        """``[b]``, without what the other law forbids."""
 
 
 class MarginalOracle(Oracle):
@@ -130,18 +156,34 @@ class MarginalOracle(Oracle):
         in compact form, ``[*batch, *index]``: see `score`.
         """
         single, inside = self._parameters("log_prob", scores, lengths)
-        total = (self._score_indices if wants_indices("log_prob", as_indices) else self._score)("log_prob", z, single, inside)
+        score = self._score_indices if wants_indices("log_prob", as_indices) else self._score
         log_partition = self._log_partition_of(single)
-        return torch.where(log_partition > -math.inf, total - log_partition, -math.inf).to(scores.dtype)
+        difference = score("log_prob", z, single, inside) - log_partition
+        result = torch.where(log_partition > -math.inf, difference, -math.inf)
+        result.detach().clamp_(max=0)  # what rounding leaves above it, under the same derivative
+        if exact := self._exact(single.detach()):
+            large, law = exact
+            offsets = law.offsets.reshape(*large.shape, -1)
+
+            def total(terms: Tensor) -> Tensor:
+                return exact_sum(torch.cat([terms, -offsets.expand(*terms.shape[:-1], -1)], -1)).clamp(max=0)
+
+            value = score("log_prob", z.detach(), single.detach().double(), inside, total)
+            result = torch.where(large, exchanged_for(value, result), result)
+        return in_dtype(result, scores.dtype)
 
     @final
     @operation()
     def entropy(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
-        single = self._parameters("entropy", scores, lengths)[0]
-        marginals, log_partition = self._both_of(single)
-        expected = inner(marginals, single, self.event_ndim)
-        return torch.where(log_partition > -math.inf, log_partition - expected, 0).to(scores.dtype)
+        double = self._parameters("entropy", scores, lengths)[0].double()
+        marginals, log_partition = self._both_of(double)
+        entropy = log_partition - inner(marginals, double, self.event_ndim)
+        if exact := self._exact(double):
+            entropy = torch.where(exact[0], exact[1].entropy().reshape(exact[0].shape), entropy)
+        entropy = torch.where(log_partition > -math.inf, entropy, 0)
+        entropy.detach().clamp_(min=0)
+        return in_dtype(entropy, scores.dtype)
 
     @final
     @operation()
@@ -151,14 +193,18 @@ class MarginalOracle(Oracle):
         ``inf`` where the other law forbids what this one allows; 0 for an item that is infeasible under ``scores``.
         """
         self._check_alike("kl", scores, other=other)
-        here, there = (self._parameters("kl", theta, lengths)[0] for theta in (scores, other))
+        here, there = (self._parameters("kl", theta, lengths)[0].double() for theta in (scores, other))
         marginals, log_partition = self._both_of(here)
         # Allowed here, forbidden there: left out of the sum, whose gradient would be NaN, and made infinite at the end.
         blocked = (marginals > 0) & (there == -math.inf)
         expected = inner(marginals, here, self.event_ndim) - inner(marginals, there.masked_fill(blocked, 0), self.event_ndim)
         divergence = self._log_partition_of(there) - log_partition + expected
+        if (exact := self._exact(here, there)) and (second := self._exact(there, here)):
+            divergence = torch.where(exact[0], exact[1].kl(second[1]).reshape(exact[0].shape), divergence)
         divergence = torch.where(blocked.flatten(blocked.ndim - self.event_ndim).any(-1), math.inf, divergence)
-        return torch.where(log_partition > -math.inf, divergence, 0).to(scores.dtype)
+        divergence = torch.where(log_partition > -math.inf, divergence, 0)
+        divergence.detach().clamp_(min=0)
+        return in_dtype(divergence, scores.dtype)
 
     def _parameters(self, call: str, scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Natural parameters, at least float32, with their padding completed, and which entries are inside (None for all)."""
@@ -166,10 +212,35 @@ class MarginalOracle(Oracle):
         self.check_marginals(call, self._event(scores))
         return self.natural_parameters(at_least_single(valid)), inside
 
+    def _law(self, rows: Tensor) -> ExactLaw | None:
+        """The exact law of float64 natural parameters ``[b, *event]`` without ignored entries; None where there is no way to it."""
+        return None
+
+    def _exact(self, parameters: Tensor, *others: Tensor) -> tuple[Tensor, ExactLaw] | None:
+        """Boolean ``[*batch]``, which rows of natural parameters or of others are large, and the exact law; None where none is.
+
+        Values are looked at on the CPU alone. Without a gradient, rows that share their parameters share their law.
+        """
+        if transforming() or not parameters.is_cpu:
+            return None
+        given = [each if differentiated(each) else share_rows(each, self.event_ndim) for each in (parameters, *others)]
+        if all(kernels.within(share_rows(kernels.plain(each), self.event_ndim), LARGEST) for each in given):
+            return None
+        if others:
+            given = torch.broadcast_tensors(*given)
+        rows = [self._cleaned(each).double() for each in given]
+        large = torch.stack([((each.abs() > LARGEST) & (each > -math.inf)).flatten(-self.event_ndim).any(-1) for each in rows]).any(0)
+        law = self._law(self._rows(rows[0])) if bool(large.any()) else None
+        return None if law is None else (large, law)
+
     def _log_partition_at_once(self, scores: Tensor) -> Tensor | None:
         """`log_partition` by its kernel alone; None where that does not serve."""
         if isinstance(scores, Tensor) and differentiated(scores):
-            return None if self._direct("log_partition", "marginals", scores) is None else log_partition_of(scores, self)
+            return (
+                None
+                if self._direct("log_partition", "marginals", scores) is None
+                else in_dtype(log_partition_of(scores, self), scores.dtype)
+            )
         found = self._at_once("log_partition", "log_partition", scores)
         return None if found is None else kernels.converted(found[0], scores.dtype)
 
@@ -187,7 +258,7 @@ class MarginalOracle(Oracle):
             return KernelPlan((((), torch.float64),), lambda rows: (self._reference_log_partition(rows),))
         if operation == "marginals" and self._goes_as(MarginalOracle, *_WAY):
             self.check_marginals(call, event)
-            return KernelPlan(((event, None), ((), torch.float64)), self._reference_marginals)
+            return KernelPlan(((event, None), ((), torch.float64)), self._uncertified_marginals)
         if operation == "covariance_product":
             return KernelPlan(((event, None),), lambda *given: (self._reference_covariance_product(*given),))
         return super()._plan(call, operation, scores)
@@ -240,7 +311,7 @@ class MarginalOracle(Oracle):
 
     def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         if (found := self._at_once("log_partition", "marginals", scores)) is not None:
-            return found[0], kernels.converted(found[1], scores.dtype)
+            return found[0], found[1]
         marginals, log_partition = self._rowwise_all(self._row_marginals, scores)
         return marginals, log_partition
 
@@ -263,7 +334,7 @@ class MarginalOracle(Oracle):
         if kernel is None:
             return self._reference_marginals(rows)
         rooms = (rows.shape, rows.dtype), (rows.shape[:1], torch.float64)
-        return kernel.computed((rows.contiguous(),), rooms, self._reference_marginals)
+        return kernel.computed((rows.contiguous(),), rooms, self._uncertified_marginals)
 
     def _compute_covariance_product(self, scores: Tensor, direction: Tensor) -> Tensor:
         if direction.dtype == scores.dtype and direction.shape == scores.shape and direction.is_contiguous() and not direction.is_neg():
@@ -283,6 +354,13 @@ class MarginalOracle(Oracle):
     def _reference_log_partition(self, scores: Tensor) -> Tensor:
         rows = at_least_single(self._cleaned(scores)).reshape(-1, *self._event(scores))
         return self._log_partition(rows).reshape(scores.shape[: scores.ndim - self.event_ndim])
+
+    def _uncertified_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Marginals and log-partition of float64 rows that are beyond a kernel."""
+        marginals, log_partition = self._reference_marginals(rows)
+        if exact := self._exact(rows.detach()):
+            marginals = torch.where(unsqueeze_event(exact[0], self.event_ndim), exact[1].marginals, marginals)
+        return marginals, log_partition
 
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return reference_marginals(self._reference_log_partition, rows)

@@ -45,7 +45,7 @@ def inside(tables: Tables, rows: Tensor, maximum: Maximum = log_sum_exp) -> Tens
     ``maximum(values, 2)`` of [b, h, e] combines the edges of a level.
     """
     padded = torch.nn.functional.pad(rows, (0, 1))
-    values: Tensor = _leaves(tables, rows)
+    values: Tensor = leaves(tables, rows)
     # 0, which depends on the rows as all values do, where the empty item is the whole structure too.
     values[:, UNIT] = padded[:, -1]
     for level in tables.levels:
@@ -53,7 +53,8 @@ def inside(tables: Tables, rows: Tensor, maximum: Maximum = log_sum_exp) -> Tens
     return values
 
 
-def _leaves(tables: Tables, rows: Tensor) -> Tensor:
+def leaves(tables: Tables, rows: Tensor) -> Tensor:
+    """Values [b, nodes] before the first level: 0 at `UNIT`, -inf elsewhere."""
     values = rows.new_full((len(rows), tables.nodes), -math.inf)
     values[:, UNIT] = 0
     return values
@@ -64,10 +65,15 @@ def _joined(level: Level, values: Tensor, padded: Tensor) -> Tensor:
     return _led_to(level, values) + _gathered(padded, level.parts)
 
 
+def led_to(level: Level, values: Tensor) -> list[Tensor]:
+    """[b, h, e] each: values of the one or two nodes that each edge leads to."""
+    return [_gathered(values, nodes) for nodes in (level.first, level.second) if nodes is not None]
+
+
 def _led_to(level: Level, values: Tensor) -> Tensor:
     """[b, h, e]: what the nodes that each edge leads to add up to."""
-    first = _gathered(values, level.first)
-    return first if level.second is None else first + _gathered(values, level.second)
+    first, *second = led_to(level, values)
+    return first + second[0] if second else first
 
 
 def _gathered(values: Tensor, places: Tensor) -> Tensor:
@@ -84,7 +90,7 @@ def decisions(tables: Tables, rows: Tensor) -> Tensor:
 
     For derivations in which every part is taken by one edge.
     """
-    padded, values, edges = torch.nn.functional.pad(rows, (0, 1)), _leaves(tables, rows), []
+    padded, values, edges = torch.nn.functional.pad(rows, (0, 1)), leaves(tables, rows), []
     for level in tables.levels:
         joined = _joined(level, values, padded)
         values[:, level.heads] = total = log_sum_exp(joined, 2)
@@ -95,7 +101,7 @@ def decisions(tables: Tables, rows: Tensor) -> Tensor:
 
 def _chances(tables: Tables, rows: Tensor) -> tuple[list[Tensor], Tensor]:
     """Per level [b, h, e] the probability of each edge below its node, all 0 where nothing is feasible; and the log-partition [b]."""
-    padded, values, chances = torch.nn.functional.pad(rows, (0, 1)), _leaves(tables, rows), []
+    padded, values, chances = torch.nn.functional.pad(rows, (0, 1)), leaves(tables, rows), []
     for level in tables.levels:
         weights = _joined(level, values, padded)
         top = weights.amax(2, keepdim=True)
@@ -109,13 +115,13 @@ def _chances(tables: Tables, rows: Tensor) -> tuple[list[Tensor], Tensor]:
 def marginals(tables: Tables, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Marginals [b, d] and the log-partition [b], by inside weights bottom up and probabilities of edges top down; no gradients."""
     chances, log_partition = _chances(tables, rows)
-    edges = _Sums(tables, rows)
+    edges = Sums(tables, rows)
     for place in reversed(range(len(tables.levels))):
         edges.put(place, edges.above(place).unsqueeze(2) * chances[place])
     return edges.by_part(), log_partition
 
 
-class _Sums:
+class Sums:
     """Numbers of edges, filled top down, and their sums by the node that they lead to and by the part that they take."""
 
     def __init__(self, tables: Tables, rows: Tensor, root: float = 1.0) -> None:
@@ -150,7 +156,7 @@ def covariance_product(tables: Tables, rows: Tensor, along: Tensor) -> Tensor:
         mean = (chance * moved).sum(2, keepdim=True)
         values[:, level.heads] = mean.squeeze(2)
         changes.append(chance * (moved - mean))
-    edges, moving = _Sums(tables, rows), _Sums(tables, rows, root=0.0)
+    edges, moving = Sums(tables, rows), Sums(tables, rows, root=0.0)
     for place in reversed(range(len(tables.levels))):
         heads = edges.above(place).unsqueeze(2)
         moving.put(place, moving.above(place).unsqueeze(2) * chances[place] + heads * changes[place])
@@ -199,7 +205,7 @@ def walk(tables: Tables, labels: Tensor, decide: Decision) -> Tensor:
 def argmax(tables: Tables, rows: Tensor) -> Tensor:
     """The best structure of every row: boolean [b, d]. Of equal scores at a node, the first edge is taken."""
     chosen = torch.zeros((len(rows), tables.nodes), dtype=torch.int64, device=rows.device)
-    values, padded = _leaves(tables, rows), torch.nn.functional.pad(rows, (0, 1))
+    values, padded = leaves(tables, rows), torch.nn.functional.pad(rows, (0, 1))
     for level in tables.levels:
         # A part of all edges of a node is no reason to prefer one, and comes after, where its size could hide what is.
         each = level.parts.shape[1] > 1
@@ -288,7 +294,7 @@ def rank(tables: Tables, structures: Tensor) -> Tensor:
     starts, counts = tables.ranking
     votes = 2 * (structures != 0).double() - 1
     votes = torch.nn.functional.pad(votes if tables.binary is None else votes * tables.binary, (0, 1))
-    values, ranks = _leaves(tables, votes), torch.zeros((len(votes), tables.nodes), dtype=torch.int64, device=votes.device)
+    values, ranks = leaves(tables, votes), torch.zeros((len(votes), tables.nodes), dtype=torch.int64, device=votes.device)
     for level in tables.levels:
         values[:, level.heads], place = _joined(level, values, votes).max(2)
         first, second = (table[level.heads].gather(1, place.mT).mT for table in tables.edges[:2])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, Oracle, ProjectionOracle, RelaxedOracle
+from ..capabilities.marginals import ExactLaw
 from ..capabilities.relaxation import Maximum
 from ..kernels.switch import SERVING
 from ..transforms import uncompiled
@@ -20,6 +21,7 @@ from . import algorithms, executor, without_replacement
 from .device import kernel as device_kernel
 from .examples import Examples
 from .hypergraph import Derivations
+from .law import EdgeLaw
 from .packing import Packed, Ranking, pack, ranking
 from .tables import Tables, tables_of
 
@@ -173,6 +175,9 @@ class DerivedOracle(StatedOracle, RelaxedOracle, DistinctSamplingOracle, Project
 
     def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
         return algorithms.value(self._tables_for(rows), rows.flatten(1), maximum)
+
+    def _law(self, rows: Tensor) -> ExactLaw | None:
+        return EdgeLaw(self._tables_for(rows), rows.flatten(1).unsqueeze(0), lambda parts: parts.reshape(rows.shape))
 
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         marginals, log_partition = algorithms.marginals(self._tables_for(rows), self._cleaned(rows.detach()).flatten(1))

@@ -295,6 +295,13 @@ def below_infinity(values: Tensor) -> bool:
     return values.numel() == 0 or greatest(values) < math.inf
 
 
+def within(values: Tensor, limit: float) -> bool:
+    """Whether every number of a CPU tensor is -inf or at most so large; False where there is NaN."""
+    if values.is_contiguous() and values.dtype in _NUMPY and switch.SERVING.get():
+        return bool(_bounds().within(values.numpy().reshape(-1), limit))
+    return bool(((values.abs() <= limit) | (values == -math.inf)).all())
+
+
 @cache
 def _bounds() -> Any:
     return importlib.import_module(".bounds", __package__)

@@ -17,6 +17,15 @@ def all_below(values):
 
 
 @compiled
+def within(values, limit):
+    """Whether every number is -inf or of such a size at most."""
+    inside = True
+    for i in range(len(values)):
+        inside &= (abs(values[i]) <= limit) | (values[i] == -math.inf)
+    return inside
+
+
+@compiled
 def below_infinity(values):
     """The same, for Python."""
     return all_below(values)

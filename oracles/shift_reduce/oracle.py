@@ -13,6 +13,7 @@ from torch.nn.functional import logsigmoid
 from ..capabilities import PolicyOracle
 from ..capabilities.base import at_least_single
 from ..capabilities.indices import NONE, placed
+from ..capabilities.marginals import ExactLaw
 from ..derivations import DEAD, UNIT, Builder, Derivations, DerivedOracle, algorithms
 from ..kernels.switch import SERVING, serving_as
 from ..numerics import share_rows
@@ -215,6 +216,10 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
     def _log_partition_of(self, parameters: Tensor) -> Tensor:
         """For ``"local"`` the log-probability of the first SHIFT, which has no alternative: exactly 0, and so is its gradient."""
         return super()._log_partition_of(parameters) if self.normalization == "global" else parameters[..., 0, 0, 0]
+
+    def _law(self, rows: Tensor) -> ExactLaw | None:
+        """Log-probabilities of a policy are exact as they are."""
+        return super()._law(rows) if self.normalization == "global" else None
 
     def _policy(self, rows: Tensor) -> Tensor:
         """Log-probabilities of the actions of rows [b, *event], -inf where no derivation follows; 0 in ignored entries."""

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle
 from ..capabilities.base import FORBIDDEN
+from ..capabilities.marginals import ExactLaw
 from ..dependency_tree import DependencyTree
 from . import elimination, marginals, without_replacement
 from . import ranks as tree_ranks
 from .best_tree import best_heads
+from .law import TreeLaw
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ class SpanningTree(DependencyTree, DistinctSamplingOracle, ProjectionOracle, Enu
     def _log_partition(self, rows: Tensor) -> Tensor:
         result: Tensor = _LogPartition.apply(rows, self.single_root)  # type: ignore[no-untyped-call]
         return result
+
+    def _law(self, rows: Tensor) -> ExactLaw | None:
+        return TreeLaw(rows, self.single_root)
 
     def _noise_size(self, event_shape: tuple[int, ...]) -> int:
         return event_shape[0] - 1

@@ -12,7 +12,9 @@ from torch.nn.functional import one_hot, pad
 
 from ..capabilities import DistinctSamplingOracle, DrawnSet, EnumerableOracle, KBestOracle, ProjectionOracle, RelaxedOracle
 from ..capabilities.indices import NONE, chosen, last_axis
+from ..capabilities.marginals import ExactLaw
 from ..capabilities.relaxation import Maximum
+from ..derivations.law import EdgeLaw
 from ..linear_chain import LinearChain
 from ..tensor_kinds import inside_lengths, labels_below
 
@@ -197,6 +199,12 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
         if self._edges_serve("log_partition", self._rows(scores)):
             return EDGES._compute_log_partition(self._edges(scores))
         return super()._compute_log_partition(scores)
+
+    def _law(self, rows: Tensor) -> ExactLaw | None:
+        places, transitions = _places(rows), _transitions(rows)
+        edges = [LinearChain.from_potentials(places), LinearChain.from_potentials(torch.zeros_like(places), transitions)]
+        shape = edges[0].shape
+        return EdgeLaw(EDGES._tables_for(edges[0]), torch.stack(edges).flatten(2), lambda parts: self._tied(parts.reshape(shape)))
 
     def _reference_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         marginals, log_partition = EDGES._compute_marginals(self._edges(rows))

@@ -1,0 +1,94 @@
+"""The Gibbs law of derivations by the conditional probabilities of their edges, exact at any scale of scores.
+
+Log-weights of nodes lose the digits below their own rounding, and every probability with them. But any numbers at the nodes, taken off
+above and added below, leave the law as it is. So log-weights serve as such numbers: what is left of each edge, summed without rounding, is
+its log-probability given its node, up to the rounding of the log-weights; and once more, until nothing is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..capabilities.derivatives import exchanged_for
+from ..numerics import exact_sum, log_sum_exp
+from . import algorithms
+from .tables import Tables
+
+ROUNDS = 3
+"""Each takes 53 bits off what the scores have above the unit: enough from 1e30 on."""
+
+
+class EdgeLaw:
+    """The law of rows of float64 scores, differentiable.
+
+    Args:
+        tables: of the derivations.
+        terms: scores ``[t, b, parts]`` whose sums over t are those of the parts.
+        restored: from numbers ``[b, parts]`` to ``[b, *event]``.
+
+    Attributes:
+        offsets: ``[b, ROUNDS + 1]``, whose exact sum is the log-partition; -inf in an infeasible row.
+    """
+
+    def __init__(self, tables: Tables, terms: Tensor, restored: Callable[[Tensor], Tensor]) -> None:
+        self.tables, self.restored, self.rows = tables, restored, terms[0].detach()
+        padded = torch.nn.functional.pad(terms, (0, 1))
+        given = [padded[..., level.parts].expand(*terms.shape[:2], *level.first.shape) for level in tables.levels]
+        offsets, edges = [], [edge.detach() for edge in given]
+        for _ in range(ROUNDS):
+            edges, total = self._without_log_weights(edges)
+            offsets.append(total)
+        moving = [exchanged_for(edge[0], theta.sum(0)) for edge, theta in zip(edges, given, strict=True)]
+        self.logs, total = self._given_nodes(moving)
+        self.offsets = torch.stack([*offsets, total.detach()], -1)
+
+    def _without_log_weights(self, edges: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Edges ``[t, b, h, e]`` of every level with the log-weights of nodes exchanged, ``[1, b, h, e]``; and that of the root."""
+        values, left = algorithms.leaves(self.tables, self.rows), []
+        for level, edge in zip(self.tables.levels, edges, strict=True):
+            nodes = algorithms.led_to(level, values)
+            values[:, level.heads] = total = log_sum_exp(sum(nodes, edge.sum(0)), 2)
+            taken = torch.where(total > -math.inf, -total, 0).unsqueeze(2).expand_as(edge[0])
+            left.append(exact_sum(torch.stack([*edge, *nodes, taken], -1)).unsqueeze(0))
+        return left, values[:, self.tables.root]
+
+    def _given_nodes(self, edges: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Log-probabilities ``[b, h, e]`` of edges given their nodes, -inf where impossible; and what is left of the log-partition."""
+        values, logs = algorithms.leaves(self.tables, self.rows), []
+        for level, edge in zip(self.tables.levels, edges, strict=True):
+            joined = sum(algorithms.led_to(level, values), edge)
+            values[:, level.heads] = total = log_sum_exp(joined, 2)
+            logs.append(torch.where(joined > -math.inf, joined - torch.where(total > -math.inf, total, 0).unsqueeze(2), -math.inf))
+        return logs, values[:, self.tables.root]
+
+    @cached_property
+    def edges(self) -> tuple[list[Tensor], Tensor]:
+        """The probability ``[b, h, e]`` of each edge of every level, and ``[b, *event]`` of each part."""
+        sums, found = algorithms.Sums(self.tables, self.rows), []
+        for place in reversed(range(len(self.logs))):
+            found.append(sums.above(place).unsqueeze(2) * self.logs[place].exp())
+            sums.put(place, found[-1])
+        return found[::-1], self.restored(sums.by_part())
+
+    @property
+    def marginals(self) -> Tensor:
+        """``[b, *event]``, 0 in an infeasible row."""
+        return self.edges[1]
+
+    def entropy(self) -> Tensor:
+        """``[b]``: the mean surprise of the edges."""
+        return -self._mean(self.logs)
+
+    def kl(self, other: EdgeLaw) -> Tensor:
+        """``[b]``, without what the other law forbids."""
+        return self._mean([here - torch.where(there > -math.inf, there, here) for here, there in zip(self.logs, other.logs, strict=True)])
+
+    def _mean(self, values: list[Tensor]) -> Tensor:
+        pairs = zip(self.edges[0], values, strict=True)
+        # An edge of probability 0 may be forbidden.
+        return torch.stack([(p * torch.where(p > 0, value, 0)).flatten(1).sum(1) for p, value in pairs]).sum(0)
