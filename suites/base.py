@@ -197,6 +197,7 @@ def check_finite(estimates: Tensor, name: str, before: int = 0) -> Tensor:
         NonFiniteError: with how many of all draws were NaN or infinite.
 
     Example:
+        >>> import torch
         >>> check_finite(torch.tensor([[0.0, 1.0], [float("nan"), 1.0]]), "mine", before=6)
         Traceback (most recent call last):
         structgrad.suites.base.NonFiniteError: `mine` returned NaN in 1 of 8 draws

@@ -79,12 +79,12 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "a generator of numpy": (lambda: without(np.random.default_rng(), "rloo"), "got a Generator as generator; expected a torch.Generator"),
     "an array as scores": (
         lambda: gradient("rloo", scores=SCORES.numpy()),
-        "got a ndarray as scores; expected a floating-point torch.Tensor",
+        "got a ndarray as scores; expected a dense floating-point torch.Tensor",
     ),
-    "a list as scores": (lambda: gradient("rloo", scores=[0.1, 0.2]), "got a list as scores; expected a floating-point"),
+    "a list as scores": (lambda: gradient("rloo", scores=[0.1, 0.2]), "got a list as scores; expected a dense floating-point"),
     "integer scores": (
         lambda: gradient("rloo", scores=torch.arange(4)),
-        "a tensor of dtype torch.int64 as scores; expected a floating-point",
+        "a tensor of dtype torch.int64 as scores; expected a dense floating-point",
     ),
     "an array as scores of a layer": (
         lambda: make_estimator("ste").structure(TWO, SCORES.numpy(), generator=seeded()),  # type: ignore[attr-defined]
@@ -251,7 +251,7 @@ COMMANDS: dict[tuple[str, ...], str] = {
     (*SMALL, "--instances=two"): "got 'two': Invalid value for '--instances'",
     (*SMALL, "--replicates", "0"): "got replicates=0, .*; expected at least 64",
     (*SMALL, "--max-replicates", "10"): "most_replicates=10; expected at least 64",
-    (*SMALL, "--seed", "-1"): "got seed=-1; expected an integer >= 0",
+    (*SMALL, "--seed", "-1"): "got seed=-1; expected an integer from 0 to",
     (*SMALL, "--seed", "x"): "got 'x': Invalid value for '--seed'",
     (*SMALL, "--offset", "nan"): "the loss gave nan; expected finite numbers",
     (*SMALL, "--offset", "inf"): "the loss gave inf; expected finite numbers",
@@ -272,7 +272,7 @@ COMMANDS: dict[tuple[str, ...], str] = {
     (*SMALL, "--device", "cuda:98,cuda:99", "-j", "2"): "got device='cuda:98', which is not at hand",
     (*SMALL, "--device", "cuda:1", "--engine", "ray"): "the engine ray got device='cuda:1'; expected cuda: it deals GPUs",
     (*SMALL, "--tier", "exakt"): "got the unknown tier 'exakt'; did you mean exact",
-    (*SMALL, "--batch-size", "0"): "batch_size=0; expected at least 1",
+    (*SMALL, "--batch-size", "0"): "batch_size=0; expected an integer from 1 to",
     (*SMALL, "-j", "-1"): "got '-1': Invalid value for '--jobs'",
     (*SMALL, "--threads", "0"): "got '0': Invalid value for '--threads'",
     (*SMALL, "--timeout", "soon"): "--timeout got 'soon'; expected a positive duration",

@@ -40,13 +40,13 @@ class ExactLaw(Protocol):
 
     Attributes:
         offsets: ``[b, c]``, whose exact sum is the log-partition.
-        marginals: ``[b, *event]``.
     """
 
     offsets: Tensor
 
     @property
-    def marginals(self) -> Tensor: ...
+    def marginals(self) -> Tensor:
+        """``[b, *event]``."""
 
     def entropy(self) -> Tensor:
         """``[b]``."""

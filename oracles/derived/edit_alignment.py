@@ -112,8 +112,8 @@ class EditAlignment(DerivedOracle):
             )
         each = (None, None) if lengths is None else lengths.unbind(-1)
         first, second = (
-            labels_below("from_symbols", "strings", string, len(deletion), inside_lengths("from_symbols", length, string.shape[-1]))
-            for string, length in zip((first, second), each, strict=True)
+            labels_below("from_symbols", "strings", string, len(symbols), inside_lengths("from_symbols", length, string.shape[-1]))
+            for string, symbols, length in zip((first, second), (deletion, insertion), each, strict=True)
         )
         match = substitution[first.unsqueeze(-1), second.unsqueeze(-2)]
         return cls.from_potentials(match, deletion[first], insertion[second], opening)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from ...oracles.user_cache import user_cache
+from ...user_cache import user_cache
 
 try:
     import fcntl

@@ -246,6 +246,8 @@ def _dealer(target: Target, slots: int) -> Callable[[int, int], tuple[Tensor, Te
 
     def deal(first: int, number: int) -> tuple[Tensor, Tensor]:
         index, count = torch.arange(first, first + number, device=target.scores.device), target.truth.count
+        if slots == 0:  # one outcome, whatever the law: its first structure may be forbidden
+            return target.scores.new_zeros((0, number, *target.scores.shape)), target.scores.new_ones(number)
         if structures is None or probabilities is None:
             dealt = target.oracle.unrank(index, tuple(target.scores.shape)).double().unsqueeze(0)
             weights = _probabilities(dealt[0], target)

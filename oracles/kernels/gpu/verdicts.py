@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from ...user_cache import user_cache
+from ....user_cache import user_cache
 from .. import modules
 
 RIGHT = ""

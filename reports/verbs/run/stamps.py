@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from ....oracles.user_cache import user_cache
+from ....user_cache import user_cache
 from ... import results
 
 T = TypeVar("T")

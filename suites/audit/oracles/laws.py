@@ -118,10 +118,12 @@ def _structures_of(what: str, scene: Scene, found: Tensor) -> Tensor:
 
 
 def argmax(scene: Scene) -> None:
-    """A structure, and none has a higher score."""
+    """A structure, and none has a higher score; zeros if all are forbidden."""
     totals = scene.listing.totals(scene.scores)
     best = scene.listing.oracle.argmax(scene.scores)
-    chosen = _structures_of("`argmax`", scene, best)
+    feasible = totals.amax(1) > -math.inf
+    _same("`argmax` if everything is forbidden", best[~feasible], torch.zeros_like(best[~feasible]), 0.0)
+    chosen, totals = _structures_of("`argmax`", scene, best[feasible]), totals[feasible]
     _same("the score of `argmax`", totals.gather(1, chosen.unsqueeze(1)).squeeze(1), totals.amax(1), 1e-12 * scene.size())
     _same("`argmax` called again", scene.listing.oracle.argmax(scene.scores), best, 0.0)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ....oracles import plugins
 from ....oracles.kernels import modules, notices, switch
-from ....oracles.user_cache import user_cache
+from ....user_cache import user_cache
 from ... import truth
 from ..scores import fingerprint, stages_by_problem
 from .plan import Plan

@@ -135,7 +135,7 @@ MOST_JOBS = 4096
 
 MOST_REPLICATES = 10**12
 
-LIMITS = (("instances", 1, 10**6), ("batch_size", 1, 2**31 - 1), ("seed", 0, 2**63 - 1), ("threads", 1, 4096))
+LIMITS = (("instances", 1, 10**6), ("batch_size", 1, 10**15), ("seed", 0, 2**63 - 1), ("threads", 1, 4096))
 """Settings of a plan with the least and the most that they may be: beyond, a run would take years or all memory."""
 
 

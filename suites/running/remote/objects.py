@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ....oracles.user_cache import user_cache
+from ....user_cache import user_cache
 
 T = TypeVar("T")
 

@@ -67,7 +67,7 @@ def test_equals_the_reference(
     # Its log-weights of the hardest rows are numbers up to some thousands, with an error of 1e-12.
     rtol, atol = (1e-12, 1e-10) if dtype == FLOAT64 else (1e-5, 2e-5)
     for result, reference in zip(found[:4], expected[:4], strict=True):
-        assert result.dtype == dtype
+        assert result.dtype in (dtype, FLOAT64)  # differences of log-partitions are taken in float64
         torch.testing.assert_close(result.double(), reference, rtol=rtol, atol=atol)
     for result, reference in zip(found[4:], expected[4:], strict=True):
         assert torch.equal(result.double(), reference.double())

@@ -188,7 +188,7 @@ def test_rows_come_back_from_a_cell_file_as_they_were(tmp_path):
         ({"dtype": "float16x"}, r"unknown dtype 'float16x'; did you mean"),
         ({"tier": "exactly"}, r"unknown tier 'exactly'; did you mean exact"),
         ({"device": "warp"}, r"device='warp'; expected cpu, cuda"),
-        ({"instances": 0}, r"instances=0, batch_size=4096; expected at least 1"),
+        ({"instances": 0}, r"instances=0; expected an integer from 1 to 1,000,000"),
         ({"effort": dataclasses.replace(SMALL.effort, replicates=3)}, r"replicates=3, most_replicates=256; expected at least 64"),
         ({"effort": dataclasses.replace(SMALL.effort, most_replicates=128)}, r"replicates=256, most_replicates=128; expected at least 64"),
         ({"effort": dataclasses.replace(SMALL.effort, seconds=0.0)}, r"seconds=0; expected a positive number"),
@@ -202,7 +202,7 @@ def test_refuses_what_cannot_be_measured(change, message):
 @pytest.mark.parametrize(
     ("machine", "message"),
     [
-        (Machine(jobs=-1), r"jobs=-1, timeout=None; expected jobs >= 0"),
+        (Machine(jobs=-1), r"jobs=-1, timeout=None; expected 0 to 4,096 jobs"),
         (Machine(timeout=0.0), r"timeout=0.0; expected 0 to 4,096 jobs and positive seconds"),
         (Machine(memory=-1.0), r"memory=-1; expected a positive number of GiB"),
         (Machine(engine="rai"), r"unknown engine 'rai'; did you mean ray\?"),
