@@ -42,8 +42,8 @@ from ..truth.loss_checks import examine_loss
 from ..truth.perturbation import FEWEST
 from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
-from ..truth.replay import REPLAY_CAP, replay, replay_outside, replay_samples, slots_of
-from ..truth.replay_oracle import distinct_slots_of
+from ..truth.replay import REPLAY_CAP, replay, replay_outside, replay_samples
+from ..truth.replay_oracle import draws_of
 from .measurement import MeasuredPair, Measurement
 from .replicates import Sampling, Tier, draw_moments, extend_moments, finite, warmed
 from .suite import Context, Effort, Finding, Suite
@@ -208,15 +208,14 @@ def exact_summary(
         unused = torch.Generator(target.scores.device)
         estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
         return finite(single(estimate, target.truth.gradient, information), estimator, target, sampling)
-    called = (estimator, target.oracle, target.loss, target.scores)
-    slots = slots_of(*called)
-    draws = distinct_slots_of(*called) if slots is None else None
-    if slots is None and draws is None:
+    drawn = draws_of(estimator, target.oracle, target.loss, target.scores)
+    if drawn is None or all(drawn):
         return None
-    warm, summary = warmed(estimator, target, sampling), None
-    if draws is not None:
-        summary = replay_outside(warm, target, draws, cap, information)
-    elif slots is not None:
+    slots, distinct = drawn
+    warm = warmed(estimator, target, sampling)
+    if distinct:
+        summary = replay_outside(warm, target, distinct, cap, information)
+    else:
         tuples = target.truth.count**slots <= cap
         summary = replay(warm, target, slots, information) if tuples else replay_samples(warm, target, slots, cap, information)
     return None if summary is None else finite(summary, estimator, target, sampling)

@@ -121,7 +121,7 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
     random draws, likely and rare ones, have to agree with this form.
 
     Args:
-        estimator: draws through one `sample_distinct` and nothing else, see `distinct_slots_of`.
+        estimator: draws through one `sample_distinct` and nothing else, see `draws_of`.
         target: the instance.
         draws: n.
         cap: the most structures.

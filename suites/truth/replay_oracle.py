@@ -190,25 +190,25 @@ class DistinctReplayOracle(ReplayOracle, DistinctSamplingOracle):
 
 
 def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
-    """How many structures one estimate draws through the oracle; None where it is random in another way too.
+    """How many structures one estimate draws through `sample`; None where it is random in another way too."""
+    drawn = draws_of(estimator, oracle, loss, scores)
+    return None if drawn is None or drawn[1] else drawn[0]
 
-    A trial run tells: it counts the samples that are asked for, of these scores alone, and looks whether the generator was touched.
+
+def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[int, int] | None:
+    """How many structures one estimate draws through `sample`, and through one call of `sample_distinct`.
+
+    A trial run counts the samples that are asked for, of these scores alone, and looks whether the generator was touched.
+
+    Returns:
+        None where the estimate is random in another way too.
     """
-    tried = _trial(estimator, oracle, loss, scores)
-    return None if tried is None or tried.drawn else tried.taken
-
-
-def distinct_slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
-    """How many structures one estimate draws without replacement, in one call; None where it is random in another way too."""
-    tried = _trial(estimator, oracle, loss, scores)
-    return None if tried is None or tried.taken or len(tried.drawn) != 1 else tried.drawn[0]
-
-
-def _trial(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> DistinctReplayOracle | None:
     if not isinstance(oracle, SamplingOracle | MarginalOracle):
         return None
     generator = torch.Generator(scores.device).manual_seed(0)
     before = generator.get_state()
     scripted = DistinctReplayOracle(oracle, law=scores)
     estimator.gradient(loss, scripted, scores.unsqueeze(0), generator=generator)
-    return scripted if torch.equal(before, generator.get_state()) and not scripted.strayed else None
+    if not torch.equal(before, generator.get_state()) or scripted.strayed or len(scripted.drawn) > 1:
+        return None
+    return scripted.taken, sum(scripted.drawn)

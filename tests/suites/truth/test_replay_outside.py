@@ -18,7 +18,7 @@ from structgrad.suites.measures.bias import measure
 from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.geometry import fisher_information
 from structgrad.suites.truth.replay import REPLAY_CAP, replay_outside
-from structgrad.suites.truth.replay_oracle import DistinctReplayOracle, distinct_slots_of, slots_of
+from structgrad.suites.truth.replay_oracle import DistinctReplayOracle, draws_of, slots_of
 from tests.helpers import ORACLE_CASES, OracleCase, make_scores
 from tests.suites.cases import ORACLES, target_of
 from tests.suites.truth.test_replay import peaked
@@ -46,7 +46,7 @@ def all_draws(estimator: Any, target: Target, draws: int) -> tuple[torch.Tensor,
 def same_moments(estimator: Any, target: Target, draws: int) -> None:
     """One pass gives what all ordered draws give."""
     information = fisher_information(target.oracle, target.scores)
-    assert distinct_slots_of(estimator, target.oracle, target.loss, target.scores) == draws
+    assert draws_of(estimator, target.oracle, target.loss, target.scores) == (0, draws)
     found = replay_outside(estimator, target, draws, REPLAY_CAP, information)
     estimates, weights = all_draws(estimator, target, draws)
     mean, size = weights @ estimates, float(estimates.norm(dim=-1).max())
@@ -184,11 +184,11 @@ def test_a_weight_that_follows_the_draw_is_biased(gap):
 def test_draws_of_another_form_are_left_to_replicates():
     target = peaked(0.5)
     called = (target.oracle, target.loss, target.scores)
-    assert distinct_slots_of(LastDraw(2), *called) == 3
+    assert draws_of(LastDraw(2), *called) == (0, 3)
     assert replay_outside(LastDraw(2), target, 3, REPLAY_CAP) is None
-    assert distinct_slots_of(OtherLaw(), *called) is None
-    assert distinct_slots_of(UnorderedSet(4), *called) is None
-    assert distinct_slots_of(UnorderedSet(4, limit=10), *called) == 4
+    assert draws_of(OtherLaw(), *called) is None
+    assert draws_of(UnorderedSet(4), *called) is None
+    assert draws_of(UnorderedSet(4, limit=10), *called) == (0, 4)
     assert replay_outside(UnorderedSet(4, limit=10), target, 4, REPLAY_CAP) is None
     assert slots_of(SumAndSample(), *called) is None
     assert replay_outside(SumAndSample(), target, 2, target.truth.count - 1) is None
