@@ -42,7 +42,8 @@ from ..truth.loss_checks import examine_loss
 from ..truth.perturbation import FEWEST
 from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
-from ..truth.replay import REPLAY_CAP, replay, replay_samples, slots_of
+from ..truth.replay import REPLAY_CAP, replay, replay_outside, replay_samples
+from ..truth.replay_oracle import draws_of
 from .measurement import MeasuredPair, Measurement
 from .replicates import Sampling, Tier, draw_moments, extend_moments, finite, warmed
 from .suite import Context, Effort, Finding, Suite
@@ -207,12 +208,16 @@ def exact_summary(
         unused = torch.Generator(target.scores.device)
         estimate = estimator.gradient(target.loss, target.oracle, target.scores, generator=unused)
         return finite(single(estimate, target.truth.gradient, information), estimator, target, sampling)
-    slots = slots_of(estimator, target.oracle, target.loss, target.scores)
-    if slots is None:
+    drawn = draws_of(estimator, target.oracle, target.loss, target.scores)
+    if drawn is None or all(drawn):
         return None
-    exactly = (warmed(estimator, target, sampling), target, slots)
-    tuples = target.truth.count**slots <= cap
-    summary = replay(*exactly, information) if tuples else replay_samples(*exactly, cap, information)
+    slots, distinct = drawn
+    warm = warmed(estimator, target, sampling)
+    if distinct:
+        summary = replay_outside(warm, target, distinct, cap, information)
+    else:
+        tuples = target.truth.count**slots <= cap
+        summary = replay(warm, target, slots, information) if tuples else replay_samples(warm, target, slots, cap, information)
     return None if summary is None else finite(summary, estimator, target, sampling)
 
 
@@ -315,7 +320,7 @@ class Bias(Suite):
 
     name: ClassVar[str] = "bias"
     summary: ClassVar[str] = "bias, variance and usefulness of single estimates, against the exact gradient and that of the own objective"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     partial: ClassVar[bool] = True
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:

@@ -35,6 +35,7 @@ class Unbiasedness(Suite):
 
     name: ClassVar[str] = "unbiasedness"
     summary: ClassVar[str] = "tests of the estimators that claim to be unbiased: exact by replay, else sequential with confirmation"
+    version: ClassVar[int] = 2
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """``relative_bias`` with its verdict; of sampled estimators also ``bias_p_value`` and the upper bounds."""

@@ -18,16 +18,17 @@ from torch import Tensor
 
 from ...estimators.base import Estimator
 from ...estimators.score_function.reinforce import scores_of
-from ...oracles.capabilities import SamplingOracle
+from ...estimators.score_function.without_replacement import log_mass_of_others, race
+from ...oracles.capabilities import DrawnSet, KBestOracle, SamplingOracle
 from ..device_memory import Launches
 from ..statistics.exact_moments import ExactMoments
 from ..statistics.metrics import Estimates, Summary
 from .enumeration import Target, Truth
 from .loss_checks import values
-from .replay_oracle import ReplayOracle, slots_of
+from .replay_oracle import DistinctReplayOracle, ReplayOracle, slots_of
 from .space import Space
 
-__all__ = ["CHUNK", "REPLAY_CAP", "ReplayOracle", "replay", "replay_samples", "slots_of"]
+__all__ = ["CHUNK", "REPLAY_CAP", "ReplayOracle", "replay", "replay_outside", "replay_samples", "slots_of"]
 
 REPLAY_CAP = 200_000
 """The largest number of tuples of samples that is dealt out, unless an effort says otherwise."""
@@ -113,6 +114,72 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
     return _summary(target, one.error, one.trace / slots, informed)
 
 
+def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: int, information: Tensor | None = None) -> Summary | None:
+    """The exact moments of an estimate of n structures without replacement that follows the first one outside the n − 1 best alone.
+
+    That one has the law ``p(z) / (1 − q)``, q the mass of the best, whatever was drawn before: sum-and-sample. The estimates of `TUPLES`
+    random draws, likely and rare ones, have to agree with this form.
+
+    Args:
+        estimator: draws through one `sample_distinct` and nothing else, see `draws_of`.
+        target: the instance.
+        draws: n.
+        cap: the most structures.
+        information: Fisher's, [d, d].
+
+    Returns:
+        All moments; None where the form does not hold, or with too many structures.
+
+    Cost:
+        The estimator once per structure.
+    """
+    if target.truth.chunk == 0 or draws < 2 or target.truth.count > cap or not isinstance(target.oracle, KBestOracle):
+        return None
+    oracle: Any = target.oracle
+    scores = target.scores
+    space = oracle.enumerate(tuple(scores.shape), dtype=torch.uint8, device=scores.device)
+    log_probs = torch.cat([oracle.log_prob(part.double(), scores.double()) for part in space.split(CHUNK)]).log_softmax(0)
+    listed = oracle.kbest(scores, draws - 1)
+    best = oracle.rank(listed[(listed != 0).flatten(1).any(-1)])
+    outside = log_probs.index_fill(0, best, -math.inf)
+    # One that is not feasible, where none is outside or too few are feasible: its slot is filled.
+    others, nothing = (outside > -math.inf).nonzero().squeeze(-1), log_probs.argmin()
+    others = others if len(others) else nothing.unsqueeze(0)
+    weights = outside[others].softmax(0).nan_to_num(1)
+
+    def estimates(ranks: Tensor) -> Tensor:
+        chosen = log_probs[ranks]
+        ranks = torch.where(chosen > -math.inf, ranks, ranks[:, :1])
+        rest = log_mass_of_others(log_probs, ranks)
+        drawn = DrawnSet(space[ranks.T], chosen, rest, torch.full_like(rest, math.nan))
+        rows = scores.expand(len(ranks), *scores.shape)
+        return estimator.gradient(target.loss, DistinctReplayOracle(oracle, dealt=drawn), rows, generator=torch.Generator(scores.device))
+
+    def after_best(first: Tensor) -> Tensor:
+        filled = nothing.expand(len(first), draws - 1 - len(best))
+        return torch.cat([best.expand(len(first), -1), first.unsqueeze(-1), filled], -1)
+
+    generator = torch.Generator(scores.device).manual_seed(draws)
+    laws = (log_probs, torch.where(log_probs > -math.inf, 0, log_probs))
+    tuples = torch.cat([race(law, (TUPLES,), draws, generator)[1] for law in laws])
+    free = outside[tuples] > -math.inf
+    first = torch.where(free.any(-1), tuples.gather(-1, free.int().argmax(-1, keepdim=True)).squeeze(-1), others[0])
+    one, other = (estimates(dealt).flatten(1).double() for dealt in (tuples, after_best(first)))
+    size = values(target.loss, space[tuples].double(), oracle.event_ndim).abs().amax(-1)
+    if not bool(((one - other).norm(dim=-1) <= AGREEMENT * other.norm(dim=-1) + _floor(size, target)).all()):
+        return None
+    totals = ExactMoments(target.truth.gradient.flatten(), information)
+    launches = Launches(f"`{estimator.name}` on {draws} samples of shape {tuple(scores.shape)}", CHUNK, scores.device)
+
+    def outcomes(start: int, number: int) -> tuple[Tensor, Tensor]:
+        part = slice(start, start + number)
+        return estimates(after_best(others[part])), weights[part]
+
+    for _, found in launches.over(0, len(others), outcomes):
+        totals.add(*found)
+    return totals.summary()
+
+
 TUPLES = 64
 """Tuples of samples that an estimate is fitted to."""
 
@@ -158,8 +225,8 @@ class _Tuples:
         dealt[:, 0] = pool[0]
         losses = values(target.loss, dealt, oracle.event_ndim)
         single = scores_of(oracle, dealt, scores.double().expand(rows, *scores.shape)).flatten(2)
-        floor = 1e-14 * (losses.abs().amax(0) + abs(target.truth.value)) * math.sqrt(scores.numel())
-        return cls(dealt, _scripted(estimator, target, dealt).flatten(1).double(), losses - target.truth.value, single, floor)
+        estimates = _scripted(estimator, target, dealt).flatten(1).double()
+        return cls(dealt, estimates, losses - target.truth.value, single, _floor(losses.abs().amax(0), target))
 
     def weights(self) -> tuple[Tensor, Tensor] | None:
         """A [N, N] and κ [N], alike for all samples where that is possible; None where no such weights give the estimates."""
@@ -231,6 +298,11 @@ def _summary(target: Target, error: Tensor, trace: Tensor, informed: Tensor | No
     unknown = torch.full_like(trace, math.nan)
     estimates = Estimates(unknown, unknown, unknown, unknown, unknown, informed)
     return Summary(target.truth.gradient.flatten(), error, trace, torch.full_like(trace, math.inf), unknown, unknown, estimates)
+
+
+def _floor(losses: Tensor, target: Target) -> Tensor:
+    """The rounding of an estimate of losses up to these."""
+    return 1e-14 * (losses + abs(target.truth.value)) * math.sqrt(target.scores.numel())
 
 
 def _scripted(estimator: Estimator[Any], target: Target, dealt: Tensor) -> Tensor:

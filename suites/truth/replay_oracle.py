@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
+from ...estimators.score_function.without_replacement import draw_set
 from ...oracles.active_set.solution import Projection
 from ...oracles.active_set.start import Start
 from ...oracles.capabilities import (
@@ -78,14 +79,17 @@ class ReplayOracle(
     ) -> Tensor:
         slots = 1 if num_samples is None else num_samples
         first, self.taken = self.taken, self.taken + slots
-        # A stream of the estimator's own: samples that share random numbers are not independent.
-        self.strayed |= self.law is not None and (isinstance(generator, RowGenerator) or not bool((scores == self.law).all()))
+        self._watch(scores, generator)
         if self.script is None:
             dealt = self.real.argmax(scores).expand(slots, *scores.shape)
         else:
             dealt = self.script[first : self.taken].to(scores.dtype)
         result: Tensor = dealt[0] if num_samples is None else dealt
         return self.indices(result) if as_indices else result
+
+    def _watch(self, scores: Tensor, generator: torch.Generator) -> None:
+        # A stream of the estimator's own: samples that share random numbers are not independent.
+        self.strayed |= self.law is not None and (isinstance(generator, RowGenerator) or not bool((scores == self.law).all()))
 
     def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
         self.real._check_event(call, event_shape)
@@ -154,25 +158,57 @@ class ReplayOracle(
         return self.real._unrank(ranks, event_shape)  # type: ignore[no-any-return]
 
 
+@dataclass(eq=False)
 class DistinctReplayOracle(ReplayOracle, DistinctSamplingOracle):
-    """One whose real oracle draws without replacement: from the generator, so that such draws are never dealt."""
+    """An oracle whose draws without replacement are dealt too.
+
+    Args:
+        dealt: the set that every call of `sample_distinct` returns; None draws a fixed one.
+        drawn: the sizes of the sets that were asked for.
+    """
+
+    dealt: DrawnSet | None = None
+    drawn: list[int] = field(default_factory=list, init=False)
+
+    def sample_distinct(  # type: ignore[misc]
+        self, scores: Tensor, k: int, *, generator: torch.Generator, lengths: Tensor | None = None
+    ) -> DrawnSet:
+        self.drawn.append(min(k, self.count(tuple(scores.shape[scores.ndim - self.event_ndim :]))))
+        self._watch(scores, generator)
+        if self.dealt is not None:
+            return replace(self.dealt, structures=self.dealt.structures.to(scores.dtype))
+        fixed = torch.Generator(scores.device).manual_seed(0)
+        if isinstance(self.real, DistinctSamplingOracle):
+            return self.real.sample_distinct(scores, k, generator=fixed)
+        return draw_set(self.real, scores, k, generator=fixed)
 
     def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
-        return self.real._distinct_noise_size(event_shape, k)  # type: ignore[no-any-return]
+        return 0
 
     def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
-        return self.real._sample_distinct(rows, items, k, uniforms)  # type: ignore[no-any-return]
+        raise AssertionError("sets are dealt by `sample_distinct`")
 
 
 def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
-    """How many structures one estimate draws through the oracle; None where it is random in another way too.
+    """How many structures one estimate draws through `sample`; None where it is random in another way too."""
+    drawn = draws_of(estimator, oracle, loss, scores)
+    return None if drawn is None or drawn[1] else drawn[0]
 
-    A trial run tells: it counts the samples that are asked for, of these scores alone, and looks whether the generator was touched.
+
+def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[int, int] | None:
+    """How many structures one estimate draws through `sample`, and through one call of `sample_distinct`.
+
+    A trial run counts the samples that are asked for, of these scores alone, and looks whether the generator was touched.
+
+    Returns:
+        None where the estimate is random in another way too.
     """
     if not isinstance(oracle, SamplingOracle | MarginalOracle):
         return None
     generator = torch.Generator(scores.device).manual_seed(0)
     before = generator.get_state()
-    scripted = (DistinctReplayOracle if isinstance(oracle, DistinctSamplingOracle) else ReplayOracle)(oracle, law=scores)
+    scripted = DistinctReplayOracle(oracle, law=scores)
     estimator.gradient(loss, scripted, scores.unsqueeze(0), generator=generator)
-    return scripted.taken if torch.equal(before, generator.get_state()) and not scripted.strayed else None
+    if not torch.equal(before, generator.get_state()) or scripted.strayed or len(scripted.drawn) > 1:
+        return None
+    return scripted.taken, sum(scripted.drawn)

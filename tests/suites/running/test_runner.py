@@ -34,7 +34,7 @@ def test_rows_cover_the_grid(tmp_path):
 
 def test_rows_say_everything_about_their_instance_and_how_they_came_about(tmp_path):
     row = next(row for row in run(SMALL, tmp_path, machine=HERE) if row.estimator == "arsm" and row.metric == "gain")
-    assert (row.suite, row.suite_version, row.oracle, row.oracle_version, row.estimator_version) == ("bias", 3, "categorical", 1, 1)
+    assert (row.suite, row.suite_version, row.oracle, row.oracle_version, row.estimator_version) == ("bias", 4, "categorical", 1, 1)
     assert (row.loss, row.vertex_degree, row.offset, row.reference, row.tier, row.replicates) == ("mlp", None, 0.0, "expected", "mc", 256)
     assert row.log_count == math.log(10)
     assert row.normalised_entropy == pytest.approx(0.99, abs=1e-6)
