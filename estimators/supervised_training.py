@@ -216,7 +216,10 @@ class DifferentiableDPLoss(Supervised):
         return Evaluations(losses=1, relaxations=1)
 
     def _against(self, oracle: Any, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-        return fenchel_young(smoothed_maximum(oracle, scores, self.omega), 0.0, oracle.score(gold, scores))
+        if self.omega == "entropy":
+            return crf_loss(oracle, scores, gold)
+        wide = scores.double()  # A small difference of large numbers.
+        return fenchel_young(smoothed_maximum(oracle, wide, self.omega), 0.0, oracle.score(gold, wide)).to(scores.dtype)
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,15 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.direct import Direct
 from ..magnitudes import beyond_memory
-from ..numerics import HALF, cut, share_rows, sum_up, zero_ignored
+from ..numerics import HALF, Total, cut, share_rows, zero_ignored
 from ..options import Configured
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
 from .derivatives import differentiated, score_of, unsqueeze_event
-from .indices import IndexedStructures, Total, check_batches, wants_indices
+from .indices import IndexedStructures, check_batches, wants_indices
+
+LARGEST = 1e5
+"""Up to this score, sums in float64 keep nine digits behind the point. Beyond it the exact law is taken, on the CPU."""
 
 FORBIDDEN = -1e100
 """Stands for -inf where structures with forbidden parts must stay comparable."""
@@ -140,8 +143,9 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         given in compact form, ``[*batch, *index]``, and neither it nor the gradient is ever made dense for every structure.
         """
         valid, inside = self._prepared("score", scores, lengths)
+        parameters = self.natural_parameters(at_least_single(valid))
         score = self._score_indices if wants_indices("score", as_indices) else self._score
-        return score("score", z, self.natural_parameters(at_least_single(valid)), inside).to(scores.dtype)
+        return in_dtype(score("score", z, parameters, inside, Total(self._reach(parameters) == 0)), scores.dtype)
 
     @final
     @operation()
@@ -226,9 +230,19 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     @abc.abstractmethod
     def _argmax(self, rows: Tensor) -> Tensor: ...
 
-    def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None, total: Total = sum_up) -> Tensor:
-        """⟨η, z⟩ of natural parameters, in float64: what is inside, without ignored entries."""
-        natural = self._cut(self._cleaned(parameters), inside)
+    def _reach(self, parameters: Tensor) -> int:
+        """0 if no parameter exceeds `LARGEST`, 1 if some are -inf besides, 2 if some are larger; 1 where numbers cannot be looked at.
+
+        Values are looked at on the CPU alone: elsewhere it would synchronise.
+        """
+        if transforming() or not parameters.is_cpu:
+            return 1
+        return kernels.reach(share_rows(kernels.plain(parameters), self.event_ndim), LARGEST)
+
+    def _score(self, call: str, z: Tensor, parameters: Tensor, inside: Tensor | None, total: Total) -> Tensor:
+        """⟨η, z⟩ of natural parameters, or what the total makes of it: what is inside, without ignored entries."""
+        free = total.free and inside is None and not (isinstance(z, Tensor) and z.requires_grad)
+        natural = parameters if free else self._cut(self._cleaned(parameters), inside)
         if not isinstance(z, Tensor):
             raise ValueError(f"`{call}` got a structure of type {type(z).__name__}; expected a torch.Tensor [*batch, *event] of 0/1")
         check_dense(call, "z", z)
@@ -239,11 +253,12 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
             )
         check_batches(call, "a structure", z, self.event_ndim, natural.shape[: natural.ndim - self.event_ndim])
         within = self._cut(signed(z), inside)
-        if within.requires_grad or not self.forbids_nothing(natural):
+        if not free:
             natural = torch.where(within != 0, natural, 0)
-        # Else nothing is -inf, so that a part that is 0 adds 0 by itself, in the gradient of the scores too.
-        if total is sum_up and differentiated(natural) and not within.requires_grad:
-            return score_of(natural, within, self.event_ndim)
+        elif self._ignores_entries:  # A part that is 0 adds 0 by itself, in the gradient of the scores too.
+            within = torch.where(self.read_mask(self._event(natural), natural.device), within, 0)
+        if differentiated(natural) and not within.requires_grad:
+            return score_of(natural, within, self.event_ndim, total.log_partition)
         return total((within * natural).flatten(-self.event_ndim))
 
     def kernel_options(self) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ give every gradient exactly; derivatives beyond the second go through the torch 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch._C._functorch import unwrap_if_dead
 
 from ..kernels.switch import SERVING, serving_as
-from ..numerics import sum_up
+from ..numerics import Total
 from ..transforms import applied
 
 
@@ -107,19 +108,21 @@ class Exchanged(torch.autograd.Function):
 
 
 class Score(torch.autograd.Function):
-    """⟨η, z⟩ in float64, with a gradient that is not: torch would make it of float64 numbers for every part."""
+    """⟨η, z⟩, less A if it is given, summed in float64; its gradient is not: torch would make it of float64 numbers for every part."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, structure: Tensor, event_ndim: int) -> Tensor:
-        ctx.save_for_backward(structure)
-        ctx.shape, ctx.dtype, ctx.event_ndim = scores.shape, scores.dtype, event_ndim
-        return sum_up((structure * scores).flatten(-event_ndim))
+    def forward(ctx: Any, scores: Tensor, structure: Tensor, event_ndim: int, log_partition: Tensor | None) -> Tensor:
+        ctx.save_for_backward(structure, log_partition)
+        ctx.shape, ctx.event_ndim = scores.shape, event_ndim
+        return Total(log_partition=log_partition)((structure * scores).flatten(-event_ndim)).to(scores.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (structure,) = ctx.saved_tensors
-        product = unsqueeze_event(grads[0].to(ctx.dtype), ctx.event_ndim) * structure
-        return product.sum_to_size(ctx.shape), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (structure, log_partition), (grad,) = ctx.saved_tensors, grads
+        if log_partition is not None:
+            grad = grad.masked_fill(log_partition == -math.inf, 0)
+        product = unsqueeze_event(grad, ctx.event_ndim) * structure
+        return product.sum_to_size(ctx.shape), None, None, None if log_partition is None else -grad.sum_to_size(log_partition.shape)
 
 
 def _pulled_back(scores: Tensor, oracle: Differentiable, along: Tensor | None, weights: Tensor | None = None) -> Tensor | None:
@@ -166,9 +169,9 @@ def differentiated(scores: Tensor) -> bool:
     return scores.requires_grad and torch.is_grad_enabled()
 
 
-def score_of(scores: Tensor, structure: Tensor, event_ndim: int) -> Tensor:
-    """`Score`, differentiable in the scores."""
-    result: Tensor = _score(unwrap_if_dead(scores), structure, event_ndim)
+def score_of(scores: Tensor, structure: Tensor, event_ndim: int, log_partition: Tensor | None) -> Tensor:
+    """`Score`, differentiable in the scores and the log-partition."""
+    result: Tensor = _score(unwrap_if_dead(scores), structure, event_ndim, log_partition)
     return result
 
 

@@ -21,15 +21,12 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels.switch import SERVING
-from ..numerics import HALF, share_rows, sum_up
+from ..numerics import HALF, Total, share_rows
 from ..tensor_kinds import check_dense, signed
 from ..transforms import operation, transforming
 
 NONE = -1
 """No index."""
-
-Total = Callable[[Tensor], Tensor]
-"""A sum over the last dimension."""
 
 
 def wants_indices(call: str, as_indices: bool) -> bool:
@@ -230,7 +227,7 @@ class IndexedStructures(abc.ABC):
         (most,) = self.index_shape(event)
         return torch.nn.functional.pad(parts, (0, most - parts.shape[-1]), value=NONE)[..., :most]
 
-    def _score_indices(self, call: str, indices: Tensor, parameters: Tensor, inside: Tensor | None, total: Total = sum_up) -> Tensor:
+    def _score_indices(self, call: str, indices: Tensor, parameters: Tensor, inside: Tensor | None, total: Total) -> Tensor:
         """⟨η, z⟩ of natural parameters ``[*batch, *event]`` and indices ``[*batch, *index]``, which broadcast: sums of looked-up parts."""
         natural = self._cut(self._cleaned(parameters), inside)
         event = tuple(natural.shape[natural.ndim - self.event_ndim :])

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import kernels
-from ..numerics import exact_sum, share_rows
-from ..transforms import operation, transforming
-from .base import KernelPlan, Oracle, at_least_single, in_dtype, inner
+from ..numerics import Total, share_rows
+from ..transforms import operation
+from .base import LARGEST, KernelPlan, Oracle, at_least_single, in_dtype, inner
 from .derivatives import (
     both_of,
     differentiated,
@@ -30,9 +30,6 @@ from .indices import wants_indices
 
 _WAY = ("natural_parameters", "_row_log_partition", "_row_marginals")
 """What log-partitions and marginals go through, besides methods of their own."""
-
-LARGEST = 1e5
-"""Up to this score, sums in float64 keep nine digits behind the point. Beyond it the exact law is taken, on the CPU."""
 
 
 class ExactLaw(Protocol):
@@ -156,18 +153,11 @@ class MarginalOracle(Oracle):
         in compact form, ``[*batch, *index]``: see `score`.
         """
         single, inside = self._parameters("log_prob", scores, lengths)
-        score = self._score_indices if wants_indices("log_prob", as_indices) else self._score
-        log_partition = self._log_partition_of(single)
-        difference = score("log_prob", z, single, inside) - log_partition
-        result = torch.where(log_partition > -math.inf, difference, -math.inf)
-        result.detach().clamp_(max=0)  # what rounding leaves above it, under the same derivative
-        if exact := self._exact(single.detach()):
+        score, reach = self._score_indices if wants_indices("log_prob", as_indices) else self._score, self._reach(single)
+        result = score("log_prob", z, single, inside, Total(reach == 0, self._log_partition_of(single)))
+        if reach == 2 and (exact := self._exact(single.detach())):
             large, law = exact
-            offsets = law.offsets.reshape(*large.shape, -1)
-
-            def total(terms: Tensor) -> Tensor:
-                return exact_sum(torch.cat([terms, -offsets.expand(*terms.shape[:-1], -1)], -1)).clamp(max=0)
-
+            total = Total(offsets=law.offsets.reshape(*large.shape, -1))
             value = score("log_prob", z.detach(), single.detach().double(), inside, total)
             result = torch.where(large, exchanged_for(value, result), result)
         return in_dtype(result, scores.dtype)
@@ -178,10 +168,11 @@ class MarginalOracle(Oracle):
         """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
         double = self._parameters("entropy", scores, lengths)[0].double()
         marginals, log_partition = self._both_of(double)
-        entropy = log_partition - inner(marginals, double, self.event_ndim)
-        if exact := self._exact(double):
+        reach = self._reach(double)
+        entropy = log_partition - self._mean_score(marginals, double, reach)
+        if reach == 2 and (exact := self._exact(double)):
             entropy = torch.where(exact[0], exact[1].entropy().reshape(exact[0].shape), entropy)
-        entropy = torch.where(log_partition > -math.inf, entropy, 0)
+        entropy = entropy.masked_fill(log_partition == -math.inf, 0)
         entropy.detach().clamp_(min=0)
         return in_dtype(entropy, scores.dtype)
 
@@ -195,14 +186,17 @@ class MarginalOracle(Oracle):
         self._check_alike("kl", scores, other=other)
         here, there = (self._parameters("kl", theta, lengths)[0].double() for theta in (scores, other))
         marginals, log_partition = self._both_of(here)
-        # Allowed here, forbidden there: left out of the sum, whose gradient would be NaN, and made infinite at the end.
-        blocked = (marginals > 0) & (there == -math.inf)
-        expected = inner(marginals, here, self.event_ndim) - inner(marginals, there.masked_fill(blocked, 0), self.event_ndim)
-        divergence = self._log_partition_of(there) - log_partition + expected
-        if (exact := self._exact(here, there)) and (second := self._exact(there, here)):
-            divergence = torch.where(exact[0], exact[1].kl(second[1]).reshape(exact[0].shape), divergence)
-        divergence = torch.where(blocked.flatten(blocked.ndim - self.event_ndim).any(-1), math.inf, divergence)
-        divergence = torch.where(log_partition > -math.inf, divergence, 0)
+        divergence, reach = self._log_partition_of(there) - log_partition, max(self._reach(here), self._reach(there))
+        if reach == 0:
+            divergence = divergence + self._mean_score(marginals, here - there, 0)
+        else:
+            # Allowed here, forbidden there: left out of the sum, whose gradient would be NaN, and made infinite at the end.
+            blocked = (marginals > 0) & (there == -math.inf)
+            divergence = divergence + self._mean_score(marginals, here - there.masked_fill(blocked, 0), 1)
+            if reach == 2 and (exact := self._exact(here, there)) and (second := self._exact(there, here)):
+                divergence = torch.where(exact[0], exact[1].kl(second[1]).reshape(exact[0].shape), divergence)
+            divergence = torch.where(blocked.flatten(blocked.ndim - self.event_ndim).any(-1), math.inf, divergence)
+        divergence = divergence.masked_fill(log_partition == -math.inf, 0)
         divergence.detach().clamp_(min=0)
         return in_dtype(divergence, scores.dtype)
 
@@ -212,6 +206,10 @@ class MarginalOracle(Oracle):
         self.check_marginals(call, self._event(scores))
         return self.natural_parameters(at_least_single(valid)), inside
 
+    def _mean_score(self, marginals: Tensor, parameters: Tensor, reach: int) -> Tensor:
+        """⟨η, μ⟩ of parameters of such a `_reach`."""
+        return (marginals * parameters).flatten(-self.event_ndim).sum(-1) if reach == 0 else inner(marginals, parameters, self.event_ndim)
+
     def _law(self, rows: Tensor) -> ExactLaw | None:
         """The exact law of float64 natural parameters ``[b, *event]`` without ignored entries; None where there is no way to it."""
         return None
@@ -219,13 +217,9 @@ class MarginalOracle(Oracle):
     def _exact(self, parameters: Tensor, *others: Tensor) -> tuple[Tensor, ExactLaw] | None:
         """Boolean ``[*batch]``, which rows of natural parameters or of others are large, and the exact law; None where none is.
 
-        Values are looked at on the CPU alone. Without a gradient, rows that share their parameters share their law.
+        Asked where some are large. Without a gradient, rows that share their parameters share their law.
         """
-        if transforming() or not parameters.is_cpu:
-            return None
         given = [each if differentiated(each) else share_rows(each, self.event_ndim) for each in (parameters, *others)]
-        if all(kernels.within(share_rows(kernels.plain(each), self.event_ndim), LARGEST) for each in given):
-            return None
         if others:
             given = torch.broadcast_tensors(*given)
         rows = [self._cleaned(each).double() for each in given]
@@ -307,6 +301,8 @@ class MarginalOracle(Oracle):
     # What `derivatives` differentiates: kernels where they apply, the reference elsewhere and for rows whose range a kernel cannot certify.
 
     def _compute_log_partition(self, scores: Tensor) -> Tensor:
+        if (found := self._at_once("log_partition", "log_partition", scores)) is not None:
+            return found[0]
         return self._rowwise_all(self._row_log_partition, scores)[0]
 
     def _compute_marginals(self, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -358,7 +354,7 @@ class MarginalOracle(Oracle):
     def _uncertified_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Marginals and log-partition of float64 rows that are beyond a kernel."""
         marginals, log_partition = self._reference_marginals(rows)
-        if exact := self._exact(rows.detach()):
+        if self._reach(rows) == 2 and (exact := self._exact(rows.detach())):
             marginals = torch.where(unsqueeze_event(exact[0], self.event_ndim), exact[1].marginals, marginals)
         return marginals, log_partition
 

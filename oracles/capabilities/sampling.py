@@ -14,7 +14,7 @@ from .. import kernels
 from ..numerics import share_rows
 from ..random_streams import check_generator, inner_uniform, random_uniform
 from ..transforms import operation, transforming, uncompiled
-from .base import at_least_single, in_dtype
+from .base import LARGEST, at_least_single, in_dtype
 from .indices import wants_indices
 from .marginals import MarginalOracle
 
@@ -191,4 +191,13 @@ class DistinctSamplingOracle(SamplingOracle):
         rows = self.natural_parameters(at_least_single(shared.reshape(-1, *event))).double()
         drawn = self._sample_distinct(self._cleaned(rows), items, k, uniforms.reshape(len(items), uniforms.shape[-1]))
         structures = self._cut(in_dtype(drawn.structures, scores.dtype).reshape(k, *batch, *event), inside)
-        return DrawnSet(structures, drawn.log_probs.reshape(*batch, k), drawn.log_rest.reshape(batch), drawn.threshold.reshape(batch))
+        log_probs, log_rest = drawn.log_probs.reshape(*batch, k), drawn.log_rest.reshape(batch)
+        if self._reach(rows) == 2:  # Walks add up log-weights, which lose digits.
+            cleaned = self._cleaned(rows)
+            large = ((cleaned.abs() > LARGEST) & (cleaned > -math.inf)).flatten(1).any(1)[items].reshape(batch)
+            exact = self.log_prob(drawn.structures.reshape(k, *batch, *event), valid.double()).movedim(0, -1)
+            log_probs = torch.where(large.unsqueeze(-1) & (log_probs > -math.inf), exact, log_probs)
+            rest = 1 - log_probs.exp().sum(-1)
+            rest = torch.where(rest > 1e-9, rest.log(), log_rest.clamp(max=math.log(1e-9)))
+            log_rest = torch.where(large & (log_rest > -math.inf), rest, log_rest)
+        return DrawnSet(structures, log_probs, log_rest, drawn.threshold.reshape(batch))

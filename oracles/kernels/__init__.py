@@ -295,11 +295,12 @@ def below_infinity(values: Tensor) -> bool:
     return values.numel() == 0 or greatest(values) < math.inf
 
 
-def within(values: Tensor, limit: float) -> bool:
-    """Whether every number of a CPU tensor is -inf or at most so large; False where there is NaN."""
+def reach(values: Tensor, limit: float) -> int:
+    """0 if every number of a CPU tensor is of such a size at most, 1 if so except for -inf, 2 otherwise."""
     if values.is_contiguous() and values.dtype in _NUMPY and switch.SERVING.get():
-        return bool(_bounds().within(values.numpy().reshape(-1), limit))
-    return bool(((values.abs() <= limit) | (values == -math.inf)).all())
+        return int(_bounds().reach(values.numpy().reshape(-1), limit))
+    inside, forbidden = values.abs() <= limit, values == -math.inf
+    return int(forbidden.any()) if bool((inside | forbidden).all()) else 2
 
 
 @cache

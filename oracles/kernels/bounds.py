@@ -17,12 +17,14 @@ def all_below(values):
 
 
 @compiled
-def within(values, limit):
-    """Whether every number is -inf or of such a size at most."""
-    inside = True
+def reach(values, limit):
+    """0 if every number is of such a size at most, 1 if so except for -inf, 2 otherwise."""
+    inside, forbidden = True, False
     for i in range(len(values)):
-        inside &= (abs(values[i]) <= limit) | (values[i] == -math.inf)
-    return inside
+        below = values[i] == -math.inf
+        forbidden |= below
+        inside &= below | (abs(values[i]) <= limit)
+    return (1 if forbidden else 0) if inside else 2
 
 
 @compiled

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import crf_loss, make_estimator
+from structgrad.oracles.capabilities import DistinctSamplingOracle, RelaxedOracle
 from tests.helpers import GENERIC_CASES, OracleCase, make_scores, natural_parameters, pulled_back, seeded, structures
 
 SCALES = (1.0, 1e2, 1e4, 1e6, 1e30)
@@ -127,3 +128,28 @@ def test_the_loss_of_a_structure_is_its_negative_log_probability(case: OracleCas
     scores = large_scores(case, "offset", 1e6, torch.float32)
     gold = structures(case)[-1].float().expand(4, *case.event)
     torch.testing.assert_close(crf_loss(case.oracle, scores, gold).double(), -log_law(case, scores)[:, -1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", [case for case in GENERIC_CASES if isinstance(case.oracle, RelaxedOracle)], ids=str)
+@pytest.mark.parametrize("omega", ["l2", "entropy"])
+def test_the_loss_of_a_smoothed_recursion_keeps_its_digits(case: OracleCase, omega: str) -> None:
+    scores = large_scores(case, "offset", 1e6, torch.float32)
+    gold = structures(case)[-1].expand(4, *case.event)
+    trained = make_estimator(f"differentiable_dp_loss[omega={omega}]")
+    single, double = (
+        trained._against(case.oracle, given, gold.to(given), seeded()).double()  # type: ignore[attr-defined]
+        for given in (scores, scores.double())
+    )
+    torch.testing.assert_close(single, double, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", [case for case in GENERIC_CASES if isinstance(case.oracle, DistinctSamplingOracle)], ids=str)
+@scales
+@kinds
+def test_probabilities_of_a_set_without_replacement(case: OracleCase, kind: str, scale: float) -> None:
+    scores = large_scores(case, kind, scale, torch.float64)
+    drawn = case.oracle.sample_distinct(scores, 2, generator=seeded())  # type: ignore[attr-defined]
+    expected = case.oracle.log_prob(drawn.structures, scores).T  # type: ignore[attr-defined]
+    torch.testing.assert_close(drawn.log_probs, expected, rtol=1e-9, atol=1e-8)
+    rest = 1 - expected.exp().sum(-1)
+    torch.testing.assert_close(drawn.log_rest.exp(), rest, rtol=1e-6, atol=1e-8)

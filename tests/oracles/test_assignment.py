@@ -245,8 +245,10 @@ def certificates(rows: Tensor) -> Tensor:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("scale", [*SCALES, 1e9])
 @pytest.mark.parametrize("size", [1, 5, 12])
-def test_kernels_are_certain_at_every_scale(size: int, scale: float, masked: bool) -> None:
-    assert bool(certificates(scores_of(size, scale, batch=100, masked=masked)).all())
+def test_kernels_are_certain_up_to_the_scale_of_exact_laws(size: int, scale: float, masked: bool) -> None:
+    scores = scores_of(size, scale, batch=100, masked=masked)
+    small = torch.where(scores > -math.inf, scores.abs(), 0).flatten(1).amax(1) <= 1e6
+    assert torch.equal(certificates(scores), small)
 
 
 def test_kernels_are_certain_where_rows_want_the_same_columns() -> None:
