@@ -21,7 +21,7 @@ from torch.utils.data import get_worker_info
 from .. import estimators
 from ..oracles.capabilities import MarginalOracle, Oracle, WarmStart
 from ..oracles.capabilities.ragged import Inside, of_lengths
-from ..oracles.tensor_kinds import unusual_kind
+from ..oracles.tensor_kinds import check_dense, unusual_kind
 from .base import NOTHING, Estimator, Loss, PathwiseEstimator
 
 Evaluation = Literal["argmax", "relaxed"]
@@ -197,12 +197,14 @@ class StructuredLayer(nn.Module):
                 f"`StructuredLayer` got a call inside of a backward pass, as torch.utils.checkpoint makes one, where {self.estimator.name} "
                 "would draw other random numbers than before; expected one in the forward pass: leave the layer outside of the checkpoint"
             )
+        if isinstance(scores, Tensor):
+            check_dense("StructuredLayer", "scores", scores)
         theta = self._padded(scores, lengths)
         if not (self.estimator.state and self.training and torch.is_grad_enabled()):
             return theta, None
         self._observe()
         seen = Seen()
-        if theta.requires_grad:
+        if isinstance(theta, Tensor) and theta.requires_grad:
             theta = theta.view_as(theta)
             theta.register_hook(lambda estimate: self._keep_estimates(seen, estimate))
         return theta, seen

@@ -163,9 +163,11 @@ def test_integers_of_other_libraries_are_seeds() -> None:
     assert same(*(stream(layer_of("reinforce", seed=seed)) for seed in (3, np.int64(3))))
 
 
-def test_a_layer_of_scores_without_numbers() -> None:
-    with pytest.raises(ValueError, match=r"^`StructuredLayer` got scores on the device meta"):
-        layer_of("simple")(torch.zeros(4, device="meta"))
+@pytest.mark.parametrize("name", ["simple", "reinforce_running_mean", "aimle"])
+def test_a_layer_of_scores_without_numbers_or_sparse_ones(name: str) -> None:
+    for scores, told in ((torch.zeros(4, device="meta"), "on the device meta"), (torch.zeros(4).to_sparse(), "of layout torch.sparse_coo")):
+        with pytest.raises(ValueError, match=f"^`StructuredLayer` got scores {told}"):
+            layer_of(name).surrogate(torch.sum, scores.requires_grad_())
 
 
 # Checkpoints.
