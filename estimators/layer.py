@@ -5,18 +5,23 @@ from __future__ import annotations
 import copy
 import dataclasses
 import io
+import operator
 import warnings
 from collections.abc import Callable, Iterator
+from pickle import UnpicklingError
 from typing import Any, Literal, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 from torch._C import _current_graph_task_id
+from torch.utils.data import get_worker_info
 
 from .. import estimators
 from ..oracles.capabilities import MarginalOracle, Oracle, WarmStart
 from ..oracles.capabilities.ragged import Inside, of_lengths
+from ..oracles.tensor_kinds import check_dense, unusual_kind
 from .base import NOTHING, Estimator, Loss, PathwiseEstimator
 
 Evaluation = Literal["argmax", "relaxed"]
@@ -31,8 +36,27 @@ def _split(seed: int, *key: int) -> int:
 
 
 def _rank() -> int:
-    """The number of this process among those that train together."""
-    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+    """The number of this process among those that train together, or that of a worker of a `DataLoader` in this epoch."""
+    rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+    worker = get_worker_info()
+    return rank if worker is None else _split(worker.seed, rank)
+
+
+def _generator_of(seed: Any) -> torch.Generator:
+    """The generator of a layer with that ``seed=``."""
+    if isinstance(seed, torch.Generator):
+        return seed
+    try:
+        number = int(torch.randint(2**62, (), device="cpu")) if seed is None else operator.index(seed)
+    except TypeError:
+        raise ValueError(
+            f"`StructuredLayer` got seed={seed!r}; expected an integer, a torch.Generator, or None for a seed from torch's global generator"
+        ) from None
+    return torch.Generator("cpu").manual_seed(_split(number, OWN))
+
+
+COPIES: WeakKeyDictionary[torch.Generator, int] = WeakKeyDictionary()
+"""How many copies were made of the layers that draw from a generator."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,7 +80,8 @@ class StructuredLayer(nn.Module):
     makes a run repeat. `copy.copy` and `copy.deepcopy` give a layer with a stream of its own, which follows from the first one's seed. In a
     process group of `torch.distributed` every rank has a stream of its own, also after the same seed or checkpoint. In evaluation the layer
     draws from another stream, so that nothing there changes the training. A pickled layer continues its stream, as a saved one does.
-    Where several processes load it without a process group, seed each one: ``layer.generator.manual_seed(...)``.
+    Every worker of a `DataLoader` has a stream of its own in every epoch. If other processes load a layer without a process group, seed
+    each one: ``layer.generator.manual_seed(...)``.
 
     Attributes:
         generator: of the numbers that training draws.
@@ -96,15 +121,14 @@ class StructuredLayer(nn.Module):
         if reason is not None:
             raise ValueError(f"{reason}; choose another pair")
         self.oracle, self.evaluation = oracle, evaluation
-        seed = int(torch.randint(2**62, (), device="cpu")) if seed is None else seed
-        self.generator = torch.Generator("cpu").manual_seed(_split(seed, OWN)) if isinstance(seed, int) else seed
+        self.generator = _generator_of(seed)
         self.estimator: Estimator[Any] = chosen.prepared(oracle, event_shape, self.generator)
         self.learnt = nn.ModuleDict(_modules(self.estimator))
         if self.estimator is not chosen and torch.get_default_device().type != "meta":
             self.learnt.to(torch.get_default_device())  # as other modules are made
         self._seen: list[Seen] = []
         self._evaluating: torch.Generator | None = None
-        self._rank, self._copies = 0, 0
+        self._rank = 0
         self._check_evaluation()
 
     def forward(self, scores: Tensor, *, lengths: Tensor | None = None, warm: WarmStart | None = None) -> Tensor:
@@ -173,12 +197,14 @@ class StructuredLayer(nn.Module):
                 f"`StructuredLayer` got a call inside of a backward pass, as torch.utils.checkpoint makes one, where {self.estimator.name} "
                 "would draw other random numbers than before; expected one in the forward pass: leave the layer outside of the checkpoint"
             )
+        if isinstance(scores, Tensor):
+            check_dense("StructuredLayer", "scores", scores)
         theta = self._padded(scores, lengths)
         if not (self.estimator.state and self.training and torch.is_grad_enabled()):
             return theta, None
         self._observe()
         seen = Seen()
-        if theta.requires_grad:
+        if isinstance(theta, Tensor) and theta.requires_grad:
             theta = theta.view_as(theta)
             theta.register_hook(lambda estimate: self._keep_estimates(seen, estimate))
         return theta, seen
@@ -219,7 +245,7 @@ class StructuredLayer(nn.Module):
     def set_extra_state(self, state: Any) -> None:
         """Go on from what `get_extra_state` gave; a state of earlier versions is a dict."""
         if isinstance(state, Tensor):
-            state = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
+            state = _read(state)
         if state["estimator"] != self.estimator.name:
             raise ValueError(
                 f"`StructuredLayer` got the state of the estimator {state['estimator']}; expected that of {self.estimator.name}: "
@@ -242,9 +268,9 @@ class StructuredLayer(nn.Module):
         other = type(self).__new__(type(self))
         if memo is not None:
             memo[id(self)] = other
-        self._copies += 1
-        seed = _split(self.generator.initial_seed(), COPY, self._copies)
-        vars(other).update(attributes, generator=torch.Generator(self.generator.device).manual_seed(seed), _evaluating=None, _copies=0)
+        COPIES[self.generator] = COPIES.get(self.generator, 0) + 1
+        seed = _split(self.generator.initial_seed(), COPY, COPIES[self.generator])
+        vars(other).update(attributes, generator=torch.Generator(self.generator.device).manual_seed(seed), _evaluating=None)
         other._seen = list(other._seen)
         return other
 
@@ -256,6 +282,8 @@ class StructuredLayer(nn.Module):
         In training it starts anew on another device and on another rank, from a seed that the last one draws.
         """
         device = scores.device if isinstance(scores, Tensor) else self.generator.device
+        if device.type == "meta":
+            raise ValueError(f"`StructuredLayer` got {unusual_kind('scores', scores)}")
         if not self.training:
             if self._evaluating is None or self._evaluating.device != device:
                 seed = _split(self.generator.initial_seed(), EVALUATION, _rank())
@@ -264,7 +292,7 @@ class StructuredLayer(nn.Module):
         rank = _rank()
         if self.generator.device != device or self._rank != rank:
             seed = int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
-            self.generator, self._rank = torch.Generator(device).manual_seed(seed + rank), rank
+            self.generator, self._rank = torch.Generator(device).manual_seed((seed + rank) % 2**63), rank
         return self.generator
 
     def _oracle(self, lengths: Tensor | None, warm: WarmStart | None) -> Oracle:
@@ -298,6 +326,18 @@ class StructuredLayer(nn.Module):
                 f"`StructuredLayer` got evaluation='relaxed' for {self.estimator.name} and the oracle {self.oracle.name}; expected "
                 "an oracle with marginals or a deterministic relaxation, such as sparsemap: choose evaluation='argmax'"
             )
+
+
+def _read(state: Tensor) -> dict[str, Any]:
+    """What `get_extra_state` wrote, also after a cast to a floating-point dtype along with the weights, which keeps every byte."""
+    try:
+        found: dict[str, Any] = torch.load(io.BytesIO(state.cpu().to(torch.uint8).numpy().tobytes()), map_location="cpu", weights_only=True)
+    except (RuntimeError, UnpicklingError, EOFError) as error:
+        raise ValueError(
+            f"`StructuredLayer` got an extra state of {state.numel()} numbers of dtype {state.dtype} on {state.device}, not readable; "
+            "expected the bytes that its state_dict() gave, unchanged: copy them from one checkpoint, and do not average them"
+        ) from error
+    return found
 
 
 def _restored(state: Tensor, device: str) -> torch.Generator:

@@ -6,14 +6,19 @@ import copy
 import io
 import pickle
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, distributed, nn
+from torch.utils.data import Dataset
 
 from structgrad.estimators import ESTIMATORS, StructuredLayer, train_step
+from structgrad.oracles import Subset
 from tests.estimator_cases import numbers
+from tests.helpers import seeded
 from tests.training_cases import estimator_of, first_space
 
 RANDOM = [name for name in ESTIMATORS if not estimator_of(name).deterministic]
@@ -120,7 +125,69 @@ def test_batches_of_an_evaluation_have_numbers_of_their_own() -> None:
     assert not torch.equal(first, second)
 
 
+def test_copies_of_layers_with_one_generator_share_no_numbers() -> None:
+    shared = seeded()
+    pair = nn.ModuleList(layer_of("reinforce", seed=shared) for _ in range(2))
+    layers: list[Any] = [*copy.deepcopy(pair), *map(copy.copy, pair), pair[0]]
+    assert not same(*map(stream, layers))
+
+
+class Selections(Dataset[Tensor]):
+    """Samples of a layer, as items of a data set."""
+
+    def __init__(self) -> None:
+        self.layer = StructuredLayer(Subset(3), "simple", seed=1)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.layer(torch.zeros(60)).detach()
+
+
+def test_workers_of_a_loader_share_no_numbers_in_any_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, found = Selections(), []
+    for seed in (10, 11, 20, 21):  # two workers, two epochs; the layer as each gets it
+        monkeypatch.setattr("structgrad.estimators.layer.get_worker_info", lambda seed=seed: SimpleNamespace(seed=seed))
+        found.append([pickle.loads(pickle.dumps(data))[0]])
+    assert not same(*found)
+
+
+@pytest.mark.parametrize("seed", [1.5, "one", torch.zeros(2)])
+def test_seeds_of_other_kinds(seed: Any) -> None:
+    with pytest.raises(ValueError, match=r"^`StructuredLayer` got seed=.*; expected an integer, a torch.Generator, or None"):
+        layer_of("reinforce", seed=seed)
+
+
+def test_integers_of_other_libraries_are_seeds() -> None:
+    assert same(*(stream(layer_of("reinforce", seed=seed)) for seed in (3, np.int64(3))))
+
+
+@pytest.mark.parametrize("name", ["simple", "reinforce_running_mean", "aimle"])
+def test_a_layer_of_scores_without_numbers_or_sparse_ones(name: str) -> None:
+    for scores, told in ((torch.zeros(4, device="meta"), "on the device meta"), (torch.zeros(4).to_sparse(), "of layout torch.sparse_coo")):
+        with pytest.raises(ValueError, match=f"^`StructuredLayer` got scores {told}"):
+            layer_of(name).surrogate(torch.sum, scores.requires_grad_())
+
+
 # Checkpoints.
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_state_that_was_cast_with_the_weights(dtype: torch.dtype) -> None:
+    layer, other = (layer_of("reinforce_running_mean", seed=seed) for seed in (1, 2))
+    stream(layer)
+    other.load_state_dict({name: value.to(dtype) for name, value in layer.state_dict().items()})
+    assert torch.equal(stream(layer)[-1], stream(other)[-1])
+
+
+@pytest.mark.parametrize(
+    "damaged", [lambda state: state[:50], lambda state: state[:0], lambda state: state / 2, lambda state: state.to("meta")]
+)
+def test_a_damaged_state_is_refused(damaged: Any) -> None:
+    layer = layer_of("reinforce")
+    with pytest.raises(ValueError, match=r"^`StructuredLayer` got an extra state of .* not readable; expected the bytes"):
+        layer.set_extra_state(damaged(layer.get_extra_state()))
 
 
 def read(state: Any) -> dict[str, Any]:
