@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import importlib.metadata
 import importlib.util
 import inspect
@@ -118,8 +119,9 @@ def load(point: importlib.metadata.EntryPoint | None, name: str) -> Any:
     if point is None:
         raise KeyError(name)
     try:
-        return point.load()
-    except (Exception, SystemExit) as error:  # the package may be anybody's
+        with _exits_raised():
+            return point.load()
+    except Exception as error:  # the package may be anybody's
         package = point.dist.name if point.dist is not None else "an unknown package"
         raise ValueError(f"the plugin {name!r} of {package} is broken: {type(error).__name__}: {error}") from error
 
@@ -174,22 +176,37 @@ def file_module(path: str) -> ModuleType:
     try:
         with _exits_raised():
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the file may be anybody's
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except Exception as error:  # the file may be anybody's
         del sys.modules[name]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
 
+def module_of(place: str) -> ModuleType:
+    """The module of a Python file or of a dotted name, whose import may raise any `Exception`, and never ends the process."""
+    if place.endswith(".py"):
+        return file_module(place)
+    with _exits_raised():
+        return importlib.import_module(place)
+
+
 @contextlib.contextmanager
 def _exits_raised() -> Iterator[None]:
-    """Let ``os._exit`` raise as ``sys.exit`` does, so that a file cannot end the process without a word."""
+    """Raise ImportError if code ends the process, by ``sys.exit``, ``os._exit`` or any other exception that is no `Exception`."""
 
     def leave(code: int) -> None:
-        raise SystemExit(f"os._exit({code})")
+        raise SystemExit(code)
 
     before, os._exit = os._exit, leave  # type: ignore[assignment]
     try:
         yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ImportError(f"it ends the process ({type(error).__name__} {error})") from error
     finally:
         os._exit = before
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import keyword
 import re
 import sys
@@ -13,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from . import options
-from .plugins import file_module, loaded_file
+from .plugins import loaded_file, module_of
 
 MANY = 12
 """Names that a message lists."""
@@ -152,9 +151,9 @@ def imported(name: str, kind: str) -> Any:
         return _loaded(name, base)
     place, _, attribute = name.rpartition(":")
     try:
-        module = file_module(place) if place.endswith(".py") else importlib.import_module(place)
+        module = module_of(place)
         if hasattr(module, attribute):
             return getattr(module, attribute)
         raise ValueError(f"{place} defines no {attribute!r}")
-    except (Exception, SystemExit) as error:  # the module may be anybody's
+    except Exception as error:  # the module may be anybody's
         raise ValueError(f"got the {kind} {name!r}; could not import it: {error or type(error).__name__}") from error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any
+from contextlib import suppress
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -140,10 +142,30 @@ app = typer.Typer(
 
 def main() -> None:
     """The entry point of the console script."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a console of another encoding loses a character, and no command its output
-    app()
+    try:
+        app()
+    except OSError as error:
+        _unwritten(error)
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            _unwritten(error)
+
+
+def _unwritten(error: OSError) -> NoReturn:
+    """End in one sentence if nobody takes the output, such as a full disk; without a word if its reader has left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left of it
+    if error.errno != errno.EPIPE:
+        with suppress(OSError):
+            sys.stderr.write(f"error: cannot write to standard output ({error.strerror})\n")
+    sys.exit(BAD_INPUT)
 
 
 def _version(wanted: bool) -> None:

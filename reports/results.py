@@ -118,6 +118,11 @@ def write_whole(path: Path, content: bytes) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of another one when all of it is written, as `write_whole` does."""
+    if path.exists() and not path.is_file():  # a device or a pipe, which is never replaced
+        with path.open("wb") as file:
+            yield file
+        return
+    path = path.resolve()  # never in place of a link, such as /dev/stdout
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

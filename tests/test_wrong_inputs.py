@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,15 @@ import torch
 
 from structgrad.estimators import PerturbedFenchelYoung, crf_loss, entmax, make_estimator, make_noise
 from structgrad.estimators.noise import Gumbel
-from structgrad.oracles import Alignment, Categorical, LinearChain, ShiftReduce, SpanningTree, Subset, make_oracle
+from structgrad.oracles import AVAILABLE_ORACLES, Alignment, Categorical, LinearChain, ShiftReduce, SpanningTree, Subset, make_oracle
 from structgrad.suites.audit import audit
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.measures.cost.wall_clock import measure_times
 from structgrad.suites.measures.memory import training_memory
 from structgrad.suites.problems import load, make_loss
+from structgrad.suites.problems.sized import size_names
 from structgrad.suites.truth import exact_truth
-from tests.reports.calling import call
+from tests.reports.calling import call, refused
 
 NAN, INF = math.nan, math.inf
 SCORES, ROWS = torch.tensor([0.3, -0.2, 0.5, 0.0]), torch.zeros(2, 4)
@@ -239,6 +242,7 @@ SMALL = (*RUN, "--builtin", "-p", "categorical_regimes", "--stage", "init", "--i
 FILE = (*RUN, "--oracle", "categorical", "--file")
 
 COMMANDS: dict[tuple[str, ...], str] = {
+    ("--version", "x"): "--version got 'x'; expected nothing after it",
     ("rum",): "No such command 'rum'. Did you mean 'run'",
     ("run", "--nope"): "No such option: --nope",
     ("run", "bais"): "got the unknown suite 'bais'; did you mean bias",
@@ -248,6 +252,18 @@ COMMANDS: dict[tuple[str, ...], str] = {
     ("audit", "-o", "subset[k=2]", "--time", "-1"): "got '-1': Invalid value for '--time'",
     ("gate", "x"): "Missing option '--baseline'",
     (*SMALL, "--instances", "0"): "got '0': Invalid value for '--instances'",
+    (*SMALL, "--instances", "1e20"): "got '1e20': Invalid value for '--instances'",
+    (*SMALL, "--instances", str(10**20)): "got instances=10{20}; expected an integer from 1 to 1,000,000",
+    (*SMALL, "--max-replicates", str(10**20)): "got most_replicates=10{20}; expected at most",
+    (*SMALL, "--seed", str(2**63)): "got seed=9223372036854775808; expected an integer from 0 to",
+    (*SMALL, "--threads", str(10**6)): "got threads=1000000; expected an integer from 1 to 4,096",
+    (*SMALL, "--jobs", "100000"): "got jobs=100000, .*; expected 0 to 4,096 jobs",
+    (*SMALL, "--shard", ""): "got ''; expected",
+    ("learn", "--quick", "--dry-run", "--seeds", "1e9"): "got '1e9': Invalid value for '--seeds'",
+    ("learn", "--quick", "--dry-run", "--seeds", str(10**9)): "got '1000000000': Invalid value for '--seeds'",
+    ("audit", "rloo", "--quick", "--seed", "-1"): "`audit` got seed=-1; expected an integer from 0",
+    ("audit", "rloo", "--quick", "--seed", str(2**63)): "`audit` got seed=9223372036854775808; expected an integer from 0",
+    ("audit", "-o", "subset[k=2]", "--seed", "-1"): "`audit_oracle` got seed=-1; expected an integer from 0",
     (*SMALL, "--instances=two"): "got 'two': Invalid value for '--instances'",
     (*SMALL, "--replicates", "0"): "got replicates=0, .*; expected at least 64",
     (*SMALL, "--max-replicates", "10"): "most_replicates=10; expected at least 64",
@@ -321,6 +337,8 @@ COMMANDS: dict[tuple[str, ...], str] = {
     (*FILE, "table.csv"): "got a file of kind '.csv'; expected .npz or .safetensors",
     (*FILE, "damaged.npz"): "not an .npz archive, or cut off; save it again",
     (*FILE, "empty"): "expected .npz or .safetensors",
+    (*FILE, "twice.npz"): "has the key 'scores' twice; expected each key once",
+    (*FILE, "twice.safetensors"): "has the key 'scores' twice; expected each key once",
     (*FILE, "nan.npz"): "holds nan at index .*; expected finite scores",
     (*FILE, "words.npz"): "has dtype <U1; expected floating-point numbers",
     (*FILE, "flat.npz"): "has shape .5,.; expected .items, .event. with 1 event",
@@ -372,6 +390,28 @@ COMMANDS: dict[tuple[str, ...], str] = {
 }
 
 
+LEAVING = {"leaves": "import sys; sys.exit(0)", "ends": "import os; os._exit(0)", "closes": "raise GeneratorExit"}
+"""Files that end the process when they are imported, in every verb that takes one."""
+
+COMMANDS |= {
+    tuple(word.format(name) for word in words): "import.* it ends the process .(SystemExit 0|GeneratorExit)"
+    for name in LEAVING
+    for words in (
+        (*SMALL, "--plugin", "{}.py"),
+        (*SMALL, "-e", "{}.py:X"),
+        (*RUN, "-p", "{}.py:X[n=3]"),
+        ("learn", "--dry-run", "--plugin", "{}.py"),
+        ("learn", "--dry-run", "{}.py:X"),
+        ("learn", "--dry-run", "--encoder", "{}.py:X"),
+        ("audit", "{}.py:X"),
+        ("audit", "{}:X"),
+        ("audit", "-o", "{}.py:X"),
+        ("audit", "rloo", "--mean-of", "{}.py:X"),
+        ("describe", "{}.py:X"),
+    )
+}
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where every file is wrong in some way, but one."""
@@ -385,8 +425,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     texts = {"preset.toml": "preset = 3", "unknown.toml": "nonsense = 3", "cut.toml": "a = [", "own.py": "x = 1", "broken.py": "x = ("}
     for name, text in {**texts, "damaged.npz": "", "damaged.parquet": "no", "table.csv": "a,b"}.items():
         Path(name).write_text(text)
+    with warnings.catch_warnings(), zipfile.ZipFile("twice.npz", "w") as archive:
+        warnings.simplefilter("ignore")
+        archive.write(Path("flat.npz"), "scores.npy")
+        archive.write(Path("flat.npz"), "scores.npy")
+    entry = '"scores":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+    header = f"{{{entry},{entry}}}".encode()
+    Path("twice.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    for name, text in LEAVING.items():
+        Path(f"{name}.py").write_text(text)
     Path("empty").mkdir()
     return tmp_path
+
+
+@pytest.mark.parametrize("name", list(AVAILABLE_ORACLES))
+def test_sizes_that_no_memory_holds(name: str) -> None:
+    options = {"subset": "k=2,", "at_most": "k=2,"}.get(name, "")
+    sizes = ",".join(f"{size}={10**11}" for size in size_names(AVAILABLE_ORACLES[name]))
+    said = refused(*RUN, "-p", f"{name}[{options}{sizes}]", "-e", "rloo")
+    assert re.search("expected at most 10,000,000, take smaller sizes|expected an integer", said), said
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_gold_of_integers_without_a_sign(folder: Path, dtype: str) -> None:
+    np.savez("gold.npz", scores=np.zeros((2, 5)), gold=np.eye(5, dtype=dtype)[:2])
+    assert call(*FILE, "gold.npz", "--field", "gold=gold", "-e", "rloo").exit_code == 0
 
 
 @pytest.mark.parametrize("words", list(COMMANDS), ids=" ".join)

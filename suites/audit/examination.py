@@ -87,6 +87,8 @@ def audit(  # noqa: PLR0913 - one parameter per option of the verb
     """
     if not 0 < alpha < 1:
         raise ValueError(f"`audit` got alpha={alpha}; expected a number between 0 and 1")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"`audit` got seed={seed}; expected an integer from 0 to 2^63 - 1")
     subject = subject_of(estimator, objective=objective, unbiased=unbiased, scale=scale)
     effort = AuditEffort(alpha=alpha, seed=seed, **(QUICK if quick else {}))
     chosen = structures_for(subject.estimator, structures, effort.structures)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ...estimators import Noise, make_estimator, make_noise
+from ...oracles.plugins import module_of
 from ...oracles.registry import build, parse, read, unknown
 
 
@@ -28,7 +27,7 @@ def load(text: str) -> Any:
     head, colon, tail = text.partition(":")
     if not colon:
         return make_estimator(text)
-    module = _from_file(Path(head)) if head.endswith(".py") else _module(head)
+    module = _module(head)
     name, options = parse(tail)
     known = [key for key in vars(module) if not key.startswith("_")]
     if not hasattr(module, name):
@@ -47,32 +46,12 @@ def _of_function(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     return function(**options)
 
 
-def _module(name: str) -> ModuleType:
-    """A module, of the working directory too, as for ``python -m``."""
+def _module(place: str) -> ModuleType:
+    """A file, or a module, of the working directory too, as for ``python -m``."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(f"`audit` could not import {name!r}: {error}; expected a module, or a path that ends in .py") from error
-
-
-def _from_file(path: Path) -> ModuleType:
-    """A file as a module, which may import its neighbours."""
-    if not path.is_file():
-        raise ValueError(f"`audit` found no file {path}; expected ./file.py:Name")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"`audit` could not read {path}; expected a Python file")
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their own module up.
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        sys.modules.pop(path.stem, None)
-        raise ValueError(f"`audit` could not run {path}: {type(error).__name__}: {error}") from error
-    return module
+        return module_of(place)
+    except Exception as error:  # the module may be anybody's
+        said = error or type(error).__name__
+        raise ValueError(f"`audit` could not import {place!r}: {said}; expected module:Name or ./file.py:Name") from error

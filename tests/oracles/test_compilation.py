@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib
 import os
 import select
@@ -16,8 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import float64
+from numba.core import caching
 
 from structgrad.oracles.kernels import compilation
+from structgrad.suites.tasks.cache import cache_folder
+from structgrad.user_cache import user_cache
 
 pytest.importorskip("fcntl", reason="there are no such locks on Windows")
 
@@ -245,3 +249,45 @@ def test_constants_and_short_integers_make_no_second_form_of_a_function(tmp_path
     module = importlib.import_module("shared_kernel")
     assert module.read(np.array([1.0, 2.0, 4.0]), np.array([-1, 2], np.int32), True) == (2.0 + 2.0 + 2.0) + (1.0 + 4.0) + 4.0
     assert [len(kernel.overloads) for kernel in (module.end_of, module.at)] == [1, 1]
+
+
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
+    """A module of kernels that no process has compiled, while nothing was said of the cache yet."""
+    (tmp_path / f"{name}.py").write_text(KERNEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    compilation._warn_uncached.cache_clear()
+    return importlib.import_module(name)
+
+
+def test_without_a_folder_for_the_cache_kernels_are_compiled_with_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for kind in (caching._CacheLocator, *caching._CacheLocator.__subclasses__()):
+        if "ensure_cache_path" in vars(kind):
+            monkeypatch.setattr(kind, "ensure_cache_path", refuse)
+    with pytest.warns(compilation.UncachedKernelWarning, match="no folder can be written.*set NUMBA_CACHE_DIR") as said:
+        assert _fresh(tmp_path, monkeypatch, "kernel_without_folder").fourfold(1.5) == 6.0
+    assert len(said) == 1
+
+
+def test_a_full_disk_costs_the_cache_and_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", refuse)
+    module = _fresh(tmp_path, monkeypatch, "kernel_on_a_full_disk")
+    with pytest.warns(compilation.UncachedKernelWarning, match=r"\(No space left on device\)") as said:
+        assert module.fourfold(1.5) == 6.0
+    assert len(said) == 1
+
+
+def test_a_user_without_a_home_has_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(Path, "home", refuse)
+    assert tmp_path in user_cache().parents
+    assert tmp_path in cache_folder().parents

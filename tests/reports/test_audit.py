@@ -102,7 +102,7 @@ def test_what_a_function_is_said_to_be() -> None:
     ("words", "message"),
     [
         (("rlo",), "did you mean rloo"),
-        (("no_such.py:Mine",), "found no file"),
+        (("no_such.py:Mine",), "no such Python file"),
         (("rloo", "--objective", "perturbed"), "which declares it itself"),
         (("rloo", "-o", "categoricl"), "did you mean categorical"),
         (("rloo", "--mean-of", "st_gumbl"), "did you mean st_gumbel"),

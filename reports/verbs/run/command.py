@@ -326,7 +326,7 @@ def run(  # noqa: PLR0913 - one parameter per option
         from . import durations, launch, options, repeat
 
         options.check_together(given)
-        part = Shard.parsed(shard) if shard else None
+        part = None if shard is None else Shard.parsed(shard)
         chosen = options.preset_name(preset or DEFAULT)
         scored = oracle or options.FILE_ORACLE
         own = options.score_file(file, scored, field, instances=instances, seed=seed) if file else None

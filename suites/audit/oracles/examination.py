@@ -91,6 +91,8 @@ def audit_oracle(  # noqa: PLR0913
     """
     if not 0 < alpha < 1:
         raise ValueError(f"`audit_oracle` got alpha={alpha}; expected a number between 0 and 1")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"`audit_oracle` got seed={seed}; expected an integer from 0 to 2^63 - 1")
     oracle, found = _subject(subject) if isinstance(subject, str) else (subject, [])
     events = list(events) or found or _small_events(oracle)
     events = events[-1:] if quick else events

@@ -71,7 +71,7 @@ def test_a_module_beside_the_user(file: str, monkeypatch: pytest.MonkeyPatch) ->
         ("{}:Min", "got the unknown name in {} 'Min'; did you mean Mine"),
         ("{}:Mine[num_sample=2]", "did you mean num_samples"),
         ("{}:NUMBER", "got a int; expected an estimator, or a function"),
-        ("no_such_file.py:Mine", "found no file no_such_file.py; expected ./file.py:Name"),
+        ("no_such_file.py:Mine", "could not import 'no_such_file.py': no_such_file.py: no such Python file"),
         ("no_such_module_at_all:Mine", "could not import 'no_such_module_at_all'"),
     ],
 )
@@ -84,5 +84,5 @@ def test_what_cannot_be_had(file: str, name: str, message: str) -> None:
 def test_a_file_that_fails(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("1 / 0\n")
-    with pytest.raises(ValueError, match=r"could not run .*broken.py: ZeroDivisionError: division by zero"):
+    with pytest.raises(ValueError, match=r"could not import .*broken.py cannot be imported: ZeroDivisionError: division by zero"):
         subject_of(f"{path}:Mine")
