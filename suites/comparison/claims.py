@@ -58,7 +58,9 @@ def claims(rows: Sequence[Row], settings: Settings) -> list[Claim]:
 
 def _claims(row: Row) -> bool:
     unbiased = row.unbiased and row.objective == "expected" and row.reference == "expected"
-    return unbiased and row.metric == "relative_bias" and row.status == "ok" and not row.setting and (row.value is not None or _rejected(row))
+    return (
+        unbiased and row.metric == "relative_bias" and row.status == "ok" and not row.setting and (row.value is not None or _rejected(row))
+    )
 
 
 def _rejected(row: Row) -> bool:
