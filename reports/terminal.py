@@ -32,7 +32,7 @@ MARKS = {
     "biased": ("≠", ""),
     "broken": ("!", "red"),
 }
-LEGEND = "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! biased although it declares otherwise"
+LEGEND = "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! NaN, or biased although it declares otherwise, – no number"
 """What the marks beside a bias say."""
 
 _PIPED_WIDTH = 240
@@ -242,8 +242,8 @@ def _problem(name: str, claims: pd.DataFrame) -> Overview:
 
 def _glance(row: Any) -> tuple[str, str]:
     """A text and its style."""
-    if row is None or row.relative_bias is None:
+    if row is None or (row.relative_bias is None and not row.verdict):
         return "", ""
     mark, colour = ("!", "red") if row.contradicted else MARKS.get(row.verdict, (" ", ""))
-    error = number(row.relative_mse.median) if row.relative_mse is not None else ""
-    return f"{number(row.relative_bias.median)} {mark} | {error:>7}", colour
+    bias, error = ("–" if spread is None else number(spread.median) for spread in (row.relative_bias, row.relative_mse))
+    return f"{bias} {mark} | {error:>7}", colour

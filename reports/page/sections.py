@@ -59,10 +59,12 @@ def _claims_of(stage: str, claims: pd.DataFrame) -> Table:
 
 
 def _errors_of(stage: str, claims: pd.DataFrame, frame: pd.DataFrame) -> Table:
-    summary = tables.summary(frame, "relative_mse")
-    problems = tables.order(claims[claims["stage"] == stage], "problem")
+    known, problems = tables.spreads(frame), tables.order(claims[claims["stage"] == stage], "problem")
     columns = (("estimator", ""), *((problem, METRICS["relative_mse"].meaning) for problem in problems))
-    rows = [[plain(name), *(spread_cell(summary.loc[name, (problem, stage)]) for problem in problems)] for name in summary.index]
+    rows = [
+        [plain(name), *(spread_cell(known.get((problem, stage, name, "relative_mse"))) for problem in problems)]
+        for name in tables.order(claims, "estimator")
+    ]
     rows = [row for row in rows if any(cell.text for cell in row[1:])]
     note = "Of one estimate. Median over instances with quartiles."
     return Table(f"Relative mean squared error, {stage}", columns, rows, note, f"errors-{_slug(stage)}", pinned=True)

@@ -20,7 +20,7 @@ class Claim:
 
     Attributes:
         key: of its relative bias. ``row``: with verdict and p-value of the test.
-        effect: relative bias, or the error of the gain where that is greater.
+        effect: relative bias, or the error of the gain where that is greater; infinite where events are too rare for a number.
         broken: whether the claim is proven wrong. ``exact``: by replay.
         p_adjusted: over all tests of the gate.
     """
@@ -44,7 +44,8 @@ class Claim:
         """How large the bias is, and how that is known."""
         if self.row.verdict == BROKEN:
             return self.row.reason
-        return f"{self.effect:.2%} of the gradient ({'exactly' if self.exact else f'adjusted p = {self.p_adjusted:.2g}'})"
+        size = "of unknown size" if math.isinf(self.effect) else f"{self.effect:.2%} of the gradient"
+        return f"{size} ({'exactly' if self.exact else f'adjusted p = {self.p_adjusted:.2g}'})"
 
 
 def claims(rows: Sequence[Row], settings: Settings) -> list[Claim]:
@@ -57,11 +58,18 @@ def claims(rows: Sequence[Row], settings: Settings) -> list[Claim]:
 
 def _claims(row: Row) -> bool:
     unbiased = row.unbiased and row.objective == "expected" and row.reference == "expected"
-    return unbiased and row.metric == "relative_bias" and row.status == "ok" and row.value is not None and not row.setting
+    return (
+        unbiased and row.metric == "relative_bias" and row.status == "ok" and not row.setting and (row.value is not None or _rejected(row))
+    )
+
+
+def _rejected(row: Row) -> bool:
+    """Whether a bias is found, twice, though too few replicates carry the variance for its size."""
+    return row.verdict == "biased" and row.p_value is not None
 
 
 def _claim(row: Row, gain: float | None) -> Claim:
-    value = row.value or 0.0
+    value = math.inf if row.value is None else row.value
     return Claim(key_of(row), row, max(value, 0.0 if gain is None else abs(gain - 1)), exact=row.tier == "exact")
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from structgrad.estimators import ESTIMATORS
-from structgrad.reports import results, terminal
+from structgrad.reports import page, results, terminal
 from structgrad.reports.cli import app
 from structgrad.reports.page.drawing import paper
 from structgrad.reports.verbs.describe import names
@@ -393,3 +393,14 @@ def test_summary_marks_every_verdict() -> None:
     (table,) = terminal.summary(results.to_frame(examples.rows()))
     shown = [row[1][0] for row in table["rows"]]
     assert [text.split("|")[0].split() for text in shown] == [["0", "="], ["0", "≈"], ["0.100", "!"], ["0.700", "≠"]]
+
+
+@pytest.mark.parametrize(("verdict", "mark"), [("unresolved: rare events", "?"), ("broken", "!")])
+def test_summary_and_page_show_a_verdict_without_numbers(verdict: str, mark: str) -> None:
+    """On a problem that has no number at all, too."""
+    absent = [dataclasses.replace(row, value=None, low=None, high=None, problem="other") for row in examples.rows()]
+    rows = [dataclasses.replace(row, verdict=verdict) if row.metric == "relative_bias" else row for row in absent]
+    frame = results.to_frame([*examples.rows(), *rows])
+    other = next(table for table in terminal.summary(frame) if table["title"].startswith("other"))
+    assert {tuple(row[1][0].split()) for row in other["rows"]} == {("–", mark, "|", "–")}
+    assert verdict in str(page.report(frame, {}))

@@ -132,3 +132,10 @@ def test_a_number_that_is_not_resolved_any_more_is_neither_worse_nor_fine() -> N
     result = gate([known, other], [rare, other])
     assert [(found.verdict, found.reason[:11]) for found in result.warnings] == [("inconclusive", "rare events")]
     assert gate([rare, other], [known, other]).outcome == "passed"
+
+
+@pytest.mark.parametrize(("verdict", "broken"), [("biased", 1), ("unresolved: rare events", 0)])
+def test_a_claim_that_is_found_false_twice_is_broken_without_the_size_of_the_bias(verdict: str, broken: int) -> None:
+    row = claim(0.0, tier="mc", p_value=1e-9)
+    found = gate([], [replace(row, value=None, verdict=verdict, reason="rare events: fewer than 30 replicates carry the variance")])
+    assert [claim.evidence.split(" (")[0] for claim in found.claims if claim.broken] == ["of unknown size"] * broken
