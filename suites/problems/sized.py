@@ -20,7 +20,7 @@ from .regimes import REGIMES, USUAL_ENTROPIES, Regime, chain_direction, normal, 
 SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
 """The letters of event shapes, and what oracles call these sizes; both are understood."""
 
-MOST_SCORES = 10**7
+MOST_SCORES = 250_000
 """Scores of one instance at most."""
 
 
