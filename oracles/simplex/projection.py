@@ -98,7 +98,8 @@ def by_halving(rows: Tensor, excess: Tensor) -> Tensor:
     size = torch.broadcast_shapes(rows.shape, excess.shape)
     rows, excess = rows.expand(size), excess.to(rows).expand(*size[:-1], 1)
     steep = excess >= 1
-    some, every, limit = bool(steep.any()), bool(steep.all()), bool((excess == 0).any())
+    # Without values, as on the device meta, every case has to be thought of.
+    some, every, limit = (True, False, True) if rows.is_meta else (bool(steep.any()), bool(steep.all()), bool((excess == 0).any()))
     x = excess * (rows - torch.where(steep, _least_in_support(rows, excess), 0)) if some else excess * rows
     outside, logarithms = steep & (x < 0), x.log()
     divisor = torch.where(excess == 0, 1, excess)

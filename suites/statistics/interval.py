@@ -15,7 +15,12 @@ RARE, RARE_BESIDE = "rare events", "rare events orthogonal to the gradient"
 EVENTS = 30
 """Events that an interval needs: with 30, intervals of 95 % cover at least 93 % in `structgrad.suites.studies.simulations`."""
 
-ABSENT = {method: f"{method}: fewer than {EVENTS} replicates carry the variance" for method in (RARE, RARE_BESIDE)}
+NO_MEAN = "no direction"
+"""The method of a cosine that is absent: the mean of the estimates is not significantly different from 0."""
+
+ABSENT = {method: f"{method}: fewer than {EVENTS} replicates carry the variance" for method in (RARE, RARE_BESIDE)} | {
+    NO_MEAN: f"{NO_MEAN}: the mean of the estimates is not significantly different from 0"
+}
 """Why a number is absent, by method."""
 
 

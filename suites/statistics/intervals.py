@@ -17,7 +17,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from .interval import BATCHES, EVENTS, RARE, RARE_BESIDE
+from .interval import BATCHES, EVENTS, NO_MEAN, RARE, RARE_BESIDE
 from .interval import LEVEL as LEVEL
 from .interval import Interval as Interval
 from .moments import Moments
@@ -31,7 +31,7 @@ NO_VARIANCE = 1e-14
 NO_DIRECTION = 1e-6
 """A direction that holds a smaller share of the spread is not resolved: rarer structures than were drawn may carry all of it."""
 
-UNRESOLVED, NO_ANGLE = Interval(None, method=RARE), Interval(None, method=RARE_BESIDE)
+UNRESOLVED, NO_ANGLE, UNDIRECTED_MEAN = (Interval(None, method=method) for method in (RARE, RARE_BESIDE, NO_MEAN))
 
 
 def events(squares: Tensor, count: Tensor) -> float:

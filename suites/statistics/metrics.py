@@ -19,6 +19,7 @@ from .intervals import (
     LEVEL,
     NO_ANGLE,
     NO_VARIANCE,
+    UNDIRECTED_MEAN,
     UNRESOLVED,
     Errors,
     Interval,
@@ -210,6 +211,8 @@ def estimated_metrics(
         return {name: interval if name in SHARES else UNRESOLVED for name, interval in found.items()}
     if has_spread(moments) and "absolute_bias" not in found and not resolves_direction(moments):
         found |= dict.fromkeys(("cosine", "orthogonal_bias"), NO_ANGLE)
+    elif has_spread(moments) and "absolute_bias" not in found and not (found["snr"].low or 0.0) > 0:
+        found["cosine"] = UNDIRECTED_MEAN  # an angle of noise, which exists in the half of the draws alone in which |m|² is positive
     return found
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from structgrad.estimators import Evaluations, Loss, Noise, make_estimator
 from structgrad.oracles import (
+    DistinctSamplingOracle,
     EnumerableOracle,
     KBestOracle,
     MarginalOracle,
@@ -37,6 +38,7 @@ OPERATIONS: tuple[tuple[type, str, str], ...] = (
     (RelaxedOracle, "relax", "relaxations"),
     (RelaxedOracle, "relaxed_sample", "relaxations"),
     (SamplingOracle, "sample", "samples"),
+    (DistinctSamplingOracle, "sample_distinct", "sets"),  # one operation, whatever it calls
     (ProjectionOracle, "project", "projections"),
     (EnumerableOracle, "enumerate", "enumerated"),
     (Noise, "perturb", "perturbations"),
@@ -104,6 +106,8 @@ class Counts(Counter[str]):
     def size(self, kind: str, positional: tuple[Any, ...], result: Any) -> int:
         if kind == "enumerated":
             return len(result)
+        if kind == "sets":
+            return 1
         if kind in ("samples", "kbest"):
             return self.rows(result)
         scores = positional[2] if kind in ("log_prob", "perturbations") else positional[1]

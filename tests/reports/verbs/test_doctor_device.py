@@ -200,6 +200,8 @@ def test_a_bare_machine_will_do(tmp_path: Path) -> None:
     (tmp_path / "structgrad").mkdir()
     for room in ("oracles", "estimators", "suites", "reports"):
         (tmp_path / "structgrad" / room).symlink_to(root / room)
+    for file in (root / "reports" / "package").glob("*.py"):
+        (tmp_path / "structgrad" / file.name).symlink_to(file)
     (tmp_path / "sitecustomize.py").write_text(BARE)
     words = ["doctor", "--device", "cpu", "--only", "categorical 1000 argmax", "--out", str(tmp_path / "report")]
     program = "from structgrad.reports.cli import main; main()"

@@ -246,7 +246,7 @@ def test_a_plugin_file_gives_names(tmp_path: Path, mine: Path) -> None:
     [
         ("x = (", "cannot be imported: SyntaxError"),
         ("raise RuntimeError('no')", "cannot be imported: RuntimeError: no"),
-        ("raise SystemExit(0)", "cannot be imported: SystemExit: 0"),
+        ("raise SystemExit(0)", "cannot be imported: ImportError: it ends the process (SystemExit 0)"),
         ("x = 1", "defines no estimator and no oracle with a `name` of its own; expected at least one"),
         (MINE.replace('"mine"', '"rloo"'), "Mine calls itself 'rloo', which is taken; give it a name of its own"),
         (MINE.replace('"mine"', '"crf"'), "Mine calls itself 'crf', which is taken; give it a name of its own"),
