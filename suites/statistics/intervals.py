@@ -28,9 +28,6 @@ COMMON = 8
 NO_VARIANCE = 1e-14
 """A trace below this share of the squared mean is rounding."""
 
-NO_DIRECTION = 1e-6
-"""A direction that holds a smaller share of the spread is not resolved: rarer structures than were drawn may carry all of it."""
-
 UNRESOLVED, NO_ANGLE, UNDIRECTED_MEAN = (Interval(None, method=method) for method in (RARE, RARE_BESIDE, NO_MEAN))
 
 
@@ -78,8 +75,10 @@ def resolves_direction(moments: Moments) -> bool:
     """Whether the same holds of the spread orthogonal to the gradient, on which the direction of the mean depends."""
     everything = moments.square.sum(-1)
     beside = (everything - moments.along).clamp(min=0)
-    enough = float(beside.sum()) > NO_DIRECTION * float(everything.sum())
-    return enough and enough_events(beside, moments.count)
+    # A structure too rare to be drawn adds as much as one event of the whole: a share of the spread that is worth fewer is not known.
+    share = float(beside.sum()) / max(float(everything.sum()), 1e-300)
+    known = share * events(everything, moments.count) >= min(EVENTS, float(moments.count.sum()) / COMMON)
+    return known and enough_events(beside, moments.count)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from structgrad.suites.statistics.geometry import Geometry
-from structgrad.suites.statistics.interval import RARE
+from structgrad.suites.statistics.interval import NO_MEAN, RARE
 from structgrad.suites.statistics.intervals import Errors, Interval, clustered_wilson, events, jackknife, profile, wilson
 from structgrad.suites.statistics.metrics import Summary, estimated_metrics, exact_metrics
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
@@ -226,11 +226,26 @@ def test_events_are_counted(number):
     assert sorted(found)[10] == pytest.approx(number, rel=0.35)
 
 
+@pytest.mark.parametrize(("mean", "given"), [(0.0, False), (0.02, False), (1.0, True)])
+def test_a_cosine_is_given_of_a_mean_that_is_not_0(mean: float, given: bool) -> None:
+    gradient = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    for seed in range(10):
+        noise = torch.randn(4096, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        moments = Moments.empty(gradient)
+        for i, block in enumerate((mean * gradient + noise).split(64)):
+            moments.add(block, i % BATCHES)
+        found = estimated_metrics(moments)["cosine"]
+        assert (found.value is not None) is given
+        assert given or found.method == NO_MEAN
+
+
 @pytest.mark.parametrize(("number", "given"), [(0, False), (1, False), (10, False), (100, True)])
 def test_without_events_nothing_but_shares_is_given_and_merging_changes_nothing(number, given):
     moments = of_events(number)
     merged = moments.merged(Moments.empty(moments.gradient))
     for found in (estimated_metrics(moments), estimated_metrics(merged)):
         known = {name for name, interval in found.items() if interval.value is not None}
-        assert known == (set(found) - {"fisher_rho"} if given else {"zero_gradient_rate", "descent_probability"})
+        # Events of one size lie along few directions.
+        absent = {"fisher_rho", "cosine", "orthogonal_bias"}
+        assert known == (set(found) - absent if given else {"zero_gradient_rate", "descent_probability"})
         assert (found["relative_variance"].method == RARE) is not given
