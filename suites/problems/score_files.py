@@ -158,10 +158,10 @@ def _read_safetensors(file: Path) -> Arrays:
         raise ValueError(f"{file}: reading it needs the package safetensors; install it with `pip install 'structgrad[data]'`") from error
     try:
         check_size(file, LARGEST_ARRAYS)
+        tensors = load_file(file)  # which also checks the length of the header
         with file.open("rb") as stream:
             header = stream.read(int.from_bytes(stream.read(8), "little"))
         json.loads(header, object_pairs_hook=lambda pairs: _check_keys(file, [key for key, _ in pairs]))
-        tensors = load_file(file)
     except _EntryError:
         raise
     except (SafetensorError, *_CORRUPT) as error:
