@@ -27,7 +27,7 @@ from .base import NOTHING, Estimator, Loss, PathwiseEstimator
 Evaluation = Literal["argmax", "relaxed"]
 
 OWN, EVALUATION, COPY, LOADED = range(4)
-"""What a seed is split for."""
+"""Purposes that a seed is split for."""
 
 
 def _split(seed: int, *key: int) -> int:
@@ -56,7 +56,7 @@ def _generator_of(seed: Any) -> torch.Generator:
 
 
 COPIES: WeakKeyDictionary[torch.Generator, int] = WeakKeyDictionary()
-"""How many copies were made of the layers that draw from a generator."""
+"""Number of copies of the layers that draw from a generator."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -279,7 +279,7 @@ class StructuredLayer(nn.Module):
     def _generator(self, scores: Tensor) -> torch.Generator:
         """The stream of this mode, on the device of the scores.
 
-        In training it starts anew on another device and on another rank, from a seed that the last one draws.
+        In training it starts again on another device and on another rank, from a seed that the last one draws.
         """
         device = scores.device if isinstance(scores, Tensor) else self.generator.device
         if device.type == "meta":
@@ -329,7 +329,7 @@ class StructuredLayer(nn.Module):
 
 
 def _read(state: Tensor) -> dict[str, Any]:
-    """What `get_extra_state` wrote, also after a cast to a floating-point dtype along with the weights, which keeps every byte."""
+    """The state that `get_extra_state` wrote, also after a cast to a floating-point dtype with the weights, which keeps every byte."""
     try:
         found: dict[str, Any] = torch.load(io.BytesIO(state.cpu().to(torch.uint8).numpy().tobytes()), map_location="cpu", weights_only=True)
     except (RuntimeError, UnpicklingError, EOFError) as error:

@@ -261,7 +261,7 @@ def one_after_the_other(event_shape: tuple[int, ...]) -> Derivations:
 
 @lru_cache(maxsize=64)
 def tables_of_categories(event_shape: tuple[int, ...], device: torch.device) -> Tables:
-    """The same on a device."""
+    """Tables of independent categories on a device."""
     # Made in inference mode, they could take part in no gradient later.
     with torch.inference_mode(False):
         return tables_of(one_after_the_other(event_shape), device)

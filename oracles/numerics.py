@@ -106,7 +106,7 @@ def scaled(scores: Tensor, factor: float, event_ndim: int, dtype: torch.dtype | 
 
 
 HALF = (torch.float16, torch.bfloat16)
-"""What is computed in float32."""
+"""Dtypes that are computed in float32."""
 
 
 def in_single(scores: Tensor, event_ndim: int) -> Tensor:

@@ -61,7 +61,7 @@ def own_files(file: Path) -> tuple[Path, ...]:
 
 
 def stamp(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written; empty if there is none."""
+    """Time, size and inode of a file, which change when it is written; empty if there is no file."""
     try:
         found = path.stat()
     except OSError:

@@ -17,18 +17,18 @@ from torch._C._functorch import maybe_current_level
 from .random_streams import RowGenerator
 
 PADDING = -100
-"""What torch's losses ignore as a label."""
+"""The label that torch's losses ignore."""
 
 R = TypeVar("R")
 
 CPU = torch.device("cpu")
 
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-"""What torch hardly computes with."""
+"""Dtypes with few operations in torch."""
 
 
 class UnusualTensorError(ValueError):
-    """What `explain` raises; the call around it, which the user made, explains it again in its own name."""
+    """Raised by `explain`; the call of the user around it raises it again in its own name."""
 
 
 def with_plain_default(method: Callable[..., R], args: tuple[Any, ...], named: Mapping[str, Any]) -> R:
@@ -51,7 +51,7 @@ def explain(call: str, method: Callable[..., Any], args: tuple[Any, ...], named:
 
 
 def unusual(given: Mapping[str, Any]) -> str | None:
-    """What is unusual about the tensors of a call, by name, and what is expected; None where they are plain and on one device."""
+    """A sentence on the unusual tensor of a call, and on the expected one; None if all are plain and on one device."""
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     for name, value in tensors.items():
         if (kind := unusual_kind(name, value)) is not None:
@@ -66,7 +66,7 @@ def unusual(given: Mapping[str, Any]) -> str | None:
 
 
 def unusual_kind(name: str, value: Tensor) -> str | None:
-    """What is unusual about a tensor, and what is expected; None for a plain one."""
+    """A sentence on an unusual tensor, and on the expected one; None for a plain one."""
     if value.is_nested:
         return f"{name} as a nested tensor; expected a dense one: take torch.nested.to_padded_tensor, and lengths="
     if value.layout is not torch.strided:

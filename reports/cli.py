@@ -160,7 +160,7 @@ def main() -> None:
 
 
 def _unwritten(error: OSError) -> NoReturn:
-    """End in one sentence if nobody takes the output, such as a full disk; without a word if its reader has left."""
+    """Exit with one sentence if the output cannot be written, such as to a full disk; silently if its reader has left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left of it
     if error.errno != errno.EPIPE:
         with suppress(OSError):

@@ -472,7 +472,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
 
     @staticmethod
     def _result(values: Tensor, dtype: torch.dtype) -> Tensor:
-        """What is like the scores in their dtype; log-partitions ``[b]``, of which differences are taken, as they are."""
+        """Results shaped like the scores in their dtype; log-partitions ``[b]``, whose differences are taken, as they are."""
         return values if values.ndim == 1 else kernels.converted(values, dtype)
 
     def _kernel(self, operation: str, rows: Tensor) -> kernels.AnyKernel | None:

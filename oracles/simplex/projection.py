@@ -90,7 +90,7 @@ def _reference_halved(rows: Tensor, excess: Tensor) -> tuple[Tensor]:
 
 
 def by_halving(rows: Tensor, excess: Tensor) -> Tensor:
-    """What `halved` computes, in torch, for rows [*batch, n] and α − 1 [*batch, 1], which broadcast.
+    """The results of `halved` in torch, for rows [*batch, n] and α − 1 [*batch, 1], which broadcast.
 
     The unknown is the probability v of one part, the pivot: the others are ``(v^(α−1) + (α − 1)(θ − θ_pivot))^(1/(α−1))``, and their sum
     has a slope of at most n in v. A threshold would not do where α is large: the next number to it may move a sum from 1.2 to 0.8.

@@ -15,7 +15,7 @@ not allowed; no comparable baseline; Ctrl-C."""
 
 
 _TOO_LARGE = ("allocate memory", "not enough memory", "out of memory", "overflow", "invalid for input of size")
-"""What torch says of sizes that are too large."""
+"""Words in torch's errors for sizes that are too large."""
 
 
 def fail(message: object, code: int = BAD_INPUT) -> NoReturn:

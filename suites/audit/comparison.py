@@ -120,7 +120,9 @@ class Twin:
 
 
 def twin_of(subject: Subject, structure: Structure, effort: AuditEffort) -> Twin | None:
-    """By ancestry, by name, or by the direction of the mean on a structure; None for a registered estimator, and where none is close.
+    """The registered estimator it resembles: by ancestry, by name, or by the direction of the mean.
+
+    None for a registered estimator, and if none is close.
 
     Example:
         >>> from structgrad.estimators import ImplicitMLE

@@ -68,7 +68,7 @@ def cause_of_noise(estimator: Estimator[Any], structure: Structure, noise: Smoot
 
 
 def _shares(structures: Tensor, structure: Structure) -> Tensor:
-    """How often each structure is among some."""
+    """Counts of each structure among some."""
     flat = structures.reshape(-1, 1, *structure.event).double()
     return (flat == all_structures(structure)).flatten(2).all(-1).double().mean(0)
 
@@ -157,7 +157,7 @@ def _not_linear(found: Dissection) -> Iterator[str]:
     weights, start = torch.linspace(0, 1e-4, math.prod(found.structure.event), dtype=torch.float64), found.constant
 
     def scaled(size: float, *, bent: bool = False) -> Tensor:
-        """Of losses of another size, which are not multiples of each other where they are bent."""
+        """Losses of another size, which are not multiples of each other where they are bent."""
 
         def change(values: Tensor, first: int, z: Tensor) -> Tensor:
             bend = 1 + (z.flatten(z.ndim - found.structure.ndim) @ weights.to(z)).to(values) if bent else 1
@@ -275,7 +275,7 @@ def _other_distribution(found: Dissection) -> Iterator[str]:
 
 
 def _other_sample(found: Dissection, *, counts: bool) -> Iterator[str]:
-    """What each loss is multiplied by, where that is the same mixture of scores in all rows."""
+    """The factor of each loss, if it is the same mixture of scores in all rows."""
     n, directions = found.size, found.directions()
     mixture = found.mixture(directions)
     if mixture is not None:

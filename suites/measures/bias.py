@@ -231,7 +231,7 @@ def _exact_measurement(summary: Summary, truth: Truth, task: _Task) -> Measureme
 
 
 def exact_verdict(summary: Summary, truth: Truth, dtype: torch.dtype = torch.float64) -> Verdict:
-    """What exact moments say of the bias of an estimator that runs in a dtype."""
+    """The verdict of exact moments on the bias of an estimator that runs in a dtype."""
     size = math.sqrt(float((summary.error + summary.gradient).square().sum()) + float(summary.trace))
     floor = rounding_floor(size, truth, dtype)
     if dtype != torch.float64 and float(summary.error.norm()) <= floor > EQUIVALENCE * float(summary.gradient.norm()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from ...estimators.base import Estimator
@@ -102,21 +101,13 @@ class _Cell:
     def task(self) -> Task:
         return self.problem.task
 
-    @property
-    def amount(self) -> LearningAmount:
-        return LearningAmount.of(self.context)
-
-    @property
-    def scratch(self) -> Path | None:
-        return self.context.scratch
-
     def findings(self) -> Iterator[Finding]:
         choice = chosen_for(self.problem, self.name, self.estimator, self.context)
         yield Finding(self.name, "learning_rate", choice.rate)
         yield from option_finding(self.name, choice)
         jobs = [Job(seed, choice.rate) for seed in self.problem.seeds]
-        steps = self.amount.steps(self.task)
-        learnt = train_all(self.task, choice.estimator, jobs, steps=steps, scratch=self.scratch)
+        steps = LearningAmount.of(self.context).steps(self.task)
+        learnt = train_all(self.task, choice.estimator, jobs, steps=steps, scratch=self.context.scratch)
         for instance, found in zip(self.problem.instances, learnt, strict=True):
             yield from self._of_seed(instance, found, steps)
 

@@ -107,7 +107,7 @@ class ModelBatch:
 
     @classmethod
     def of(cls, problem: TaskProblem, seed: int, context: Context) -> ModelBatch:
-        """Of a seed at the stage of a problem."""
+        """The batch of a seed at the stage of a problem."""
         task = problem.task.at(seed)
         model = learnt_model(task, learner_of(problem.name, task), seed, problem.stage).double()
         batch = doubled(task.batch("train", order(task, seed, task.size("train"))()))

@@ -28,7 +28,7 @@ class TaskReferences(Suite):
     order: ClassVar[int] = 0
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
-        """Of every seed, under the name of the reference estimator."""
+        """Findings of every seed, under the name of the reference estimator."""
         assert isinstance(problem, TaskProblem)
         [name] = estimators
         for seed in problem.seeds:

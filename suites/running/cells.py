@@ -124,7 +124,7 @@ def _measured(plan: Plan, cell: Cell, context: Context) -> list[Row]:
 
 
 def _choices(problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> dict[str, ValidatedChoice]:
-    """What validation chooses for estimators on a task: along its run they are measured as they are trained."""
+    """The choices of validation for estimators on a task: along its run they are measured as they are trained."""
     if not isinstance(problem, TaskProblem) or is_task(problem.name):
         return {}
     named = {name: estimator for name, estimator in estimators.items() if tunable(name, estimator)[1]}

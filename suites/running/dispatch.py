@@ -53,7 +53,10 @@ class _Hired:
         return time.monotonic() - self.since
 
     def overdue(self, threads: int) -> str:
-        """How its cell exceeded its limit: in CPU seconds per thread, so that a busy machine ends no cell, or in seconds if it idles."""
+        """How its cell exceeded its limit; empty if it did not.
+
+        The limit counts CPU seconds per thread, so that a busy machine ends no cell, or seconds if the worker idles.
+        """
         age, now = self.age(), self.worker.cpu_seconds()
         if age <= self.limit:
             return ""

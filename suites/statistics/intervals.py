@@ -23,7 +23,7 @@ from .interval import Interval as Interval
 from .moments import Moments
 
 COMMON = 8
-"""Of few replicates an event in so many is enough: what carries their spread is not rare."""
+"""With few replicates one event in this many is enough: then the events are not rare."""
 
 NO_VARIANCE = 1e-14
 """A trace below this share of the squared mean is rounding."""
@@ -32,7 +32,7 @@ UNRESOLVED, NO_ANGLE, UNDIRECTED_MEAN = (Interval(None, method=method) for metho
 
 
 def events(squares: Tensor, count: Tensor) -> float:
-    """How many replicates carry a spread: the number of equal, rare events whose sums over batches vary as much.
+    """Number of replicates that carry a spread: the number of equal, rare events whose sums over batches vary as much.
 
     The sums of squares of batches vary little where every replicate adds to them, and much where few do. Events that fall into B batches
     at random, E in all, give these sums the squared coefficient of variation B/E. Of a heavy tail it is about replicates / kurtosis.

@@ -210,7 +210,7 @@ class _Tuples:
 
     @classmethod
     def of(cls, estimator: Estimator[Any], target: Target, slots: int) -> _Tuples:
-        """Of the best structure, and samples of the law and of the flat law: rare structures have to be seen. Some samples are equal."""
+        """Tuples of the best structure, of the law and of the flat law: rare structures have to be seen. Some samples are equal."""
         oracle, scores, rows = target.oracle, target.scores, max(16, min(TUPLES, 4096 // slots))
         generator = torch.Generator(scores.device).manual_seed(slots)
         flat = torch.where(scores == -math.inf, scores, 0)
@@ -294,7 +294,7 @@ def _squared_scores(target: Target, information: Tensor | None) -> Tensor:
 
 
 def _summary(target: Target, error: Tensor, trace: Tensor, informed: Tensor | None) -> Summary:
-    """Of a mean and a variance alone."""
+    """Moments of a mean and a variance alone."""
     unknown = torch.full_like(trace, math.nan)
     estimates = Estimates(unknown, unknown, unknown, unknown, unknown, informed)
     return Summary(target.truth.gradient.flatten(), error, trace, torch.full_like(trace, math.inf), unknown, unknown, estimates)

@@ -101,7 +101,7 @@ def sum_and_sample(s: Setting) -> Tensor:
 
 
 def without_replacement(s: Setting, count: int) -> Tensor:
-    """By the oracle, or by a race of all structures."""
+    """Distinct draws by the oracle, or by a race of all structures."""
     if isinstance(s.case.oracle, DistinctSamplingOracle):
         return s.case.oracle.sample_distinct(s.scores, count, generator=s.generator).structures
     return structures(s.case)[drawn(s, count)[0]]

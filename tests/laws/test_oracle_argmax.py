@@ -43,7 +43,7 @@ def test_argmax_carries_no_gradient(case: OracleCase) -> None:
 @pytest.mark.parametrize("path", ["kernels", "references"])
 @pytest.mark.parametrize("case", ORACLE_CASES, ids=str)
 def test_an_infeasible_item_gives_the_zero_tensor(case: OracleCase, path: str, device: torch.device) -> None:
-    """As `kbest` does; its indices are -1. Where too little is allowed is found by enumeration."""
+    """Zeros, as `kbest` gives; indices are -1. Infeasible scores are found by enumeration."""
     oracle, scores = case.oracle, make_scores(case, 1.0, rows=40)
     kept = torch.rand(scores.shape, generator=seeded()) < torch.linspace(0, 1, 40).reshape(-1, *[1] * len(case.event))
     scores = scores.masked_fill(~kept, -math.inf)

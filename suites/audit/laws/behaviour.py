@@ -76,7 +76,7 @@ def _state(structure: Structure, changed: str, odd: list[int], *, stale: bool) -
         return Check("state", structure.name, "violated", detail, "state that is kept between calls, outside of the estimator")
     if stale:
         detail = f"{_STALE_CALLS} seeds gave one estimate, and rows of the same scores differ"
-        cause = "noise that is kept from an earlier call, outside of the estimator, or comes from a generator that is seeded anew"
+        cause = "noise that is kept from an earlier call, outside of the estimator, or comes from a generator that is seeded again"
         return Check("state", structure.name, "violated", detail, cause)
     return Check("state", structure.name, "holds", "the same call gives the same numbers, whatever came between")
 

@@ -36,7 +36,7 @@ REGIMES: dict[str, Callable[[Structure], Tensor]] = {
 """Kinds of scores; exact means are compared at all of them."""
 
 TESTED = ("flat", "usual", "peaked")
-"""Where means are tested. Errors that show only at unlikely structures, such as clipped weights, are not seen at flat scores."""
+"""Scores at which means are tested. Errors that show only at unlikely structures, such as clipped weights, are not seen at flat scores."""
 
 
 def expected_checks(

@@ -56,7 +56,7 @@ class _CountedLoss:
 
 
 def steps_of(estimator: Estimator[Any], draws: Draws, budget: int) -> int:
-    """How many steps of training a budget of loss evaluations allows, at least one.
+    """Training steps within a budget of loss evaluations, at least one.
 
     The evaluations of one estimate are counted and not timed: numbers do not depend on the machine, nor on what else runs there.
     """

@@ -80,8 +80,8 @@ def resolved(moments: Moments, truth: Truth, dtype: torch.dtype, *, deterministi
         truth: of the instance.
         dtype: in which the estimator runs.
         deterministic: whether it has no randomness.
-        unbiased: whether it claims to have no bias, and varies as the loss does. At a peaked law a spread that is small beside that of the
-            loss may be of the frequent structures alone: it must be worth `LOSSES_SEEN` changes of the loss.
+        unbiased: whether it claims to have no bias, and varies as the loss does. At a peaked law a spread that is small compared with
+            that of the loss may be of the frequent structures alone: it must be worth `LOSSES_SEEN` changes of the loss.
     """
     rounding, summary = estimate_rounding(moments, truth, dtype), summarise(moments)
     variances = (truth.marginals * (1 - truth.marginals)).clamp(min=0)

@@ -75,7 +75,7 @@ class Facts:
         self.broken += some["cell"][some["verdict"] == "broken"].nunique()
 
     def counts(self) -> dict[str, int]:
-        """How many cells are ok, failed and skipped; and of the failed how many are ``broken``, if any."""
+        """Numbers of cells that are ok, failed and skipped; and of the failed how many are ``broken``, if any."""
         found = {"ok": self.measured - self.failed, "failed": self.failed, "skipped": self.skipped}
         return found | ({"broken": self.broken} if self.broken else {})
 

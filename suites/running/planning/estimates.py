@@ -67,7 +67,7 @@ def training_seconds(plan: Plan, cell: Cell) -> float:
 
 
 def reference_seconds(plan: Plan, cell: Cell) -> float:
-    """Of a cell with the references of a task: floor and ceiling are runs without a latent structure, and a model along a run is one."""
+    """Seconds of a cell with the references of a task: floor and ceiling train no latent structure, a model along a run does."""
     problem = sample(plan, *cell.scores)
     assert isinstance(problem, TaskProblem)
     return cell.instances * problem.task.steps * STEP * (0.5 if is_task(problem.name) else 1.0)
@@ -90,7 +90,7 @@ def enumeration_seconds(plan: Plan, cell: Cell) -> float:
 
 @functools.lru_cache(maxsize=8192)
 def _listed(name: str, files: tuple[str, ...], oracle: Any, event: tuple[int, ...]) -> tuple[float, bool]:
-    """How many structures an estimator goes through, and whether its estimates are all the same."""
+    """Number of structures that an estimator goes through, and whether its estimates are all the same."""
     estimator: Estimator[Any] = make_estimator(name)
     took = estimator.evaluations()
     passes = took.enumerations + (took.listings if took.listings and estimator.lists(oracle, event) else 0)
@@ -98,7 +98,7 @@ def _listed(name: str, files: tuple[str, ...], oracle: Any, event: tuple[int, ..
 
 
 def truth_seconds(plan: Plan, cell: Cell) -> float:
-    """Of the exact gradients of a cell's problem, as far as they are enumerated; those of tasks have cells of their own."""
+    """Seconds for the exact gradients of a cell's problem, if they are enumerated; those of tasks have cells of their own."""
     if isinstance(sample(plan, *cell.scores), TaskProblem):
         return 0.0
     counts = [count for count in map(_count(plan, cell), _items(plan, cell)) if count <= plan.effort.cap]

@@ -26,7 +26,7 @@ from .laws import EstimateLaw
 from .lines import Part, SimulationLine
 
 SHARES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
-"""Of the law, outside of its most probable structure."""
+"""Probability outside of the most probable structure."""
 
 METRICS = ("relative_variance", "relative_bias", "gain", "cosine", "rho")
 
@@ -117,7 +117,7 @@ def _drawn(estimator: Estimator[Any], target: Target, replicates: int, seed: int
 
 
 def simulate(cell: PeakedCell, repetitions: int) -> dict[str, tuple[int, int]]:
-    """By metric: covered and given; of all ``repetitions``."""
+    """Covered and given intervals by metric, of all ``repetitions``."""
     moments_of, exact = _sampler(cell.space, cell.share, cell.estimator)
     random, truth = np.random.default_rng(seed_sequence(0, "peaked", str(cell))), instance(cell.space, cell.share).truth
     unbiased = make_estimator(cell.estimator).unbiased
@@ -134,7 +134,7 @@ def simulate(cell: PeakedCell, repetitions: int) -> dict[str, tuple[int, int]]:
 
 
 def lines(results: Mapping[Any, Mapping[str, tuple[int, int]]]) -> list[SimulationLine]:
-    """How often intervals cover where they are given, by share and metric; and the estimator of which they do so least."""
+    """Coverage of the intervals that are given, by share and metric; and the estimator with the lowest."""
     groups: dict[tuple[str, str], list[Mapping[str, tuple[int, int]]]] = defaultdict(list)
     for cell, found in results.items():
         if cell.space in FITTED:

@@ -1,4 +1,4 @@
-"""The command line where the system is odd: other encodings, modules that are missing, output that nobody takes."""
+"""The command line where the system is odd: other encodings, missing modules, output that cannot be written."""
 
 from __future__ import annotations
 

@@ -203,6 +203,6 @@ FAULTS: dict[str, tuple[Estimate, str]] = {
     "half precision": (score_function(lambda losses: leave_one_out(losses.half()).double()), "float16 or bfloat16"),
     "mean over the batch": (score_function(lambda losses: leave_one_out(losses) / max(1, losses[0].numel())), "averaged over the batch"),
     "baseline of another row": (score_function(wrong_row), "taken over the batch"),
-    "a frozen generator": (frozen, "a generator that is seeded anew"),
+    "a frozen generator": (frozen, "a generator that is seeded again"),
 }
 """An estimate for categories, and the cause to be named."""

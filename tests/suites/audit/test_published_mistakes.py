@@ -41,7 +41,7 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {
         "objective",
         "gain 0.6667 = (N − 1)/N with N = 3",
     ),
-    "the same as a function, whose N nobody can change": (lambda: own_sample, ON_CLASSES, "objective", "(N − 1)/N with N = 4"),
+    "the same as a function, whose N is fixed": (lambda: own_sample, ON_CLASSES, "objective", "(N − 1)/N with N = 4"),
     "own gradient in the double control": (mistakes.OwnGradient, ON_CLASSES, "objective", "the covariance of a sample with its own slope"),
     "a control variate whose mean is forgotten": (mistakes.NothingReturned, ON_CLASSES, "objective", "the mean lacks Cov(z) γ(μ)"),
     "weights of a coupling that are clipped": (mistakes.ClippedWeights, ON_CLASSES, "objective", "with most=1 the mean is right"),

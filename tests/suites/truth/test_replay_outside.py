@@ -19,9 +19,9 @@ from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.geometry import fisher_information
 from structgrad.suites.truth.replay import REPLAY_CAP, replay_outside
 from structgrad.suites.truth.replay_oracle import DistinctReplayOracle, draws_of, slots_of
-from tests.helpers import ORACLE_CASES, OracleCase, make_scores
+from tests.helpers import ORACLE_CASES, OracleCase
 from tests.suites.cases import ORACLES, target_of
-from tests.suites.truth.test_replay import peaked
+from tests.suites.truth.test_replay import law_target, peaked
 
 FORMS = [SumAndSample(k, centred=centred) for k in (1, 2) for centred in (True, False)]
 
@@ -73,16 +73,7 @@ def law_cases() -> list[Any]:
 
 @pytest.mark.parametrize(("case", "regime"), law_cases())
 def test_one_pass_gives_the_moments_of_all_draws_for_every_oracle(case: OracleCase, regime: Any) -> None:
-    scores = next(row for row in make_scores(case, regime) if case.oracle.free_parts(row).any())
-    weights = torch.randn(scores.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-
-    def loss(z: torch.Tensor) -> torch.Tensor:
-        return ((z * weights).flatten(z.ndim - scores.ndim).sum(-1) + 0.3) ** 2
-
-    truth = exact_truth(loss, case.oracle, scores)
-    if truth.support < 3:
-        pytest.skip("one structure is left")
-    same_moments(SumAndSample(), Target(case.oracle, loss, scores, truth), 2)
+    same_moments(SumAndSample(), law_target(case, regime), 2)
 
 
 @pytest.mark.parametrize("k", [3, 14, 15, 20])
