@@ -45,6 +45,17 @@ class Entry:
         venue = next((plain(self.fields[name]) for name in _VENUES if name in self.fields), "")
         return f"{authors} ({self.fields['year']}). {title}{'' if title[-1] in '!?' else '.'}" + (f" {venue}." if venue else "")
 
+    @property
+    def short(self) -> str:
+        """Authors and year.
+
+        Example:
+            >>> entries()["valiant1979complexity"].short
+            'Valiant 1979'
+        """
+        names = [name.partition(", ")[0] for name in plain(self.fields["author"]).split(" and ")]
+        return f"{' & '.join(names) if len(names) <= 2 else f'{names[0]} et al.'} {self.fields['year']}"
+
 
 _VENUES = ("booktitle", "journal", "howpublished", "publisher", "institution")
 
@@ -95,6 +106,14 @@ def cited(families: Iterable[str], oracles: Iterable[str]) -> dict[str, tuple[st
         **{name: kind.references for name, kind in {**ESTIMATORS, **SUPERVISED}.items() if name in known},
         **{name: ORACLES[name].references for name in heads if name in ORACLES},
     }
+
+
+def explained(families: Iterable[str]) -> dict[str, str]:
+    """The first line of the documentation of each registered estimator: its name in words, its formula, whether it is biased."""
+    from ..estimators import ESTIMATORS, SUPERVISED
+
+    known = {**ESTIMATORS, **SUPERVISED}
+    return {name: str(known[name].__doc__).partition("\n")[0].replace("`", "") for name in families if name in known}
 
 
 def plain(text: str) -> str:

@@ -72,7 +72,7 @@ class Metric:
     Attributes:
         meaning: a sentence, which reports print.
         rule: how two runs are compared in it.
-        unit: of its values.
+        unit: of its values. ``range``: of its values, and the best of them where it is neither end.
         title: of its column; its name where that is empty. ``label``: in words, on an axis or in a sentence.
         width: half of its interval must not exceed this share of the value, or this absolute number where that is more; sampling goes on
             until then. None: nothing is sampled for it.
@@ -84,6 +84,7 @@ class Metric:
     meaning: str
     rule: Rule
     unit: Unit = "1"
+    range: str = ""
     title: str = ""
     label: str = ""
     width: tuple[float, float] | None = None
@@ -104,7 +105,12 @@ class Metric:
 METRICS: dict[str, Metric] = {
     # Of estimates, against the exact gradient.
     "relative_bias": Metric(
-        "‖E ĝ − g‖ / ‖g‖: 0 for an unbiased estimator", _NORM, title="rel. bias", label="relative bias", width=(0.05, 0.01)
+        "b = ‖E ĝ − g‖ / ‖g‖: 0 for an unbiased estimator",
+        _NORM,
+        range="0 to ∞",
+        title="rel. bias",
+        label="relative bias",
+        width=(0.05, 0.01),
     ),
     "relative_bias_squared": Metric(
         "the same squared, estimated without its own bias (a U-statistic); may be negative", _SQUARE, paired=True
@@ -114,19 +120,38 @@ METRICS: dict[str, Metric] = {
     "bias_p_value": Metric("p-value of the test for bias, over all its directions and looks", _NEVER),
     "bias_e_value": Metric("capital of a bettor against unbiasedness who started with 1: evidence for a bias at any sample size", _NEVER),
     "relative_variance": Metric(
-        "trace of the covariance of one estimate / ‖g‖²",
+        "V = E‖ĝ − E ĝ‖² / ‖g‖², of one estimate",
         _GATED,
+        range="0 to ∞",
         title="rel. variance",
         label="relative variance",
         width=(0.05, 0.0),
         paired=True,
     ),
-    "relative_mse": Metric("E‖ĝ − g‖² / ‖g‖²", _GATED, title="rel. MSE", label="relative MSE", paired=True),
-    "gain": Metric("⟨E ĝ, g⟩ / ‖g‖²: 1 where the scale is right", _SCALE, width=(0.0, 0.02), mean=True, paired=True),
-    "cosine": Metric(
-        "cosine between E ĝ and g, corrected for the noise of the mean", _SHARE, label="cosine of the mean", width=(0.0, 0.01)
+    "relative_mse": Metric(
+        "E‖ĝ − g‖² / ‖g‖² = b² + V; of the mean of N estimates b² + V/N",
+        _GATED,
+        range="0 to ∞",
+        title="rel. MSE",
+        label="relative MSE",
+        paired=True,
     ),
-    "orthogonal_bias": Metric("norm of the bias orthogonal to g / ‖g‖: what is left when the scale is right", _NORM),
+    "gain": Metric(
+        "⟨E ĝ, g⟩ / ‖g‖²: length of the mean along g", _SCALE, range="−∞ to ∞, 1 is best", width=(0.0, 0.02), mean=True, paired=True
+    ),
+    "cosine": Metric(
+        "⟨E ĝ, g⟩ / (‖E ĝ‖ ‖g‖), corrected for the noise of the mean",
+        _SHARE,
+        range="−1 to 1",
+        label="cosine of the mean",
+        width=(0.0, 0.01),
+    ),
+    "orthogonal_bias": Metric(
+        "√(b² − (1 − gain)²): part of the bias b orthogonal to g, which no step size removes",
+        _NORM,
+        range="0 to ∞",
+        title="orthogonal bias",
+    ),
     "null_bias": Metric("norm of the bias along directions that change no probability / ‖g‖", _NORM),
     "mean_cosine": Metric("mean cosine between one estimate and g, 0 for an estimate of 0: bias and variance together", _SHARE, mean=True),
     "snr": Metric(
@@ -136,8 +161,10 @@ METRICS: dict[str, Metric] = {
         undirected=True,
     ),
     "rho": Metric(
-        "E⟨ĝ, g⟩ / √(‖g‖² E‖ĝ‖²): usefulness of one estimate as a descent step of fixed length, from −1 to 1",
+        "E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) of one estimate ĝ: a step of fixed length along ĝ compared with one along g",
         _SHARE,
+        range="−1 to 1",
+        title="ρ",
         label="ρ",
         width=(0.025, 0.005),
     ),
@@ -188,7 +215,7 @@ METRICS: dict[str, Metric] = {
         "most bytes that tensors and kernels held at one time for the same batch, forward and backward",
         _BYTES,
         unit="B",
-        title="peak bytes",
+        title="peak memory",
         label="peak bytes",
     ),
     "time_ratio": Metric(
@@ -197,14 +224,19 @@ METRICS: dict[str, Metric] = {
     "variance_seconds": Metric(
         "relative variance × seconds of one estimate: what an unbiased estimator is to be judged by", _NEVER, unit="s"
     ),
-    "loss_evaluations": Metric("evaluations of the loss behind one estimate; the backward of one counts as two", _GATED, unit="count"),
+    "loss_evaluations": Metric(
+        "evaluations of the loss for one estimate; the backward of one counts as two", _GATED, unit="count", title="loss evaluations"
+    ),
     "break_even_seconds": Metric(
         "seconds from which on `reinforce`, averaged over as many estimates as they allow, has the smaller error", _NEVER, unit="s"
     ),
     "break_even_evaluations": Metric("the same in evaluations of the loss; the backward of one counts as two", _NEVER, unit="count"),
     "oracle_share": Metric("share of the forward + backward time that is spent inside the oracle, in a run under a stopwatch", _NEVER),
     "seconds_per_estimate": Metric(
-        "median seconds of one launch of many rows (how many is its size), forward and backward, per row", _NEVER, unit="s"
+        "median seconds of forward and backward of one launch of many rows, per row",
+        _NEVER,
+        unit="s",
+        title="time of one estimate",
     ),
     "threads": Metric("threads that torch computed with while times were taken", _NEVER, unit="count"),
     "forward_memory": Metric(
@@ -291,7 +323,7 @@ def title_of(metric: str) -> str:
 
     Example:
         >>> title_of("relative_mse"), title_of("rho")
-        ('rel. MSE', 'rho')
+        ('rel. MSE', 'ρ')
     """
     return METRICS[metric].title or metric
 

@@ -1,9 +1,10 @@
-"""Tables for people: cells with a text and what they are sorted by."""
+"""Tables for people: cells with a text and a key to sort by."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -15,13 +16,17 @@ from ..analysis.tables import Spread
 
 @dataclass(frozen=True)
 class TableCell:
-    """One entry of a table: what is shown, what it is sorted by, a verdict that colours it, and lines in small print below it."""
+    """One entry of a table: its text, the key to sort by, a verdict that colours it, and lines in small print below it.
+
+    ``best`` entries are in bold.
+    """
 
     text: str
     key: float | str = ""
     verdict: str = ""
     alarm: bool = False
     notes: tuple[str, ...] = ()
+    best: bool = False
 
     @property
     def order(self) -> str:
@@ -74,3 +79,32 @@ def plain_table(title: str, table: pd.DataFrame, **keywords: Any) -> Table:
     """A data frame of words as it stands."""
     rows = [[plain(value) for value in row] for row in table.itertuples(index=False, name=None)]
     return Table(title, tuple((str(name), "") for name in table.columns), rows, "", title.lower().replace(" ", "-"), **keywords)
+
+
+def best_in_bold(
+    rows: list[list[TableCell]], groups: Sequence[Hashable], costs: Mapping[int, Callable[[float], float]]
+) -> list[list[TableCell]]:
+    """The rows with the best number of each group in bold, ties included.
+
+    Args:
+        rows: of a table.
+        groups: of each row; rows of None do not compete, as the exact gradient.
+        costs: by column, a function of a cell's key that is smallest at the best.
+    """
+    least: dict[tuple[Hashable, int], float] = {}
+
+    def cost(cell: TableCell, column: int) -> float:
+        known = isinstance(cell.key, float) and not math.isnan(cell.key)
+        return costs[column](float(cell.key)) if known else math.inf
+
+    for row, group in zip(rows, groups, strict=True):
+        for column in costs:
+            least[group, column] = min(least.get((group, column), math.inf), cost(row[column], column))
+
+    def wins(cell: TableCell, column: int, group: Hashable) -> bool:
+        return group is not None and column in costs and math.isclose(cost(cell, column), least[group, column], rel_tol=1e-9, abs_tol=1e-9)
+
+    return [
+        [replace(cell, best=cell.text != "" and wins(cell, column, group)) for column, cell in enumerate(row)]
+        for row, group in zip(rows, groups, strict=True)
+    ]

@@ -1,7 +1,7 @@
 """The charts of a page in Vega-Lite, made by Altair; the page gives them their rows, and what ``@…`` stands for.
 
-Every chart draws a mark in the colour of its row's family, fades all but the ``picked`` estimator, and tells its numbers where somebody
-points at it.
+Every chart draws a mark in the colour and shape of its row's family, fades all but the ``picked`` estimator, and shows the numbers of the
+mark under the pointer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _chart(data: str = _ROWS) -> alt.Chart:
 
 
 def _colour() -> dict[str, Any]:
-    """Colour, and how much of it: all but what is picked fades."""
+    """Colour and opacity: all but the picked estimator fades."""
     import altair as alt
 
     return {
@@ -44,11 +44,17 @@ def _colour() -> dict[str, Any]:
     }
 
 
-def _told(*more: tuple[str, str]) -> list[alt.Tooltip]:
-    """What a mark tells: who, where, and numbers that the page has written out."""
+def _shape() -> dict[str, Any]:
     import altair as alt
 
-    pairs = (("estimator", "estimator"), ("problem", "problem"), ("state", "state"), ("loss", "loss"), *more)
+    return {"shape": alt.Shape("shape:N", scale=None, legend=None), **_colour()}
+
+
+def _tooltip(*more: tuple[str, str]) -> list[alt.Tooltip]:
+    """The estimator, the problem, and numbers that the page has formatted."""
+    import altair as alt
+
+    pairs = (("estimator", "estimator"), ("problem", "problem"), ("level", "entropy level"), ("loss", "loss"), *more)
     pairs = (*pairs, ("n", "instances"), ("replicates", "replicates"), ("seed", "seed"))
     return [alt.Tooltip(f"{field}:N", title=title) for field, title in pairs]
 
@@ -77,18 +83,18 @@ def _ranking(kind: Kind) -> alt.LayerChart:
     y = alt.Y("estimator:N", sort=None, title=None, axis=alt.Axis(labelLimit=210))
     scale = _scale(kind)
     base = _chart()
-    told = _told(("shown", "@score"), ("standing", "standing"))
+    told = _tooltip(("shown", "@score"), ("standing", "@standing"))
     bars = base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", scale=scale, title="@score"), x2="high:Q", y=y, tooltip=told, **_colour())
-    points = base.mark_point(filled=True, size=90).encode(x=alt.X("score:Q", scale=scale), y=y, tooltip=told, **_colour())
+    points = base.mark_point(filled=True, size=90).encode(x=alt.X("score:Q", scale=scale), y=y, tooltip=told, **_shape())
     return _framed(bars, points, height=300)
 
 
 def _plane() -> alt.LayerChart:
-    """Bias against variance; a triangle that points to the left is an upper bound."""
+    """Bias against variance; a hollow mark is an upper bound of the bias. The page adds the names."""
     import altair as alt
 
     def scaled(zero: str) -> dict[str, Any]:
-        """A logarithmic axis whose first place is that of 0."""
+        """A logarithmic axis that begins with 0."""
         label = f"datum.value <= {zero} * 1.001 ? '0' : format(datum.value, '~g')"
         return {
             "scale": alt.Scale(type="log", nice=False, domainMin=alt.ExprRef(zero)),
@@ -96,25 +102,29 @@ def _plane() -> alt.LayerChart:
         }
 
     base = _chart()
-    x = alt.X("x:Q", title="relative bias (share of the gradient's norm)", **scaled("xzero"))
-    y = alt.Y("y:Q", title="relative variance of one estimate", **scaled("yzero"))
-    told = _told(
+    x = alt.X("x:Q", title="relative bias b, less is better", **scaled("xzero"))
+    y = alt.Y("y:Q", title="relative variance V, less is better", **scaled("yzero"))
+    told = _tooltip(
         ("bias_shown", "relative bias"),
+        ("gain_shown", "gain"),
+        ("orthogonal_shown", "orthogonal bias"),
+        ("cosine_shown", "cosine"),
         ("variance_shown", "relative variance"),
         ("mse_shown", "relative MSE"),
         ("verdict", "test for bias"),
     )
     across = base.mark_rule().encode(x=alt.X("x_low:Q"), x2="x_high:Q", y=y, **_colour())
     along = base.mark_rule().encode(x=x, y=alt.Y("y_low:Q"), y2="y_high:Q", **_colour())
-    points = base.mark_point(filled=True, size=110).encode(
-        x=x, y=y, shape=alt.Shape("shape:N", scale=None, legend=None), tooltip=told, **_colour()
+    hollow = alt.condition("datum.bound", alt.value(0), alt.value(1))
+    points = base.mark_point(filled=True, size=110, strokeWidth=2).encode(
+        x=x, y=y, tooltip=told, stroke=alt.Stroke("colour:N", scale=None, legend=None), fillOpacity=hollow, **_shape()
     )
     zeros = [alt.param(name=name, value=1e-6) for name in ("xzero", "yzero")]
-    return _framed(across, along, points, height=360).add_params(*zeros)
+    return _framed(across, along, points, height=400).add_params(*zeros)
 
 
 def _error() -> alt.LayerChart:
-    """The error that a cost buys: a band between quartiles, and a mark where one estimate stands."""
+    """The error of an average against its cost: a band between quartiles, and a large mark at one estimate."""
     import altair as alt
 
     log = alt.Scale(type="log", nice=False)
@@ -124,19 +134,31 @@ def _error() -> alt.LayerChart:
     band_look = {**look, "opacity": alt.condition("datum.estimator == picked", alt.value(0.35), alt.value(0.08))}
     band = base.mark_area(line=False).encode(x=x, y=alt.Y("low:Q", scale=log, title="@error"), y2="high:Q", detail=detail, **band_look)
     lines = base.mark_line(strokeWidth=2).encode(x=x, y=alt.Y("error:Q", scale=log), detail=detail, **look)
-    told = _told(("shown", "@error"), ("cost_shown", "@cost"), ("estimates", "estimates averaged"))
+    told = _tooltip(("shown", "@error"), ("cost_shown", "@cost"), ("estimates", "estimates averaged"))
     points = base.mark_point(filled=True).encode(
         x=x,
         y=alt.Y("error:Q", scale=log),
         size=alt.condition("datum.estimates == 1", alt.value(90), alt.value(16)),
         tooltip=told,
-        **look,
+        **_shape(),
     )
     return _framed(band, lines, points, height=380)
 
 
+def _levels() -> alt.LayerChart:
+    """A metric against the entropy level, from early to late in training."""
+    import altair as alt
+
+    base, detail = _chart(), alt.Detail("estimator:N")
+    x = alt.X("level:O", sort=None, title="@levels", axis=alt.Axis(labelAngle=0), scale=alt.Scale(padding=0.2))
+    y = alt.Y("value:Q", title="@metric", scale=alt.Scale(zero=False))
+    lines = base.mark_line(strokeWidth=2).encode(x=x, y=y, detail=detail, **_colour())
+    points = base.mark_point(filled=True, size=70).encode(x=x, y=y, tooltip=_tooltip(("shown", "@metric")), **_shape())
+    return _framed(lines, points, height=380)
+
+
 def _sweep(across: Kind, along: Kind) -> alt.LayerChart:
-    """A metric against what grows, with a band between quartiles."""
+    """A metric against a varied size, with a band between quartiles."""
     import altair as alt
 
     base = _chart()
@@ -146,7 +168,7 @@ def _sweep(across: Kind, along: Kind) -> alt.LayerChart:
     band = base.mark_area().encode(x=x, y=alt.Y("lower:Q", scale=vertical, title="@metric"), y2="upper:Q", detail=detail, **band_look)
     lines = base.mark_line(strokeWidth=2).encode(x=x, y=alt.Y("median:Q", scale=vertical), detail=detail, **look)
     points = base.mark_point(filled=True, size=40).encode(
-        x=x, y=alt.Y("median:Q", scale=vertical), tooltip=_told(("shown", "@metric"), ("size", "@axis")), **look
+        x=x, y=alt.Y("median:Q", scale=vertical), tooltip=_tooltip(("shown", "@metric"), ("size", "@axis")), **_shape()
     )
     return _framed(band, lines, points, height=360)
 
@@ -155,6 +177,7 @@ _KINDS: tuple[Kind, ...] = ("linear", "log")
 _CHARTS: dict[str, Callable[[], alt.LayerChart]] = {
     "plane": _plane,
     "error": _error,
+    "levels": _levels,
     **{f"ranking-{kind}": partial(_ranking, kind) for kind in _KINDS},
     **{f"sweep-{across}-{along}": partial(_sweep, across, along) for across in _KINDS for along in _KINDS},
 }

@@ -1,13 +1,14 @@
-"""Everything that a report says, before it is written as a page or as Markdown."""
+"""The content of a report, before it is written as a page or as Markdown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from ...suites.metrics import METRICS
-from ...suites.text import plural, whole
+from ...suites.text import listed, number, plural, whole
 from .. import bibliography
 from ..analysis import answers, tables
 from ..bibliography import Entry
@@ -16,20 +17,38 @@ from . import answering, sections
 from .cells import Table, plain_table
 from .learning import LearningSection, learning_of, of_gradients
 
+PURPOSE = (
+    "A model gives scores θ, from which a discrete structure z is sampled or chosen, and a loss L(z) is computed. This page compares the "
+    "gradient ĝ of each estimator with the exact gradient g = ∇ E[L(z)] by bias, variance and run time."
+)
+LEARNING_PURPOSE = (
+    "Models with a discrete latent structure z were trained on a loss L(z). Each run used another estimator ĝ of the gradient with respect "
+    "to the scores θ. The tables compare accuracy and training time."
+)
+
 VERDICT_MEANING = {
-    "unbiased-exact": "all outcomes of the randomness were replayed, or there is none: the bias is 0 up to rounding",
-    "equivalent": "the whole interval of the bias lies inside the margin below which a bias counts as none",
+    "unbiased-exact": "the bias is 0 up to rounding: all random outcomes were enumerated, or the estimator is deterministic",
+    "equivalent": "the 95 % interval of the bias lies inside the margin below which a bias counts as none",
     "biased": "the test finds a bias",
-    "unresolved: rare events": "too few replicates differ from the most frequent one for any number but shares to be known",
+    "unresolved: rare events": "too few replicates differ from the most frequent one to measure more than their share",
     "broken": "estimates are NaN or infinite",
-    "unresolved": "neither is proven with this number of replicates; this is no evidence that there is no bias",
+    "unresolved": "the number of replicates proves neither; this is no evidence that there is no bias",
 }
-"""What the words of the test for bias say, and what they do not say."""
+"""The meaning of the verdicts of the test for bias."""
+
+
+@dataclass(frozen=True)
+class EstimatorLine:
+    """An estimator of a run, its documentation in a line, and its papers."""
+
+    name: str
+    text: str
+    papers: tuple[Entry, ...]
 
 
 @dataclass(frozen=True)
 class FailureLine:
-    """What failed for one reason, with all the places, and the traceback."""
+    """The cells that failed for one reason, with the traceback."""
 
     where: tuple[str, ...]
     status: str
@@ -39,17 +58,18 @@ class FailureLine:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a report says, in its order.
+    """The content of a report, in its order.
 
     Attributes:
-        headline: what was measured. ``counts``: of cells.
+        headline: the estimators, problems and instances that were measured. ``counts``: of cells.
         contradictions: a sentence for every broken claim. ``claims``: one on all claims.
         minute: question and answer, in a sentence each; ``price`` says with what budget. ``answers``: the table of answers.
         overview: claims and errors by stage. ``cost``: of every estimator. ``problems``: a table by the name of each problem.
         further: sparsity, exponents and descent, where they were measured. ``learning``: what models learnt, where they were trained.
         skipped, failures: what was not measured, and why. ``setup, environment``: lines of the manifest. ``command``: that repeats the run.
         references: publications, each with the estimators and oracles that refer to it.
-        metrics, verdicts: their meaning.
+        metrics, verdicts: their meaning. ``title, purpose``: of the page. ``estimators``: with an explanation each.
+        comparison: of estimators of the user's own with `rloo`.
     """
 
     headline: str
@@ -71,16 +91,19 @@ class Report:
     command: str
     references: dict[Entry, list[str]]
     quick: bool = False
-    metrics: dict[str, str] = field(default_factory=lambda: {name: metric.meaning for name, metric in METRICS.items()})
+    title: str = "Gradient estimators compared with the exact gradient"
+    purpose: str = PURPOSE
+    estimators: list[EstimatorLine] = field(default_factory=list)
+    comparison: Table = field(default_factory=lambda: Table("", (), []))
+    metrics: dict[str, str] = field(default_factory=lambda: {name: sections.described(name) for name in METRICS})
     verdicts: dict[str, str] = field(default_factory=lambda: dict(VERDICT_MEANING))
 
 
 def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
-    """All that is to be said about a run."""
+    """The content of the report of a run."""
     frame = tables.by_loss(frame)
     known, learning, whole = manifest.get("catalogue", {}), learning_of(frame), frame
     frame = of_gradients(frame)
-    costs = tables.costs(frame)
     claims, found = tables.claims(frame), answers.answers(frame, known.get("values_only"))
     further = [sections.sparsity_table(tables.sparsity(frame)), sections.exponent_table(frame), sections.descent_table(frame)]
     return Report(
@@ -94,8 +117,11 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
         price=answering.price(found),
         answers=answering.answer_table(found),
         overview=sections.claim_tables(frame, claims),
-        cost=sections.cost_table(costs),
-        problems={name: sections.problem_table(name, claims[claims["problem"] == name], costs) for name in tables.order(claims, "problem")},
+        cost=sections.cost_table(frame),
+        problems={
+            name: sections.problem_table(name, claims[claims["problem"] == name], tables.spreads(frame))
+            for name in tables.order(claims, "problem")
+        },
         further=[table for table in further if table.rows],
         learning=learning,
         skipped=plain_table("Skipped pairs", tables.skipped(whole), filters=(("estimator", ""), ("oracle", ""))),
@@ -105,11 +131,44 @@ def report(frame: pd.DataFrame, manifest: Manifest) -> Report:
         command=str(manifest.get("command", "")),
         references=bibliography.used(whole, known.get("references")),
         quick=manifest.get("preset") == "quick",
+        title=title(frame, learning),
+        purpose=LEARNING_PURPOSE if learning and not len(claims) else PURPOSE,
+        estimators=estimator_lines(whole, known),
+        comparison=sections.comparison_table(frame),
     )
 
 
+def title(frame: pd.DataFrame, learning: LearningSection) -> str:
+    """The title of the page: the tasks, or the structures, of the run."""
+    if learning:
+        return f"Training with gradient estimators: {listed(learning.material.study.tasks)}"
+    rows = tables.measured(frame)
+    structures = list(dict.fromkeys(name.partition("[")[0] for name in tables.order(rows, "oracle") if name))
+    on = listed(structures) if len(structures) <= _NAMED else plural(len(structures), "structure")
+    return f"{plural(rows['estimator'].nunique(), 'gradient estimator')} on {on}" if structures else "Gradient estimators"
+
+
+_NAMED = 2
+
+
+def estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[EstimatorLine]:
+    """The measured estimators, each with an explanation and its papers."""
+    pairs = tables.distinct(frame[frame["status"] != "skipped"], ["estimator", "family"])
+    families = [str(name) for name in pairs["family"].unique()]
+    texts = known.get("explained") or bibliography.explained(families)
+    cited = known.get("references") or bibliography.cited(families, [])
+    papers = bibliography.entries()
+    return [
+        EstimatorLine(str(name), "Your own estimator.", ())
+        if sections.is_own(name)
+        else EstimatorLine(str(name), texts.get(family, ""), tuple(papers[key] for key in cited.get(family, ()) if key in papers))
+        for name, family in pairs.itertuples(index=False, name=None)
+        if family
+    ]
+
+
 def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
-    """What was measured, in one sentence."""
+    """The estimators, problems and instances that were measured, in one sentence."""
     rows = tables.measured(frame)
     replicates = rows["replicates"].dropna()
     return extent(
@@ -122,7 +181,7 @@ def headline(frame: pd.DataFrame, manifest: Manifest) -> str:
 
 
 def instances(rows: pd.DataFrame) -> int:
-    """On how many instances something was measured, each counted at every stage."""
+    """The number of measured instances, each counted at every entropy level."""
     return len(tables.distinct(rows[rows["instance"] != ""], ["problem", "stage", "instance"]))
 
 
@@ -131,31 +190,40 @@ def extent(estimators: int, problems: int, pairs: int, instances: int, replicate
 
     Example:
         >>> extent(2, 1, 1, 3, None)
-        '2 estimators on 1 problem (1 pair of problem and stage, 3 instances), compared with the exact gradient of the expected loss.'
+        '2 estimators on 1 problem (1 pair of problem and entropy level, 3 instances), compared with the exact gradient.'
     """
     parts = (
         plural(estimators, "estimator"),
         plural(problems, "problem"),
-        plural(pairs, "pair of problem and stage", "pairs of problem and stage"),
+        plural(pairs, "pair of problem and entropy level", "pairs of problem and entropy level"),
         plural(instances, "instance"),
     )
     precision = f", up to {whole(replicates)} replicates each" if replicates is not None else ""
-    return f"{parts[0]} on {parts[1]} ({parts[2]}, {parts[3]}{precision}), compared with the exact gradient of the expected loss."
+    return f"{parts[0]} on {parts[1]} ({parts[2]}, {parts[3]}{precision}), compared with the exact gradient."
 
 
 def contradictions(claims: pd.DataFrame) -> list[str]:
-    """One sentence for every estimator that is found biased although it declares otherwise."""
-    found = claims[claims["contradicted"]]
-    return [
-        f"{row.estimator} declares itself unbiased, and {'returns NaN or infinity' if row.verdict == 'broken' else 'is found biased'} "
-        f"on {row.problem}, {row.stage} "
-        f"({whole(row.sharing)} of {whole(row.instances)} instances)."
-        for row in tables.records(found)
-    ]
+    """One sentence for every estimator that declares itself unbiased for the expected loss and is found biased."""
+    sentences = []
+    for name, found in claims[claims["contradicted"]].groupby("estimator", sort=False):
+        first = next(tables.records(found))
+        gain = float(np.median([spread.median for spread in found["gain"] if spread is not None] or [1.0]))
+        cases = int((claims["estimator"] == name).sum())
+        sentences.append(
+            f"{name} declares itself unbiased, and {'returns NaN or infinity' if first.verdict == 'broken' else 'is found biased'} "
+            f"on {first.problem}, {first.stage} ({whole(first.sharing)} of {whole(first.instances)} instances)"
+            + (f", and in {len(found) - 1} more of its {cases} pairs of problem and entropy level" if len(found) > 1 else "")
+            + ("." if abs(gain - 1) < _GAIN_SHOWN else f". Its median gain is {number(gain)}; that of an unbiased estimator is 1.")
+        )
+    return sentences
+
+
+_GAIN_SHOWN = 0.01
+"""Difference from 1 from which a gain explains a bias."""
 
 
 def claims_sentence(claims: pd.DataFrame) -> str:
-    """How the claims of unbiasedness stand."""
+    """The numbers of claims of unbiasedness that hold and that do not."""
     made = claims[claims["unbiased"] & (claims["objective"] == "expected") & (claims["verdict"] != "")]
     counts = made["verdict"].value_counts()
     if made.empty:
@@ -165,12 +233,13 @@ def claims_sentence(claims: pd.DataFrame) -> str:
     broken = int(counts.get("biased", 0) + counts.get("broken", 0))
     undecided = f", {open_} undecided" if open_ else ""
     return (
-        f"Of {plural(len(made), 'claim')} of unbiasedness (one per estimator, problem and stage) {proven} hold{undecided}, {broken} broken."
+        f"Of {plural(len(made), 'claim')} of unbiasedness (one per estimator, problem and entropy level) {proven} hold{undecided}, "
+        f"{broken} broken."
     )
 
 
 def failures(frame: pd.DataFrame) -> list[FailureLine]:
-    """What failed: one entry for everything that failed for one reason."""
+    """The failed cells: one entry for each reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in tables.records(tables.errors(frame)):
         where = f"{row.estimator} on {', '.join(filter(None, (row.problem, row.stage, row.instance)))} ({row.suite})"

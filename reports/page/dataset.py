@@ -15,7 +15,7 @@ from ...suites.text import rounded, whole
 from ..analysis import tables
 
 MOST_ROWS = 120_000
-"""Rows of single instances that a page holds; of a larger run it holds what was found over instances only."""
+"""Rows of single instances that a page holds at most; for a larger run it holds medians over instances only."""
 
 OVER_INSTANCES, EVERY_INSTANCE = "over instances", "every instance"
 
@@ -23,23 +23,27 @@ _DIGITS = 4
 
 
 def held(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The tables that a page holds, by what their rows are."""
+    """The tables that a page holds, by the kind of their rows."""
     found = {OVER_INSTANCES: over_instances(frame)}
     return {**found, EVERY_INSTANCE: every_instance(frame)} if len(frame) <= MOST_ROWS else found
 
 
-def told(found: dict[str, pd.DataFrame], rows: int) -> str:
-    """What a page holds of a run of so many rows, in two sentences."""
+def summary(found: dict[str, pd.DataFrame], rows: int) -> str:
+    """The sizes of the tables of a page, and the file with all rows, in two sentences."""
     medians, single = len(found[OVER_INSTANCES]), found.get(EVERY_INSTANCE)
-    behind = "single instances are too many" if single is None else f"“{EVERY_INSTANCE}” shows the {whole(len(single))} rows behind them"
+    behind = (
+        "single instances are too many for a page"
+        if single is None
+        else f"“{EVERY_INSTANCE}” shows the {whole(len(single))} rows behind them"
+    )
     return (
         f"The table opens with {whole(medians)} medians over instances; {behind}. "
-        f"All numbers are to four digits here; results.parquet, beside this page, has its {whole(rows)} rows in full."
+        f"Numbers have four digits here; results.parquet, next to this page, has all {whole(rows)} rows in full."
     )
 
 
 def packed(found: dict[str, pd.DataFrame]) -> str:
-    """Tables as columns in JSON, deflated, in base64: a browser unpacks it when somebody asks."""
+    """Tables as columns in JSON, deflated, in base64: a browser unpacks it on demand."""
     as_columns = {name: columns(table) for name, table in found.items()}
     return deflated(json.dumps(as_columns, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
 
@@ -79,35 +83,19 @@ def _column(name: str, values: pd.Series[Any]) -> dict[str, Any]:
 
 
 def _strict_values(values: np.ndarray) -> list[float | int | str | None]:
-    """Strict JSON, to four digits: what is whole is written so, what is infinite becomes a word, what is missing null."""
-    near = _nearest(values)
-    found: list[float | int | str | None] = near.tolist()
-    for position in np.flatnonzero((near == np.rint(near)) & (np.abs(near) < 1e15)).tolist():
-        found[position] = int(near[position])
-    for position in np.flatnonzero(~np.isfinite(near)).tolist():
-        found[position] = None if math.isnan(near[position]) else "∞" if near[position] > 0 else "−∞"
-    return found
+    """Strict JSON, to four digits: whole numbers as integers, infinite ones as words, missing ones as null."""
+    return [_strict_value(value) for value in values.tolist()]
 
 
-def _nearest(values: np.ndarray) -> np.ndarray:
-    """`rounded` to four digits, with the same bits: as whole numbers of up to five digits, times or over an exact power of ten."""
-    found, size = values.copy(), np.abs(values)
-    plain = np.flatnonzero((size > 1e-15) & (size < 1e15))
-    places = _DIGITS - 1 - np.floor(np.log10(size[plain])).astype(int)
-    power = 10.0 ** np.abs(places)
-    scaled = np.where(places >= 0, size[plain] * power, size[plain] / power)
-    whole = np.rint(scaled)
-    found[plain] = np.copysign(np.where(places >= 0, whole / power, whole * power), values[plain])
-    # A number that lies halfway, as far as can be seen here, is rounded by its exact digits; so is one whose power of ten is not exact.
-    unsure = np.isfinite(values) & (values != 0)
-    unsure[plain] = np.abs(scaled - np.floor(scaled) - 0.5) < 1e-6
-    for position in np.flatnonzero(unsure).tolist():
-        found[position] = rounded(float(values[position]), _DIGITS)
-    return found
+def _strict_value(value: float) -> float | int | str | None:
+    if not math.isfinite(value):
+        return None if math.isnan(value) else "∞" if value > 0 else "−∞"
+    near = rounded(value, _DIGITS)
+    return int(near) if abs(near) < 1e15 and near == int(near) else near
 
 
 def unpacked(text: str) -> dict[str, list[dict[str, Any]]]:
-    """What `packed` has packed.
+    """The tables in the output of `packed`.
 
     Example:
         >>> unpacked(base64.b64encode(zlib.compress(b'{"a": []}')).decode())

@@ -43,7 +43,7 @@ def task_table(study: Study, task: str) -> Table:
     }
     extra = {title: (metric, hint) for title, (metric, hint) in extra.items() if np.isfinite(one.outcome(metric)).any()}
     columns += [(title, hint) for title, (_, hint) in extra.items()]
-    columns += [("to the target", _HINTS["target"]), ("ms a step", _HINTS["step"]), ("rate", _HINTS["rate"])]
+    columns += [("to the target", _HINTS["target"]), ("ms per step", _HINTS["step"]), ("rate", _HINTS["rate"])]
     columns += [("option", _HINTS["option"])]
     rows = [
         [
@@ -161,7 +161,7 @@ def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Tab
     listed = foretellings(study) if found is None else found
     by_place = {(one.predictor, one.stage, one.outcome, one.kind): one for one in listed}
     outcomes = [name for name in OUTCOMES if any(one.outcome == name for one in listed)]
-    columns = [("predictor", ""), ("stage", "of the exact run at which gradients were measured")]
+    columns = [("predictor", ""), ("entropy level", "of the exact run at which gradients were measured")]
     for outcome in outcomes:
         called = signed_label(outcome)
         columns += [(f"{called}: {kind}", "mean over tasks of Spearman's rank correlation over estimators") for kind in KINDS]
@@ -180,7 +180,7 @@ def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Tab
         "how many estimators of how many ideas. The exact gradient takes no part. Among so many correlations some lie far from 0 by "
         "chance: “confirmed” are those whose intervals on both halves, which share no task, estimator or seed, agree."
     )
-    return Table("What foretold it", tuple(columns), rows, note, "learning-predictors", pinned=True)
+    return Table("Predictors of final accuracy", tuple(columns), rows, note, "learning-predictors", pinned=True)
 
 
 def correlation(found: Association) -> TableCell:

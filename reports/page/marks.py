@@ -1,4 +1,4 @@
-"""Marks of the charts of a page: every estimator at every problem and state, its scores, and the points of sweeps."""
+"""Marks of the charts of a page: every estimator at every problem and entropy level, its scores, and the points of sweeps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import pandas as pd
 
 from ..analysis import answers, tables
 from ..analysis.tables import REFERENCE_FAMILIES
-from .drawing.styles import family_colours
+from .drawing.styles import looks
 
 _KEY = ["problem", "stage", "estimator"]
 _METRICS = {
     "bias": "relative_bias",
+    "gain": "gain",
+    "orthogonal": "orthogonal_bias",
+    "cosine": "cosine",
     "variance": "relative_variance",
     "mse": "relative_mse",
     "rho": "rho",
@@ -43,7 +46,7 @@ def held(frame: pd.DataFrame, known: Mapping[str, Any]) -> dict[str, pd.DataFram
 
 
 def cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per problem, state and estimator: what it was measured on, its metrics with quartiles, and the cell that repeats it.
+    """One row per problem, entropy level and estimator: the instances, metrics with quartiles, and the cell that repeats it.
 
     ``bias_bound`` is the upper end where a bias was neither found nor excluded, NaN elsewhere; ``cell`` is empty where nothing repeats it.
     """
@@ -51,7 +54,7 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
     words = [*_KEY, "oracle", "loss", "family", "cell"]
     rows = rows.loc[rows["metric"].isin(_METRICS.values()), [*words, "seed", "suite", "instance", "log_count", "replicates"]]
     rows = rows.assign(key=tables.numbered(rows, _KEY), late=rows["suite"].ne("bias"))
-    # What is timed at another state is repeated there: the cell of a row is that of its bias, where it was measured.
+    # What is timed at another level is repeated there: the cell of a row is that of its bias, where it was measured.
     first = rows.sort_values("late", kind="stable").drop_duplicates("key").sort_index()
     table = first[["key", *words, "seed"]].astype(dict.fromkeys(words, object))
     table = table.assign(cell=table["cell"].str[:_CELL], reference=table["family"].isin(REFERENCE_FAMILIES))
@@ -69,11 +72,19 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
     table["bias_bound"] = [bounds.get(key, np.nan) for key in table[_KEY].itertuples(index=False, name=None)]
     known = tables.aggregate(frame).drop_duplicates([*_KEY, "metric"], keep="last")
     for name, metric in _METRICS.items():
-        fields = {"median": name, "lower": f"{name}_low", "upper": f"{name}_high"}
+        # A time is measured once per problem: it has an interval and no quartiles.
+        sides = ("low", "high") if name == "seconds" else ("lower", "upper")
+        fields = {"median": name, sides[0]: f"{name}_low", sides[1]: f"{name}_high"}
         spreads = known.loc[known["metric"] == metric, [*_KEY, *fields]].rename(columns=fields)
         table = table.merge(spreads, on=_KEY, how="left")
-    colours = family_colours(frame)
-    return table.assign(colour=table["family"].map(colours)).reset_index(drop=True)
+    return _looking(table, frame)
+
+
+def _looking(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with the colour and the shape of its estimators."""
+    known = looks(frame)
+    pairs = [known[name] for name in table["estimator"]]
+    return table.assign(colour=[colour for colour, _ in pairs], shape=[shape for _, shape in pairs]).reset_index(drop=True)
 
 
 def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
@@ -84,9 +95,4 @@ def sweeps(frame: pd.DataFrame) -> pd.DataFrame:
     key = ["problem", "stage", "estimator", "metric", "axis", "size"]
     groups = rows.assign(axis=names).groupby(key, sort=False)["value"]
     spread = {"median": groups.median(), "lower": groups.quantile(0.25), "upper": groups.quantile(0.75), "instances": groups.size()}
-    return pd.DataFrame(spread).reset_index().assign(colour=lambda found: _colours(found, frame))
-
-
-def _colours(found: pd.DataFrame, frame: pd.DataFrame) -> Any:
-    families = tables.distinct(frame, ["estimator", "family"]).drop_duplicates("estimator").set_index("estimator")["family"]
-    return found["estimator"].map(families).map(family_colours(frame))
+    return _looking(pd.DataFrame(spread).reset_index(), frame)

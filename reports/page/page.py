@@ -9,16 +9,17 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from ...suites.metrics import METRICS
 from ..analysis import tables
 from ..analysis.answers import QUESTIONS
 from ..results import Manifest
-from . import answering, charts, dataset, marks, vega
+from . import answering, charts, dataset, marks, sections, vega
 from .content import Report, report
 from .drawing.learning import draw_learning
 from .learning import of_gradients
 
 MANY_ROWS = 30
-"""A table with more of them is compressed in the page, and filled when it comes into sight."""
+"""A table with more of them is compressed in the page, and filled when it scrolls into view."""
 
 
 def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
@@ -31,15 +32,15 @@ def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
 
 
 def rendered(frame: pd.DataFrame, manifest: Manifest, found: Report, held: dict[str, pd.DataFrame], **words: str) -> str:
-    """The same of what is to be said and held, where that is known.
+    """The page of a report and tables that are known already.
 
     Args:
         frame: the rows of a run, with one loss per problem.
         manifest: of the run.
-        found: what is to be said.
+        found: the content.
         held: the tables that the page holds.
         words: of the page of one ``structure`` of a large run, which shows charts and answers only; ``beside`` is a sentence on where its
-            numbers lie, ``back`` the address of the page of all.
+            numbers are, ``back`` the address of the page of all.
     """
     drawn = marks.held(of_gradients(frame), manifest.get("catalogue", {}))
     return (
@@ -50,7 +51,7 @@ def rendered(frame: pd.DataFrame, manifest: Manifest, found: Report, held: dict[
             problems=found.problems,
             bibtex="\n\n".join(entry.source for entry in found.references),
             data=dataset.packed(held),
-            numbers=words.get("beside") or dataset.told(held, len(frame)),
+            numbers=words.get("beside") or dataset.summary(held, len(frame)),
             brief=bool(words),
             **words,
             learning=draw_learning(found.learning.material) if found.learning else [],
@@ -61,12 +62,13 @@ def rendered(frame: pd.DataFrame, manifest: Manifest, found: Report, held: dict[
             questions=_json(_questions(timed=bool(drawn["cells"]["seconds"].notna().any()))),
             folder=manifest.get("folder", "RUN"),
             many=MANY_ROWS,
+            main=sections.MAIN,
         )
     )
 
 
 def _questions(*, timed: bool) -> dict[str, dict[str, object]]:
-    """What the page has to know of the questions, by name."""
+    """The questions by name, for the script of the page."""
     return {
         question.name: {
             "asks": question.asks,
@@ -82,13 +84,13 @@ def _questions(*, timed: bool) -> dict[str, dict[str, object]]:
 
 
 @functools.cache
-def _specs() -> Markup:
-    """Of the charts, which are the same on every page."""
-    return _json(charts.specs())
+def _specs() -> str:
+    """The charts, which are the same on every page, compressed."""
+    return dataset.deflated(_json(charts.specs()))
 
 
 def _json(found: object) -> Markup:
-    """JSON that may stand inside of a script."""
+    """JSON that is safe inside of a script."""
     return Markup(json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
@@ -98,4 +100,5 @@ def environment() -> jinja2.Environment:
     loader = jinja2.PackageLoader(__package__)
     found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     found.filters["deflated"] = dataset.deflated
+    found.filters["label"] = lambda metric: METRICS[metric].label or METRICS[metric].title or metric
     return found

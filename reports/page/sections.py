@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ...suites.metrics import METRICS, title_of
-from ...suites.text import below, interval, number
-from ..analysis import tables
+from ...suites.statistics.selection import mean_interval
+from ...suites.text import below, estimate, interval, number, plural
+from ..analysis import answers, tables
 from ..analysis.tables import Spread
-from .cells import Table, TableCell, plain, spread_cell, verdict_cell
+from .cells import Table, TableCell, best_in_bold, plain, spread_cell, verdict_cell
 
 _PROBLEM_NOTE = (
-    "Median over instances with quartiles; of a single instance, its own 95 % interval. (k of n): the metric exists on k instances only, "
-    "as a gradient that is always 0 has no direction. Times and memory: once per problem."
+    "Medians over instances, with quartiles in brackets; of a single instance, its own 95 % interval. “(k of n)”: the metric exists on "
+    "k of n instances only, because an estimate that is always 0 has no direction. The best of each entropy level is in bold; the exact "
+    "gradient does not compete. Times are measured once per problem."
 )
+LEVEL = "entropy level"
+"""The title of the column of entropy levels."""
+
 _MANY = 12
-_MAIN = ("relative_bias", "relative_variance", "relative_mse", "rho")
-_COSTS = {
-    name: (title, METRICS[name].meaning)
-    for name, title in zip(tables.COST_METRICS, ("time", "time / REINFORCE’s", "memory", "loss evaluations"), strict=True)
-}
-_BRIEF = ("seconds_per_estimate", "peak_memory", "loss_evaluations")
+MAIN = ("relative_bias", "gain", "cosine", "orthogonal_bias", "relative_variance", "relative_mse", "rho")
+"""The metrics of the table of a problem."""
+
+_BRIEF = ("seconds_per_estimate", "loss_evaluations")
 _COST_NOTE = (
-    "Time and evaluations of the loss are those of one estimate, memory is that of a batch of 32. The backward of one evaluation counts as "
-    "two more. A dash: not measured."
+    "Less is better, and the best is in bold. Times are medians of forward and backward, with 95 % intervals in brackets. The backward of "
+    "one loss evaluation counts as two more. A dash: not measured."
 )
+
+
+def costs_of(metric: str) -> Callable[[float], float]:
+    """A function of a metric's value that is smallest at the best."""
+    if metric == "gain":
+        return lambda value: abs(value - 1)
+    return (lambda value: -value) if METRICS[metric].rule.role == "higher" else float
 
 
 def claim_tables(frame: pd.DataFrame, claims: pd.DataFrame) -> list[Table]:
-    """What every estimator declares, and the verdict at every problem: one table per stage."""
+    """The declared and the measured bias of every estimator, and its error: one table of each per entropy level."""
     return [_claims_of(stage, claims) for stage in tables.order(claims, "stage")] + [
         _errors_of(stage, claims, frame) for stage in tables.order(claims, "stage")
     ]
@@ -43,7 +55,11 @@ def _claims_of(stage: str, claims: pd.DataFrame) -> Table:
     problems = tables.order(part, "problem")
     by_key = {(row.problem, row.estimator): row for row in tables.records(part)}
     declared = part.drop_duplicates("estimator").set_index("estimator")
-    columns = [("estimator", ""), ("objective", "the objective whose gradient it estimates"), ("declares", "what it says about its bias")]
+    columns = [
+        ("estimator", ""),
+        ("objective", "the objective whose gradient it estimates"),
+        ("declares", "the bias that its author declares"),
+    ]
     rows = [
         [
             plain(name),
@@ -53,21 +69,26 @@ def _claims_of(stage: str, claims: pd.DataFrame) -> Table:
         ]
         for name in tables.order(part, "estimator")
     ]
-    shown = tuple((problem, METRICS["relative_bias"].meaning) for problem in problems)
-    note = "The worst verdict over instances, and the median relative bias with quartiles."
-    return Table(f"Claims and verdicts, {stage}", (*columns, *shown), rows, note, f"claims-{_slug(stage)}", pinned=True)
+    shown = tuple((problem, described("relative_bias")) for problem in problems)
+    note = "Median relative bias over instances with quartiles, and the worst verdict of the test for bias over instances."
+    title = f"Tests for bias, entropy level {stage}"
+    return Table(title, (*columns, *shown), rows, note, f"claims-{_slug(stage)}", pinned=True)
 
 
 def _errors_of(stage: str, claims: pd.DataFrame, frame: pd.DataFrame) -> Table:
     known, problems = tables.spreads(frame), tables.order(claims[claims["stage"] == stage], "problem")
-    columns = (("estimator", ""), *((problem, METRICS["relative_mse"].meaning) for problem in problems))
+    references = set(claims.loc[claims["family"].isin(tables.REFERENCE_FAMILIES), "estimator"])
+    columns = (("estimator", ""), *((problem, described("relative_mse")) for problem in problems))
     rows = [
         [plain(name), *(spread_cell(known.get((problem, stage, name, "relative_mse"))) for problem in problems)]
         for name in tables.order(claims, "estimator")
     ]
     rows = [row for row in rows if any(cell.text for cell in row[1:])]
-    note = "Of one estimate. Median over instances with quartiles."
-    return Table(f"Relative mean squared error, {stage}", columns, rows, note, f"errors-{_slug(stage)}", pinned=True)
+    competing = [None if row[0].text in references else stage for row in rows]
+    rows = best_in_bold(rows, competing, dict.fromkeys(range(1, len(columns)), float))
+    note = "Of one estimate: median over instances with quartiles. Lower is better, and the best of each problem is in bold."
+    title = f"Relative mean squared error, entropy level {stage}"
+    return Table(title, columns, rows, note, f"errors-{_slug(stage)}", pinned=True)
 
 
 def _slug(text: str) -> str:
@@ -75,7 +96,7 @@ def _slug(text: str) -> str:
 
 
 def declaration(unbiased: bool, objective: str) -> str:
-    """What an estimator says about itself, in words."""
+    """The declared bias, in words."""
     return f"unbiased for {objective}" if unbiased else "biased"
 
 
@@ -87,39 +108,39 @@ def _bias_cell(row: Any) -> TableCell:
     return TableCell(bias.text, bias.key, verdict.verdict, verdict.alarm)
 
 
-def problem_table(problem: str, claims: pd.DataFrame, costs: pd.DataFrame) -> Table:
-    """Every estimator and state of a problem, with the main metrics: as wide as a screen, what is costs included.
+def problem_table(problem: str, claims: pd.DataFrame, known: dict[tuple[str, str, str, str], Spread]) -> Table:
+    """Every estimator and entropy level of a problem, with the main metrics: as wide as a screen.
 
     Args:
         problem: its name.
         claims: its rows of `tables.claims`.
-        costs: what `tables.costs` says.
+        known: see `tables.spreads`.
     """
-    by_key = {(row.problem, row.stage, row.estimator): row for row in tables.records(costs)}
-    metrics = tuple((title_of(name), METRICS[name].meaning) for name in _MAIN)
     columns = (
         ("estimator", ""),
-        ("stage", ""),
-        ("verdict", "of the test for bias; and what it declares about its bias"),
-        *metrics,
-        *(_COSTS[name] for name in _BRIEF),
+        (LEVEL, ""),
+        ("verdict", "of the test for bias, and the bias that the author declares"),
+        *map(_column, MAIN),
+        *map(_column, _BRIEF),
     )
+    records = list(tables.records(claims))
     rows = [
         [
             plain(row.estimator),
             plain(row.stage),
             dataclasses.replace(verdict_cell(row), notes=(f"declares {declaration(row.unbiased, row.objective)}",)),
-            *(_stacked(row, name) for name in _MAIN),
-            *_cost_cells(by_key.get((problem, row.stage, row.estimator)), _BRIEF),
+            *(_stacked(row, name, known.get((problem, row.stage, row.estimator, name))) for name in MAIN),
+            *(_cost_cell(name, known.get((problem, row.stage, row.estimator, name))) for name in _BRIEF),
         ]
-        for row in tables.records(claims)
+        for row in records
     ]
+    groups = [None if row.family in tables.REFERENCE_FAMILIES else row.stage for row in records]
+    rows = best_in_bold(rows, groups, {3 + place: costs_of(name) for place, name in enumerate((*MAIN, *_BRIEF))})
     return Table(f"All estimators on {problem}", columns, rows, _PROBLEM_NOTE, f"problem-{problem}", _choices(columns, rows), pinned=True)
 
 
-def _stacked(row: Any, metric: str) -> TableCell:
+def _stacked(row: Any, metric: str, spread: Spread | None) -> TableCell:
     """A spread with its quartiles below it, which makes the column narrow; of a bias that was not found, its bound."""
-    spread = getattr(row, metric)
     if metric == "relative_bias" and not math.isnan(row.bias_bound):
         return TableCell(below(row.bias_bound), row.bias_bound)
     whole = spread_cell(spread, of=row.instances)
@@ -129,42 +150,62 @@ def _stacked(row: Any, metric: str) -> TableCell:
     return TableCell(middle, whole.key, notes=notes)
 
 
-def cost_table(costs: pd.DataFrame) -> Table:
+def cost_table(frame: pd.DataFrame) -> Table:
     """Time, memory and evaluations of the loss of every estimator, in one table."""
-    places = ["problem", "stage", "estimator"]
-    rows = [[*(plain(getattr(row, name)) for name in reversed(places)), *_cost_cells(row, tuple(_COSTS))] for row in tables.records(costs)]
-    columns = (*((name, "") for name in reversed(places)), *_COSTS.values())
-    chosen = [(name, tables.order(costs, name)[0]) for name in places[:2] if costs[name].nunique() > 1]
+    costs, known = tables.costs(frame), tables.spreads(frame)
+    references = set(frame.loc[frame["family"].isin(tables.REFERENCE_FAMILIES), "estimator"])
+    keys = [(row.problem, row.stage, row.estimator) for row in tables.records(costs)]
+    rows = [[*map(plain, reversed(key)), *(_cost_cell(name, known.get((*key, name))) for name in tables.COST_METRICS)] for key in keys]
+    groups = [None if key[2] in references else key[:2] for key in keys]
+    rows = best_in_bold(rows, groups, {3 + place: costs_of(name) for place, name in enumerate(tables.COST_METRICS)})
+    columns = (("estimator", ""), (LEVEL, ""), ("problem", ""), *map(_column, tables.COST_METRICS))
+    titles = {"problem": "problem", "stage": LEVEL}
+    chosen = [(title, tables.order(costs, name)[0]) for name, title in titles.items() if costs[name].nunique() > 1]
     return Table("Cost of one estimate", columns, rows, _COST_NOTE, "cost-table", tuple(chosen), pinned=True)
 
 
-def _cost_cells(row: Any, metrics: tuple[str, ...]) -> list[TableCell]:
-    values = [math.nan if row is None else float(getattr(row, name)) for name in metrics]
-    return [TableCell(_cost(name, value), value) for name, value in zip(metrics, values, strict=True)]
-
-
-def _cost(metric: str, value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    return quantity(value, METRICS[metric].unit) if METRICS[metric].unit in ("s", "B") else number(value)
+def _cost_cell(metric: str, spread: Spread | None) -> TableCell:
+    if spread is None or math.isnan(spread.median):
+        return TableCell("–", math.nan)
+    if METRICS[metric].unit == "B":
+        return TableCell(quantity(spread.median, "B"), spread.median)
+    factor = 1e6 if METRICS[metric].unit == "s" else 1.0
+    return TableCell(interval(factor * spread.median, factor * spread.low, factor * spread.high), spread.median)
 
 
 def quantity(value: float, unit: str) -> str:
-    """Seconds or bytes with three digits, in a unit that suits them.
+    """Bytes with three digits, in a unit that suits them.
 
     Example:
-        >>> quantity(1.52e-5, "s"), quantity(97792.0, "B"), quantity(0.0, "B")
-        ('15.2 µs', '97.8 kB', '0 B')
+        >>> quantity(97792.0, "B"), quantity(0.0, "B")
+        ('97.8 kB', '0 B')
     """
-    prefixes = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")) if unit == "B" else ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-    factor, prefix = next((pair for pair in prefixes if abs(value) >= pair[0]), (1.0, ""))
+    factor, prefix = next((pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if abs(value) >= pair[0]), (1.0, ""))
     return f"{number(value / factor)} {prefix}{unit}"
 
 
+def _column(metric: str) -> tuple[str, str]:
+    """The title and the explanation of the column of a metric; times are in µs."""
+    return title_of(metric) + (" (µs)" if METRICS[metric].unit == "s" else ""), described(metric, "µs")
+
+
+def described(metric: str, time_unit: str = "seconds") -> str:
+    """The meaning of a metric: its formula, its range, which direction is better, and its unit.
+
+    Example:
+        >>> described("cosine")
+        '⟨E ĝ, g⟩ / (‖E ĝ‖ ‖g‖), corrected for the noise of the mean; −1 to 1; higher is better'
+    """
+    known = METRICS[metric]
+    better = {"lower": "lower is better", "higher": "higher is better"}.get(known.rule.role, "")
+    unit = {"s": f"in {time_unit}", "B": "in bytes"}.get(known.unit, "")
+    return "; ".join(filter(None, (known.meaning, known.range, better, unit)))
+
+
 def sparsity_table(table: pd.DataFrame) -> Table:
-    """How many structures and parts are touched."""
-    metrics = tuple((title_of(name), METRICS[name].meaning) for name in tables.SPARSITY_METRICS)
-    columns = (("problem", ""), ("stage", ""), ("estimator", ""), ("structures", "how many structures there are"), *metrics)
+    """The numbers of structures and parts that an estimate depends on."""
+    metrics = tuple((title_of(name), described(name)) for name in tables.SPARSITY_METRICS)
+    columns = (("problem", ""), (LEVEL, ""), ("estimator", ""), ("structures", "how many structures there are"), *metrics)
     rows = [
         [
             *(plain(getattr(row, name)) for name in ("problem", "stage", "estimator")),
@@ -177,14 +218,14 @@ def sparsity_table(table: pd.DataFrame) -> Table:
 
 
 def exponent_table(frame: pd.DataFrame) -> Table:
-    """How time, memory and variance grow: fitted exponents with their intervals."""
+    """Fitted exponents of time, memory and variance, with their intervals."""
     rows = tables.swept(frame)
     rows = rows[(rows["suite"] == "scaling") & rows["metric"].str.endswith("_exponent")]
     rows = rows.assign(axis=rows["setting"].str.removeprefix("axis="))
     metrics = [name for name in ("time_exponent", "memory_exponent", "variance_exponent") if (rows["metric"] == name).any()]
     found = {(row.problem, row.estimator, row.axis, row.metric): row for row in tables.records(rows)}
     places = list(dict.fromkeys(key[:3] for key in found))
-    columns = (("problem", ""), ("estimator", ""), ("axis", "what grows"), *((name, METRICS[name].meaning) for name in metrics))
+    columns = (("problem", ""), ("estimator", ""), ("axis", "what grows"), *((name, described(name)) for name in metrics))
     body = [[*map(plain, place), *(_number_cell(found.get((*place, name))) for name in metrics)] for place in places]
     return Table("Exponents", columns, body, "1 is linear, 2 quadratic; with 95 % intervals.", "exponents", _choices(columns, body))
 
@@ -199,8 +240,8 @@ def descent_table(frame: pd.DataFrame) -> Table:
     spreads = {key: _spread(part) for key, part in both.groupby(["problem", "stage", "estimator", "column"], sort=False)}
     places = list(dict.fromkeys(key[:3] for key in spreads))
     # Of the steps there is a column for each setting.
-    hints = {name: METRICS[name if name in METRICS else "kl_decrease"].meaning for name in names}
-    columns = (("problem", ""), ("stage", ""), ("estimator", ""), *hints.items())
+    hints = {name: described(name if name in METRICS else "kl_decrease") for name in names}
+    columns = (("problem", ""), (LEVEL, ""), ("estimator", ""), *hints.items())
     body = [[*map(plain, place), *(spread_cell(spreads.get((*place, name))) for name in names)] for place in places]
     note = "Regret of training for the same loss evaluations; decrease by a step of a KL divergence, relative to the exact."
     return Table("Descent", columns, body, note, "descent", _choices(columns, body))
@@ -215,9 +256,52 @@ def _number_cell(row: Any) -> TableCell:
     return TableCell("", math.nan) if row is None else TableCell(interval(row.value, row.low, row.high), row.value)
 
 
+def comparison_table(frame: pd.DataFrame) -> Table:
+    """Estimators of the user's own files and modules next to `rloo`, by problem and entropy level; empty where either was not measured."""
+    base = next((name for name in tables.order(frame, "estimator") if name.partition("[")[0] == RIVAL), "")
+    known, rows, signs = tables.spreads(frame), [], []
+    for place in answers.places(frame):
+        scores, errors = place.scores("rho", answers.MAIN_BUDGET)
+        for name in [name for name in place.names if name != base and is_own(name) and base in place.names]:
+            mine, theirs = place.names.index(name), place.names.index(base)
+            change = mean_interval(scores[mine] - scores[theirs], np.hypot(errors[mine], errors[theirs]))
+            bounded = change.low is not None and change.high is not None
+            signs.append(((change.low or 0.0) > 0) - ((change.high or 0.0) < 0) if bounded else 0)
+            rows.append([plain(place.problem), plain(place.stage), plain(name), TableCell(estimate(change), float(change.value or 0.0))])
+            for metric in _COMPARED:
+                both = [known.get((place.problem, place.stage, one, metric)) for one in (name, base)]
+                cells = [_cost_cell(metric, one) if metric == "seconds_per_estimate" else spread_cell(one) for one in both]
+                ((cell,), _) = best_in_bold([[cell] for cell in cells], [0, 0], {0: costs_of(metric)})
+                rows[-1].append(dataclasses.replace(cell, notes=(f"{base} {cells[1].text}",)))
+    difference = (f"difference in ρ to {base}", "mean over instances, paired, with a 95 % interval; above 0: yours is better")
+    note = (
+        f"Yours has a higher ρ than {base} in {signs.count(1)} of {plural(len(rows), 'case')} (problem and entropy level) and a lower one "
+        f"in {signs.count(-1)}; the others are not significantly different. ρ is compared at equal time, that of {answers.MAIN_BUDGET} "
+        "estimates of REINFORCE. The other columns are medians of one estimate. Yours is in bold where it is at least as good."
+    )
+    columns = (("problem", ""), (LEVEL, ""), ("yours", ""), difference, *map(_column, _COMPARED))
+    return Table(f"Your estimator compared with {base}", columns, rows, note, "comparison-table", _choices(columns, rows), pinned=True)
+
+
+def is_own(estimator: str) -> bool:
+    """Whether an estimator comes from a file or module of the user's.
+
+    Example:
+        >>> is_own("./mine.py:Mine[k=2]"), is_own("rloo")
+        (True, False)
+    """
+    return ":" in estimator.partition("[")[0]
+
+
+RIVAL = "rloo"
+"""The name of the estimator that one of the user's own is compared with."""
+
+_COMPARED = ("gain", "cosine", "relative_bias", "relative_variance", "rho", "seconds_per_estimate")
+
+
 def _choices(columns: Any, rows: list[list[TableCell]]) -> tuple[tuple[str, str], ...]:
     """Columns of a long table that the page offers to choose from: those of words, with more than one."""
-    offered = ("problem", "stage", "estimator", "verdict", "axis")
+    offered = ("problem", LEVEL, "estimator", "verdict", "axis")
     titles = [title for title, _ in columns]
     if len(rows) <= _MANY:
         return ()

@@ -17,7 +17,7 @@ from structgrad.reports import page as report_page
 from structgrad.reports import results
 from structgrad.reports.analysis import answers, tables
 from structgrad.reports.page import charts, marks
-from structgrad.reports.page.drawing.styles import family_colours
+from structgrad.reports.page.drawing.styles import looks, luminance
 from structgrad.suites.base import Row
 from tests.reports import browser, examples
 from tests.reports.test_page import DRAWN
@@ -79,7 +79,7 @@ def matrix(tab: browser.Browser) -> dict[str, list[str]]:
 
 
 @in_browser
-def test_the_first_screen_is_a_picture_of_structures_by_states(opened: browser.Browser) -> None:
+def test_the_first_screen_is_a_table_of_structures_by_entropy_levels(opened: browser.Browser) -> None:
     found = matrix(opened)
     assert list(found) == ["toy", "other"]
     assert opened.run("[...document.querySelectorAll('#matrix th[scope=col]')].map(one => one.textContent)") == [
@@ -92,9 +92,9 @@ def test_the_first_screen_is_a_picture_of_structures_by_states(opened: browser.B
     name, score, rivals, size = found["toy"][0].split("\n")
     assert name in examples.ESTIMATORS
     assert re.match(r"ρ 0\.\d+ \[", score)
-    assert rivals.startswith(("or ", "ahead"))
+    assert rivals.startswith(("tied with ", "better than"))
     assert size == "3 instances, 4,096 replicates"
-    assert opened.run("document.querySelector('#matrix').getBoundingClientRect().top") < 700
+    assert opened.run("document.querySelector('#matrix').getBoundingClientRect().top") < 760
 
 
 @in_browser
@@ -124,9 +124,9 @@ def test_the_loss_the_case_and_the_budget_can_be_chosen(opened: browser.Browser,
 @in_browser
 def test_problem_and_state_are_chosen_for_all_charts(opened: browser.Browser) -> None:
     choose(opened, "problem", "other")
-    choose(opened, "state", "final")
+    choose(opened, "level", "final")
     assert opened.run("document.getElementById('where').textContent").startswith(
-        "other, subset[k=3], 220 structures; state final; loss quadratic"
+        "other, subset[k=3], 220 structures; entropy level final; loss quadratic"
     )
     opened.until("document.querySelector('#chart-ranking').dataset.marks === '3'")
     assert opened.run("document.querySelector('#chart-plane').dataset.marks") == "4"
@@ -144,11 +144,11 @@ def test_a_click_on_a_mark_shows_its_numbers_its_row_and_how_to_measure_it_again
     opened.until("document.querySelector('#vg-tooltip-element.visible') !== null")
     told = opened.run("document.getElementById('vg-tooltip-element').innerText")
     assert re.search(r"instances:?\s+3\s+replicates:?\s+4,096\s+seed:?\s+7", told)
-    assert re.search(r"ρ, more is better\s+0\.\d+ \[0\.\d+, 0\.\d+\]", told)
+    assert re.search(r"ρ for the time of 16 REINFORCE estimates, higher is better:?\s+0\.\d+ \[0\.\d+, 0\.\d+\]", told)
     for kind in ("mousePressed", "mouseReleased"):
         opened.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
     opened.until("document.querySelector('#chosen h3') !== null")
-    name = opened.run("document.querySelector('#legend [aria-pressed=true]').textContent")
+    name = opened.run("document.querySelector('#legend [aria-pressed=true]').dataset.estimator")
     assert opened.run("document.querySelector('#chosen h3').textContent") == f"{name} on toy, init"
     cell = f"init-{name}"[:12]
     assert opened.run("document.querySelector('#chosen pre').textContent") == f"structgrad replay {cell} --run runs/one"
@@ -170,11 +170,11 @@ def test_the_legend_fades_all_others(opened: browser.Browser) -> None:
 @in_browser
 def test_error_is_drawn_against_seconds_and_against_evaluations(opened: browser.Browser) -> None:
     title = "[...document.querySelectorAll('#chart-error .role-axis-title text')].map(one => one.textContent)"
-    opened.until(f"({title}).includes('time, in seconds')")
-    choose(opened, "cost", "estimates")
-    opened.until(f"({title}).includes('estimates averaged')")
+    opened.until(f"({title}).includes('number N of averaged estimates')")
+    choose(opened, "cost", "seconds")
+    opened.until(f"({title}).includes('time (µs)')")
     assert opened.run("document.querySelectorAll('#chart-error .mark-area path').length") == 3
-    assert opened.run("[...document.querySelectorAll('#pick-cost option')].map(one => one.value)") == ["seconds", "estimates"]
+    assert opened.run("[...document.querySelectorAll('#pick-cost option')].map(one => one.value)") == ["estimates", "seconds"]
 
 
 @in_browser
@@ -276,17 +276,40 @@ def test_cost_is_one_table_with_units() -> None:
     table = report_page.report(results.to_frame(examples.rows()), examples.MANIFEST).cost
     assert [title for title, _ in table.columns] == [
         "estimator",
-        "stage",
+        "entropy level",
         "problem",
-        "time",
-        "time / REINFORCE’s",
-        "memory",
+        "time of one estimate (µs)",
+        "time ratio",
+        "peak memory",
         "loss evaluations",
     ]
     (row,) = (row for row in table.rows if (row[0].text, row[1].text) == (RLOO, "init"))
-    assert [cell.text for cell in row[3:]] == ["2 ms", "1.50", "–", "–"]
+    assert [cell.text for cell in row[3:]] == ["2000 [1800, 2200]", "1.50 [1.35, 1.65]", "–", "–"]
 
 
-def test_every_family_has_a_colour_of_its_own() -> None:
-    colours = family_colours(pd.DataFrame({"family": list(ESTIMATORS)}))
-    assert len(set(colours.values())) == len(ESTIMATORS)
+def test_every_estimator_has_a_colour_of_its_own_that_shows_on_light_and_dark() -> None:
+    names = [*ESTIMATORS, "rloo[num_samples=16]", "./mine.py:BatchMean"]
+    families = [*ESTIMATORS, "rloo", "rloo"]
+    found = looks(pd.DataFrame({"estimator": names, "family": families}))
+    assert len(set(found.values())) == len(names)
+    for colour, _ in found.values():
+        for page in ("#ffffff", "#14181e"):
+            low, high = sorted((luminance(colour), luminance(page)))
+            assert (high + 0.05) / (low + 0.05) >= 3
+
+
+@in_browser
+def test_marks_of_the_plane_have_names_and_shapes(opened: browser.Browser) -> None:
+    opened.until("document.querySelectorAll('#chart-plane .mark-text.role-mark text').length === 4")
+    texts = "[...document.querySelectorAll('#chart-plane .mark-text.role-mark text')].map(one => one.textContent)"
+    assert set(opened.run(texts)) == set(examples.ESTIMATORS)
+    assert len(set(opened.run("[...document.querySelectorAll('#legend i')].map(one => one.textContent)"))) > 2
+
+
+@in_browser
+def test_cosine_and_a_metric_by_entropy_level_are_drawn(opened: browser.Browser) -> None:
+    opened.until("document.querySelector('#chart-levels').dataset.marks === '6'")
+    choose(opened, "metric", "variance")
+    title = "[...document.querySelectorAll('#chart-levels .role-axis-title text')].map(one => one.textContent)"
+    opened.until(f"({title}).includes('relative variance')")
+    assert not opened.run("document.getElementById('empty-cosine').hidden")

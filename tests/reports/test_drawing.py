@@ -7,7 +7,6 @@ import re
 
 import pandas as pd
 import pytest
-import seaborn as sns
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.reports import results
@@ -51,11 +50,6 @@ def test_text_has_the_colour_of_the_page_and_nothing_is_opaque_behind_it(drawing
 def test_every_family_of_structgrad_has_a_look_of_its_own() -> None:
     looks = [family_style(name) for name in ESTIMATORS]
     assert len(set(looks)) == len(ESTIMATORS)
-
-
-def test_the_colours_are_those_of_seaborn_that_the_colour_blind_can_tell_apart() -> None:
-    """Written down, because seaborn takes longer to load than all figures to draw."""
-    assert {family_style(family).colour for family in ESTIMATORS} - {INK} < set(sns.color_palette("colorblind").as_hex())
 
 
 def test_an_unknown_family_always_gets_the_same_look() -> None:

@@ -154,6 +154,39 @@ def test_a_csv_is_made_of_what_is_shown(opened: browser.Browser) -> None:
     assert all(",rho," in line for line in lines[1:])
 
 
+def test_every_table_can_be_downloaded_as_it_is_filtered(opened: browser.Browser) -> None:
+    opened.run("window.saved = []; save = (name, text) => window.saved.push([name, text])")
+    pick(opened, '[data-table="sparsity"]', "filter", "rloo final")
+    for table in ("sparsity", "skipped-pairs"):
+        opened.run(f"[...document.querySelectorAll('[data-table=\"{table}\"] button')][0].click()")
+    (name, text), (short, _) = opened.run("window.saved")
+    assert (name, short) == ("sparsity.csv", "skipped-pairs.csv")
+    assert [line.split(",")[:3] for line in text.strip().split("\n")] == [
+        ["problem", "entropy level", "estimator"],
+        ["toy", "final", "rloo[num_samples=2]"],
+    ]
+
+
+def test_a_link_shows_the_chosen_rows_and_charts(tab: browser.Browser, page: Path) -> None:
+    tab.open(page)
+    tab.until(DRAWN)
+    pick(tab, '[data-table="answer-table"]', "time of", "256 estimates")
+    pick(tab, "#closer", "entropy level", "final")
+    pick(tab, "#closer", "metric", "gain")
+    tab.run("[...document.querySelectorAll('#legend button')].find(one => one.textContent.includes('imle')).click()")
+    tab.run("document.querySelector('.bar a[href=\"#cost\"]').click()")
+    address = tab.run("location.href")
+    tab.call("Page.navigate", url="about:blank")
+    tab.call("Page.navigate", url=address)
+    tab.until(DRAWN)
+    chosen = "['level', 'metric'].map(name => document.getElementById(`pick-${name}`).value)"
+    assert tab.run(chosen) == ["final", "gain"]
+    assert [row[2] for row in shown(tab, "#answer-table")] == ["256 estimates"] * 2
+    assert tab.run("document.querySelector('#chosen h3').textContent") == "imle[lambda=2.5] on toy, final"
+    assert abs(tab.run("document.getElementById('cost').getBoundingClientRect().top")) < 120
+    assert tab.complaints == []
+
+
 def test_bibtex_can_be_downloaded(opened: browser.Browser) -> None:
     opened.run("window.saved = []; save = (name, text) => window.saved.push([name, text])")
     opened.run("document.querySelector('[data-save]').click()")

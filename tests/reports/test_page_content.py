@@ -15,9 +15,9 @@ import pytest
 from structgrad.reports import page as report_page
 from structgrad.reports import results
 from structgrad.reports.analysis import tables
-from structgrad.reports.page import dataset, markdown
+from structgrad.reports.page import dataset, markdown, sections
 from structgrad.reports.page import page as page_module
-from structgrad.suites.metrics import METRICS
+from structgrad.suites.metrics import METRICS, title_of
 from tests.reports import examples
 
 LOADING = {"src", "href", "srcset", "data", "action", "poster", "background", "formaction", "xlink:href"}
@@ -91,27 +91,73 @@ def test_text_from_the_run_is_escaped(source: str, page: Page) -> None:
 
 
 def test_the_page_says_what_was_measured_first(page: Page) -> None:
-    assert page.text.index("4 estimators on 1 problem (2 pairs of problem and stage, 6 instances, up to 4,096 replicates each)") < 250
+    counts = "4 estimators on 1 problem (2 pairs of problem and entropy level, 6 instances, up to 4,096 replicates each)"
+    order = ["4 gradient estimators on subset", report_page.content.PURPOSE, counts, "Loss gives gradients"]
+    assert [page.text.index(part) for part in order] == sorted(page.text.index(part) for part in order)
+    assert page.text.index(counts) < 700
     assert "9 cells ok" in page.text
     assert "1 failed" in page.text
     assert "1 skipped" in page.text
 
 
 def test_a_contradicted_claim_stands_out(page: Page, frame: pd.DataFrame) -> None:
-    sentence = "rloo[num_samples=2] declares itself unbiased, and is found biased on toy, init (1 of 3 instances)."
+    sentence = (
+        "rloo[num_samples=2] declares itself unbiased, and is found biased on toy, init (1 of 3 instances), "
+        "and in 1 more of its 2 pairs of problem and entropy level."
+    )
     assert sentence in page.text
     assert page.text.index(sentence) < page.text.index("Loss gives gradients")
-    assert len(report_page.report(frame, examples.MANIFEST).contradictions) == 2
+    assert len(report_page.report(frame, examples.MANIFEST).contradictions) == 1
+    short = frame.assign(value=frame["value"].mask(frame["metric"] == "gain", 0.75))
+    assert report_page.report(short, examples.MANIFEST).contradictions[0].endswith("gain is 0.750; that of an unbiased estimator is 1.")
 
 
 def test_the_page_explains_metrics_and_verdicts(page: Page) -> None:
     for meaning in (*map(str, METRICS.values()), *report_page.VERDICT_MEANING.values()):
         assert meaning in page.text
+    for name in sections.MAIN:
+        assert METRICS[name].range
+        assert f"; {METRICS[name].range}" in sections.described(name)
 
 
 def test_the_page_tells_how_to_repeat_the_run(page: Page) -> None:
     assert examples.MANIFEST["command"] in page.text
     assert "0123abc with changes that are not committed" in page.text
+
+
+def test_estimators_are_explained_with_their_papers(page: Page) -> None:
+    assert "imle[lambda=2.5] Implicit MLE: forward z = argmax(θ + ε)" in page.text
+    assert "Niepert et al. 2021" in page.text
+    assert "#paper-niepert2021implicit" in page.loads
+
+
+def test_the_best_of_a_level_is_bold_and_the_exact_gradient_does_not_compete(frame: pd.DataFrame) -> None:
+    found = report_page.report(frame, examples.MANIFEST)
+    table, cost = found.problems["toy"], found.cost
+    titles = [title for title, _ in table.columns]
+    assert titles[3:] == [*map(title_of, sections.MAIN), "time of one estimate (µs)", "loss evaluations"]
+    best = {title: {row[0].text for row in table.rows if row[1].text == "init" and row[place].best} for place, title in enumerate(titles)}
+    assert best["rel. variance"] == {"imle[lambda=2.5]"}
+    assert best["gain"] == {"reinforce", "rloo[num_samples=2]"}
+    assert best["estimator"] == set()
+    assert {row[0].text for row in cost.rows if row[3].best} == {"imle[lambda=2.5]"}
+
+
+@pytest.mark.parametrize(
+    ("families", "said"), [(("rloo", "BatchMean"), True), (("reinforce", "BatchMean"), False), (("rloo", "imle"), False)]
+)
+def test_an_estimator_of_ones_own_is_compared_with_rloo(families: tuple[str, str], said: bool) -> None:
+    """A class of the user's has the family of its parent; its name has a colon."""
+    first, second = families
+    names = {"rloo[num_samples=2]": first, "imle[lambda=2.5]": "./mine.py:BatchMean" if second == "BatchMean" else second}
+    rows = [replace(row, estimator=names.get(row.estimator, row.estimator)) for row in examples.rows()]
+    found = report_page.report(results.to_frame(rows), examples.MANIFEST).comparison
+    assert bool(found.rows) == said
+    if said:
+        assert found.title == "Your estimator compared with rloo"
+        assert [(row[1].text, row[2].text) for row in found.rows] == [("init", "./mine.py:BatchMean"), ("final", "./mine.py:BatchMean")]
+        variance = found.rows[0][7]
+        assert (variance.text, variance.notes, variance.best) == ("0.250", ("rloo 3",), True)
 
 
 def test_verdicts_are_printed_in_their_own_words(page: Page) -> None:
@@ -160,14 +206,14 @@ def test_markdown_has_the_same_tables(frame: pd.DataFrame) -> None:
     assert r"RuntimeError: &lt;script>alert(1)&lt;/script> \| no" in text
     for title in (
         "Which estimator, where",
-        "Claims and verdicts, init",
-        "Relative mean squared error, final",
+        "Tests for bias, entropy level init",
+        "Relative mean squared error, entropy level final",
         "Sparsity",
         "Skipped pairs",
         "Failures",
     ):
         assert f"<summary>{title}</summary>" in text
-    widths = {line.count("|") - line.count(r"\|") for line in table_of(text, "Claims and verdicts, init")}
+    widths = {line.count("|") - line.count(r"\|") for line in table_of(text, "Tests for bias, entropy level init")}
     assert len(widths) == 1
 
 
@@ -240,7 +286,7 @@ def test_a_page_of_a_large_run_holds_what_was_found_over_instances(frame: pd.Dat
 
 def told(text: str) -> tuple[int | None, ...]:
     """How many rows the page says that it opens with, that it can show besides, and that were measured."""
-    patterns = r"opens with ([\d,]+) medians over instances", r"“every instance” shows the ([\d,]+) rows", r"has its ([\d,]+) rows in full"
+    patterns = r"opens with ([\d,]+) medians over instances", r"“every instance” shows the ([\d,]+) rows", r"has all ([\d,]+) rows in full"
     found = [re.search(pattern, text) for pattern in patterns]
     return tuple(int(match[1].replace(",", "")) if match else None for match in found)
 

@@ -34,13 +34,14 @@ entmax fusedmax oscarmax csparsemax csoftmax arm disarm arsm rebar relax
 )
 """Families by colour; within one, the marker tells them apart."""
 
-_COLOURS = (INK, *["#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"])
-"""Those of seaborn that the colour-blind can tell apart."""
+_COLOURS = (INK, *["#0173b2", "#b87000", "#028e66", "#d55e00", "#c65fb0", "#96663b", "#d6336c", "#7a62d9", "#85830a", "#1f93a8"])
+"""Of lines and marks: each has a contrast of at least 3 : 1 on a white page and on a dark one."""
 
-_ON_PAGES = {INK: "#808080", "#949494": "#6a51c9"}
-"""On light and on dark the exact gradient is grey, and therefore nothing else is."""
+_GREY = "#808080"
+"""Of the exact gradient on pages, and of nothing else."""
 
-_DARKEST, _LIGHTEST = 0.4, 0.6
+_BRIGHTNESS = (0.135, 0.285)
+"""Relative luminances within which a colour has a contrast of 3 : 1 on both backgrounds."""
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 _FILLS = ("full", "none", "left", "right", "top", "bottom")
@@ -77,27 +78,47 @@ def family_style(family: str) -> Style:
     return Style(_COLOURS[-1], _MARKERS[digest[1] % len(_MARKERS)])
 
 
-def family_colours(frame: pd.DataFrame) -> dict[str, str]:
-    """A colour of its own for every family of a run.
+def looks(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """A colour of its own and a shape (of Vega-Lite) for every estimator of a run.
 
-    Families of a kind share a hue that the colour-blind can tell from the others; within it they go from dark to light.
+    Families of a kind share a hue. Within it, estimators go from dark to light and have different shapes.
     """
-    families = list(dict.fromkeys(map(str, frame["family"].unique())))
     kinds: dict[str, list[str]] = {}
-    for family in families:
-        kinds.setdefault(family_style(family).colour, []).append(family)
+    for estimator, family in frame[["estimator", "family"]].astype(str).drop_duplicates("estimator").itertuples(index=False, name=None):
+        kinds.setdefault(family_style(family).colour, []).append(estimator)
     return {
-        family: _shade(_ON_PAGES.get(hue, hue), (position + 1) / (len(same) + 1))
-        for hue, same in kinds.items()
-        for position, family in enumerate(same)
+        estimator: (
+            _GREY if hue == INK else hue if len(same) == 1 else _shade(hue, position / (len(same) - 1)),
+            _SHAPES[(number + position) % len(_SHAPES)],
+        )
+        for number, (hue, same) in enumerate(kinds.items())
+        for position, estimator in enumerate(same)
     }
 
 
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+
+
 def _shade(hue: str, place: float) -> str:
-    """A hue, mixed with black where ``place`` is below one half and with white above it."""
-    towards, share = (0, _DARKEST * (1 - 2 * place)) if place < 0.5 else (255, _LIGHTEST * (2 * place - 1))
-    parts = (int(hue[start : start + 2], 16) for start in (1, 3, 5))
-    return "#" + "".join(f"{round(part + share * (towards - part)):02x}" for part in parts)
+    """A hue, mixed with black or white until its luminance lies at ``place`` (0 to 1) between those that both backgrounds allow."""
+    low, high = _BRIGHTNESS
+    wanted = low * (high / low) ** place
+    parts = [int(hue[start : start + 2], 16) for start in (1, 3, 5)]
+    target = 0 if luminance(hue) > wanted else 255
+    mixed = ("#" + "".join(f"{round(part + share / 256 * (target - part)):02x}" for part in parts) for share in range(257))
+    return min(mixed, key=lambda colour: abs(luminance(colour) - wanted))
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of WCAG.
+
+    Example:
+        >>> luminance("#000000"), luminance("#ffffff")
+        (0.0, 1.0)
+    """
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return round(0.2126 * red + 0.7152 * green + 0.0722 * blue, 6)
 
 
 def shown(estimator: str) -> str:

@@ -75,7 +75,9 @@ class Gathered:
         """The rows of one structure; what is said of it alone."""
         import pyarrow as pa
 
-        rows, claims = tables.measured(frame), tables.declared(frame)
+        rows, claims, known = tables.measured(frame), tables.declared(frame), tables.spreads(frame)
+        keys = claims[["problem", "stage", "estimator"]].itertuples(index=False, name=None)
+        claims = claims.assign(gain=pd.Series([known.get((*key, "gain")) for key in keys], index=claims.index, dtype=object))
         found = answers.answers(frame, self.manifest.get("catalogue", {}).get("values_only"))
         counts = tables.counts(frame)
         self.answers += found

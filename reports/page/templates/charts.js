@@ -1,4 +1,4 @@
-// The picture of all problems, and the charts of the one that is chosen. Data and the library are unpacked once, when the page opens.
+// The table of best estimators, and the charts of the chosen problem. Data and the library are unpacked once, when the page opens.
 const infinite = { "∞": Infinity, "−∞": -Infinity };
 function rowsOf(columns) {
   const count = columns.length ? (columns[0].codes || columns[0].numbers).length : 0;
@@ -6,7 +6,7 @@ function rowsOf(columns) {
     [column.name, column.words ? column.words[column.codes[row]] : infinite[column.numbers[row]] ?? column.numbers[row]])));
 }
 
-// Numbers for people: three digits, with their units.
+// Numbers are shown with three digits and their units.
 const superscript = power => String(power).replace(/[-0-9]/g, letter => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(letter)]);
 function shownNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
@@ -22,20 +22,35 @@ function withUnit(value, steps) {
   const [factor, unit] = steps.find(([size]) => value >= size) || steps.at(-1);
   return `${shownNumber(value / factor)} ${unit}`;
 }
-const seconds = value => withUnit(value, [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]);
 const bytes = value => withUnit(value, [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
 const percent = value => `${Number((100 * value).toPrecision(2))} %`;
 const whole = value => value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
 const biasOf = cell => cell.bias_bound !== null ? `|bias| < ${percent(cell.bias_bound)}` : cell.verdict === "unbiased-exact" ? "0 (exact)" : bounded(cell.bias, cell.bias_low, cell.bias_high);
 
-const QUESTIONS = JSON.parse($("#questions").textContent);
-const SPECS = JSON.parse($("#specs").textContent);
+const QUESTIONS = JSON.parse($("#questions")?.textContent ?? "{}");
+const SPECS = {};
 const COSTS = {
-  seconds: { label: "time, in seconds", of: cell => cell.seconds, shown: seconds },
-  evaluations: { label: "evaluations of the loss (a backward counts as two)", of: cell => cell.evaluations, shown: shownNumber },
-  estimates: { label: "estimates averaged", of: () => 1, shown: shownNumber },
+  estimates: { label: "number N of averaged estimates", of: () => 1 },
+  seconds: { label: "time (µs)", of: cell => cell.seconds === null ? null : 1e6 * cell.seconds },
+  evaluations: { label: "loss evaluations (a backward counts as two)", of: cell => cell.evaluations },
 };
+const GLYPHS = { circle: "●", square: "■", "triangle-up": "▲", diamond: "◆", cross: "✚", "triangle-down": "▼", "triangle-right": "▶", "triangle-left": "◀" };
+const BY_LEVEL = { rho: "ρ of one estimate", cosine: "cosine", gain: "gain", bias: "relative bias", orthogonal: "orthogonal bias", variance: "relative variance", mse: "relative MSE" };
+const metricOf = (cell, name) => bounded(cell[name], cell[`${name}_low`], cell[`${name}_high`]);
+const levelName = stage => stage.startsWith("h=") ? `entropy ${stage}` : stage;
 const baseOf = cell => [`, ${cell.loss}`, `@${cell.loss}`].reduce((name, end) => name.endsWith(end) ? name.slice(0, -end.length) : name, cell.problem);
+
+// Names next to the marks of a chart, by Vega's own placement of labels; a name that finds no room is left out.
+function named(vega, ink) {
+  const marks = vega.marks.map(mark => mark.name).filter(Boolean);
+  const opacity = { signal: "picked == '' || datum.datum.estimator == picked ? 1 : 0.2" };
+  const text = { text: { field: "datum.estimator" }, fill: { value: ink }, fontSize: { value: 11 }, font: { value: getComputedStyle(document.body).fontFamily }, fillOpacity: opacity };
+  const near = ["right", "top-right", "bottom-right", "left", "top", "bottom", "top-left", "bottom-left"], far = ["top", "top-right", "top-left", "bottom-right"];
+  const anchor = [...near, ...far, ...far], offset = [...near.map(() => 5), ...far.map(() => 17), ...far.map(() => 29)];
+  const place = { type: "label", size: { signal: "[max(width, 200), height]" }, anchor, offset, padding: 0, avoidMarks: marks.slice(0, -1) };
+  vega.marks.push({ type: "text", from: { data: marks.at(-1) }, encode: { enter: text, update: { fillOpacity: opacity } }, transform: [place] });
+  return vega;
+}
 
 class Explorer {
   constructor(data) {
@@ -58,7 +73,7 @@ class Explorer {
     this.pickers();
   }
 
-  // Of the losses that every structure has, the last of those on which most estimators compete; none where they share none.
+  // The loss that is chosen at first: shared by all structures, and with the most estimators; "" where no loss is shared.
   usualLoss(losses) {
     const contenders = loss => new Set(this.cells.filter(cell => cell.loss === loss).map(cell => cell.estimator)).size;
     const shared = losses.filter(loss => [...this.places.values()].every(found => found.has(loss)));
@@ -74,15 +89,20 @@ class Explorer {
       if (pairs.length) select.value = (pairs.find(([value]) => String(value) === String(chosen)) || pairs[0])[0];
     };
     offer($("#pick-question"), Object.entries(QUESTIONS).filter(([name]) => known.has(name)).map(([name, one]) => [name, one.asks]), "gradients");
-    offer($("#pick-loss"), [...losses.map(loss => [loss, loss]), ["", "every one"]], this.usualLoss(losses));
+    offer($("#pick-loss"), [...losses.map(loss => [loss, loss]), ["", "all"]], this.usualLoss(losses));
     offer($("#pick-budget"), budgets.map(budget => [budget, `${timed ? "the time of " : ""}${budget} ${timed ? "REINFORCE " : ""}estimate${budget === 1 ? "" : "s"}`]), 16);
     offer($("#pick-problem"), [...this.places.keys()].map(base => [base, base]), [...this.places.keys()][0]);
-    offer($("#pick-cost"), Object.entries(COSTS).filter(([, cost]) => this.cells.some(cell => cost.of(cell) !== null)).map(([name, cost]) => [name, cost.label]), "seconds");
+    offer($("#pick-cost"), Object.entries(COSTS).filter(([, cost]) => this.cells.some(cell => cost.of(cell) !== null)).map(([name, cost]) => [name, cost.label]), "estimates");
+    offer($("#pick-metric"), Object.entries(BY_LEVEL).filter(([name]) => this.cells.some(cell => cell[name] !== null)), "rho");
+    for (const name of ["question", "loss", "budget", "problem", "cost", "metric"]) kept(name, $(`#pick-${name}`));
     this.stagesOffered();
+    kept("level", $("#pick-level"));
+    this.picked = state.get("estimator") ?? "";
     const all = () => { this.matrix(); this.closer(); };
     for (const name of ["question", "loss", "budget"]) $(`#pick-${name}`).addEventListener("input", all);
     $("#pick-problem").addEventListener("input", () => { this.stagesOffered(); this.closer(); });
-    $("#pick-state").addEventListener("input", () => this.closer());
+    $("#pick-level").addEventListener("input", () => this.closer());
+    $("#pick-metric").addEventListener("input", () => this.draw("levels"));
     $("#pick-cost").addEventListener("input", () => this.draw("error"));
     $("#pick-sweep").addEventListener("input", () => this.draw("sweep"));
     $$("[data-unready]").forEach(part => { part.hidden = false; });
@@ -92,7 +112,7 @@ class Explorer {
 
   get question() { return $("#pick-question").value; }
   get budget() { return Number($("#pick-budget").value); }
-  get stage() { return $("#pick-state").value; }
+  get stage() { return $("#pick-level").value; }
   placesOf(base) {
     const losses = this.places.get(base), chosen = $("#pick-loss").value;
     return (chosen ? [losses?.get(chosen)] : [...losses?.values() ?? []]).filter(Boolean);
@@ -107,7 +127,7 @@ class Explorer {
   }
   stagesOffered() {
     const place = this.placeOf($("#pick-problem").value) || this.places.get($("#pick-problem").value)?.values().next().value;
-    const select = $("#pick-state"), before = select.value;
+    const select = $("#pick-level"), before = select.value;
     select.replaceChildren(...(place?.stages || []).map(stage => make("option", { value: stage, textContent: stage })));
     if (place?.stages.includes(before)) select.value = before;
   }
@@ -118,13 +138,13 @@ class Explorer {
       .sort((a, b) => (a.standing !== "best") - (b.standing !== "best") || (lower ? a.score - b.score : b.score - a.score));
   }
 
-  // Problems by states, the best estimator in every cell.
+  // Problems by entropy levels, the best estimator in every cell.
   matrix() {
     const table = $("#matrix");
-    table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col", textContent: "structure and loss" }), ...this.stages.map(stage => make("th", { scope: "col", textContent: stage }))));
+    table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col", textContent: "structure and loss" }), ...this.stages.map(stage => make("th", { scope: "col", textContent: levelName(stage) }))));
     table.tBodies[0].replaceChildren(...[...this.places.keys()].flatMap(base => this.placesOf(base).map(place => this.row(base, place))));
     const asked = QUESTIONS[this.question];
-    $("#matrix-note").textContent = asked ? `In every cell: the best estimator by ${asked.criterion}${asked.budgeted ? `, with ${$("#pick-budget").selectedOptions[0].textContent} for each` : ""}; in brackets the 95 % interval over instances. ${asked.meaning}${this.stages.some(stage => stage.startsWith("h=")) ? " The state h is the entropy of the distribution over structures, from 1 (flat, early in training) to 0 (peaked, at its end)." : ""}${$("#pick-loss").options.length > 2 && $("#pick-loss").value ? " Another loss may have another answer: choose it above." : ""}` : "";
+    $("#matrix-note").textContent = asked ? `Each cell shows the best estimator by ${asked.criterion}${asked.budgeted ? `, at equal budget: ${$("#pick-budget").selectedOptions[0].textContent}` : ""}. Brackets are 95 % intervals over instances. ${asked.meaning}${this.stages.some(stage => stage.startsWith("h=")) ? " The entropy level h is the entropy of p(z), divided by its maximum: near 1 early in training, near 0 late." : ""}${$("#pick-loss").options.length > 2 && $("#pick-loss").value ? " Choose another loss above." : ""}` : "";
   }
   row(base, place) {
     const { oracle, structures, loss, n } = place.first;
@@ -135,12 +155,12 @@ class Explorer {
   answer(base, { problem, first: { loss } }, stage) {
     const [best, ...rest] = this.standing(problem, stage);
     const cell = make("td", {});
-    cell.dataset.state = stage;
+    cell.dataset.level = levelName(stage);
     if (!best) { cell.textContent = "not measured"; cell.className = "soft"; return cell; }
     const tied = rest.filter(row => row.standing === "tied");
     const facts = this.at.get([problem, stage, best.estimator].join("\n")) || {};
     const sure = tied.length === 0 ? "sure" : tied.length <= 3 ? "few" : "many";
-    const others = tied.length ? `or ${tied.slice(0, 3).map(row => row.estimator).join(", ")}${tied.length > 3 ? ` and ${tied.length - 3} more` : ""}` : rest.length ? `ahead of all ${rest.length} others` : "no other candidate";
+    const others = tied.length ? `tied with ${tied.slice(0, 3).map(row => row.estimator).join(", ")}${tied.length > 3 ? ` and ${tied.length - 3} more` : ""}` : rest.length ? `better than all ${rest.length} others` : "no other candidate";
     const button = make("button", { type: "button", className: `best ${sure}` },
       make("b", { textContent: best.estimator }), make("span", { textContent: `${QUESTIONS[this.question].label} ${bounded(best.score, best.low, best.high)}${QUESTIONS[this.question].unit}` }),
       make("span", { textContent: others }),
@@ -150,7 +170,9 @@ class Explorer {
       $("#pick-problem").value = base;
       this.lossHere = loss;
       this.stagesOffered();
-      $("#pick-state").value = stage;
+      $("#pick-level").value = stage;
+      keep("problem", base);
+      keep("level", stage);
       this.closer();
       this.pick(best.estimator);
       $("#closer").scrollIntoView();
@@ -159,17 +181,17 @@ class Explorer {
     return cell;
   }
 
-  // One problem at one state.
+  // One problem at one entropy level.
   get here() { return this.cells.filter(cell => cell.problem === this.problem && cell.stage === this.stage); }
   told(cell) {
-    return { estimator: cell.estimator, colour: cell.colour, problem: baseOf(cell), state: cell.stage, loss: cell.loss, n: whole(cell.instances), replicates: whole(cell.replicates), seed: cell.seed };
+    return { estimator: cell.estimator, colour: cell.colour, shape: cell.shape, problem: baseOf(cell), level: cell.stage, loss: cell.loss, n: whole(cell.instances), replicates: whole(cell.replicates), seed: cell.seed };
   }
   closer() {
     const first = this.here[0];
-    $("#where").textContent = first ? `${[baseOf(first), first.oracle, first.n].filter(Boolean).join(", ")}, ${shownNumber(first.structures)} structures; state ${first.stage}; loss ${first.loss}; ${whole(first.instances)} instances.` : "";
+    $("#where").textContent = first ? `${[baseOf(first), first.oracle, first.n].filter(Boolean).join(", ")}, ${shownNumber(first.structures)} structures; entropy level ${first.stage}; loss ${first.loss}; ${whole(first.instances)} instances.` : "";
     const ordered = this.ranked(), names = [...new Set([...ordered.map(row => row.estimator), ...this.here.map(cell => cell.estimator)])];
     $("#legend").replaceChildren(...names.map(name => {
-      const button = make("button", { type: "button" }, make("i", {}), name);
+      const button = make("button", { type: "button" }, make("i", { textContent: GLYPHS[this.here.find(cell => cell.estimator === name)?.shape] ?? "●", ariaHidden: "true" }), name);
       button.dataset.estimator = name;
       button.style.setProperty("--hue", this.here.find(cell => cell.estimator === name)?.colour);
       button.setAttribute("aria-pressed", name === this.picked);
@@ -183,18 +205,30 @@ class Explorer {
     this.offer($("#pick-sweep"), sweeps.map(name => [name, name]), before);
     $("#sweep-part").hidden = !sweeps.length;
     if (!names.includes(this.picked)) this.picked = "";
-    for (const name of ["ranking", "plane", "error", "sweep"]) this.draw(name);
+    for (const name of ["ranking", "plane", "cosine", "levels", "error", "sweep"]) this.draw(name);
     this.panel();
   }
   ranked() { return this.standing(this.problem, this.stage); }
   ranking() {
     const asked = QUESTIONS[this.question], positive = asked?.lower && this.ranked().every(row => row.low > 0);
-    const words = { best: "first", tied: "may be as good as the first", behind: "behind the first" };
+    const words = { best: "best", tied: "not significantly worse than the best", behind: "significantly worse than the best" };
     const rows = this.ranked().map(row => {
       const cell = this.at.get([row.problem, row.stage, row.estimator].join("\n"));
       return cell && { ...this.told(cell), n: row.instances, score: row.score, low: row.low ?? row.score, high: row.high ?? row.score, shown: bounded(row.score, row.low, row.high), standing: words[row.standing] };
     }).filter(Boolean);
-    return [positive ? "ranking-log" : "ranking-linear", rows, { "@score": asked ? `${asked.label}${asked.unit && ` (${asked.unit.trim()})`}, ${asked.lower ? "less" : "more"} is better` : "" }];
+    return [positive ? "ranking-log" : "ranking-linear", rows, { "@score": asked ? `${asked.label}${asked.unit && ` (${asked.unit.trim()})`}${asked.budgeted ? ` for ${$("#pick-budget").selectedOptions[0].textContent}` : ""}, ${asked.lower ? "lower" : "higher"} is better` : "", "@standing": "compared with the best" }];
+  }
+  // Directions of means; the exact gradient has a cosine of 1.
+  cosine() {
+    const rows = this.here.filter(cell => !cell.reference && cell.cosine !== null).sort((a, b) => b.cosine - a.cosine)
+      .map(cell => ({ ...this.told(cell), score: cell.cosine, low: cell.cosine_low, high: cell.cosine_high, shown: metricOf(cell, "cosine"), standing: `gain ${metricOf(cell, "gain")}, orthogonal bias ${metricOf(cell, "orthogonal")}` }));
+    return ["ranking-linear", rows, { "@score": "cosine of E ĝ and g, higher is better", "@standing": "scale" }];
+  }
+  levels() {
+    const name = $("#pick-metric").value;
+    const rows = this.cells.filter(cell => cell.problem === this.problem && !cell.reference && cell[name] !== null && Number.isFinite(cell[name]))
+      .map(cell => ({ ...this.told(cell), value: cell[name], shown: metricOf(cell, name) }));
+    return ["levels", new Set(rows.map(row => row.level)).size > 1 ? rows : [], { "@levels": "entropy level, from early to late in training", "@metric": BY_LEVEL[name] ?? "" }];
   }
   plane() {
     const known = this.here.filter(cell => cell.bias !== null && cell.variance !== null && Number.isFinite(cell.bias) && Number.isFinite(cell.variance));
@@ -206,8 +240,8 @@ class Explorer {
     const rows = known.map(cell => ({
       ...this.told(cell), x: up(sided(cell), xzero), y: up(cell.variance, yzero),
       x_low: up(cell.bias_bound ?? cell.bias_low, xzero), x_high: up(cell.bias_bound ?? cell.bias_high, xzero), y_low: up(cell.variance_low, yzero), y_high: up(cell.variance_high, yzero),
-      shape: cell.bias_bound === null ? "circle" : "triangle-left", bias_shown: biasOf(cell), verdict: cell.verdict || "not tested",
-      variance_shown: bounded(cell.variance, cell.variance_low, cell.variance_high), mse_shown: bounded(cell.mse, cell.mse_low, cell.mse_high),
+      bound: cell.bias_bound !== null, bias_shown: biasOf(cell), verdict: cell.verdict || "not tested",
+      ...Object.fromEntries(["gain", "orthogonal", "cosine", "variance", "mse"].map(name => [`${name}_shown`, metricOf(cell, name)])),
     }));
     return ["plane", rows, {}, { xzero, yzero }];
   }
@@ -215,11 +249,11 @@ class Explorer {
     const cost = COSTS[$("#pick-cost").value];
     const known = cost ? this.here.filter(cell => !cell.reference && cost.of(cell) > 0 && cell.bias !== null && cell.variance !== null && Number.isFinite(cell.bias + cell.variance) && cell.bias + cell.variance > 1e-12) : [];
     const rows = known.flatMap(cell => [0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3].map(power => {
-      const count = 10 ** power, root = (bias, variance) => Math.max(Math.sqrt(bias ** 2 + Math.max(variance, 0) / count), 1e-9);
-      const error = root(cell.bias, cell.variance), low = root(cell.bias_low, cell.variance_low), high = root(cell.bias_high, cell.variance_high);
-      return { ...this.told(cell), cost: cost.of(cell) * count, error, low, high, estimates: Number(count.toPrecision(3)), shown: bounded(error, low, high), cost_shown: cost.shown(cost.of(cell) * count) };
+      const count = 10 ** power, of = (bias, variance) => Math.max(bias ** 2 + Math.max(variance, 0) / count, 1e-12);
+      const error = of(cell.bias, cell.variance), low = of(cell.bias_low, cell.variance_low), high = of(cell.bias_high, cell.variance_high);
+      return { ...this.told(cell), cost: cost.of(cell) * count, error, low, high, estimates: Number(count.toPrecision(3)), shown: bounded(error, low, high), cost_shown: shownNumber(cost.of(cell) * count) };
     }));
-    return ["error", rows, { "@cost": cost?.label ?? "", "@error": "relative root mean squared error" }];
+    return ["error", rows, { "@cost": cost?.label ?? "", "@error": "relative MSE, lower is better" }];
   }
   sweep() {
     const [metric, axis] = $("#pick-sweep").value.split(", by ");
@@ -237,17 +271,17 @@ class Explorer {
     const spec = JSON.parse(Object.entries(words).reduce((text, [key, word]) => text.replaceAll(`"${key}"`, JSON.stringify(word)), JSON.stringify(SPECS[kind])));
     const style = getComputedStyle(document.documentElement), colour = key => style.getPropertyValue(`--${key}`).trim();
     const axis = { labelColor: colour("ink"), titleColor: colour("ink"), gridColor: colour("line"), domainColor: colour("soft"), tickColor: colour("soft"), labelOverlap: "greedy", gridOpacity: 0.7, labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 600 };
-    if (name === "ranking") spec.height = 20 * rows.length;
+    if (kind.startsWith("ranking")) spec.height = 20 * rows.length;
     spec.data = { name: "rows", values: rows };
     spec.params = spec.params.map(param => param.name in params ? { ...param, value: params[param.name] } : param.name === "picked" ? { ...param, value: this.picked } : param);
     spec.config = { background: "transparent", view: { stroke: null }, axis, font: getComputedStyle(document.body).fontFamily };
-    const result = await vegaEmbed(place, spec, { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false });
+    const result = await vegaEmbed(place, spec, { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false, patch: vega => name === "plane" ? named(vega, colour("ink")) : vega });
     this.views[name]?.finalize();
     this.views[name] = result.view;
     result.view.addEventListener("click", (event, item) => { if (item?.datum?.estimator) this.pick(item.datum.estimator); });
     const svg = $("svg", place);
     svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", `${place.dataset.title}: ${rows.length} marks; their numbers stand in the table of this problem`);
+    svg.setAttribute("aria-label", `${place.dataset.title}: ${rows.length} marks; the table of this problem has their numbers`);
     $$("[aria-label], [role], [tabindex]", svg).forEach(part => ["aria-label", "role", "aria-roledescription", "tabindex", "aria-hidden"].forEach(key => part.removeAttribute(key)));
     place.dataset.marks = rows.length;
   }
@@ -256,17 +290,21 @@ class Explorer {
   }
   pick(name) {
     this.picked = name;
+    keep("estimator", name);
     for (const button of $$("#legend button")) button.setAttribute("aria-pressed", button.dataset.estimator === name);
     this.highlight(name);
     this.panel();
   }
 
-  // What is picked: its numbers, its row, and the command that measures it again.
+  // The picked estimator: its numbers, its row, and the command that measures it again.
   panel() {
     const cell = this.here.find(one => one.estimator === this.picked), panel = $("#chosen");
-    if (!cell) { panel.replaceChildren(make("p", { className: "soft", textContent: "Choose a mark, or a name above: its numbers, its row and the command that measures it again appear here." })); return; }
-    const facts = [["relative bias", biasOf(cell)], ["relative variance", bounded(cell.variance, cell.variance_low, cell.variance_high)], ["relative MSE", bounded(cell.mse, cell.mse_low, cell.mse_high)], ["ρ", bounded(cell.rho, cell.rho_low, cell.rho_high)],
-      ["time of one estimate", seconds(cell.seconds)], ["peak memory of a batch", bytes(cell.bytes)], ["evaluations of the loss", shownNumber(cell.evaluations)], ["measured on", `${whole(cell.instances)} instances, ${cell.replicates ? `${whole(cell.replicates)} replicates` : "exact"}, seed ${cell.seed}`]];
+    if (!cell) { panel.replaceChildren(make("p", { className: "soft", textContent: "Choose a mark or a name to see its numbers, its row in the table and the command that measures it again." })); return; }
+    const scale = (1 - cell.gain) ** 2 / cell.bias ** 2;
+    const share = cell.verdict === "biased" && Number.isFinite(scale) ? `, ${percent(Math.min(scale, 1))} of b² is scale: (1 − gain)² / b²` : "";
+    const micro = side => cell[side] === null ? null : 1e6 * cell[side];
+    const facts = [["relative bias b", biasOf(cell) + share], ...["gain", "cosine", "orthogonal", "variance", "mse", "rho"].map(name => [BY_LEVEL[name], metricOf(cell, name)]),
+      ["time of one estimate (µs)", bounded(micro("seconds"), micro("seconds_low"), micro("seconds_high"))], ["peak memory of a batch of 32", bytes(cell.bytes)], ["loss evaluations", shownNumber(cell.evaluations)], ["measured on", `${whole(cell.instances)} instances, ${cell.replicates ? `${whole(cell.replicates)} replicates` : "exact"}, seed ${cell.seed}`]];
     const list = make("dl", {}, ...facts.flatMap(([key, value]) => [make("dt", { textContent: key }), make("dd", { textContent: value })]));
     const command = `structgrad replay ${cell.cell} --run ${$("#folder").textContent}`;
     const code = make("pre", { textContent: command, tabIndex: 0 });
@@ -299,6 +337,7 @@ class Explorer {
   if (!$("#matrix")) return watch();
   try {
     const data = JSON.parse(await inflated($("#marks").textContent, "deflate"));
+    Object.assign(SPECS, JSON.parse(await inflated($("#specs").textContent, "deflate")));
     const library = make("script", { textContent: await inflated($("#vega").textContent, "gzip") });
     library.type = "module";
     await new Promise(done => { addEventListener("structgrad-drawn", done, { once: true }); library.textContent += "\ndispatchEvent(new Event('structgrad-drawn'));"; document.head.append(library); });
@@ -306,8 +345,9 @@ class Explorer {
     document.addEventListener("structgrad-theme", () => explorer.closer());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => explorer.closer());
     document.documentElement.dataset.charts = "ready";
+    if (state.has("section")) document.getElementById(state.get("section"))?.scrollIntoView();
   } catch (error) {
-    $("#matrix-note").textContent = `This browser cannot draw the charts (${error}); all their numbers stand in the tables below.`;
+    $("#matrix-note").textContent = `This browser cannot draw the charts (${error}); the tables below have all their numbers.`;
   }
   watch();
 })();

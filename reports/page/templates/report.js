@@ -7,7 +7,24 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
-// The theme: as the system has it, until somebody chooses.
+// Choices are kept in the address, so that a link shows the same rows and charts.
+const state = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+function keep(key, value) {
+  if (value) state.set(key, value); else state.delete(key);
+  history.replaceState(null, "", `#${state}`);
+}
+function kept(key, field) {
+  if (state.has(key) && (field.tagName !== "SELECT" || [...field.options].some(option => option.value === state.get(key)))) field.value = state.get(key);
+  field.addEventListener("input", () => keep(key, field.value));
+}
+addEventListener("hashchange", () => { if (location.hash.includes("=") && location.hash !== `#${state}`) location.reload(); });
+for (const link of $$(".bar nav a")) link.addEventListener("click", event => {
+  event.preventDefault();
+  keep("section", link.hash.slice(1));
+  $(link.hash).scrollIntoView();
+});
+
+// The theme follows the system until the reader chooses.
 const themes = ["auto", "light", "dark"];
 function remembered() {
   try { return localStorage.getItem("structgrad-theme") || "auto"; } catch { return "auto"; }
@@ -25,7 +42,7 @@ $("#theme").hidden = false;
 $("#theme").addEventListener("click", () => choose(themes[(themes.indexOf($("#theme").dataset.theme) + 1) % themes.length]));
 choose(themes.includes(remembered()) ? remembered() : "auto");
 
-// Sorting: numbers as numbers, what is missing at the end.
+// Sorting: numbers as numbers, missing entries at the end.
 const missing = key => key === "" || key === "nan" || key === null || key === undefined;
 function numeric(key) {
   return Number(String(key).replace("−", "-").replace("∞", "inf").replace("inf", "Infinity"));
@@ -56,13 +73,13 @@ function chooser(title, words, chosen = "") {
 }
 const wordsOf = input => input.value.toLowerCase().split(/\s+/).filter(Boolean);
 
-// What the page holds compressed.
+// Compressed parts of the page.
 async function inflated(text, format) {
   const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format))).text();
 }
 
-// Tables of the page. One of many rows is filled when it comes into sight, so that a page of thousands opens as fast as a short one.
+// A table of many rows is filled when it scrolls into view, so that a page of thousands opens as fast as a short one.
 const filling = new Map();
 function filled(table) {
   if (!filling.has(table)) filling.set(table, fill(table));
@@ -74,7 +91,7 @@ async function fill(table) {
     try {
       body.innerHTML = await inflated(body.dataset.packed, "deflate");
     } catch (error) {
-      body.rows[0].cells[0].textContent = `This browser cannot unpack these rows (${error}); they lie in results.parquet beside the page.`;
+      body.rows[0].cells[0].textContent = `This browser cannot unpack these rows (${error}); results.parquet next to the page has them.`;
       return;
     }
     delete body.dataset.packed;
@@ -94,16 +111,22 @@ function dress(table) {
   if (!controls) return;
   const titles = [...table.tHead.rows[0].cells].map(header => header.textContent);
   const word = row => column => row.cells[column].dataset.word ?? ($("b", row.cells[column]) ?? row.cells[column]).textContent;
+  const download = make("button", { type: "button", textContent: "Download CSV" });
+  download.addEventListener("click", () => saveTable(table.id, titles, [...body.rows].filter(row => !row.hidden).map(row => titles.map((_, column) => row.cells[column].dataset.key ?? row.cells[column].textContent.trim()))));
+  controls.hidden = false;
+  if (body.rows.length <= 5) { controls.append(download); return; }
   const chosen = JSON.parse(controls.dataset.filters).map(([title, initial]) => {
     const column = titles.indexOf(title);
     const [label, select] = chooser(title, [...new Set([...body.rows].map(row => word(row)(column)))].filter(Boolean), initial);
+    kept(`${table.id}.${title}`, select);
     controls.append(label);
     return [column, select];
   });
   const search = make("input", { type: "search", placeholder: "words" });
+  kept(`${table.id}.words`, search);
   const count = make("span", { className: "soft" });
   count.setAttribute("aria-live", "polite");
-  controls.append(make("label", {}, "filter", search), count);
+  controls.append(make("label", {}, "filter", search), download, count);
   const filter = () => {
     const words = wordsOf(search);
     let shown = 0;
@@ -115,7 +138,6 @@ function dress(table) {
     count.textContent = `${shown} of ${body.rows.length} rows`;
   };
   for (const input of [search, ...chosen.map(pair => pair[1])]) input.addEventListener("input", filter);
-  controls.hidden = false;
   filter();
 }
 const inSight = new IntersectionObserver(entries => {
@@ -126,7 +148,7 @@ const inSight = new IntersectionObserver(entries => {
 }, { rootMargin: "0px 0px 600px 0px" });
 const tables = $$("main table:not([data-rows], #matrix)");
 for (const table of tables) if (!table.tBodies[0].dataset.packed) filled(table);
-// Called when the charts stand, or cannot: before, all that is below them is in sight.
+// Called when the charts are drawn, or cannot be: before, everything below them is in view.
 function watch() {
   for (const table of tables) if (table.tBodies[0].dataset.packed) inSight.observe(table);
 }
@@ -138,15 +160,20 @@ function showPanel(problem) {
 }
 if ($("#panels")) {
   $("#panels").hidden = false;
+  kept("table", $("#pick-panel"));
   $("#pick-panel").addEventListener("input", event => showPanel(event.target.value));
   showPanel($("#pick-panel").value);
 }
 
-// Copies and downloads, made here from what the page holds.
+// Copies and downloads are made from the page's own data.
 function save(name, text, type) {
   const link = make("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+function saveTable(name, titles, rows) {
+  const quoted = word => /[",\n]/.test(word) ? `"${word.replaceAll('"', '""')}"` : word;
+  save(`${name}.csv`, [titles, ...rows].map(line => line.map(quoted).join(",")).join("\n") + "\n", "text/csv");
 }
 async function copy(button, text) {
   try {
@@ -171,7 +198,7 @@ for (const button of $$("[data-save]")) {
   button.addEventListener("click", () => save(button.dataset.name, document.getElementById(button.dataset.save).textContent + "\n", "text/plain"));
 }
 
-// All numbers: unpacked when somebody opens them, drawn a screenful at a time.
+// The table of all numbers is unpacked when it is opened, and drawn a screenful at a time.
 const SCREENFUL = 200;
 function explorer(root, sets) {
   const controls = $(".controls", root), table = $("table", root), more = $(".more", root);
@@ -179,10 +206,12 @@ function explorer(root, sets) {
   const [setLabel, setSelect] = chooser("rows", name, name[0]);
   setSelect.options[0].remove();
   setSelect.value = name[0];
+  kept("numbers", setSelect);
   const search = make("input", { type: "search", placeholder: "words" });
+  kept("numbers.words", search);
   const count = make("span", { className: "soft" });
   count.setAttribute("aria-live", "polite");
-  const download = make("button", { type: "button", textContent: "Download these rows as CSV" });
+  const download = make("button", { type: "button", textContent: "Download CSV" });
   const text = (column, row) => column.words ? column.words[column.codes[row]] : column.numbers[row] === null ? "" : String(column.numbers[row]);
   let columns = [], chosen = [], found = [], shown = 0;
   const draw = () => {
@@ -222,6 +251,7 @@ function explorer(root, sets) {
     controls.replaceChildren(setLabel);
     for (const column of offered) {
       const [label, select] = chooser(column.name, column.words.filter(Boolean));
+      kept(`numbers.${column.name}`, select);
       select.addEventListener("input", filter);
       controls.append(label);
       chosen.push([column, select]);
@@ -233,11 +263,7 @@ function explorer(root, sets) {
   setSelect.addEventListener("input", open);
   search.addEventListener("input", filter);
   more.addEventListener("click", draw);
-  download.addEventListener("click", () => {
-    const quoted = word => /[",\n]/.test(word) ? `"${word.replaceAll('"', '""')}"` : word;
-    const lines = [columns.map(column => quoted(column.name)), ...found.map(row => columns.map(column => quoted(text(column, row))))];
-    save("structgrad.csv", lines.map(line => line.join(",")).join("\n") + "\n", "text/csv");
-  });
+  download.addEventListener("click", () => saveTable("structgrad", columns.map(column => column.name), found.map(row => columns.map(column => text(column, row)))));
   open();
 }
 $("#numbers details").addEventListener("toggle", async event => {
@@ -248,7 +274,7 @@ $("#numbers details").addEventListener("toggle", async event => {
     explorer(details, JSON.parse(await inflated($("#packed").textContent, "deflate")));
     details.dataset.ready = "yes";
   } catch (error) {
-    $(".controls", details).replaceChildren(`This browser cannot unpack the numbers (${error}); they lie in results.parquet beside the page.`);
+    $(".controls", details).replaceChildren(`This browser cannot unpack the numbers (${error}); results.parquet next to the page has them.`);
     $(".controls", details).hidden = false;
     details.dataset.ready = "no";
   }

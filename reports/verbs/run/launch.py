@@ -399,6 +399,7 @@ def _catalogue(plan: Plan, facts: Facts) -> results.Manifest:
     return {
         "values_only": list(filter(answers.needs_values_only, facts.estimators)),
         "references": bibliography.cited(facts.families, facts.oracles),
+        "explained": bibliography.explained(facts.families),
         "sizes": _sizes(plan, facts),
     }
 
