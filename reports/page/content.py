@@ -254,7 +254,7 @@ def setup(manifest: Manifest) -> list[tuple[str, str]]:
     lines = {
         "preset": manifest.get("preset"),
         "seed": manifest.get("seed"),
-        **{key: _value(value) for key, value in plan.items() if key != "seed"},
+        **{"entropy levels" if key == "stages" else key: _value(value) for key, value in plan.items() if key != "seed"},
         **({f"effort: {key}": value for key, value in effort.items()} if isinstance(effort, dict) else {}),
         "plan": manifest.get("plan_hash"),
     }

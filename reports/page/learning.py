@@ -1,4 +1,4 @@
-"""The section of what models learnt: an answer, tables, and what figures are drawn of."""
+"""The section on training: an answer, tables, and the data of figures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .drawing.learning import LearningMaterial
 
 @dataclass(frozen=True, eq=False)
 class LearningSection:
-    """What is told of learning; false where nothing was learnt.
+    """The results of training; false if there are none.
 
     Attributes:
-        sentences: the answer, the first of them alone too. ``tables``: over all tasks, by task, and of predictors.
+        sentences: the answer; the first one is enough on its own. ``tables``: over all tasks, by task, and of predictors.
         material: of the figures.
     """
 
@@ -33,7 +33,7 @@ class LearningSection:
 
     @property
     def headline(self) -> str:
-        """What was trained, in one sentence; nothing where nothing was."""
+        """The numbers of estimators, tasks and seeds, in one sentence; empty without training."""
         found = self.material.study
         if not found.tasks:
             return ""
@@ -63,7 +63,7 @@ def learning_of(frame: pd.DataFrame) -> LearningSection:
 
 @remembered
 def of_gradients(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a run that measure gradients, those at the models of tasks too: all but training itself."""
+    """The rows of a run that measure gradients, also at the models of tasks: all except training itself."""
     trained = _starting(frame, (TASK,))
     return frame[~trained] if trained.any() else frame
 

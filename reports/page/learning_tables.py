@@ -16,24 +16,24 @@ from ...suites.statistics.interval import Interval
 from ...suites.text import coefficient_interval, estimate, milliseconds, number, plural, setting, whole
 from ..analysis.learning import SCORE, times
 from ..terminal import Overview
-from .cells import Table, TableCell, plain
+from .cells import Table, TableCell, best_in_bold, plain
 
 BASE = "rloo"
-"""Whom others are compared with."""
+"""The estimator that the others are compared with."""
 
 _HINTS = {
-    "accuracy": "of the test split at the best structures: mean over seeds, with a 95 % interval",
-    "structure": "how good the best structures are, by the task's own measure",
+    "accuracy": "on the test split, at the best structures: mean over seeds with a 95 % interval; 0 to 1, higher is better",
+    "structure": "quality of the best structures by the measure of the task; higher is better",
     "relaxed": "accuracy at the marginals",
-    "target": "median over seeds of the steps, and the seconds, to .95 of the ceiling; how many seeds came to it",
-    "rate": "the learning rate that validation chose",
-    "option": "the option that validation chose, at which the estimator is trained and its gradients are measured",
-    "step": "median milliseconds of a training step, interleaved with the other estimators",
+    "target": "steps and seconds to .95 of the ceiling, median over seeds, and the number of seeds that reach it; lower is better",
+    "rate": "the learning rate chosen on the validation split",
+    "option": "the option chosen on the validation split, used in training and for the gradients",
+    "step": "median milliseconds of a training step, interleaved with the other estimators; lower is better",
 }
 
 
 def task_table(study: Study, task: str) -> Table:
-    """One task: how well and how fast each estimator learns, best first."""
+    """Accuracy, time and settings of every estimator on one task, best first."""
     one = study.of(tasks=lambda name: name == task)
     columns = [("estimator", ""), ("objective", "the objective whose gradient it estimates"), ("accuracy", _HINTS["accuracy"])]
     extra = {
@@ -60,15 +60,19 @@ def task_table(study: Study, task: str) -> Table:
         if np.isfinite(one.outcome("accuracy")[0, place]).any()
     ]
     rows.sort(key=lambda row: -float(row[2].key))
-    return Table(f"Learning {task}", tuple(columns), rows, _limits(one), f"learning-{task}", pinned=True)
+    rows = best_in_bold(rows, [None if row[0].text == "exact" else task for row in rows], {2: lambda accuracy: -accuracy})
+    return Table(f"Training on {task}", tuple(columns), rows, _limits(one), f"learning-{task}", pinned=True)
 
 
 def _limits(one: Study) -> str:
-    """Floor and ceiling of a task, where they were measured."""
+    """Floor and ceiling of a task, if measured."""
     floor, ceiling = (mean(np.nanmean(one.outcome(f"{name}_accuracy")[0], axis=0)) if _any(one, name) else None for name in _LIMITS)
     if floor is None or ceiling is None:
         return "Floor and ceiling were not measured."
-    return f"Floor {estimate(floor)}, without structure; ceiling {estimate(ceiling)}, with the true structures or the exact gradient."
+    return (
+        f"Means over seeds with 95 % intervals; the best accuracy is in bold. Floor, without structure: {estimate(floor)}. "
+        f"Ceiling, with the true structures or the exact gradient: {estimate(ceiling)}."
+    )
 
 
 _LIMITS = ("floor", "ceiling")
@@ -86,11 +90,11 @@ def spread(values: np.ndarray) -> TableCell:
 
 
 def target(one: Study, name: str) -> TableCell:
-    """The time to the target: never without how many came to it."""
+    """The time to the target, with the number of seeds that reach it."""
     steps, seconds = (times(one, name, metric) for metric in ("steps_to_target", "seconds_to_target"))
     if steps is None:
         return TableCell("", math.inf)
-    count = f"{steps.reached} of {steps.runs} come to it"
+    count = f"{steps.reached} of {steps.runs} reach it"
     if steps.median is None:
         return TableCell(count if steps.reached else "not reached", math.inf)
     lasting = "" if seconds is None or seconds.median is None else f", {number(seconds.median)} s"
@@ -106,9 +110,9 @@ def _median(values: np.ndarray, written: Callable[[float], str]) -> TableCell:
 
 
 def overall_table(study: Study) -> Table:
-    """All tasks: shares of the way from floor to ceiling in a column of their own each, for a mean over tasks hides one that failed.
+    """Normalised accuracy, (accuracy − floor) / (ceiling − floor), on every task: a mean over tasks alone hides a task that failed.
 
-    Tasks that only those have learnt who are told the true structures stand in tables of their own alone.
+    Tasks on which only estimators that see the true structures were trained are left out.
     """
     study = _latent(study)
     scores = study.outcome(SCORE)
@@ -119,9 +123,13 @@ def overall_table(study: Study) -> Table:
         ("objective", "the objective whose gradient it estimates"),
         (
             "all tasks",
-            "interquartile mean over the tasks that most estimators learn, of who has learnt all these; stratified bootstrap",
+            "interquartile mean over the tasks of most estimators, with a stratified bootstrap interval; higher is better",
         ),
-        *([] if base is None else [(f"better than {BASE}", "probability that a run ends better, over the tasks that both have learnt")]),
+        *(
+            []
+            if base is None
+            else [(f"better than {BASE}", "probability that a run ends with a higher accuracy, over the tasks that both were trained on")]
+        ),
         *((task, "mean over seeds with a 95 % interval") for task in study.tasks),
     )
     common = [task in study.common for task in study.tasks]
@@ -136,12 +144,12 @@ def overall_table(study: Study) -> Table:
         )
         rows.append([plain(contender.name), plain(contender.objective), over, *better, *(spread(row) for row in own)])
     rows.sort(key=lambda row: -np.nan_to_num(float(row[2].key), nan=-1.0))
-    note = "Share of the way from the floor to the ceiling of a task."
-    return Table("Learning, all tasks", columns, rows, note, "learning-all", pinned=True)
+    note = "Normalised accuracy: (accuracy − floor) / (ceiling − floor), higher is better."
+    return Table("Training on all tasks", columns, rows, note, "learning-all", pinned=True)
 
 
 def _latent(study: Study) -> Study:
-    """Without tasks that no competing estimator has learnt, and without whom that leaves none; the whole where it leaves nothing."""
+    """The study without tasks on which no competing estimator was trained; the whole study if that leaves nothing."""
     known = np.isfinite(study.outcome("accuracy")).any(-1)
     competes = np.array([one.competes for one in study.contenders], dtype=bool)
     tasks = {task for task, row in zip(study.tasks, known[:, competes].any(1), strict=True) if row}
@@ -161,7 +169,7 @@ def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Tab
     listed = foretellings(study) if found is None else found
     by_place = {(one.predictor, one.stage, one.outcome, one.kind): one for one in listed}
     outcomes = [name for name in OUTCOMES if any(one.outcome == name for one in listed)]
-    columns = [("predictor", ""), ("entropy level", "of the exact run at which gradients were measured")]
+    columns = [("predictor", ""), ("entropy level", "of the run with the exact gradient, at which gradients were measured")]
     for outcome in outcomes:
         called = signed_label(outcome)
         columns += [(f"{called}: {kind}", "mean over tasks of Spearman's rank correlation over estimators") for kind in KINDS]
@@ -176,15 +184,16 @@ def predictor_table(study: Study, found: list[Foretelling] | None = None) -> Tab
             cells.append(TableCell(text, both.confirmation.pooled.value or 0.0, notes=("confirmed",) if both.confirmed else ()))
         rows.append(cells)
     note = (
-        "Signs are such that + says: what should be better was. Intervals draw ideas of estimators and seeds, and no tasks; in small print "
-        "how many estimators of how many ideas. The exact gradient takes no part. Among so many correlations some lie far from 0 by "
-        "chance: “confirmed” are those whose intervals on both halves, which share no task, estimator or seed, agree."
+        "Spearman’s rank correlations, −1 to 1. A positive one means that better gradients came with better training. Intervals resample "
+        "ideas of estimators and seeds, not tasks. Small print: numbers of estimators and ideas. The exact gradient does not compete. "
+        "Among so many correlations, some are far from 0 by chance. “Confirmed”: the intervals on two halves without common "
+        "tasks, estimators or seeds agree."
     )
     return Table("Predictors of final accuracy", tuple(columns), rows, note, "learning-predictors", pinned=True)
 
 
 def correlation(found: Association) -> TableCell:
-    """A correlation, with how many estimators it is of."""
+    """A correlation, with the number of its estimators."""
     if found.pooled.value is None:
         return TableCell("–", math.nan, notes=(found.note,))
     return TableCell(

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ...suites.metrics import METRICS, title_of
 from ...suites.statistics.selection import mean_interval
-from ...suites.text import below, estimate, interval, number, plural
+from ...suites.text import below, estimate, interval, listed, number, plural
 from ..analysis import answers, tables
 from ..analysis.tables import Spread
 from .cells import Table, TableCell, best_in_bold, plain, spread_cell, verdict_cell
@@ -29,7 +29,6 @@ _MANY = 12
 MAIN = ("relative_bias", "gain", "cosine", "orthogonal_bias", "relative_variance", "relative_mse", "rho")
 """The metrics of the table of a problem."""
 
-_BRIEF = ("seconds_per_estimate", "loss_evaluations")
 _COST_NOTE = (
     "Less is better, and the best is in bold. Times are medians of forward and backward, with 95 % intervals in brackets. The backward of "
     "one loss evaluation counts as two more. A dash: not measured."
@@ -119,23 +118,23 @@ def problem_table(problem: str, claims: pd.DataFrame, known: dict[tuple[str, str
     columns = (
         ("estimator", ""),
         (LEVEL, ""),
-        ("verdict", "of the test for bias, and the bias that the author declares"),
+        ("verdict", "of the test for bias"),
         *map(_column, MAIN),
-        *map(_column, _BRIEF),
+        _column("seconds_per_estimate"),
     )
     records = list(tables.records(claims))
     rows = [
         [
             plain(row.estimator),
             plain(row.stage),
-            dataclasses.replace(verdict_cell(row), notes=(f"declares {declaration(row.unbiased, row.objective)}",)),
+            verdict_cell(row),
             *(_stacked(row, name, known.get((problem, row.stage, row.estimator, name))) for name in MAIN),
-            *(_cost_cell(name, known.get((problem, row.stage, row.estimator, name))) for name in _BRIEF),
+            _split(_cost_cell("seconds_per_estimate", known.get((problem, row.stage, row.estimator, "seconds_per_estimate")))),
         ]
         for row in records
     ]
     groups = [None if row.family in tables.REFERENCE_FAMILIES else row.stage for row in records]
-    rows = best_in_bold(rows, groups, {3 + place: costs_of(name) for place, name in enumerate((*MAIN, *_BRIEF))})
+    rows = best_in_bold(rows, groups, {3 + place: costs_of(name) for place, name in enumerate((*MAIN, "seconds_per_estimate"))})
     return Table(f"All estimators on {problem}", columns, rows, _PROBLEM_NOTE, f"problem-{problem}", _choices(columns, rows), pinned=True)
 
 
@@ -143,11 +142,14 @@ def _stacked(row: Any, metric: str, spread: Spread | None) -> TableCell:
     """A spread with its quartiles below it, which makes the column narrow; of a bias that was not found, its bound."""
     if metric == "relative_bias" and not math.isnan(row.bias_bound):
         return TableCell(below(row.bias_bound), row.bias_bound)
-    whole = spread_cell(spread, of=row.instances)
-    middle, bracket, rest = whole.text.partition(" [")
+    return _split(spread_cell(spread, of=row.instances))
+
+
+def _split(cell: TableCell) -> TableCell:
+    """The cell with everything but its median in small print below."""
+    middle, bracket, rest = cell.text.partition(" [")
     bounds, _, fewer = rest.partition("]")
-    notes = (*((f"[{bounds}]",) if bracket else ()), *((fewer.strip(),) if fewer else ()))
-    return TableCell(middle, whole.key, notes=notes)
+    return TableCell(middle, cell.key, notes=tuple(filter(None, (f"[{bounds}]" if bracket else "", fewer.strip()))))
 
 
 def cost_table(frame: pd.DataFrame) -> Table:
@@ -155,10 +157,13 @@ def cost_table(frame: pd.DataFrame) -> Table:
     costs, known = tables.costs(frame), tables.spreads(frame)
     references = set(frame.loc[frame["family"].isin(tables.REFERENCE_FAMILIES), "estimator"])
     keys = [(row.problem, row.stage, row.estimator) for row in tables.records(costs)]
-    rows = [[*map(plain, reversed(key)), *(_cost_cell(name, known.get((*key, name))) for name in tables.COST_METRICS)] for key in keys]
+    rows = [
+        [plain(key[2]), *(_cost_cell(name, known.get((*key, name))) for name in tables.COST_METRICS), *map(plain, key[1::-1])]
+        for key in keys
+    ]
     groups = [None if key[2] in references else key[:2] for key in keys]
-    rows = best_in_bold(rows, groups, {3 + place: costs_of(name) for place, name in enumerate(tables.COST_METRICS)})
-    columns = (("estimator", ""), (LEVEL, ""), ("problem", ""), *map(_column, tables.COST_METRICS))
+    rows = best_in_bold(rows, groups, {1 + place: costs_of(name) for place, name in enumerate(tables.COST_METRICS)})
+    columns = (("estimator", ""), *map(_column, tables.COST_METRICS), (LEVEL, ""), ("problem", ""))
     titles = {"problem": "problem", "stage": LEVEL}
     chosen = [(title, tables.order(costs, name)[0]) for name, title in titles.items() if costs[name].nunique() > 1]
     return Table("Cost of one estimate", columns, rows, _COST_NOTE, "cost-table", tuple(chosen), pinned=True)
@@ -267,7 +272,7 @@ def comparison_table(frame: pd.DataFrame) -> Table:
             change = mean_interval(scores[mine] - scores[theirs], np.hypot(errors[mine], errors[theirs]))
             bounded = change.low is not None and change.high is not None
             signs.append(((change.low or 0.0) > 0) - ((change.high or 0.0) < 0) if bounded else 0)
-            rows.append([plain(place.problem), plain(place.stage), plain(name), TableCell(estimate(change), float(change.value or 0.0))])
+            rows.append([plain(name), plain(place.problem), plain(place.stage), TableCell(estimate(change), float(change.value or 0.0))])
             for metric in _COMPARED:
                 both = [known.get((place.problem, place.stage, one, metric)) for one in (name, base)]
                 cells = [_cost_cell(metric, one) if metric == "seconds_per_estimate" else spread_cell(one) for one in both]
@@ -279,8 +284,13 @@ def comparison_table(frame: pd.DataFrame) -> Table:
         f"in {signs.count(-1)}; the others are not significantly different. ρ is compared at equal time, that of {answers.MAIN_BUDGET} "
         "estimates of REINFORCE. The other columns are medians of one estimate. Yours is in bold where it is at least as good."
     )
-    columns = (("problem", ""), (LEVEL, ""), ("yours", ""), difference, *map(_column, _COMPARED))
-    return Table(f"Your estimator compared with {base}", columns, rows, note, "comparison-table", _choices(columns, rows), pinned=True)
+    columns = (("estimator", ""), ("problem", ""), (LEVEL, ""), difference, *map(_column, _COMPARED))
+    own = list(dict.fromkeys(row[0].text for row in rows))
+    if len(own) == 1:
+        columns, rows = columns[1:], [row[1:] for row in rows]
+    return Table(
+        f"{listed(own)} compared with {base}" if own else "", columns, rows, note, "comparison-table", _choices(columns, rows), pinned=True
+    )
 
 
 def is_own(estimator: str) -> bool:

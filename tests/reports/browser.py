@@ -50,15 +50,16 @@ class Browser:
         found: dict[str, Any] = answer.get("result", {})
         return found
 
-    def open(self, page: Path, *, width: int = 1280, dark: bool = False) -> None:
+    def open(self, page: Path, *, width: int = 1280, dark: bool = False, fragment: str = "") -> None:
         """Load a page from disk, with no complaints and requests but its own."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[theme])
         self.complaints.clear()
         self.requests.clear()
-        self.call("Page.navigate", url=page.as_uri())
-        self.until("document.readyState === 'complete' && location.protocol === 'file:'")
+        self.call("Page.navigate", url="about:blank")
+        self.call("Page.navigate", url=page.as_uri() + fragment)
+        self.until("document.readyState === 'complete' && location.protocol === 'file:' && document.documentElement !== null")
 
     def run(self, script: str) -> Any:
         """The value of an expression; a promise is waited for."""

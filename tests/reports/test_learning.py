@@ -108,15 +108,15 @@ def test_a_table_never_hides_who_did_not_arrive():
     rows = [*(one for run in runs for one in trained("toy", *run)), learnt("toy", "rloo", "", "learning_rate", 0.02)]
     table = task_table(study(rows), "toy")
     cells = {line[0].text: dict(zip((title for title, _ in table.columns), line, strict=True)) for line in table.rows}
-    assert cells["rloo"]["to the target"].text == "60 steps, 0.240 s (1 of 2 come to it)"
+    assert cells["rloo"]["to the target"].text == "60 steps, 0.240 s (1 of 2 reach it)"
     assert cells["ste"]["to the target"].text == "not reached"
     assert cells["rloo"]["rate"].text == "0.02"
-    assert table.note.startswith("Floor 0.500, without structure; ceiling 0.900")
+    assert "Floor, without structure: 0.500. Ceiling, with the true structures or the exact gradient: 0.900." in table.note
 
 
 def test_a_terminal_shows_the_same(found, capsys):
     shown = overview(found, "clusters")
-    assert shown["stages"] == ["accuracy", "structure", "to the target", "ms a step", "rate", "option"]
+    assert shown["stages"] == ["accuracy", "structure", "to the target", "ms per step", "rate", "option"]
     terminal.Verbosity().table(shown)
     assert "sparsemap_marginalisation" in capsys.readouterr().out
 
@@ -135,7 +135,9 @@ def test_predictors_stand_beside_each_other_for_every_kind(found):
 def test_a_page_of_learning_has_its_section_and_figures(found):
     frame = results.to_frame(planted(("clusters", "matching"), FEW, 2))
     page = report_page.to_html(frame, {})
-    assert '<h2 id="learning">Learning</h2>' in page
+    assert '<h2 id="learning">Training results</h2>' in page
+    assert "<h1>Training with gradient estimators: clusters, matching</h1>" in page
+    assert "Predictors of final accuracy" in page
     for part in ("learning-steps", "learning-seconds", "learning-foretold-clusters-early", "learning-survival", "learning-profile"):
         assert f'id="figure-{part}"' in page
     assert "6 estimators trained on 2 tasks, with 2 seeds each." in page

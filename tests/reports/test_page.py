@@ -175,9 +175,7 @@ def test_a_link_shows_the_chosen_rows_and_charts(tab: browser.Browser, page: Pat
     pick(tab, "#closer", "metric", "gain")
     tab.run("[...document.querySelectorAll('#legend button')].find(one => one.textContent.includes('imle')).click()")
     tab.run("document.querySelector('.bar a[href=\"#cost\"]').click()")
-    address = tab.run("location.href")
-    tab.call("Page.navigate", url="about:blank")
-    tab.call("Page.navigate", url=address)
+    tab.open(page, fragment=tab.run("location.hash"))
     tab.until(DRAWN)
     chosen = "['level', 'metric'].map(name => document.getElementById(`pick-${name}`).value)"
     assert tab.run(chosen) == ["final", "gain"]

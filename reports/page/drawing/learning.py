@@ -1,4 +1,4 @@
-"""Learning: curves, what foretold the end, times to the target, profiles, structure against accuracy."""
+"""Figures of training: curves, predictors of final accuracy, times to the target, profiles, structure against accuracy."""
 
 from __future__ import annotations
 
@@ -26,42 +26,43 @@ from .styles import Style, styles
 STEPS = FigureKind(
     "learning-steps",
     "Learning curves",
-    "Accuracy on the test split during training, the mean over seeds; bands are 95 % intervals. Dotted: floor and ceiling; dashed: the "
-    "target, .95 of the ceiling. Of many estimators the exact gradient and the best of every idea have colours.",
+    "Accuracy on the test split, mean over seeds with 95 % bands; higher is better. Dotted: floor and ceiling. Dashed: the target, .95 of "
+    "the ceiling. With many estimators, only the exact gradient and the best of every idea have colours.",
 )
 SECONDS = FigureKind(
     "learning-seconds",
     "Learning curves in seconds",
-    "The same against steps × the time of a step, taken interleaved with the other estimators.",
+    "Accuracy against training time: steps × the time of a step, which is measured interleaved with the other estimators.",
 )
 FORETOLD = FigureKind(
     "learning-foretold",
-    "Accuracy against the gradient's numbers",
-    "A mark is an estimator: a number of its gradient at the models of the exact run, and its final accuracy; means over seeds. Colours "
-    "and forms are objectives, filled marks are stochastic. Above each panel stands Spearman's rank correlation over all (a), the "
-    "stochastic (s) and the deterministic (d) estimators. The exact gradient takes no part.",
+    "Predictors of final accuracy",
+    "Each mark is an estimator: a metric of its gradient at the models of the exact run, and its final accuracy; means over seeds. Colours "
+    "and shapes are objectives, filled marks are stochastic. Above each panel: Spearman’s rank correlation over all (a), stochastic (s) "
+    "and deterministic (d) estimators. The exact gradient does not compete.",
 )
 SURVIVAL = FigureKind(
     "learning-survival",
     "Time to the target",
-    "The share of seeds that have not yet come to .95 of the ceiling (Kaplan–Meier). A line that stays above 0 has seeds that never do.",
+    "Share of seeds below .95 of the ceiling (Kaplan–Meier); lower is better. A line that stays above 0 has seeds that never reach it.",
 )
 PROFILE = FigureKind(
     "learning-profile",
     "Performance profile",
-    "The share of runs that come at least so far on the way from floor to ceiling, tasks weighing alike, of those who have learnt all "
-    "that most learn. Bands, where there are few estimators, are 95 % intervals of the stratified bootstrap.",
+    "Share of runs whose normalised accuracy is at least x, with equal weights of tasks; higher is better. Estimators that lack a "
+    "common task are left out. Bands are 95 % intervals of the stratified bootstrap.",
 )
 IMPROVEMENT = FigureKind(
     "learning-improvement",
     "Probability of improvement over rloo",
-    "P(a run ends better than one of rloo on the same task), the mean over tasks that both have learnt, with a 95 % interval.",
+    "P(a run ends with a higher accuracy than one of rloo), mean over the tasks that both were trained on, with a 95 % interval. "
+    "Above .5 is better than rloo.",
 )
 STRUCTURE = FigureKind(
     "learning-structure",
     "Structure against accuracy",
     "Quality of the best structures against accuracy, means over seeds with 95 % intervals. High accuracy with poor structures is "
-    "coadaptation: the decoder has learnt to use what the encoder gives, whatever it means.",
+    "coadaptation: the decoder uses the structures of the encoder in another sense than that of the task.",
 )
 
 _LINES = 12
@@ -292,7 +293,7 @@ def times_to_target(material: LearningMaterial) -> Drawing | None:
                 panel.line(across, along, style.colour, 1.4, 0.85 if name in material.coloured else 0.5, dashes=style.dashes)
         panel.x.even(0, end * 1.02)
         panel.y.even(-0.02, 1.02)
-    _labelled(sheet, "steps", "not yet at the target")
+    _labelled(sheet, "steps", "share below the target")
     return SURVIVAL.drawn(sheet, "")
 
 

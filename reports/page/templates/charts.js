@@ -211,18 +211,19 @@ class Explorer {
   ranked() { return this.standing(this.problem, this.stage); }
   ranking() {
     const asked = QUESTIONS[this.question], positive = asked?.lower && this.ranked().every(row => row.low > 0);
+    const score = asked ? `${asked.label}${asked.unit && ` (${asked.unit.trim()})`}${asked.budgeted ? ` for ${$("#pick-budget").selectedOptions[0].textContent}` : ""}` : "";
     const words = { best: "best", tied: "not significantly worse than the best", behind: "significantly worse than the best" };
     const rows = this.ranked().map(row => {
       const cell = this.at.get([row.problem, row.stage, row.estimator].join("\n"));
       return cell && { ...this.told(cell), n: row.instances, score: row.score, low: row.low ?? row.score, high: row.high ?? row.score, shown: bounded(row.score, row.low, row.high), standing: words[row.standing] };
     }).filter(Boolean);
-    return [positive ? "ranking-log" : "ranking-linear", rows, { "@score": asked ? `${asked.label}${asked.unit && ` (${asked.unit.trim()})`}${asked.budgeted ? ` for ${$("#pick-budget").selectedOptions[0].textContent}` : ""}, ${asked.lower ? "lower" : "higher"} is better` : "", "@standing": "compared with the best" }];
+    return [positive ? "ranking-log" : "ranking-linear", rows, { "@axis": [score, asked?.lower ? "lower is better" : "higher is better"], "@score": score, "@standing": "compared with the best" }];
   }
   // Directions of means; the exact gradient has a cosine of 1.
   cosine() {
     const rows = this.here.filter(cell => !cell.reference && cell.cosine !== null).sort((a, b) => b.cosine - a.cosine)
       .map(cell => ({ ...this.told(cell), score: cell.cosine, low: cell.cosine_low, high: cell.cosine_high, shown: metricOf(cell, "cosine"), standing: `gain ${metricOf(cell, "gain")}, orthogonal bias ${metricOf(cell, "orthogonal")}` }));
-    return ["ranking-linear", rows, { "@score": "cosine of E ĝ and g, higher is better", "@standing": "scale" }];
+    return ["ranking-linear", rows, { "@axis": ["cosine of E ĝ and g", "higher is better"], "@score": "cosine", "@standing": "scale" }];
   }
   levels() {
     const name = $("#pick-metric").value;
@@ -274,7 +275,7 @@ class Explorer {
     if (kind.startsWith("ranking")) spec.height = 20 * rows.length;
     spec.data = { name: "rows", values: rows };
     spec.params = spec.params.map(param => param.name in params ? { ...param, value: params[param.name] } : param.name === "picked" ? { ...param, value: this.picked } : param);
-    spec.config = { background: "transparent", view: { stroke: null }, axis, font: getComputedStyle(document.body).fontFamily };
+    spec.config = { background: "transparent", view: { stroke: null }, axis, axisX: { titleAnchor: "end" }, font: getComputedStyle(document.body).fontFamily };
     const result = await vegaEmbed(place, spec, { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false, patch: vega => name === "plane" ? named(vega, colour("ink")) : vega });
     this.views[name]?.finalize();
     this.views[name] = result.view;
