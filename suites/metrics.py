@@ -215,7 +215,7 @@ METRICS: dict[str, Metric] = {
         "most bytes that tensors and kernels held at one time for the same batch, forward and backward",
         _BYTES,
         unit="B",
-        title="peak memory",
+        title="peak bytes",
         label="peak bytes",
     ),
     "time_ratio": Metric(
@@ -224,19 +224,14 @@ METRICS: dict[str, Metric] = {
     "variance_seconds": Metric(
         "relative variance × seconds of one estimate: what an unbiased estimator is to be judged by", _NEVER, unit="s"
     ),
-    "loss_evaluations": Metric(
-        "evaluations of the loss for one estimate; the backward of one counts as two", _GATED, unit="count", title="loss evaluations"
-    ),
+    "loss_evaluations": Metric("evaluations of the loss behind one estimate; the backward of one counts as two", _GATED, unit="count"),
     "break_even_seconds": Metric(
         "seconds from which on `reinforce`, averaged over as many estimates as they allow, has the smaller error", _NEVER, unit="s"
     ),
     "break_even_evaluations": Metric("the same in evaluations of the loss; the backward of one counts as two", _NEVER, unit="count"),
     "oracle_share": Metric("share of the forward + backward time that is spent inside the oracle, in a run under a stopwatch", _NEVER),
     "seconds_per_estimate": Metric(
-        "median seconds of forward and backward of one launch of many rows, per row",
-        _NEVER,
-        unit="s",
-        title="time of one estimate",
+        "median seconds of one launch of many rows (how many is its size), forward and backward, per row", _NEVER, unit="s"
     ),
     "threads": Metric("threads that torch computed with while times were taken", _NEVER, unit="count"),
     "forward_memory": Metric(

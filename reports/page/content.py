@@ -63,10 +63,10 @@ class Report:
     Attributes:
         headline: the estimators, problems and instances that were measured. ``counts``: of cells.
         contradictions: a sentence for every broken claim. ``claims``: one on all claims.
-        minute: question and answer, in a sentence each; ``price`` says with what budget. ``answers``: the table of answers.
-        overview: claims and errors by stage. ``cost``: of every estimator. ``problems``: a table by the name of each problem.
-        further: sparsity, exponents and descent, where they were measured. ``learning``: what models learnt, where they were trained.
-        skipped, failures: what was not measured, and why. ``setup, environment``: lines of the manifest. ``command``: that repeats the run.
+        minute: question and answer, in a sentence each; ``price`` is their budget. ``answers``: the table of answers.
+        overview: claims and errors by entropy level. ``cost``: of every estimator. ``problems``: a table by the name of each problem.
+        further: sparsity, exponents and descent, if measured. ``learning``: results of training, if any.
+        skipped, failures: pairs and cells without numbers. ``setup, environment``: lines of the manifest. ``command``: of the run.
         references: publications, each with the estimators and oracles that refer to it.
         metrics, verdicts: their meaning. ``title, purpose``: of the page. ``estimators``: with an explanation each.
         comparison: of estimators of the user's own with `rloo`.

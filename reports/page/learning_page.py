@@ -180,14 +180,14 @@ def _figure(title: str, name: str, caption: str) -> Iterator[str]:
 def markdown(known: Known) -> Iterator[str]:
     """The page without its figures, line by line."""
     study = known.study
-    yield from ("# Does bias or variance foretell what a model learns?", "")
+    yield from ("# Do bias and variance predict how well a model trains?", "")
     yield f"{known.learning.headline} This page is written from stored runs, whose commands stand at its end, by"
     yield from ("", "    python -m structgrad.reports.page.learning_page RUN [RUN ...] --to docs/results", "")
     yield from _missing(study)
     yield from ("## The answer", "", *(f"{line}\n" for line in known.learning.sentences))
     yield from _choice(study)
     yield from ("## All tasks", "", _noted(tables.overall_table(study)), *_shares(study))
-    yield from ("## What foretold it", "", *_foretold(study))
+    yield from ("## Predictors of final accuracy", "", *_foretold(study))
     for task in study.tasks:
         before = _placed(study.of(tasks=lambda name, task=task: name == task), ACCURACIES.get(task, {}))  # type: ignore[misc]
         yield from (f"## {task}", "", *_about(task), _noted(_with(tables.task_table(study, task), "prototype", before)))

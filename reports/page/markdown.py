@@ -1,4 +1,4 @@
-"""The same report as Markdown, short enough for a comment on a pull request: the answer first, everything else folded."""
+"""The report as Markdown, short enough for a comment on a pull request: the answer first, everything else folded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def to_markdown(frame: pd.DataFrame, manifest: Manifest) -> str:
 
 
 def markdown_of(found: Report) -> str:
-    """The same of what is to be said."""
+    """The Markdown of a report."""
     left_out: list[str] = []
     text = ""
     for title, body in [_opening(found), *_folded_tables(found), *_closing(found)]:
@@ -42,8 +42,8 @@ def _opening(found: Report) -> tuple[str, str]:
         f"{cells_line(found.counts)} {found.claims}",
         "",
         *(f"> **Contradicted claim:** {escaped(line)}" for line in found.contradictions),
-        *(["> Quick preset: for a look, not for conclusions.", ""] if found.quick else [""]),
-        *([f"Which estimator is best {escaped(found.price)}, over all cases (a problem at a stage):", ""] if found.minute else []),
+        *(["> Quick preset: for a first look, not for conclusions.", ""] if found.quick else [""]),
+        *([f"Which estimator is best {escaped(found.price)}, over all pairs of problem and entropy level:", ""] if found.minute else []),
         *(f"- **{escaped(question)}** → {escaped(answer)}" for question, answer in found.minute),
         "",
     ]
@@ -51,7 +51,15 @@ def _opening(found: Report) -> tuple[str, str]:
 
 
 def _folded_tables(found: Report) -> Iterable[tuple[str, str]]:
-    every = [_at_main_budget(found.answers), *found.overview, found.cost, found.skipped, *found.problems.values(), *found.further]
+    every = [
+        _at_main_budget(found.answers),
+        found.comparison,
+        *found.overview,
+        found.cost,
+        found.skipped,
+        *found.problems.values(),
+        *found.further,
+    ]
     for position, table in enumerate(every):
         if table.rows:
             opening = "<details open>" if position == 0 else "<details>"
@@ -95,7 +103,7 @@ def _closing(found: Report) -> Iterable[tuple[str, str]]:
     words = [f"- `{name}`: {meaning}" for name, meaning in {**found.verdicts, **found.metrics}.items()]
     surroundings = [f"- {escaped(key)}: {escaped(value)}" for key, value in [*found.setup, *found.environment]]
     papers = [f"- {escaped(str(entry))} ({escaped(', '.join(names))})" for entry, names in found.references.items()]
-    for title, lines in (("Words", words), ("Set-up and environment", surroundings), ("References", papers)):
+    for title, lines in (("Glossary", words), ("Run settings and environment", surroundings), ("References", papers)):
         if lines:
             yield title.lower(), "\n".join([f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""])
     yield "command", f"Reproduce: `{found.command}`\n"

@@ -191,7 +191,8 @@ def quantity(value: float, unit: str) -> str:
 
 def _column(metric: str) -> tuple[str, str]:
     """The title and the explanation of the column of a metric; times are in µs."""
-    return title_of(metric) + (" (µs)" if METRICS[metric].unit == "s" else ""), described(metric, "µs")
+    title = "time of one estimate (µs)" if metric == "seconds_per_estimate" else title_of(metric).replace("_", " ")
+    return title, described(metric, "µs")
 
 
 def described(metric: str, time_unit: str = "seconds") -> str:

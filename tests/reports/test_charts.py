@@ -278,7 +278,7 @@ def test_cost_is_one_table_with_units() -> None:
         "estimator",
         "time of one estimate (µs)",
         "time ratio",
-        "peak memory",
+        "peak bytes",
         "loss evaluations",
         "entropy level",
         "problem",

@@ -181,7 +181,7 @@ def test_a_page_that_would_be_too_large_is_cut_and_says_so(run: Path, monkeypatc
     assert len(whole) > 120_000
     assert len(text.encode()) <= 90_000
     assert "this page would have more than" in text
-    assert "The folder beside has a page with all answers for each structure" in text
+    assert "The folder beside has a complete page for each structure" in text
     assert "this page would have more than" not in whole
 
 

@@ -1,4 +1,4 @@
-"""The report of a large run: answers for every problem on one page, and a page for each structure beside it."""
+"""The report of a large run: answers for every problem on one page, and a page for each structure next to it."""
 
 from .blocks import trains
 from .folder import write

@@ -102,5 +102,5 @@ def told(cut: Cut, problems: int, structures: int, beside: str) -> str:
     return (
         f"With {plural(problems, 'problem')} of {plural(structures, 'structure')} this page would have more than "
         f"{LARGEST // 1_000_000} MB: its tables show {plural(cut.rows, 'row')} at most, and names and sentences "
-        f"{plural(cut.letters, 'letter')}. The folder {beside} has a page with all answers for each structure, and all medians."
+        f"{plural(cut.letters, 'letter')}. The folder {beside} has a complete page for each structure, and all medians."
     )

@@ -79,7 +79,7 @@ class _Pages:
     back: str
 
     def __call__(self, name: str, frame: pd.DataFrame, said: Report) -> None:
-        beside = f"Charts and answers are of this structure alone; {MEDIANS}, beside this page, has all medians, quartiles and intervals."
+        beside = f"Charts and answers are of this structure alone; {MEDIANS}, next to this page, has all medians, quartiles and intervals."
         text = rendered(frame, self.manifest, said, {}, beside=beside, structure=name, back=self.back)
         (self.folder / file_of(name)).write_text(text, encoding="utf-8")
 
@@ -155,7 +155,7 @@ def matrices(found: list[Answer]) -> list[Matrix]:
             made.append(
                 (
                     question.asks,
-                    f"{criterion}; in brackets the 95 % interval over instances. {SCORES[question.score].meaning}",
+                    f"{criterion}; brackets are 95 % intervals over instances. {SCORES[question.score].meaning}",
                     stages,
                     rows,
                 )
@@ -167,9 +167,9 @@ def _best(answer: Answer | None) -> TableCell:
     if answer is None:
         return TableCell("–")
     others = (
-        f"or {answer.tied[0]}" + (f" and {len(answer.tied) - 1} more" if len(answer.tied) > 1 else "")
+        f"tied with {answer.tied[0]}" + (f" and {len(answer.tied) - 1} more" if len(answer.tied) > 1 else "")
         if answer.tied
-        else "ahead of all others"
+        else "better than all others"
     )
     shown = f"{SCORES[answer.question.score].label} {estimate(answer.score)}"
     return TableCell(answer.estimator, answer.estimator, notes=(shown, others if answer.rivals else "no other candidate"))
