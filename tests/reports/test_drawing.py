@@ -56,10 +56,11 @@ def test_an_unknown_family_always_gets_the_same_look() -> None:
     assert family_style("mine") == family_style("mine")
 
 
-def test_options_of_a_family_differ_in_their_filling_only() -> None:
+def test_options_of_a_family_differ_in_colour_and_filling() -> None:
     frame = pd.DataFrame({"estimator": ["imle[lambda=1]", "imle[lambda=9]"], "family": ["imle", "imle"]})
     first, second = styles(frame).values()
-    assert (first.colour, first.marker) == (second.colour, second.marker)
+    assert first.marker == second.marker
+    assert first.colour != second.colour
     assert first.fill != second.fill
 
 

@@ -1,4 +1,4 @@
-"""Styles of estimators: one colour and marker per family, the same in every figure."""
+"""Styles of estimators: a colour and a shape each; families of a kind share a hue."""
 
 from __future__ import annotations
 
@@ -134,11 +134,14 @@ def shown(estimator: str) -> str:
 
 
 def styles(frame: pd.DataFrame) -> dict[str, Style]:
-    """The style of every estimator; options of one family differ in how the marker is filled."""
+    """The style of every estimator: the colour of `looks`, the marker of its family, and a filling for its options."""
     chosen: dict[str, Style] = {}
     seen: dict[str, int] = {}
     pairs = frame[["estimator", "family"]].astype(object).drop_duplicates().itertuples(index=False, name=None)
+    colours = looks(frame)
     for estimator, family in pairs:
-        chosen[estimator] = replace(family_style(family), fill=_FILLS[seen.get(family, 0) % len(_FILLS)])
+        colour = colours[estimator][0]
+        fill = _FILLS[seen.get(family, 0) % len(_FILLS)]
+        chosen[estimator] = replace(family_style(family), colour=INK if colour == _GREY else colour, fill=fill)
         seen[family] = seen.get(family, 0) + 1
     return chosen

@@ -268,6 +268,7 @@ class Explorer {
     const place = $(`#chart-${name}`);
     $(`#empty-${name}`).hidden = rows.length > 0;
     place.hidden = !rows.length;
+    if (name === "levels") place.closest("figure").hidden = !rows.length && this.stages.length < 2;
     if (!rows.length) return;
     const spec = JSON.parse(Object.entries(words).reduce((text, [key, word]) => text.replaceAll(`"${key}"`, JSON.stringify(word)), JSON.stringify(SPECS[kind])));
     const style = getComputedStyle(document.documentElement), colour = key => style.getPropertyValue(`--${key}`).trim();
