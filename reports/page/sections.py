@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ...suites.metrics import METRICS, title_of
-from ...suites.statistics.selection import mean_interval
+from ...suites.statistics.interval import Interval
+from ...suites.statistics.selection import student_mean
 from ...suites.text import below, estimate, interval, listed, number, plural
 from ..analysis import answers, tables
 from ..analysis.tables import Spread
@@ -267,10 +267,11 @@ def comparison_table(frame: pd.DataFrame) -> Table:
     base = next((name for name in tables.order(frame, "estimator") if name.partition("[")[0] == RIVAL), "")
     known, rows, signs = tables.spreads(frame), [], []
     for place in answers.places(frame):
-        scores, errors = place.scores("rho", answers.MAIN_BUDGET)
+        scores = place.scores("rho", answers.MAIN_BUDGET)[0]
         for name in [name for name in place.names if name != base and is_own(name) and base in place.names]:
             mine, theirs = place.names.index(name), place.names.index(base)
-            change = mean_interval(scores[mine] - scores[theirs], np.hypot(errors[mine], errors[theirs]))
+            change = student_mean(scores[mine] - scores[theirs])
+            change = change if scores.shape[1] >= _FEWEST_INSTANCES else Interval(change.value)
             bounded = change.low is not None and change.high is not None
             signs.append(((change.low or 0.0) > 0) - ((change.high or 0.0) < 0) if bounded else 0)
             rows.append([plain(name), plain(place.problem), plain(place.stage), TableCell(estimate(change), float(change.value or 0.0))])
@@ -306,6 +307,9 @@ def is_own(estimator: str) -> bool:
 
 RIVAL = "rloo"
 """The name of the estimator that one of the user's own is compared with."""
+
+_FEWEST_INSTANCES = 4
+"""With fewer a difference has no interval."""
 
 _COMPARED = ("gain", "cosine", "relative_bias", "relative_variance", "rho", "seconds_per_estimate")
 

@@ -90,9 +90,9 @@ def test_the_first_screen_is_a_table_of_structures_by_entropy_levels(opened: bro
     assert "subset[k=3], 220 structures" in head
     assert "loss: quadratic" in head
     name, score, rivals, size = found["toy"][0].split("\n")
-    assert name in examples.ESTIMATORS
+    assert name in {*examples.ESTIMATORS, "none clearly best"}
     assert re.match(r"ρ 0\.\d+ \[", score)
-    assert rivals.startswith(("tied with ", "better than"))
+    assert rivals.startswith(("tied with ", "better than", "not significantly different: "))
     assert size == "3 instances, 4,096 replicates"
     assert opened.run("document.querySelector('#matrix').getBoundingClientRect().top") < 760
 
@@ -102,8 +102,13 @@ def test_the_loss_the_case_and_the_budget_can_be_chosen(opened: browser.Browser,
     known = answers.standings(tables.by_loss(frame))
 
     def best(problem: str, question: str, budget: int) -> str:
+        """The best one, unless more than half are tied or the interval of the best ρ holds 0."""
         rows = known[(known["problem"] == problem) & (known["question"] == question) & (known["budget"] == budget)]
-        return str(rows.loc[(rows["standing"] == "best") & (rows["stage"] == "init"), "estimator"].iloc[0])
+        rows = rows[rows["stage"] == "init"].set_index("standing")
+        first, tied = rows.loc["best"], sum(rows.index == "tied")
+        if question in ("gradients", "values") and not first["low"] > 0:
+            return "none useful"
+        return "none clearly best" if tied and 2 * (tied + 1) > len(rows) else str(first["estimator"])
 
     choose(opened, "loss", "mlp")
     assert list(matrix(opened)) == ["toy"]

@@ -159,13 +159,16 @@ class Explorer {
     if (!best) { cell.textContent = "not measured"; cell.className = "soft"; return cell; }
     const tied = rest.filter(row => row.standing === "tied");
     const facts = this.at.get([problem, stage, best.estimator].join("\n")) || {};
-    const sure = tied.length === 0 ? "sure" : tied.length <= 3 ? "few" : "many";
-    const others = tied.length ? `tied with ${tied.slice(0, 3).map(row => row.estimator).join(", ")}${tied.length > 3 ? ` and ${tied.length - 3} more` : ""}` : rest.length ? `better than all ${rest.length} others` : "no other candidate";
-    const button = make("button", { type: "button", className: `best ${sure}` },
-      make("b", { textContent: best.estimator }), make("span", { textContent: `${QUESTIONS[this.question].label} ${bounded(best.score, best.low, best.high)}${QUESTIONS[this.question].unit}` }),
+    const { label, unit, lower } = QUESTIONS[this.question];
+    // The rule of reports/analysis/answers.py: no winner if more than half are tied, or if the interval of the best ρ holds 0.
+    const none = !lower && (best.low ?? best.score) <= 0 ? "none useful" : tied.length && 2 * (tied.length + 1) > rest.length + 1 ? "none clearly best" : "";
+    const names = (none ? [best, ...tied] : tied).map(row => row.estimator), listed = names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
+    const others = none === "none useful" ? `best: ${best.estimator}` : none ? `not significantly different: ${listed}` : tied.length ? `tied with ${listed}` : rest.length ? `better than all ${rest.length} others` : "no other candidate";
+    const button = make("button", { type: "button", className: `best ${none ? "many" : tied.length ? "few" : "sure"}` },
+      make("b", { textContent: none || best.estimator }), make("span", { textContent: `${label} ${bounded(best.score, best.low, best.high)}${unit}` }),
       make("span", { textContent: others }),
       make("small", { textContent: `${best.instances} instance${best.instances === 1 ? "" : "s"}, ${facts.replicates ? `${whole(facts.replicates)} replicates` : "exact"}` }));
-    button.style.setProperty("--hue", facts.colour);
+    button.style.setProperty("--hue", none ? "var(--soft)" : facts.colour);
     button.addEventListener("click", () => {
       $("#pick-problem").value = base;
       this.lossHere = loss;
