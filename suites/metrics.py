@@ -112,13 +112,11 @@ METRICS: dict[str, Metric] = {
         label="relative bias",
         width=(0.05, 0.01),
     ),
-    "relative_bias_squared": Metric(
-        "the same squared, estimated without its own bias (a U-statistic); may be negative", _SQUARE, paired=True
-    ),
+    "relative_bias_squared": Metric("b², estimated without bias by a U-statistic; may be negative", _SQUARE, paired=True),
     "relative_bias_bound": Metric("upper 95 % bound of ‖E ĝ − g‖ / ‖g‖: the smallest ε at which the bias is equivalent to none", _NEVER),
     "gain_error_bound": Metric("upper 95 % bound of |gain − 1|", _NEVER),
     "bias_p_value": Metric("p-value of the test for bias, over all its directions and looks", _NEVER),
-    "bias_e_value": Metric("capital of a bettor against unbiasedness who started with 1: evidence for a bias at any sample size", _NEVER),
+    "bias_e_value": Metric("e-value of the test for bias, from a start of 1: evidence for a bias at any sample size", _NEVER),
     "relative_variance": Metric(
         "V = E‖ĝ − E ĝ‖² / ‖g‖², of one estimate",
         _GATED,
@@ -210,7 +208,7 @@ METRICS: dict[str, Metric] = {
     ),
     # Times and bytes. Absolute times, and what is made of them, are never compared between runs; ratios are paired within a run.
     "forward_time": Metric("median seconds of the structure and the loss, or of the surrogate, for one batch of 32 rows", _NEVER, unit="s"),
-    "backward_time": Metric("median seconds of its backward for the same batch", _NEVER, unit="s"),
+    "backward_time": Metric("median seconds of the backward for the batch of `forward_time`", _NEVER, unit="s"),
     "peak_memory": Metric(
         "most bytes that tensors and kernels held at one time for the same batch, forward and backward",
         _BYTES,
@@ -241,16 +239,14 @@ METRICS: dict[str, Metric] = {
         "bytes by which the peak memory of 16 rows grows where each of them is there twice, per row", _BYTES, unit="B"
     ),
     "total_time": Metric("median seconds of forward and backward at one point of a sweep", _NEVER, unit="s", label="seconds"),
-    "time_exponent": Metric("e where the time grows like sizeᵉ, over the upper part of a sweep", _NEVER),
-    "memory_exponent": Metric("e where the peak memory grows like sizeᵉ, over the upper part of a sweep", _NEVER),
-    "variance_exponent": Metric(
-        "e where the variance of an estimate grows like samplesᵉ: −1 for independent samples", replace(_SHARE_LOST, minimum_change=0.0)
-    ),
+    "time_exponent": Metric("exponent e of time ∝ sizeᵉ, over the upper part of a sweep", _NEVER),
+    "memory_exponent": Metric("exponent e of peak memory ∝ sizeᵉ, over the upper part of a sweep", _NEVER),
+    "variance_exponent": Metric("exponent e of variance ∝ samplesᵉ: −1 for independent samples", replace(_SHARE_LOST, minimum_change=0.0)),
     # Of steps of equal size, and of training.
     "kl_decrease": Metric(
         "decrease of E L by a step of the estimate relative to one of the exact gradient, both of the same mean KL divergence", _SHARE
     ),
-    "kl_decrease_natural": Metric("the same of a step of the natural gradient: the ceiling", _SHARE),
+    "kl_decrease_natural": Metric("kl_decrease of a step along the natural gradient: the ceiling", _SHARE),
     "bias_of_start": Metric("‖E ĝ − g‖ / ‖g(θ₀)‖ along a trajectory, where g vanishes", Rule("lower", "exact")),
     "regret": Metric(
         "(E L − min L) / (E L at the start − min L) after training for the same loss evaluations, with the best of 6 step sizes",
@@ -258,24 +254,24 @@ METRICS: dict[str, Metric] = {
     ),
     "steps": Metric("training steps that the loss evaluations allowed", _NEVER, unit="count"),
     "accuracy": Metric(
-        "share of the test items of a task that are predicted right from the best structures, after training",
+        "share of the test items that are predicted correctly from the best structures, after training",
         _LEARNT,
         label="final accuracy",
     ),
-    "structure_accuracy": Metric("agreement of the best structures with the true ones, as the task measures it", _SHARE),
-    "relaxed_accuracy": Metric("the same accuracy with marginals in place of the best structures", _SHARE),
+    "structure_accuracy": Metric("agreement of the best structures with the true ones, by the measure of the task", _SHARE),
+    "relaxed_accuracy": Metric("accuracy with marginals instead of the best structures", _SHARE),
     "curve_mean": Metric(
         "mean accuracy over the points of a learning curve: high where learning is fast", _SHARE, label="mean of the learning curve"
     ),
     "curve_accuracy": Metric("accuracy after so many steps of training", _SHARE),
     "steps_to_target": Metric(
-        "training steps until the accuracy is .95 of the ceiling; censored where it does not come there",
+        "training steps until the accuracy is .95 of the ceiling; censored if it is not reached",
         Rule("lower"),
         unit="count",
         label="steps to the target",
     ),
-    "normalised_accuracy": Metric("share of the way from floor to ceiling", _SHARE),
-    "diverged": Metric("1 where training ended at scores or a gradient that were not finite, else 0", _SHARE_LOST),
+    "normalised_accuracy": Metric("(accuracy − floor) / (ceiling − floor)", _SHARE),
+    "diverged": Metric("1 if training ended with scores or a gradient that are not finite, else 0", _SHARE_LOST),
     "floor_accuracy": Metric(
         "accuracy without a latent structure: the largest class, or a model of the inputs alone", Rule("stable", "exact")
     ),
@@ -289,18 +285,22 @@ METRICS: dict[str, Metric] = {
         Rule("lower", "exact", tolerance=1e-9),
         label="bias, parameters",
     ),
-    "parameter_variance": Metric("relative_variance of the same", _LOWER, label="variance, parameters"),
-    "parameter_mse": Metric("relative_mse of the same", _LOWER, label="MSE, parameters"),
-    "parameter_cosine": Metric("cosine of the same", _SHARE, label="cosine, parameters"),
-    "parameter_gain": Metric("gain of the same", replace(_SCALE, gated=False), label="gain, parameters"),
-    "parameter_rho": Metric("rho of the same", _SHARE, label="ρ, parameters"),
+    "parameter_variance": Metric(
+        "relative_variance of a batch’s mean gradient in the encoder’s parameters", _LOWER, label="variance, parameters"
+    ),
+    "parameter_mse": Metric("relative_mse of a batch’s mean gradient in the encoder’s parameters", _LOWER, label="MSE, parameters"),
+    "parameter_cosine": Metric("cosine of a batch’s mean gradient in the encoder’s parameters", _SHARE, label="cosine, parameters"),
+    "parameter_gain": Metric(
+        "gain of a batch’s mean gradient in the encoder’s parameters", replace(_SCALE, gated=False), label="gain, parameters"
+    ),
+    "parameter_rho": Metric("rho of a batch’s mean gradient in the encoder’s parameters", _SHARE, label="ρ, parameters"),
     "parameter_truth_norm": Metric(
         "norm of the exact gradient of a batch in the encoder's parameters", Rule("stable", "exact", tolerance=1e-9)
     ),
-    "learning_rate": Metric("of Adam, chosen on the validation split over seeds of its own", _NEVER),
-    "chosen_option": Metric("the option that matters most of an estimator, chosen likewise", _NEVER),
+    "learning_rate": Metric("learning rate of Adam, chosen on the validation split with separate seeds", _NEVER),
+    "chosen_option": Metric("main option of an estimator, chosen on the validation split with separate seeds", _NEVER),
 }
-"""By name, in the order in which reports explain them. A new metric is its record here, and what measures it."""
+"""By name, in the order of the glossary. A new metric is a record here and the code that measures it."""
 
 
 def named(kind: Callable[[Metric], object]) -> tuple[str, ...]:
@@ -314,7 +314,7 @@ def named(kind: Callable[[Metric], object]) -> tuple[str, ...]:
 
 
 def title_of(metric: str) -> str:
-    """What the column of a metric is called.
+    """The title of the column of a metric.
 
     Example:
         >>> title_of("relative_mse"), title_of("rho")

@@ -12,7 +12,7 @@ import pandas as pd
 from ...suites.metrics import METRICS, title_of
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import student_mean
-from ...suites.text import below, estimate, interval, listed, number, plural
+from ...suites.text import below, estimate, interval, listed, number
 from ..analysis import answers, tables
 from ..analysis.tables import Spread
 from .cells import Table, TableCell, best_in_bold, plain, spread_cell, verdict_cell
@@ -282,7 +282,7 @@ def comparison_table(frame: pd.DataFrame) -> Table:
                 rows[-1].append(dataclasses.replace(cell, notes=(f"{base} {cells[1].text}",)))
     difference = (f"difference in ρ to {base}", "mean over instances, paired, with a 95 % interval; above 0: yours is better")
     note = (
-        f"Yours has a higher ρ than {base} in {signs.count(1)} of {plural(len(rows), 'case')} (problem and entropy level) and a lower one "
+        f"Yours has a higher ρ than {base} in {signs.count(1)} of {len(rows)} pairs of problem and entropy level, and a lower one "
         f"in {signs.count(-1)}; the others are not significantly different. ρ is compared at equal time, that of {answers.MAIN_BUDGET} "
         "estimates of REINFORCE. The other columns are medians of one estimate. Yours is in bold where it is at least as good."
     )

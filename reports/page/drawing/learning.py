@@ -323,7 +323,7 @@ def profile(material: LearningMaterial) -> Drawing | None:
         sheet.panels[0].line(thresholds, share, style.colour, 1.3, 0.9 if name in material.coloured else 0.5, dashes=style.dashes)
     sheet.panels[0].x.even(thresholds[0], 1.05)
     sheet.panels[0].y.even(-0.02, 1.02)
-    _labelled(sheet, "share of the way from floor to ceiling", "share of runs that come so far")
+    _labelled(sheet, "normalised accuracy", "share of runs with at least that")
     return PROFILE.drawn(sheet, "")
 
 
@@ -351,7 +351,7 @@ def improvement(material: LearningMaterial) -> Drawing | None:
             panel.line([one.low, one.high], [height] * 2, style.colour, 1.6, 0.6)
         panel.mark(one.value or 0.0, height, style)
     panel.x.even(-0.04, 1.04)
-    sheet.label("probability to end better", "")
+    sheet.label("probability of a higher accuracy", "")
     return IMPROVEMENT.drawn(sheet, "")
 
 

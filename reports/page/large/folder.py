@@ -15,13 +15,12 @@ from urllib.parse import quote
 import pandas as pd
 
 from ....suites.processors import is_running
-from ....suites.text import estimate, whole
+from ....suites.text import whole
 from ... import results
 from ...analysis.answers import MAIN_BUDGET, QUESTIONS, Answer
 from ...results import Manifest
 from .. import dataset
-from ..answering import SCORES, price
-from ..cells import TableCell
+from ..answering import SCORES, answer_cell, price
 from ..content import Report
 from ..page import MANY_ROWS, environment, rendered
 from .fitting import Cut, Matrix, fitted, told
@@ -150,7 +149,7 @@ def matrices(found: list[Answer]) -> list[Matrix]:
         problems = dict.fromkeys(problem for problem, _ in asked)
         criterion = f"The best by {question.criterion}"
         criterion += f", {price(found)}" if question.score != "variance_seconds" else ""
-        rows = {problem: [_best(asked.get((problem, stage))) for stage in stages] for problem in problems}
+        rows = {problem: [answer_cell(asked.get((problem, stage))) for stage in stages] for problem in problems}
         if rows:
             made.append(
                 (
@@ -161,18 +160,6 @@ def matrices(found: list[Answer]) -> list[Matrix]:
                 )
             )
     return made
-
-
-def _best(answer: Answer | None) -> TableCell:
-    if answer is None:
-        return TableCell("–")
-    others = (
-        f"tied with {answer.tied[0]}" + (f" and {len(answer.tied) - 1} more" if len(answer.tied) > 1 else "")
-        if answer.tied
-        else "better than all others"
-    )
-    shown = f"{SCORES[answer.question.score].label} {estimate(answer.score)}"
-    return TableCell(answer.estimator, answer.estimator, notes=(shown, others if answer.rivals else "no other candidate"))
 
 
 def _check_own(folder: Path) -> None:
