@@ -52,6 +52,8 @@ function named(vega, ink) {
   return vega;
 }
 
+const explained = name => $$("#estimators + dl dt").find(term => term.textContent === name)?.nextElementSibling;
+
 class Explorer {
   constructor(data) {
     this.cells = data.cells;
@@ -169,6 +171,7 @@ class Explorer {
       make("span", { textContent: others }),
       make("small", { textContent: `${best.instances} instance${best.instances === 1 ? "" : "s"}, ${facts.replicates ? `${whole(facts.replicates)} replicates` : "exact"}` }));
     button.style.setProperty("--hue", none ? "var(--soft)" : facts.colour);
+    button.title = explained(best.estimator)?.textContent ?? "";
     button.addEventListener("click", () => {
       $("#pick-problem").value = base;
       this.lossHere = loss;
@@ -317,7 +320,7 @@ class Explorer {
     copied.addEventListener("click", () => copy(copied, command));
     const link = make("button", { type: "button", textContent: "Go to its row" });
     link.addEventListener("click", () => this.reveal(cell));
-    panel.replaceChildren(make("h3", { textContent: `${cell.estimator} on ${baseOf(cell)}, ${cell.stage}` }), list, code, make("p", {}, copied, " ", ...(this.tableOf(cell) ? [link] : [])));
+    panel.replaceChildren(make("h3", { textContent: `${cell.estimator} on ${baseOf(cell)}, ${cell.stage}` }), make("p", { innerHTML: explained(cell.estimator)?.innerHTML ?? "" }), list, code, make("p", {}, copied, " ", ...(this.tableOf(cell) ? [link] : [])));
   }
   tableOf(cell) {
     return document.getElementById(`problem-${cell.problem}`);
