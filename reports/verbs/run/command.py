@@ -190,7 +190,7 @@ def run(  # noqa: PLR0913 - one parameter per option
     tier: Annotated[
         str,
         typer.Option(
-            help="exact replays all samples where it can, sobol and mc draw them, auto chooses.", metavar="NAME", rich_help_panel=_PRECISION
+            help="exact replays all samples where it can, mc draws them, auto chooses.", metavar="NAME", rich_help_panel=_PRECISION
         ),
     ] = "auto",
     dtype: Annotated[

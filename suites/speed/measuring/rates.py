@@ -1,4 +1,4 @@
-"""Replicates with moments, enumeration and shards: seconds of each, beside a floor or a peer that is timed in the same run."""
+"""Replicates with moments, and enumeration: seconds of each, beside a floor or a peer that is timed in the same run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from ....estimators import make_estimator
-from ....oracles import Assignment, Constituency, IndependentCategoricals, LinearChain, SpanningTree, Subset
+from ....oracles import Assignment, IndependentCategoricals, LinearChain, SpanningTree, Subset
 from ...measures.replicates import Sampling, draw_moments
 from ...truth import Target, exact_truth
 from ...truth.geometry import geometry
-from ...truth.sharding import sharded_truth
 from ...truth.space import Space
 
 CHAIN = (LinearChain(), (6, 5, 5))
@@ -29,9 +28,6 @@ SPACES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "subset 12 of 24": (Subset(12), (24,)),
 }
 """What is enumerated."""
-
-TREES: tuple[Any, tuple[int, ...]] = (Constituency(), (16, 16))
-"""What is enumerated in shards: 9,694,845 trees."""
 
 
 @dataclass(frozen=True)
@@ -123,19 +119,6 @@ def enumeration_rate(name: str, chunks: int = 16, rounds: int = 15) -> Rate:
 
     seconds, floor = interleaved([lambda: space.sums(first, first + number), least], rounds)
     return Rate(name, seconds / number, floor / number)
-
-
-def shard_rate(workers: int, rounds: int = 3, space: tuple[Any, tuple[int, ...]] = TREES) -> Rate:
-    """Wall-clock seconds of a structure of `sharded_truth` by several workers; the floor is that of one worker, over their number."""
-    oracle, event = space
-    scores, weights = drawn(event)
-    count = oracle.count(event)
-
-    def truth(jobs: int) -> Callable[[], object]:
-        return lambda: sharded_truth(Costs(weights), oracle, scores, jobs=jobs, cap=count)
-
-    several, one = interleaved([truth(workers), truth(1)], rounds, time.perf_counter)
-    return Rate(f"{workers} workers", several / count, one / workers / count)
 
 
 def interleaved(calls: Sequence[Callable[[], object]], rounds: int, clock: Callable[[], float] = time.process_time) -> list[float]:

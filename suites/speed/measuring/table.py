@@ -12,27 +12,26 @@ from rich.console import Console
 from ....estimators import ESTIMATORS
 from ...measures.suite import EFFORTS, Context
 from ...problems import load
-from .rates import SPACES, Rate, enumeration_rate, replicate_rate, shard_rate
+from .rates import SPACES, Rate, enumeration_rate, replicate_rate
 from .shares import KINDS, CellShare, cell_share
 
 PROBLEM, STAGE = "linear_chain[n=6,t=5]", "h=0.7"
 """Whose cells are timed."""
 
-REPLICATES, STRUCTURES = 65_536, 10_000_000
-"""That are timed of every estimator; the least that is enumerated in shards."""
+REPLICATES = 65_536
+"""Replicates that are timed of every estimator."""
 
 CORE = tuple(name for name, kind in ESTIMATORS.items() if kind.tier == "core")
 
 Result = CellShare | Rate
 
 
-def measuring(names: Sequence[str] = CORE, *, replicates: int = REPLICATES, workers: int = 2) -> Iterator[tuple[str, Result]]:
-    """Shares of a cell and seconds of a replicate of every estimator, seconds of an enumerated structure, and the gain by workers.
+def measuring(names: Sequence[str] = CORE, *, replicates: int = REPLICATES) -> Iterator[tuple[str, Result]]:
+    """Shares of a cell and seconds of a replicate of every estimator, and seconds of an enumerated structure.
 
     Args:
         names: of estimators.
         replicates: of each.
-        workers: of the shards; 0 leaves these out.
     """
     torch.set_num_threads(1)
     problem, context = load(PROBLEM, STAGE, instances=1, data=None), Context(effort=EFFORTS["standard"])
@@ -41,8 +40,6 @@ def measuring(names: Sequence[str] = CORE, *, replicates: int = REPLICATES, work
         yield "replicate", replicate_rate(name, replicates)
     for space in SPACES:
         yield "structure", enumeration_rate(space)
-    if workers:
-        yield "shards", shard_rate(workers)
 
 
 def line(kind: str, result: Result) -> str:
@@ -52,9 +49,8 @@ def line(kind: str, result: Result) -> str:
         how = result.tier if result.replicates is None else f"{result.replicates:,} replicates"
         measured = f"rest {result.rest:4.0%} of {1e3 * result.total:.3g} ms ({how})"
         return f"{result.case:<20} {kind:<10} {measured}: {parts}, measuring {result.measuring:.0%}"
-    unit = {"replicate": "s for 10⁶ replicates", "structure": "s for 10⁶ structures", "shards": "s for 10⁶ structures"}[kind]
-    against = f"{1 / result.ratio:.0%} of the gain of so many" if kind == "shards" else f"{result.ratio:.2f} floors"
-    return f"{result.case:<20} {kind:<10} {1e6 * result.seconds:.3g} {unit}, {against}"
+    unit = {"replicate": "s for 10⁶ replicates", "structure": "s for 10⁶ structures"}[kind]
+    return f"{result.case:<20} {kind:<10} {1e6 * result.seconds:.3g} {unit}, {result.ratio:.2f} floors"
 
 
 def to_frame(results: Sequence[tuple[str, Result]]) -> pd.DataFrame:

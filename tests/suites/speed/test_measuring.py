@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +17,7 @@ from structgrad.oracles.random_streams import SeedBlocks
 from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.problems import load
 from structgrad.suites.speed.measuring import rates, shares, table
-from structgrad.suites.speed.measuring.rates import Rate, enumeration_rate, interleaved, replicate_rate, shard_rate
+from structgrad.suites.speed.measuring.rates import Rate, enumeration_rate, interleaved, replicate_rate
 from structgrad.suites.speed.measuring.shares import CellShare, cell_share, exclusive_watches
 from structgrad.suites.truth.replay_oracle import ReplayOracle
 from tests.suites.speed.test_speed import command
@@ -87,39 +86,17 @@ def test_calls_are_timed_in_turns_but_for_the_first_of_each() -> None:
     assert seconds == [1.0, 1.0]
 
 
-def test_the_gain_by_workers_is_held_against_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def truth(*_: object, jobs: int, cap: int) -> None:
-        asked.append((jobs, cap))
-
-    def timed(calls: list[Callable[[], object]], rounds: int, clock: object) -> list[float]:
-        assert (rounds, clock) == (1, time.perf_counter)
-        for call in calls:
-            call()
-        return [8.0, 10.0]
-
-    monkeypatch.setattr(rates, "sharded_truth", truth)
-    monkeypatch.setattr(rates, "interleaved", timed)
-    found = shard_rate(2, rounds=1, space=(Subset(2), (5,)))
-    assert asked == [(2, 10), (1, 10)]
-    assert found.seconds == pytest.approx(0.8)
-    assert found.floor == pytest.approx(0.5)
-
-
 def test_the_table_is_printed_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     share = CellShare("rloo", "mc", 4096, 2.0, {"loss": 1.0, "oracle": 0.5, "noise": 0.25, "estimator": 0.125})
-    results = [("share", share), ("replicate", Rate("rloo", 5e-6, 2e-6)), ("shards", Rate("2 workers", 1e-6, 0.9e-6))]
+    results = [("share", share), ("replicate", Rate("rloo", 5e-6, 2e-6))]
     monkeypatch.setattr(table, "measuring", lambda: iter(results))
     target = tmp_path / "measuring.csv"
     assert command(monkeypatch, "--measuring", "--csv", target) == 0
     shown = capsys.readouterr().out
     assert "rest  12% of 2e+03 ms (4,096 replicates): loss 50%, oracle 25%, noise 12%, estimator 6%, measuring 6%" in shown
     assert "5 s for 10⁶ replicates, 2.50 floors" in shown
-    assert "1 s for 10⁶ structures, 90% of the gain of so many" in shown
     frame = pd.read_csv(target)
     assert frame[frame.operation == "share"].seconds.tolist() == [1.0, 0.5, 0.25, 0.125, 0.125, 0.25]
-    assert frame[frame.operation == "shards"].floor.tolist() == [0.9e-6]
     table.show(Console(quiet=True), None)
 
 
@@ -127,12 +104,10 @@ def test_the_table_has_every_estimator_of_the_core_and_every_space(monkeypatch: 
     monkeypatch.setattr(table, "cell_share", lambda name, *_: CellShare(name, "mc", 1, 1.0, {}))
     monkeypatch.setattr(table, "replicate_rate", lambda name, _: Rate(name, 1.0, 1.0))
     monkeypatch.setattr(table, "enumeration_rate", lambda name: Rate(name, 1.0, 1.0))
-    monkeypatch.setattr(table, "shard_rate", lambda workers: Rate(f"{workers} workers", 1.0, 1.0))
     found = [(kind, result.case) for kind, result in table.measuring()]
     assert [case for kind, case in found if kind == "share"] == list(table.CORE)
     assert {"rloo", "exact"} < set(table.CORE)
     assert [case for kind, case in found if kind == "structure"] == list(rates.SPACES)
-    assert found[-1] == ("shards", "2 workers")
 
 
 def test_the_command_refuses_to_choose_rows_of_another_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
