@@ -14,12 +14,10 @@ FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "parqu
 
 
 def report(
-    results: Annotated[
-        list[str], typer.Argument(help="The folder of a run, or its results.parquet; also under a URL.", metavar="RUN", show_default=False)
-    ],
+    results: Annotated[list[str], typer.Argument(help="Run: a folder, a results.parquet, or a URL.", metavar="RUN", show_default=False)],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A file, or - for standard output.", metavar="FILE", show_default="beside the results"),
+        typer.Option("--output", "-o", help="Output file, or - for standard output.", metavar="FILE", show_default="beside the results"),
     ] = None,
     format_: Annotated[
         str | None,
@@ -33,14 +31,14 @@ def report(
     figures: Annotated[
         Path | None,
         typer.Option(
-            help="Write figures for a paper, PDF with captions in TeX, into a folder; pdf means `figures` beside the results.",
+            help="Write figures for a paper (PDF, captions in TeX) to this folder; pdf means the folder `figures` next to the results.",
             metavar="DIR",
             show_default=False,
         ),
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Show the report in the browser.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
 ) -> None:
-    """Write the report of a run: a page, Markdown for a comment, or medians and quartiles as a table.
+    """Write the report of a run: a page, Markdown for a comment, or a table of medians and quartiles.
 
     With --figures alone, only the figures are written.
     """

@@ -102,8 +102,8 @@ def test_help_of_run_shows_every_option_with_its_default() -> None:
     result = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "140", "TERMINAL_WIDTH": "140"})
     for text in (
         "imle[lambda=2.5]",
-        "What is measured",
-        "Where results go",
+        "Precision",
+        "Your own scores",
         "[default: (4096)]",
         "[default: (the preset's)]",
         "--no-timing",

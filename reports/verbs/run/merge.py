@@ -12,21 +12,21 @@ from ..outcome import code_of, sentences
 
 
 def merge(
-    shards: Annotated[list[str], typer.Argument(help="Folders or URLs that `run --shard` wrote.", metavar="SHARD", show_default=False)],
+    shards: Annotated[list[str], typer.Argument(help="Folders or URLs written by `run --shard`.", metavar="SHARD", show_default=False)],
     out: Annotated[
         str | None,
         typer.Option(
             "--out",
             "-o",
-            help="The folder of the whole run, or a URL.",
+            help="Folder or URL for the whole run.",
             metavar="DIR",
             show_default="structgrad-results/<hash of the plan>",
         ),
     ] = None,
 ) -> None:
-    """Join shards of one plan into one run, with its table and its page; shards that are not there yet can be merged in later.
+    """Join the shards of one plan into one run with a table and a page. Missing shards can be added later.
 
-    Exit codes: 0 all well, 2 shards of different plans or bad input, 3 some cells failed.
+    Exit codes: 0 success, 2 shards of different plans or bad input, 3 failed cells.
     """
     with sentences(), ExitStack() as stack:
         from ....suites.running import store
