@@ -113,7 +113,7 @@ def _oracles(names: list[str], *, of_estimators: bool, strict: bool, as_json: bo
     """Audit oracles one after the other; the exit code of the worst."""
     with sentences():
         if not names:
-            raise ValueError("got neither an ESTIMATOR nor --oracle NAME; expected what to audit, such as: structgrad audit rloo")
+            raise ValueError("got neither ESTIMATOR nor --oracle NAME; expected one to test, such as: structgrad audit rloo")
         if of_estimators:
             raise ValueError(
                 "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR; expected them with one, for they are its claims"

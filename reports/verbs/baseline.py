@@ -49,9 +49,9 @@ def save(  # noqa: PLR0913 - one parameter per option
 
         path = baselines.path_of(name, folder)
         if path.exists() and not replace:
-            raise ValueError(f"there is a baseline {name!r} in {folder} already; --replace takes its place, if the gate against it passes")
+            raise ValueError(f"baseline {name!r} already exists in {folder}; --replace overwrites it if the gate against it passes")
         if force is not None and not force.strip():
-            raise ValueError("--force got an empty reason; expected why the gate may be red")
+            raise ValueError("--force got an empty reason; expected the reason to save despite a failing gate")
         loaded = load(run, folder)
         result = _gated(loaded, path, config)
         if result.outcome == "failed" and force is None:
@@ -82,7 +82,7 @@ def _refuse(result: GateResult, name: str) -> None:
     from ..comparison import terminal
 
     typer.echo("\n".join(terminal.gate_lines(result)), err=True)
-    fail(f"baseline {name} is not saved: the gate is red; where that is meant, --force 'the reason'", REGRESSED)
+    fail(f"baseline {name} is not saved, because the gate fails; to save it anyway, use --force 'the reason'", REGRESSED)
 
 
 @app.command("list")
@@ -92,7 +92,7 @@ def list_(folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json
         from ..analysis import baselines
 
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"`baseline list` got --dir {folder}, which is a file; expected the folder of the baselines")
+            raise ValueError(f"`baseline list` got --dir {folder}, which is a file; expected a folder with baselines")
         found = [{"name": name, "bytes": baselines.path_of(name, folder).stat().st_size} for name in baselines.names(folder)]
         if as_json:
             typer.echo(json.dumps(found, indent=1))
@@ -131,5 +131,5 @@ def _existing(name: str, folder: Path) -> Path:
     path = baselines.path_of(name, folder)
     if not path.is_file():
         known = baselines.names(folder)
-        raise ValueError(f"there is no baseline {name!r} in {folder}" + (f"; {hint(name, known)}" if known else ""))
+        raise ValueError(f"no baseline {name!r} in {folder}" + (f"; {hint(name, known)}" if known else ""))
     return path

@@ -39,7 +39,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
     config: Annotated[Path | None, typer.Option(help="TOML file with margins and level, as for gate.", metavar="FILE")] = None,
     format_: Annotated[
         str | None,
-        typer.Option("--format", help="text, md, html, json or csv.", metavar="NAME", show_default="by the name of the output, else text"),
+        typer.Option("--format", help="text, md, html, json or csv.", metavar="NAME", show_default="from the output file name, else text"),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Output file instead of standard output.", metavar="FILE")] = None,
     baselines: Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")] = Path("baselines"),
@@ -61,7 +61,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
         settings = settings_of(config)
         base, others = (base, heads or []) if with_ is None else (with_, [base, *(heads or [])])
         if not others:
-            raise ValueError(f"`compare` got {base} alone; expected another run after it, or what it is compared with as --with BASE")
+            raise ValueError(f"`compare` got only {base}; expected a second run, or a base with --with BASE")
         results.check_output("compare", output, base, *others)
         found = []
         for name in others:

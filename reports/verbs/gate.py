@@ -55,7 +55,7 @@ def gate(  # noqa: PLR0913 - one parameter per option
         result = _decided(run, baseline, baselines, settings_of(config), timing_base)
         code = exit_code(result, strict=strict)
         for override in result.idle:
-            typer.echo(f"warning: {override} matches no number that was compared", err=True)
+            typer.echo(f"warning: {override} matches no compared number", err=True)
         typer.echo(records.gate_json(result, code) if as_json else "\n".join(terminal.gate_lines(result)) + "\n", nl=False)
         if junit is not None:
             _write(junit, records.junit(result))
@@ -100,7 +100,7 @@ def _base(name: str, folder: Path) -> Loaded:
         fail(f"no comparable baseline: {error}", NOTHING_TO_COMPARE)
     if found.is_published:
         raise ValueError(
-            f"--baseline got {name}, whose numbers are rounded; expected a baseline or a run, `structgrad compare` takes {name} too"
+            f"--baseline got {name}, whose numbers are rounded; expected a baseline or a run (`structgrad compare` accepts {name})"
         )
     return found
 

@@ -39,6 +39,6 @@ def init(  # noqa: PLR0913 - one parameter per option
     for path in started.written:
         typer.echo(f"written: {path}")
     for path in started.kept:
-        typer.echo(f"kept, it was there: {path} (--force replaces it)")
+        typer.echo(f"kept (already exists; --force replaces it): {path}")
     here = "" if folder == Path() else f"cd {folder} && "
     typer.echo(f"next: {here}{NEXT_TASK if task else NEXT_ORACLE if oracle else NEXT}")

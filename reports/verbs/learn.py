@@ -12,7 +12,7 @@ from .describe import names
 from .outcome import INTERRUPTED, SOME_FAILED, code_of, fail, sentences
 from .run.command import Out
 
-_WHAT, _MACHINE, _OUTPUT = "What is learnt", "How it runs", "Where results go"
+_WHAT, _MACHINE, _OUTPUT = "Training", "Machine", "Output"
 
 
 def learn(  # noqa: PLR0913 - one parameter per option
@@ -35,7 +35,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
             " is tuned on the validation split. Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
-            show_default="one of every idea",
+            show_default="one per family",
             autocompletion=names.complete_estimators,
         ),
     ] = [],  # noqa: B006 - typer copies it
@@ -63,7 +63,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
             "--gradients/--no-gradients",
             help="Also measure bias, variance, cosine and ρ along runs with the exact gradient, and correlate them with final accuracy.",
             rich_help_panel=_WHAT,
-            show_default="yes, and no with --quick",
+            show_default="yes; no with --quick",
         ),
     ] = None,
     encoder: Annotated[
@@ -94,13 +94,16 @@ def learn(  # noqa: PLR0913 - one parameter per option
             help="Worker processes; 0 runs in this process. Does not change the numbers.",
             metavar="N",
             rich_help_panel=_MACHINE,
-            show_default="as many as there are cores",
+            show_default="one per core",
         ),
     ] = None,
     timeout: Annotated[
         str | None,
         typer.Option(
-            help="CPU time limit per cell: 90s, 2m.", metavar="DURATION", rich_help_panel=_MACHINE, show_default="far above its share"
+            help="CPU time limit per cell: 90s, 2m.",
+            metavar="DURATION",
+            rich_help_panel=_MACHINE,
+            show_default="a multiple of the estimate",
         ),
     ] = None,
     dry_run: Annotated[
@@ -133,7 +136,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
 
         options.check_loudness("learn", quiet=quiet, verbose=verbose)
         if quick and study:
-            raise ValueError("learn got --quick and --study; expected one of them: leave the other out")
+            raise ValueError("`learn` got both --quick and --study; give one of them")
         verbosity, tasks, chosen = Verbosity(quiet, verbose, as_json), tuple(task or ()), tuple(estimator)
         plan = learning_plan(
             options.with_encoder(tasks or (STUDY if study else ()), encoder),

@@ -60,7 +60,7 @@ def replay(
 def _too_many(pattern: str, found: list[Any]) -> None:
     lines = [f"  {cell.identity[:12]}  {cell.label}" for cell in found[:_SHOWN]]
     rest = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    typer.echo(f"error: `replay` got {pattern!r}, which {len(found)} cells match; name one of them, or give --all", err=True)
+    typer.echo(f"error: `replay` got {pattern!r}, which matches {len(found)} cells; name one of them, or use --all", err=True)
     typer.echo("\n".join(lines + rest), err=True)
     raise typer.Exit(BAD_INPUT)
 
@@ -128,4 +128,4 @@ def _debug(plan: Any, cell: Any) -> None:
         traceback.print_exc()
         pdb.post_mortem(sys.exc_info()[2])
     else:
-        typer.echo(f"{cell.label}: nothing was raised")
+        typer.echo(f"{cell.label}: no error was raised")

@@ -53,11 +53,7 @@ def checks() -> list[MachineCheck]:
             found += look()
         except Exception as error:  # whatever is wrong with the machine is what is asked for
             name = look.__name__.strip("_").replace("_", " ")
-            found.append(
-                MachineCheck(
-                    name, f"{type(error).__name__}: {error}", "broken", "this check failed itself; repair the package that it names"
-                )
-            )
+            found.append(MachineCheck(name, f"{type(error).__name__}: {error}", "broken", "this check failed; repair the named package"))
     return found
 
 
@@ -143,7 +139,7 @@ def _processors() -> Iterator[MachineCheck]:
 
 
 def _threads(several: list[str]) -> str:
-    return f"{', '.join(several)} is set; runs replace it by 1, choose more with --threads"
+    return f"{', '.join(several)} is set; runs use 1 instead, choose more with --threads"
 
 
 def _clock() -> Iterator[MachineCheck]:
@@ -186,7 +182,7 @@ def _disk() -> Iterator[MachineCheck]:
     )
     writable = _can_write(here)
     yield MachineCheck(
-        "folder", f"{here}{'' if writable else ', cannot be written'}", *_advice(not writable, "broken", "run elsewhere, or with --out DIR")
+        "folder", f"{here}{'' if writable else ', not writable'}", *_advice(not writable, "broken", "run elsewhere, or with --out DIR")
     )
 
 
@@ -205,8 +201,8 @@ def _kernels() -> Iterator[MachineCheck]:
     warm = sum(len(list(place.rglob("*.nbi"))) for place in (folder, *others) if place.is_dir())
     writable = _can_write(folder if folder.is_dir() else folder.parent)
     if not writable:
-        advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a folder that can be written"
-        yield MachineCheck("compiled kernels", f"{folder} cannot be written", "note", advice)
+        advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a writable folder"
+        yield MachineCheck("compiled kernels", f"{folder} is not writable", "note", advice)
     else:
         cold = "none yet: the first run compiles for some minutes"
         yield MachineCheck("compiled kernels", f"{warm} in {folder}" if warm else cold)
@@ -258,7 +254,8 @@ def _score_files() -> Iterator[MachineCheck]:
         yield MachineCheck("score files", str(error), "broken", "or give the folder with --data")
         return
     yield MachineCheck(
-        "score files", f"{len(available(folder))} real problems in {folder}" if folder else "none found: built-in scores are used"
+        "score files",
+        f"{len(available(folder))} sets of trained models' scores in {folder}" if folder else "none found: built-in scores are used",
     )
 
 

@@ -31,7 +31,7 @@ def doctor(  # noqa: PLR0913, PLR0917 - one parameter per option
     if device is not None:
         with sentences():
             if as_json:
-                raise ValueError("`doctor` got --json with --device; leave it out, the numbers are in device.json beside the report")
+                raise ValueError("`doctor` got --json with --device; leave it out; the numbers are in device.json next to the report")
             _on_device(device, out, minutes, only, again)
         return
     if only or again:
@@ -64,7 +64,7 @@ def _on_device(name: str, out: Path, minutes: float, only: str, again: bool) -> 
     try:
         from . import device
     except ImportError as error:
-        fail(f"`doctor` cannot import what it measures with: {error}; install that package", SOME_FAILED)
+        fail(f"`doctor` cannot import a package: {error}; install it with pip", SOME_FAILED)
     try:
         found = device.examine(name, out, minutes=minutes, only=only, again=again, checkout=Path.cwd(), say=typer.echo)
     except device.BrokenError as error:

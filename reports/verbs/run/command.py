@@ -223,7 +223,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             help="Worker processes; 0 runs in this process, without time limits. Does not change the numbers.",
             metavar="N",
             rich_help_panel=_MACHINE,
-            show_default="as many as there are cores, or devices",
+            show_default="one per core or device",
         ),
     ] = None,
     threads: Annotated[
@@ -275,7 +275,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             help="Refuse a plan if one cell is estimated to take longer: 2h, 3d.",
             metavar="DURATION",
             rich_help_panel=_MACHINE,
-            show_default="1h, and no limit with the preset thorough",
+            show_default="1h; none for the preset thorough",
         ),
     ] = None,
     device: Annotated[

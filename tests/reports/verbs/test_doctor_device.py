@@ -71,7 +71,7 @@ def test_the_cpu_is_held_to_no_target(tmp_path: Path, quick: None, monkeypatch: 
     [
         (("--device", "nonsense"), "device='nonsense'; expected cpu"),
         (("--device", "cpu", "--json"), "got --json with --device; leave it out"),
-        (("--device", "cpu", "--only", "nonsense"), "only='nonsense', which no operation holds"),
+        (("--device", "cpu", "--only", "nonsense"), "only='nonsense', which matches no operation"),
         (("--again",), "got --again without --device"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_device_that_gives_no_answer_is_broken(tmp_path: Path, monkeypatch: py
 def test_what_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("structgrad.reports.verbs.doctor.device")
     monkeypatch.setitem(sys.modules, "structgrad.reports.verbs.doctor.device", None)
-    assert "`doctor` cannot import what it measures with" in refused("doctor", "--device", "cpu", "--out", tmp_path, code=3)
+    assert "`doctor` cannot import a package" in refused("doctor", "--device", "cpu", "--out", tmp_path, code=3)
 
 
 # What goes wrong.
