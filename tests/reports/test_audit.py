@@ -136,7 +136,7 @@ def test_an_oracle_is_audited_by_its_file(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "got neither an ESTIMATOR nor --oracle NAME"),
+        ([], "got neither ESTIMATOR nor --oracle NAME"),
         (["-o", "subset[k=2]", "--biased"], "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR"),
         (["-o", "subset[n=1,k=2]"], "got n=1 parts for k=2"),
         (["-o", "nothing"], "got the unknown oracle 'nothing'"),
