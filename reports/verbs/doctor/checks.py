@@ -127,14 +127,16 @@ def _processors() -> Iterator[MachineCheck]:
     yield MachineCheck("cores", f"{CORES} workers by default, of {os.cpu_count()}")
     busy = load > 0.5 * CORES
     yield MachineCheck(
-        "load", number(load, 2), *_advice(busy, "note", "others use this machine: times will be noisy, all other numbers are not touched")
+        "load",
+        number(load, 2),
+        *_advice(busy, "note", "other programs use this machine: times will be noisy, other numbers are unaffected"),
     )
     several = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if os.environ.get(name, "1") != "1"]
     yield MachineCheck(
-        "threads", f"torch uses {torch.get_num_threads()} here, 1 in a run", *_advice(bool(several), "note", _threads(several))
+        "threads", f"torch uses {torch.get_num_threads()} here, runs use 1", *_advice(bool(several), "note", _threads(several))
     )
     yield MachineCheck(
-        "determinism", "asked of torch" if torch.are_deterministic_algorithms_enabled() else "not asked of torch; runs do not need it"
+        "determinism", "on in torch" if torch.are_deterministic_algorithms_enabled() else "off in torch; runs do not need it"
     )
 
 
@@ -149,7 +151,7 @@ def _clock() -> Iterator[MachineCheck]:
         while now == start:
             now = time.perf_counter()
         ticks.append(now - start)
-    coarse = _advice(min(ticks) > COARSE_CLOCK, "note", "times of small tensors are not to be trusted")
+    coarse = _advice(min(ticks) > COARSE_CLOCK, "note", "times of small tensors are unreliable")
     yield MachineCheck("clock", f"{whole(min(ticks) * 1e9)} ns", *coarse)
 
 
@@ -178,7 +180,9 @@ def _disk() -> Iterator[MachineCheck]:
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     yield MachineCheck(
-        "disk", f"{gibibytes(free)} free", *_advice(free < LEAST_DISK_GIB * GIB, "broken", "make room, or run with --out on another disk")
+        "disk",
+        f"{gibibytes(free)} free",
+        *_advice(free < LEAST_DISK_GIB * GIB, "broken", "free some space, or run with --out on another disk"),
     )
     writable = _can_write(here)
     yield MachineCheck(
@@ -204,7 +208,7 @@ def _kernels() -> Iterator[MachineCheck]:
         advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a writable folder"
         yield MachineCheck("compiled kernels", f"{folder} is not writable", "note", advice)
     else:
-        cold = "none yet: the first run compiles for some minutes"
+        cold = "none yet: the first run compiles for a few minutes"
         yield MachineCheck("compiled kernels", f"{warm} in {folder}" if warm else cold)
 
 
@@ -217,16 +221,14 @@ def _oracles_work() -> Iterator[MachineCheck]:
     right = (
         Categorical().argmax(scores).tolist() == [0.0, 1.0] and abs(float(Categorical().marginals(scores)[1]) - 0.7310585786300049) < 1e-12
     )
-    yield MachineCheck(
-        "oracles", "give the right answer" if right else "give a wrong answer", *_advice(not right, "broken", "reinstall torch and numba")
-    )
+    yield MachineCheck("oracles", "correct" if right else "wrong results", *_advice(not right, "broken", "reinstall torch and numba"))
 
 
 def _source() -> Iterator[MachineCheck]:
     from ...results import commit_of_package
 
     commit, dirty = commit_of_package()
-    advice = "results of changed code cannot be told from those of the commit: commit before a run that counts"
+    advice = "results of uncommitted code are recorded under the commit: commit before an important run"
     value = "an installed copy, not a checkout" if commit is None else f"{commit[:10]}{', changed' if dirty else ''}"
     yield MachineCheck("source", value, *_advice(bool(dirty), "note", advice))
 
