@@ -87,7 +87,7 @@ def test_scores_that_forbid_everything_are_bad_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["--file", "--out", "--data", "--plugin", "--config"])
 def test_a_path_that_is_not_text_is_refused(option: str) -> None:
     said = refused("run", "bias", option, "bad\udcff.npz")
-    assert said == "error: got the path b'bad\\xff.npz', whose name is not UTF-8; rename it, or link to it by another\n"
+    assert said == "error: got the path b'bad\\xff.npz', whose name is not UTF-8; rename it, or use a symbolic link\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
