@@ -113,10 +113,6 @@ METRICS: dict[str, Metric] = {
         width=(0.05, 0.01),
     ),
     "relative_bias_squared": Metric("b², estimated without bias by a U-statistic; may be negative", _SQUARE, paired=True),
-    "relative_bias_bound": Metric("upper 95 % bound of ‖E ĝ − g‖ / ‖g‖: the smallest ε at which the bias is equivalent to none", _NEVER),
-    "gain_error_bound": Metric("upper 95 % bound of |gain − 1|", _NEVER),
-    "bias_p_value": Metric("p-value of the test for bias, over all its directions and looks", _NEVER),
-    "bias_e_value": Metric("e-value of the test for bias, from a start of 1: evidence for a bias at any sample size", _NEVER),
     "relative_variance": Metric(
         "V = E‖ĝ − E ĝ‖² / ‖g‖², of one estimate",
         _GATED,
@@ -320,7 +316,7 @@ def title_of(metric: str) -> str:
         >>> title_of("relative_mse"), title_of("rho")
         ('rel. MSE', 'ρ')
     """
-    return METRICS[metric].title or metric
+    return METRICS[metric].title or metric if metric in METRICS else metric
 
 
 def label_of(metric: str) -> str:
@@ -330,7 +326,7 @@ def label_of(metric: str) -> str:
         >>> label_of("relative_mse"), label_of("gain")
         ('relative MSE', 'gain')
     """
-    return METRICS[metric].label or metric
+    return METRICS[metric].label or metric if metric in METRICS else metric
 
 
 def signed_label(metric: str) -> str:

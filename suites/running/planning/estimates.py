@@ -22,7 +22,6 @@ from .plan import Plan
 
 SECONDS: dict[str, float] = {
     "bias": 0.035,
-    "unbiasedness": 0.1,
     "wall_clock": 0.09,
     "memory": 0.03,
     "sparsity": 0.007,

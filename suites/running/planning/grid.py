@@ -45,7 +45,6 @@ def grid(plan: Plan) -> Grid:
     limits: list[Limit] = []
     context, found_problems = plan.context(), stages_by_problem(plan)
     _check_kinds(plan, suites, list(found_problems))
-    concerned = {suite: _concerned(plan, suite, built) for suite in suites}
     # What a cell's identity says of its estimator is written once: thousands of cells share one.
     identities = {name: _identity(name, each) for name, each in built.items()}
     losses = Counter[str]()
@@ -64,15 +63,14 @@ def grid(plan: Plan) -> Grid:
                     continue
                 if portion.losses is not None and losses[split_loss(name)[0]] > portion.losses:
                     continue
-                asked = tuple(estimator for estimator in fitting if estimator in concerned[suite])
                 reasons = limitations(suite, found, context)
                 limits += [Limit(suite, name, stage, len(reasons), len(found.instances), reasons[0])] if reasons else []
                 if len(reasons) == len(found.instances) and not SUITES[suite].partial:
-                    skips += skip_rows(plan, found, built, dict.fromkeys(asked, reasons[0]), suite)
+                    skips += skip_rows(plan, found, built, dict.fromkeys(fitting, reasons[0]), suite)
                 elif SUITES[suite].measures == "references":
-                    cells += _cells(plan, suite, content, _reference(found) if asked else {})
+                    cells += _cells(plan, suite, content, _reference(found) if fitting else {})
                 else:
-                    cells += _cells(plan, suite, content, {estimator: identities[estimator] for estimator in asked})
+                    cells += _cells(plan, suite, content, {estimator: identities[estimator] for estimator in fitting})
     return Grid(tuple(cells), tuple(skips), tuple(limits))
 
 
@@ -94,16 +92,6 @@ def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
         if not any(kind in kinds_of(name) for name in names):
             wanted, example = WANTED[kind]
             raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
-
-
-def _concerned(plan: Plan, suite: str, built: Mapping[str, Estimator[Any]]) -> set[str]:
-    """Of whom a suite has anything to ask; one that is named and has of nobody is refused."""
-    asking, names = SUITES[suite](), list(built)
-    found = {name for name, estimator in built.items() if asking.concerns(estimator)}
-    if plan.suites and not found:
-        asked = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        raise ValueError(f"the suite {suite} has nothing to ask of {asked}; name others by --estimator ({asking.summary})")
-    return found
 
 
 WANTED = {

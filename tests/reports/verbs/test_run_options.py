@@ -116,7 +116,7 @@ def test_a_file_says_the_same_as_options(tmp_path: Path) -> None:
         ("estimator = [true]", "run.toml got estimator = [True]; expected a list of texts"),
         ("loss = []", "run.toml got loss = []; expected a list of texts"),
         ("run = {seed = 1}", "run.toml: got the unknown key 'run'"),
-        ("seed =", "run.toml is no TOML file: Invalid value"),
+        ("seed =", "run.toml is not a TOML file: Invalid value"),
     ],
 )
 def test_a_file_that_cannot_be_meant_gets_one_sentence(tmp_path: Path, text: str, message: str) -> None:
@@ -178,7 +178,7 @@ def test_a_spent_budget_starts_no_cell_and_says_what_is_left(tmp_path: Path) -> 
     result = call(*words, "--budget", "1ms")
     assert result.exit_code == 0, result.stderr
     assert "0 cells ok, 0 failed, 0 skipped." in result.stdout
-    assert "2 cells left, go on with: structgrad run bias" in result.stdout
+    assert "2 cells left, continue with: structgrad run bias" in result.stdout
     assert results.read(tmp_path)[1]["status"] == "stopped"
     assert "2 cells ok" in call(*words, "--seconds", "0.05").stdout
 
@@ -322,14 +322,14 @@ def test_the_first_failure_ends_a_run_that_is_to_fail_fast(tmp_path: Path) -> No
     result = call(*SMALL, *FEW, "--fail-fast", "-e", FAILING, "-e", "rloo", "-e", "ste", "-o", tmp_path)
     assert result.exit_code == 3
     assert "0 cells ok, 1 failed, 0 skipped." in result.stdout
-    assert "2 cells left, go on with: structgrad run bias" in result.stdout
+    assert "2 cells left, continue with: structgrad run bias" in result.stdout
 
 
 def test_the_first_failure_of_a_worker_ends_a_run_that_is_to_fail_fast(by_workers: Any) -> None:
     _, result = by_workers
     assert result.exit_code == 3, result.output
     assert "2 cells ok, 1 failed, 0 skipped." in result.stdout
-    assert "1 cells left, go on with: structgrad run bias" in result.stdout
+    assert "1 cells left, continue with: structgrad run bias" in result.stdout
 
 
 # What is told.
