@@ -84,7 +84,9 @@ def _ranking(kind: Kind) -> alt.LayerChart:
     scale = _scale(kind)
     base = _chart()
     told = _tooltip(("shown", "@score"), ("standing", "@standing"))
-    bars = base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", scale=scale, title="@axis"), x2="high:Q", y=y, tooltip=told, **_colour())
+    bars = base.mark_rule(strokeWidth=3).encode(
+        x=alt.X("low:Q", scale=scale, title="@axis", axis=alt.Axis(tickCount=6)), x2="high:Q", y=y, tooltip=told, **_colour()
+    )
     points = base.mark_point(filled=True, size=90).encode(x=alt.X("score:Q", scale=scale), y=y, tooltip=told, **_shape())
     return _framed(bars, points, height=300)
 

@@ -74,12 +74,12 @@ _BANDS = 8
 
 _OBJECTIVES = {
     "expected": Style("#0173b2", "o"),
-    "argmax": Style("#de8f05", "s"),
-    "perturbed": Style("#029e73", "^"),
-    "relaxed": Style("#d55e00", "D"),
-    "sparse": Style("#cc78bc", "v"),
+    "argmax": Style("#b28600", "s"),
+    "perturbed": Style("#028e66", "^"),
+    "relaxed": Style("#dc4413", "D"),
+    "sparse": Style("#c05fd0", "v"),
 }
-_OTHER = Style("#949494", "X")
+_OTHER = Style("#808080", "X")
 _GREY = Style("#b4b4b4", "o")
 
 

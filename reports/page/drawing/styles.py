@@ -34,7 +34,7 @@ entmax fusedmax oscarmax csparsemax csoftmax arm disarm arsm rebar relax
 )
 """Families by colour; within one, the marker tells them apart."""
 
-_COLOURS = (INK, *["#0173b2", "#b87000", "#028e66", "#d55e00", "#c65fb0", "#96663b", "#d6336c", "#7a62d9", "#85830a", "#1f93a8"])
+_COLOURS = (INK, *["#0173b2", "#b28600", "#028e66", "#dc4413", "#c05fd0", "#8a5a3c", "#d6336c", "#6f63e0", "#6f8500", "#1f93a8"])
 """Of lines and marks: each has a contrast of at least 3 : 1 on a white page and on a dark one."""
 
 _GREY = "#808080"
