@@ -14,7 +14,7 @@ def export(
     run: Annotated[
         str, typer.Argument(help="The folder of a run, or its results.parquet; also under a URL.", metavar="RUN", show_default=False)
     ],
-    to: Annotated[str, typer.Option("--to", help="csv, parquet, or json (an object per line).", metavar="FORMAT")] = "csv",
+    to: Annotated[str, typer.Option("--to", help="csv, parquet, or jsonl (one JSON object per line).", metavar="FORMAT")] = "csv",
     output: Annotated[
         Path | None,
         typer.Option(
