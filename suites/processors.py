@@ -39,7 +39,7 @@ def is_running(process: int) -> bool:
 
 
 @functools.cache
-def slowdown(seconds: float = 0.1) -> float:
+def slowdown(seconds: float = 0.2) -> float:
     """How many times as long as on an idle machine a process takes here and now, from so many seconds of its own processor time.
 
     Example:
