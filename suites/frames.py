@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from .base import Row
 
@@ -48,6 +49,27 @@ def to_frame(rows: Iterable[Row]) -> pd.DataFrame:
     listed = list(rows)
     columns = {name: pd.Series([getattr(row, name) for row in listed], dtype=_storage(dtype)) for name, dtype in COLUMNS.items()}
     return pd.DataFrame(columns).astype(COLUMNS)
+
+
+def from_csv(path: Path | str | IO[str]) -> pd.DataFrame:
+    """The table that ``structgrad export --to csv`` wrote, with the columns and types of `COLUMNS`.
+
+    Args:
+        path: the file, or one that is open.
+
+    Example:
+        >>> import io
+        >>> len(from_csv(io.StringIO(",".join(COLUMNS))))
+        0
+    """
+    import pandas as pd
+
+    texts = [name for name, dtype in COLUMNS.items() if dtype in ("category", "string", "object")]
+    missing = {name: [""] for name in COLUMNS if name not in texts}
+    types: dict[Any, Any] = dict.fromkeys(texts, "str")
+    found = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=missing)
+    found["batches"] = [tuple(map(float, filter(None, values.split(";")))) for values in found["batches"]]
+    return found.astype(COLUMNS)
 
 
 def table(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -34,6 +36,20 @@ def is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return True
+
+
+@functools.cache
+def slowdown(seconds: float = 0.2) -> float:
+    """How many times as long as on an idle machine a process takes here and now, from so many seconds of its own processor time.
+
+    Example:
+        >>> slowdown(0.01) >= 1
+        True
+    """
+    start, end = time.perf_counter(), time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+    return max(1.0, (time.perf_counter() - start) / seconds)
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], most: int, killed: str) -> Iterator[Result]:

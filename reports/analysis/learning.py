@@ -1,7 +1,7 @@
-"""The answer of a run of learning: what learns best here, at what cost, and whether the gradient's numbers foretold it.
+"""The answer of a run of learning: the best estimator, its lead, its cost, and whether the gradient's numbers predict accuracy.
 
-Nothing is said that its interval does not carry: who cannot be told from the best is named beside it, and a correlation whose interval
-holds 0 is told as none that was shown.
+Every claim has a 95 % interval. Estimators that are not significantly different from the best are named. A correlation whose interval holds
+0 is reported as not shown.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 from ...suites.learning.arrays import Study
 from ...suites.learning.correlation import Association
 from ...suites.learning.finding import Foretelling, association, chosen, foretelling, measured
-from ...suites.learning.summaries import Survival, interquartile_mean, mean, survival
+from ...suites.learning.summaries import Survival, interquartile_mean, mean, paired_difference, survival
 from ...suites.metrics import signed_label
 from ...suites.statistics.interval import Interval
 from ...suites.statistics.selection import best
-from ...suites.text import coefficient_interval, estimate, listed, number
+from ...suites.text import change, coefficient_interval, estimate, listed, number, plural
 
 SCORE = "normalised_accuracy"
 """What estimators are compared by over tasks: 0 is the floor, 1 the ceiling."""
 
 RECOMMENDING = ("rho_16", "early")
-"""The predictor by which reports of gradients recommend, and the stage nearest to where it is asked for."""
+"""The predictor by which reports of gradients recommend, and its entropy level."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Winner:
 
     Attributes:
         name: of it. ``score``: its accuracy on one task, or its share of the way over several; with a 95 % interval.
-        tied: who cannot be told from it. ``rivals``: how many others there are. ``seeds``: of how many runs of each task.
+        tied: those not significantly different from it. ``rivals``: how many others there are. ``seeds``: of how many runs of each task.
+        next: the best of the others that is not tied; of tied ones where all are. ``lead``: over it, paired by seed.
     """
 
     name: str
@@ -41,10 +42,12 @@ class Winner:
     tied: tuple[str, ...]
     rivals: int
     seeds: int
+    next: str = ""
+    lead: Interval = Interval(None)
 
 
 def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
-    """Who learns best on some tasks; None where nobody has learnt all of them. Who is told true structures competes among such alone."""
+    """The best estimator on some tasks; None where none has learnt all of them. Supervised ones compete among themselves."""
     here = study.of(tasks=lambda task: task in tasks)
     learns = {name for name, values in zip(here.names, here.outcome("accuracy").swapaxes(0, 1), strict=True) if np.isfinite(values).any()}
     competing = any(one.competes for one in here.contenders if one.name in learns)
@@ -59,21 +62,28 @@ def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
     found = best(by_seed, np.full_like(by_seed, np.inf if alone else 0.0))
     position = found.winner
     middle = mean(by_seed[position]) if len(tasks) == 1 else interquartile_mean(scores[:, complete][:, position])
-    return Winner(names[position], middle, tuple(names[rival] for rival in found.tied), len(names) - 1, by_seed.shape[1])
+    tied = tuple(names[rival] for rival in found.tied)
+    others = sorted(
+        (place for place in range(len(names)) if place != position), key=lambda place: (place in found.tied, -by_seed[place].mean())
+    )
+    if not others:
+        return Winner(names[position], middle, tied, 0, by_seed.shape[1])
+    lead = paired_difference(by_seed[position], by_seed[others[0]])
+    return Winner(names[position], middle, tied, len(others), by_seed.shape[1], names[others[0]], lead)
 
 
 def sentences(study: Study) -> list[str]:
-    """The answer; the first sentence is the whole of it, others say it task by task where there are several."""
+    """The answer; the first entry is the whole of it, others say it task by task where there are several."""
     tasks = study.common
     first = winner(study, tasks)
     each = [_of_task(study, task) for task in study.tasks] if len(study.tasks) > 1 else []
     if first is None:
         return [_nobody(study), *each]
-    one = len(tasks) == 1
-    share = "accuracy" if one else "of the way from floor to ceiling in the interquartile mean"
+    share = "accuracy" if len(tasks) == 1 else "of the way from floor to ceiling in the interquartile mean"
     score = f"{estimate(first.score)} {share}{_exact(study, tasks)}"
     cost = _cost(study.of(tasks=lambda task: task in tasks), first.name)
-    return [f"{_best(first, f'On {_called(study, tasks)}, ', score)}; {cost}; {foretold(study)}.", *each]
+    where = f"On {_called(study, tasks)} ({plural(first.seeds, 'seed')}), "
+    return [f"{_best(first, where, score)} {cost} {foretold(study)}", *each]
 
 
 def _called(study: Study, tasks: Sequence[str]) -> str:
@@ -89,8 +99,8 @@ def _called(study: Study, tasks: Sequence[str]) -> str:
 
 def _nobody(study: Study) -> str:
     if not study.tasks:
-        return "Nothing was learnt: the run holds no result of training."
-    return f"No estimator has a result at every seed of {_called(study, study.common)}, so that none is the best; {foretold(study)}."
+        return "The run holds no result of training."
+    return f"No estimator has a result at every seed of {_called(study, study.common)}, so none is the best. {foretold(study)}"
 
 
 def _of_task(study: Study, task: str) -> str:
@@ -99,23 +109,25 @@ def _of_task(study: Study, task: str) -> str:
         return f"{task}: no estimator has a result at every seed."
     one = study.of(tasks=lambda name: name == task)
     score = f"{estimate(found.score)} accuracy{_exact(study, (task,))}"
-    return f"{_best(found, f'{task}: ', score)}; {_cost(one, found.name)}."
+    where = f"{task} ({plural(found.seeds, 'seed')}): "
+    return f"{_best(found, where, score)} {_cost(one, found.name)}"
 
 
 def _best(found: Winner, where: str, score: str) -> str:
-    """Who is best, as far as that can be said."""
+    """The best estimator with its lead, as far as intervals carry it."""
     if not found.rivals:
-        return f"{where}{found.name} is the only estimator that was trained, with {score}"
+        return f"{where}{found.name} is the only trained estimator: {score}."
+    lead = "" if found.lead.low is None else f" Its lead over {found.next} is {change(found.lead, 'difference')}."
     if len(found.tied) == found.rivals:
-        return f"{where}no estimator is surely the best of {found.rivals + 1}; {found.name} is first with {score}"
+        return f"{where}no estimator is clearly best of {found.rivals + 1}. {found.name} is first: {score}.{lead}"
     if found.tied:
-        return f"{where}{found.name} is first with {score}, and cannot be told from {listed(found.tied)}"
+        return f"{where}{found.name} is first: {score}. Not significantly different: {listed(found.tied)}.{lead}"
     others = "the only other one" if found.rivals == 1 else f"all {found.rivals} others"
-    return f"{where}{found.name} learns best, ahead of {others}, with {score}"
+    return f"{where}{found.name} learns best, ahead of {others}: {score}.{lead}"
 
 
 def _exact(study: Study, tasks: Sequence[str]) -> str:
-    """What the exact gradient reaches on these tasks; nothing where it was not followed on all of them."""
+    """The score of the exact gradient on these tasks; empty where it was not trained on all of them."""
     name = study.of_family("exact")
     if name is None:
         return ""
@@ -127,14 +139,14 @@ def _exact(study: Study, tasks: Sequence[str]) -> str:
 
 
 def _cost(study: Study, name: str) -> str:
-    """How long the first takes to the target."""
+    """The time of an estimator to the target."""
     found = times(study, name, "seconds_to_target") or times(study, name, "steps_to_target")
     unit = "s" if times(study, name, "seconds_to_target") else "steps"
     if found is None:
-        return "its time to the target was not measured"
+        return "Its time to the target was not measured."
     if found.median is None:
-        return f"it came to the target in {found.reached} of {found.runs} runs"
-    return f"half of its runs come to the target within {number(found.median)} {unit} ({found.reached} of {found.runs} do at all)"
+        return f"It reached the target in {found.reached} of {found.runs} runs."
+    return f"Half of its runs reach the target within {number(found.median)} {unit} ({found.reached} of {found.runs} reach it)."
 
 
 def times(study: Study, name: str, metric: str) -> Survival | None:
@@ -147,26 +159,30 @@ def times(study: Study, name: str, metric: str) -> Survival | None:
 
 
 def foretold(study: Study, outcome: str = "accuracy") -> str:
-    """Whether the gradient's numbers foretold an outcome, as a clause."""
+    """Whether the gradient's numbers predict an outcome, as a sentence."""
     named = signed_label(outcome)
     candidates = list(measured(study))
     if not candidates:
-        return "its gradients were not measured, so that nothing can be said of what foretold it"
+        return "Gradients were not measured (--gradients measures them)."
     found = chosen([foretelling(study, *candidate, outcome, "all") for candidate in candidates], outcome)
     if found is not None and found.confirmed:
-        name = called(found)
-        return f"{name} foretold {named}, chosen on one half ({told(found.choice)}) and confirmed on the other ({told(found.confirmation)})"
+        halves = f"Spearman {told(found.choice)} on the half that chose it, {told(found.confirmation)} on the other"
+        return f"{_capital(called(found))} predicts {named}: {halves}."
     if RECOMMENDING not in candidates:
-        return f"no number of the gradients is shown to have foretold {named}"
+        return f"No number of the gradients is shown to predict {named}."
     whole = association(study, *RECOMMENDING, outcome)
-    asked = f"{signed_label(RECOMMENDING[0])} at {RECOMMENDING[1]}"
+    asked = f"{signed_label(RECOMMENDING[0])} at {RECOMMENDING[1]}, by which reports rank estimators,"
     if whole.carried:
-        return f"{asked}, by which gradients are recommended, went with {named}: Spearman {told(whole)}"
-    return f"no number of the gradients is shown to have foretold {named} ({asked}: {told(whole)})"
+        return f"{_capital(asked)} goes with {named}: Spearman {told(whole)}."
+    return f"No number of the gradients is shown to predict {named}. {_capital(asked)} is not: {told(whole)}."
+
+
+def _capital(text: str) -> str:
+    return text if text.startswith("ρ") else text[:1].upper() + text[1:]
 
 
 def called(found: Foretelling) -> str:
-    """The name of a predictor at its stage."""
+    """The name of a predictor at its entropy level."""
     return f"{signed_label(found.predictor)} at {found.stage}"
 
 

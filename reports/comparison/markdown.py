@@ -21,7 +21,8 @@ def comparison_page(base: str, others: Sequence[tuple[str, Sequence[Comparison]]
     for head, items in others:
         parts += [f"## {_text(head)} against {_text(base)}", "", words.tally(items) + ".", ""]
         changed, count = words.changes(items, sort, MOST, words.is_changed)
-        parts += [*_table(changed, count), ""] if changed else ["Nothing changed.", ""]
+        lines = words.by_estimator(items, words.is_changed, noun="changed", most=MOST).lines
+        parts += [*(f"- {_text(line)}" for line in lines), "", *_table(changed, count), ""] if changed else ["Nothing changed.", ""]
     parts += ["## Verdicts", "", *(f"- {words.SYMBOLS[verdict]} {verdict}: {meaning}" for verdict, meaning in MEANING.items()), ""]
     return "\n".join(parts)
 
@@ -30,16 +31,18 @@ def gate_page(result: GateResult) -> str:
     """What fails and what is open; the outcome first."""
     mark = {"passed": "✅", "failed": "❌"}.get(result.outcome, "⚠️")
     parts = [f"## {mark} structgrad {headline(result)}", "", f"Numbers: {words.tally(result.comparisons)}.", ""]
-    for title, (found, count) in (("Fails", words.findings(result, "fail", MOST)), ("Open", words.findings(result, "warn", MOST))):
-        if found:
-            parts += [f"### {title}", "", *(f"- {_text(line)}" for line in found), ""]
-        if count > len(found):
-            parts += [f"and {count - len(found)} more.", ""]
+    for title, found in (("Fails", words.findings(result, "fail", MOST)), ("Open", words.findings(result, "warn", MOST))):
+        if found.lines:
+            parts += [f"### {title}", "", *(f"- {_text(line)}" for line in found.lines), ""]
+        if found.details:
+            parts += ["Other metrics:", "", *(f"- {_text(line)}" for line in found.details), ""]
+        if found.left:
+            parts += [f"and {found.left} more.", ""]
     return "\n".join(parts)
 
 
 def _table(groups: Sequence[Group], count: int) -> Iterable[str]:
-    yield "| verdict | estimator | problem, stage | metric | head / base | instances |"
+    yield "| verdict | estimator | problem, entropy level | metric | head / base | instances |"
     yield "|---|---|---|---|---|---|"
     for group in groups:
         key = group.key

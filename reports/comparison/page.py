@@ -24,6 +24,7 @@ class Section:
     """One run against the base."""
 
     head: str
+    lines: list[str]
     counts: list[tuple[str, Verdict, int]]
     forest: ForestPlot | None
     rows: list[Group]
@@ -53,4 +54,5 @@ def _section(head: str, items: Sequence[Comparison], sort: str) -> Section:
     drawn, total = words.changes(items, sort, None if not isinstance(items, LargeComparison) else MOST)
     numbers = verdicts_of(items)
     counts = [(words.SYMBOLS[verdict], verdict, numbers[verdict]) for verdict in MEANING if numbers[verdict]]
-    return Section(head, counts, forest(drawn), drawn[:MOST], max(total - MOST, 0))
+    lines = words.by_estimator(items, words.is_changed, noun="changed", most=MOST).lines
+    return Section(head, lines, counts, forest(drawn), drawn[:MOST], max(total - MOST, 0))

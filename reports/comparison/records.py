@@ -131,7 +131,7 @@ def _cases(result: GateResult) -> Iterator[tuple[str, str, str, str]]:
 
 def github_lines(result: GateResult, most: int = 10) -> Iterable[str]:
     """Lines that GitHub shows beside a job; ten of a kind are all that it keeps."""
-    for level, (found, _) in (("error", words.findings(result, "fail", most)), ("warning", words.findings(result, "warn", most))):
-        for line in found:
+    for level, found in (("error", words.findings(result, "fail", most)), ("warning", words.findings(result, "warn", most))):
+        for line in found.lines:
             text = line.replace("%", "%25").replace("\r", "").replace("\n", "%0A")
             yield f"::{level} title=structgrad gate::{text}"

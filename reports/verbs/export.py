@@ -12,7 +12,7 @@ from .outcome import sentences
 
 def export(
     run: Annotated[str, typer.Argument(help="Run: a folder, a results.parquet, or a URL.", metavar="RUN", show_default=False)],
-    to: Annotated[str, typer.Option("--to", help="csv, parquet, or json (an object per line).", metavar="FORMAT")] = "csv",
+    to: Annotated[str, typer.Option("--to", help="csv, parquet, or jsonl (one JSON object per line).", metavar="FORMAT")] = "csv",
     output: Annotated[
         Path | None,
         typer.Option(

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
 
 def to_csv(frame: pd.DataFrame) -> bytes:
-    """Comma-separated values, one row per line; the batches behind a number are numbers separated by semicolons."""
-    plain = frame.assign(batches=frame["batches"].map(lambda values: ";".join(map(repr, values))))
+    """Comma-separated values, one row per line; the batches behind a number are numbers separated by semicolons.
+
+    `frames.from_csv` restores the table.
+    """
+    plain = frame.assign(batches=frame["batches"].map(lambda values: ";".join(repr(float(value)) for value in values)))
     return plain.to_csv(index=False).encode()
 
 
@@ -30,7 +33,10 @@ def to_parquet(frame: pd.DataFrame) -> bytes:
 
 
 def to_json(frame: pd.DataFrame) -> bytes:
-    """One strict JSON object per line; what is missing is null, and infinity the text ``inf``."""
+    """One strict JSON object per line; missing values are null, and infinity is the text ``inf``.
+
+    ``pandas.read_json(file, lines=True, dtype=False)`` reads it back.
+    """
     records = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return "".join(json.dumps({key: _plain(value) for key, value in record.items()}, allow_nan=False) + "\n" for record in records).encode()
 
@@ -43,8 +49,8 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-FORMATS: dict[str, Callable[[pd.DataFrame], bytes]] = {"csv": to_csv, "parquet": to_parquet, "json": to_json}
-"""What a table can be written as."""
+FORMATS: dict[str, Callable[[pd.DataFrame], bytes]] = {"csv": to_csv, "parquet": to_parquet, "jsonl": to_json, "json": to_json}
+"""The formats of a table; ``json`` is ``jsonl``."""
 
 
 def writer(kind: str) -> Callable[[pd.DataFrame], bytes]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from .outcome import sentences
 
+Figure = TypeVar("Figure")
+
 FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "parquet": "report.parquet"}
 """What `report` can write, and under which name."""
 
 
-def report(
+def report(  # noqa: PLR0913 - one parameter per option
     results: Annotated[list[str], typer.Argument(help="Run: a folder, a results.parquet, or a URL.", metavar="RUN", show_default=False)],
+    *,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Output file, or - for standard output.", metavar="FILE", show_default="next to the results"),
@@ -36,6 +41,10 @@ def report(
             show_default=False,
         ),
     ] = None,
+    only: Annotated[
+        list[str],
+        typer.Option(help="With --figures: a figure name or pattern, such as 'plane-*'. Repeatable.", metavar="NAME", show_default="all"),
+    ] = [],  # noqa: B006 - typer copies it
     show: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
 ) -> None:
     """Write the report of a run: a page, Markdown for a comment, or a table of medians and quartiles.
@@ -52,11 +61,13 @@ def report(
         from ...suites.running.remote.objects import is_url
         from ...suites.running.remote.snapshot import reading
 
+        if only and figures is None:
+            raise ValueError(f"`report` got --only {only[0]} without --figures; name the folder of the figures: --figures DIR")
         if is_url(run) and str(figures) == "pdf":
             raise ValueError(f"`report` got --figures pdf for {run}; name a local folder")
         with reading(run) as found:
             if figures is not None:
-                _draw(found, figures)
+                _draw(found, figures, only)
             if figures is None or output is not None or format_ is not None or show:
                 _write(found, kind, output, show=show, url=run if is_url(run) else "")
 
@@ -158,22 +169,43 @@ def _rendered(run: Path, kind: str, url: str) -> bytes:
     return (page.to_html(frame, manifest) if kind == "html" else page.to_markdown(frame, manifest)).encode()
 
 
-def _draw(run: Path, folder: Path) -> None:
+def _draw(run: Path, folder: Path, only: list[str]) -> None:
+    from ...suites.processors import side_by_side
     from .. import results
     from ..page import of_gradients
     from ..page.drawing import paper
 
     frame, manifest = results.read(run)
     folder = (run if run.is_dir() else run.parent) / "figures" if str(folder) == "pdf" else folder
+    figures = list(paper.planned(of_gradients(frame), manifest.get("catalogue")))
+    chosen = [figure for figure in figures if not only or any(fnmatch.fnmatchcase(figure.name, pattern) for pattern in only)]
+    if figures and not chosen:
+        kinds = ", ".join(dict.fromkeys(f"'{figure.name.partition('-')[0]}*'" for figure in figures))
+        raise ValueError(f"--only got {', '.join(only)}, which no figure of this run matches; expected names or patterns such as {kinds}")
+    written = 0
     try:
-        written = [path for drawing in paper.draw(of_gradients(frame), manifest.get("catalogue")) for path in drawing.save(folder)]
+        for figure in _shown(side_by_side(paper.PlannedFigure.draw, chosen, _MOST_PROCESSES, _KILLED), len(chosen)):
+            written += len(figure.save(folder))
     except OSError as error:
         raise ValueError(f"`report` cannot write into {folder} ({error.strerror}); name another folder with --figures") from error
     typer.echo(
-        f"figures: {len(written)} files ({', '.join(paper.FILES)}) in {folder.resolve()}"
-        if written
-        else "figures: there is nothing to draw"
+        f"figures: {written} files ({', '.join(paper.FILES)}) in {folder.resolve()}" if written else "figures: there is nothing to draw"
     )
+
+
+_MOST_PROCESSES = 8
+_KILLED = "a process that draws figures was killed, as where memory runs out; draw fewer with --only"
+
+
+def _shown(figures: Iterable[Figure], total: int) -> Iterable[Figure]:
+    """Figures as they are drawn, with a bar on a terminal, and one line elsewhere."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        typer.echo(f"drawing {total} figures", err=True)
+    return track(figures, "drawing figures", total, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _written(content: bytes, path: Path) -> None:

@@ -726,7 +726,7 @@ class _Work:
                 text = f"at the same gain, which was {was} and is {now}"
                 text = f"{text}; {UNKNOWN}" if reason[place] else text
             else:
-                text = f"the gain was {was} and is {now}: there is no length to compare at"
+                text = f"the gain was {was} and is {now}: errors cannot be compared at the same gain"
             reason[place] = self.reasons.number(text)
 
     def _sure(self, place: int, gain: np.ndarray) -> np.ndarray:

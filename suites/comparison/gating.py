@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -29,7 +30,7 @@ class GateResult:
 
     Attributes:
         comparisons: of all numbers that it looks at. ``claims``: of all estimators that claim to be unbiased; of a large run those alone
-            that are of an estimator that breaks one. ``checked``: how many claims there are.
+            that are of an estimator that breaks one. ``checked``: how many claims each estimator has.
         timings: of the interleaved timing, where there was one.
         settings: by which it decided.
     """
@@ -38,7 +39,7 @@ class GateResult:
     claims: list[Claim]
     timings: list[TimeComparison]
     settings: Settings
-    checked: int
+    checked: Counter[str]
 
     def number(self, level: Reaction) -> int:
         """How many checks fail, or stay open."""
@@ -128,7 +129,8 @@ def gate(
     absolute = p_values(checked)
     comparisons = settle(found, settings, absolute)
     everything = holm({**{number: item.worse for number, item in enumerate(found) if item.worse is not None}, **absolute})
-    return GateResult([*comparisons, *alike(rows)], decided(checked, everything, settings), list(timings), settings, len(checked))
+    counted = Counter(claim.key.estimator for claim in checked)
+    return GateResult([*comparisons, *alike(rows)], decided(checked, everything, settings), list(timings), settings, counted)
 
 
 def gate_tables(

@@ -18,10 +18,10 @@ from ..processors import side_by_side
 from ..statistics.interval import Interval
 from .claims import BROKEN, Claim
 from .columns import METHODS, VERDICTS, Block, Drafted, SideColumns, block, identities, sides
-from .groups import Group, group, grouped
+from .groups import Group, Tally, group, grouped, tally_of
 from .matching import Key, Machine
 from .settings import Settings
-from .verdicts import Comparison, Draft, Verdict, settled
+from .verdicts import NO_SAVING, Comparison, Draft, Verdict, is_cost, is_wrong, settled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +76,19 @@ class LargeComparison(Sequence[Comparison]):
                 found[VERDICTS[code]] += number
         return +found
 
+    def tallies(self) -> Counter[Tally]:
+        """`groups.tallies_of`."""
+        found = Counter(map(tally_of, self.rest))
+        for one in self.blocks:
+            verdict = one.drafted.verdict.astype(np.int64)
+            reason = np.where(verdict == VERDICTS.index("incomparable"), one.reason, -1)
+            names = ("suite", "problem", "stage", "estimator", "metric")
+            kinds, numbers = np.unique(np.stack([*(one.codes[name] for name in names), verdict, reason], 1), axis=0, return_counts=True)
+            for (*codes, kind, why), number in zip(kinds.tolist(), numbers.tolist(), strict=True):
+                where = {name: one.words[name][code] for name, code in zip(names, codes, strict=True)}
+                found[Tally(**where, verdict=VERDICTS[kind], reason=one.reasons[why] if why >= 0 else "")] += number
+        return found
+
     def has_common_numbers(self) -> bool:
         """Whether anything was compared with anything."""
         incomparable = VERDICTS.index("incomparable")
@@ -96,7 +109,7 @@ class LargeComparison(Sequence[Comparison]):
         for number in np.lexsort((-effect, gravity))[:most]:
             some, one = found[owner[number]], self.blocks[owner[number]]
             items = [_comparison(one, int(row)) for row in some.rows(int(place[number]))]
-            made.append(group(items[0].key._replace(instance=""), items, [item for item in items if judged(item.verdict)]))
+            made.append(group(items, [item for item in items if judged(item.verdict)]))
         return [*others, *made], total
 
     def selected(self, wanted: Callable[[Key, Verdict], bool]) -> LargeComparison:
@@ -217,12 +230,15 @@ def compare_large(
 
 def gate_large(
     blocks: Blocks, machines: tuple[Machine, Machine] = ({}, {}), settings: Settings | None = None
-) -> tuple[LargeComparison, list[Claim], int]:
-    """What `gating.gate` finds in two large runs: comparisons, claims of estimators that break one, how many claims were checked."""
+) -> tuple[LargeComparison, list[Claim], Counter[str]]:
+    """What `gating.gate` finds in two large runs: comparisons, claims of estimators that break one, how many each has."""
     settings = settings or Settings()
     work = _Large(settings).of(blocks, _Taking(machines, settings, gating=True))
     found = work.settled()
-    return found, work.broken(), sum(len(one) for one in work.claims)
+    checked = Counter[str]()
+    for one in work.claims:
+        checked.update(one.words["estimator"][code] for code in one.codes["estimator"].tolist())
+    return found, work.broken(), checked
 
 
 @dataclass
@@ -352,7 +368,9 @@ class _Large:
         for one, (verdict, adjusted) in zip(self.blocks, first, strict=True):
             one.drafted.verdict, one.p_adjusted = verdict, adjusted
             one.again, one.estimates = Drafted.blank(0), np.empty(0)
-        return LargeComparison(self.blocks, [*rest, *self.learnt])
+        whole = LargeComparison(self.blocks, [*rest, *self.learnt])
+        _without_savings(whole)
+        return whole
 
     def _together(self) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[Comparison]]:
         """Holm's correction over what can fail, claims too, and over what can improve; claims are decided the first time."""
@@ -390,6 +408,28 @@ class _Large:
                     adjusted = _none(one.p_adjusted[place])
                     found.append(Claim(key, row, float(one.effect[place]), bool(one.exact[place]), bool(broken[place]), adjusted))
         return found
+
+
+def _without_savings(found: LargeComparison) -> None:
+    """What `verdicts.settle` does last: a cheaper wrong gradient is no improvement."""
+    tallies = found.tallies()
+    wrong = {item[1:4] for item in tallies if is_wrong(item.metric, item.verdict)}
+    costs = {item[1:5] for item in tallies if item.verdict == "improved" and is_cost(item.metric) and item[1:4] in wrong}
+    if not costs:
+        return
+    found.rest = [
+        replace(item, verdict="inconclusive", reason=NO_SAVING)
+        if item.verdict == "improved" and (*item.key.cell[1:], item.key.metric) in costs
+        else item
+        for item in found.rest
+    ]
+    for one in found.blocks:
+        names = ("problem", "stage", "estimator", "metric")
+        for place in np.flatnonzero(one.drafted.verdict == VERDICTS.index("improved")):
+            if tuple(one.words[name][one.codes[name][place]] for name in names) in costs:
+                one.drafted.verdict[place] = VERDICTS.index("inconclusive")
+                one.reason[place] = len(one.reasons)
+        one.reasons.append(NO_SAVING)
 
 
 def _gain_changed(one: Block, verdict: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..base import Row
-from ..metrics import RTOL, Rule
+from ..metrics import RTOL, Rule, unit_of
 from ..statistics.interval import Interval
 from ..statistics.testing.multiplicity import holm
 from .contrasts import Contrast, Direction, Estimate, beyond, common_random_numbers, contrast, exact, log_beyond, log_ratio
@@ -29,8 +29,8 @@ LARGEST_RATIO = 1000.0
 
 MEANING: dict[Verdict, str] = {
     "regressed": "worse by more than the smallest change that counts, and that is proven",
-    "changed": "not what it was, where any change is suspicious; proven",
-    "broken": "the base has a number, and the head has a failure or something that is no number",
+    "changed": "different, for a metric that must stay the same; proven",
+    "broken": "the base has a number, and the head failed, or has NaN or infinity",
     "missing": "the base has a number, and the head has none",
     "inconclusive": "neither a change nor its absence is proven",
     "incomparable": "the two do not measure the same, and the reason says why",
@@ -120,10 +120,33 @@ def settle(drafts: Sequence[Draft], settings: Settings, others: Mapping[object, 
     first = _settled_together(drafts, settings, others)
     changed = {estimates_at(found.key) for found in first if found.key.metric == "gain" and found.verdict == "changed"}
     again = {number: item.at_gain for number, item in enumerate(drafts) if item.at_gain and estimates_at(item.comparison.key) in changed}
-    if not again:
-        return first
-    second = _settled_together([again.get(number, item) for number, item in enumerate(drafts)], settings, others)
-    return [second[number] if number in again else found for number, found in enumerate(first)]
+    if again:
+        second = _settled_together([again.get(number, item) for number, item in enumerate(drafts)], settings, others)
+        first = [second[number] if number in again else found for number, found in enumerate(first)]
+    wrong = {found.key.cell[1:] for found in first if is_wrong(found.key.metric, found.verdict)}
+    return [
+        replace(found, verdict="inconclusive", reason=NO_SAVING)
+        if found.verdict == "improved" and is_cost(found.key.metric) and found.key.cell[1:] in wrong
+        else found
+        for found in first
+    ]
+
+
+NO_SAVING = "its gradient is wrong here, and a cheaper wrong gradient is no improvement"
+
+
+def is_wrong(metric: str, verdict: Verdict) -> bool:
+    """Whether a verdict says that the mean of an estimator is wrong, and was not."""
+    return metric in ("gain", "relative_bias", "absolute_bias", "orthogonal_bias", "null_bias") and verdict in (
+        "regressed",
+        "changed",
+        "broken",
+    )
+
+
+def is_cost(metric: str) -> bool:
+    """Whether a metric counts parts, evaluations, bytes or seconds."""
+    return unit_of(metric) != "1"
 
 
 def _settled_together(drafts: Sequence[Draft], settings: Settings, others: Mapping[object, float] | None) -> list[Comparison]:
@@ -185,10 +208,11 @@ def _told_by_gain(found: Draft, known: Comparison, gain: Pair, settings: Setting
     sure = [known_gain(row) for row in (gain.base, gain.head)]
     if not any(sure):
         return found
-    values = [float(row.value or 0) for row in (gain.base, gain.head)]
-    told = replace(known, reason=f"at the same gain, which was {values[0]:.4g} and is {values[1]:.4g}")
+    values = [math.nan if row.value is None else row.value for row in (gain.base, gain.head)]
+    was, now = ("missing" if math.isnan(value) else f"{value:.4g}" for value in values)
+    told = replace(known, reason=f"at the same gain, which was {was} and is {now}")
     if not all(sure):
-        same = Draft(replace(told, reason=f"the gain was {values[0]:.4g} and is {values[1]:.4g}: there is no length to compare at"))
+        same = Draft(replace(told, reason=f"the gain was {was} and is {now}: errors cannot be compared at the same gain"))
     else:
         same = _between(told, at_gain(known.base, gain.base), at_gain(known.head, gain.head), settings)
     if exact(gain.base) and exact(gain.head):

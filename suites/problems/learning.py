@@ -96,7 +96,9 @@ def stages_of_task(name: str) -> tuple[str, ...]:
     return (TRAINING,) if is_task(name) else tuple(LEARNT_STAGES)
 
 
-def load_task(name: str, stage: str, *, instances: int, offset: float = 0.0, seed: int = 0) -> TaskProblem:
+def load_task(  # noqa: PLR0913 - a problem, and the run that it comes from
+    name: str, stage: str, *, instances: int, offset: float = 0.0, seed: int = 0, trained: bool = True
+) -> TaskProblem:
     """The problem of a task.
 
     Args:
@@ -105,6 +107,7 @@ def load_task(name: str, stage: str, *, instances: int, offset: float = 0.0, see
         instances: seeds; or items of the test split, spread evenly over it.
         offset: must be 0: a task has a loss of its own.
         seed: the block that the seeds are of; items come from the run of its first one.
+        trained: whether items come from a run; a plan needs shapes and losses only, and takes them from the model before it.
 
     Raises:
         ValueError: an unknown task or stage, one that cannot be had here, an offset, more items than there are.
@@ -125,7 +128,8 @@ def load_task(name: str, stage: str, *, instances: int, offset: float = 0.0, see
     size = split.size("test")
     if instances > size:
         raise ValueError(f"{name} got instances={instances}; expected 1 to {size}, the number of items in its test split")
-    model = learnt_model(split, learner_of(name, split), first, stage)
+    learner = learner_of(name, split)
+    model = learnt_model(split, learner, first, stage) if trained else split.model(first)
     numbers = [(2 * i + 1) * size // (2 * instances) for i in range(instances)]
     found = tuple(_item(f"item-{number}", split, model, "test", number) for number in numbers)
     return TaskProblem(name, stage, task.oracle, found, source, task, seeds)

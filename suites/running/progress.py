@@ -73,10 +73,15 @@ Progress = Callable[[Snapshot], None]
 
 
 class CostModel:
-    """Seconds of a cell: the mean of finished cells of its suite, problem and estimators, else of fewer of these, else a rough guess."""
+    """Seconds of a cell: the mean of finished cells of its suite, problem and estimators, else of fewer of these, else a rough guess.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.touched = plan, set[object]()
+    Args:
+        plan: what is measured.
+        slowdown: times as long as on an idle machine, by which guesses are multiplied.
+    """
+
+    def __init__(self, plan: Plan, slowdown: float = 1.0) -> None:
+        self.plan, self.slowdown, self.touched = plan, slowdown, set[object]()
         self._guesses: dict[str, float] = {}
         self._firsts: dict[object, float] = {}
         self.known: dict[tuple[object, ...], tuple[float, int]] = defaultdict(lambda: (0.0, 0))
@@ -97,7 +102,7 @@ class CostModel:
         if cell.identity not in self._guesses:
             from .planning.estimates import guess
 
-            self._guesses[cell.identity] = guess(self.plan, cell)
+            self._guesses[cell.identity] = self.slowdown * guess(self.plan, cell)
         return self._guesses[cell.identity]
 
     def _first(self, cell: Cell) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..problems.sized import size_text
+from ..processors import slowdown
 from .cell_writer import CellWriter, GarbageError, examined
 from .cells import Failure, execute, failed
 from .derived import derive
@@ -168,7 +169,7 @@ class _Run:
     ) -> None:
         self.plan, self.directory, self.machine, self.scope, self.mirror = plan, directory, machine, scope, mirror
         self.report = progress or (lambda snapshot: None)
-        self.costs = CostModel(plan)
+        self.costs = CostModel(plan, slowdown())
         self.finished = self.failed = self.total = 0
         self.watch = Watch(plan.plugins)
         self.estimated = (0.0, 0.0, 0)  # when it will have ended, and from when, and how many finished cells, on that is asked again

@@ -15,6 +15,8 @@ from ...oracles.registry import unknown
 from ...oracles.sources import digest_of, source_of
 from .. import problems
 from ..base import Problem
+from ..problems import learning
+from ..tasks import cache
 from ..truth.loss_checks import examine_loss
 from .planning.plan import Plan
 
@@ -137,13 +139,15 @@ def prepare(plan: Plan, name: str, stages: Sequence[str]) -> None:
 
 
 def sample(plan: Plan, name: str, stage: str) -> Problem:
-    """A few instances of a problem; kept, because every cell is planned with them."""
+    """A few instances of a problem, of a learner those before its training; kept, because every cell is planned with them."""
     return load_problem(plan, name, stage, None) if plan.file else _sample(name, stage, min(SAMPLE, plan.instances), _settings(plan))
 
 
 @functools.lru_cache(maxsize=8192)
 def _sample(name: str, stage: str, instances: int, settings: _Settings) -> Problem:
-    return _load(name, stage, instances, settings)
+    if not problems.comes_from_task(name):
+        return _load(name, stage, instances, settings)
+    return learning.load_task(name, stage, instances=instances, offset=settings[1], seed=settings[2], trained=False)
 
 
 def fingerprint(plan: Plan, name: str, stage: str) -> str:
@@ -167,7 +171,11 @@ def _fingerprint(problem: Problem, source: str) -> str:
 def _source(plan: Plan, problem: Problem) -> str:
     """The content of a score file with the way it is read; nothing for scores that are made."""
     if isinstance(problem, problems.TaskProblem):
-        return " ".join([f"{problem.task!r} version {problem.task.version}", *digest_of(source_of(problem.task))])
+        known = [f"{problem.task!r} version {problem.task.version}", *digest_of(source_of(problem.task))]
+        if not problems.is_task(problem.name):  # its scores come from a run, which the plan does not wait for
+            learner = learning.learner_of(problem.name, problem.task)
+            known += [f"{learner!r} version {learner.version}", *digest_of(source_of(learner)), cache.sources()]
+        return " ".join(known)
     if plan.file is not None:
         settings = {field.name: str(getattr(plan.file, field.name)) for field in fields(plan.file) if field.name != "path"}
         return json.dumps([_file_hash(plan.file.path), settings], sort_keys=True)

@@ -49,12 +49,13 @@ def cache_folder() -> Path:
 
 def file(names: tuple[object, ...]) -> Path:
     """Where it is kept."""
-    digest = hashlib.blake2b(repr((*names, _sources(), torch.__version__)).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr((*names, sources(), torch.__version__)).encode(), digest_size=16)
     return cache_folder() / f"{digest.hexdigest()}.pt"
 
 
 @functools.cache
-def _sources() -> str:
+def sources() -> str:
+    """A hash of the code of all tasks and of their training."""
     found = hashlib.blake2b(digest_size=8)
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         found.update(path.read_bytes())

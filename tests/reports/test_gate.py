@@ -70,11 +70,7 @@ def test_the_same_run_passes(base: str) -> None:
 def test_what_is_worse_fails_and_is_named(base: str, tmp_path: Path) -> None:
     output = call("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", base, code=1).stdout
     lines = [line for line in output.splitlines() if line.startswith("fails: ")]
-    assert lines == [
-        f"fails: ✗ regressed: relative_variance (bias) of imle[lambda=2.5] on toy, {stage}: ×2; 3 of 3 instances; "
-        "most on item0: 0.25 → 0.5 (exact)"
-        for stage in ("final", "init")
-    ]
+    assert lines == ["fails: ✗ imle[lambda=2.5]: relative_variance 0.25 → 0.5 on toy (regressed; exact); 6 of 48 checks fail"]
     assert "gate failed: 6 of" in output
 
 
@@ -82,18 +78,31 @@ def test_what_is_worse_on_one_instance_alone_is_named_by_it(base: str, tmp_path:
     alone = [replace(row, value=0.5) if row.instance == "item1" and row.metric == "relative_variance" else row for row in rows()]
     head = [row for row in alone if row.estimator == "imle[lambda=2.5]" and row.stage == "init"]
     output = call("gate", run(tmp_path / "head", head), "--baseline", base, code=1).stdout
-    assert (
-        "regressed: relative_variance (bias) of imle[lambda=2.5] on toy, init: ×1.26; 1 of 3 instances; most on item1: 0.25 → 0.5" in output
-    )
+    assert "fails: − another plan: the run lacks 120 numbers of the baseline (entropy levels final; estimators exact, reinforce)" in output
+    assert "fails: ✗ imle[lambda=2.5]: relative_variance 0.25 → 0.5 on toy (regressed; exact); 1 of 48 checks fail" in output
     single = [run(tmp_path / name, [row for row in found if row.instance == "item1"]) for name, found in (("a", rows()), ("b", head))]
     output = call("gate", single[1], "--baseline", single[0], code=1).stdout
-    assert "regressed: relative_variance (bias) of imle[lambda=2.5] on item1, init: 0.25 → 0.5 (×2; exact)" in output
+    assert "imle[lambda=2.5]: relative_variance 0.25 → 0.5 on toy (regressed; exact)" in output
+
+
+def test_every_estimator_has_one_line_and_every_metric_one_after_it(tmp_path: Path) -> None:
+    """On two problems: the most telling metric first, no square of a bias beside the bias, other seeds as one line."""
+    both = [replace(row, problem=name) for name in ("toy", "play") for row in rows(gain={"value": 1.0}, relative_bias={"value": 0.0})]
+    worse = {"gain": 0.75, "relative_bias": 0.25, "relative_bias_squared": 0.0625, "relative_variance": 0.5}
+    head = [replace(row, value=worse.get(row.metric, row.value)) if row.estimator == "imle[lambda=2.5]" else row for row in both]
+    base = run(tmp_path / "base", both)
+    output = call("gate", run(tmp_path / "head", head), "--baseline", base, code=1).stdout.splitlines()
+    assert output[0].startswith("fails: ≠ imle[lambda=2.5]: gain 1 → 0.75 on all 2 problems (changed; exact); ")
+    assert [line.split()[4] for line in output if line.startswith("  also fails")] == ["relative_bias", "relative_variance", "relative_mse"]
+    seeded = run(tmp_path / "seeded", [replace(row, seed=9, entropy=0.1) for row in both])
+    opened = [line for line in call("gate", seeded, "--baseline", base, code=5).stdout.splitlines() if line.startswith("open")]
+    assert opened == ["open: / 288 numbers of 3 estimators cannot be compared: other scores: the seed is 7 in the base and 9 in the head"]
 
 
 def test_what_was_rounding_before_is_told_by_its_difference(base: str, tmp_path: Path) -> None:
     before = run(tmp_path / "before", rows(relative_variance={"value": 1.4e-16}))
     output = call("gate", run(tmp_path / "head", rows(relative_variance={"value": 0.2})), "--baseline", before, code=1).stdout
-    assert "on toy, init: +0.2; 3 of 3 instances; most on item0: 1.4e-16 → 0.2 (exact)" in output
+    assert "relative_variance 0 → 0.2 on toy (regressed; exact)" in output
     assert "×" not in output
 
 
@@ -107,15 +116,16 @@ def test_an_estimate_that_was_made_smaller_is_told_by_its_gain_and_is_no_improve
         for number, size in enumerate(sizes)
     ]
     output = call("gate", folders[1], "--baseline", folders[0], code=1).stdout
-    assert "≠ changed: gain (bias) of imle[lambda=2.5] on toy, init: ×0.5; 3 of 3 instances; most on item0: 1.2 → 0.6 (exact)" in output
+    assert "fails: ≠ imle[lambda=2.5]: gain 1.2 → 0.6 on toy (changed; exact); 6 of 48 checks fail" in output
     assert re.search(r"numbers: 6 changed, \d+ identical\n", output)
 
 
 def test_nothing_in_common_is_5_with_one_sentence(base: str, tmp_path: Path) -> None:
     other = run(tmp_path / "head", [replace(row, problem="another") for row in rows()])
-    assert call("gate", other, "--baseline", base, code=5).stdout.splitlines()[-1] == (
-        "gate undone: the baseline and the run have no number in common; save a new baseline of this run"
-    )
+    lines = call("gate", other, "--baseline", base, code=5).stdout.splitlines()
+    assert lines[0].startswith("fails: − another plan: the run lacks 144 numbers of the baseline (problems toy); measure them too, or save")
+    assert lines[-1].startswith("gate undone: the baseline and the run have no number in common; ")
+    assert len(lines) == 4
 
 
 def test_a_baseline_of_another_schema_is_5_and_a_run_of_one_is_bad_input(base: str, tmp_path: Path) -> None:
@@ -130,7 +140,10 @@ def test_a_baseline_of_another_schema_is_5_and_a_run_of_one_is_bad_input(base: s
 
 def test_what_stays_open_is_4_only_where_that_is_asked_for(base: str, tmp_path: Path) -> None:
     raised = run(tmp_path / "head", rows(relative_variance={"estimator_version": 2}))
-    assert "open: / incomparable" in call("gate", raised, "--baseline", base).stdout
+    assert (
+        "open: / imle[lambda=2.5]: relative_variance on toy (incomparable; estimator_version is 1"
+        in call("gate", raised, "--baseline", base).stdout
+    )
     call("gate", raised, "--baseline", base, "--strict", code=4)
 
 
@@ -141,10 +154,8 @@ def test_a_claim_that_is_broken_fails_whatever_the_baseline_says(tmp_path: Path)
     ]
     folder = run(tmp_path / "head", broken)
     output = call("gate", folder, "--baseline", folder, code=1).stdout
-    assert (
-        "fails: ! broken claim: reinforce on toy, init: claims to be unbiased, and is found biased on 3 of 3 instances, "
-        "most on item0: 2.00% of the gradient (exactly)\n"
-    ) in output
+    told = "claims to be unbiased, and is biased on toy, most on item0, init: 2.00% of the gradient (exactly); 6 of 54 checks fail\n"
+    assert f"fails: ! reinforce: {told}" in output
 
 
 @pytest.mark.parametrize(
@@ -195,16 +206,16 @@ def test_github_gets_annotations_and_a_summary(base: str, tmp_path: Path) -> Non
     summary = tmp_path / "summary.md"
     head = run(tmp_path / "head", rows(**WORSE))
     output = call("gate", head, "--baseline", base, "--github", code=1, GITHUB_STEP_SUMMARY=str(summary)).stdout
-    assert output.count("::error title=structgrad gate::") == 2
+    assert output.count("::error title=structgrad gate::") == 1
     page = summary.read_text()
     assert page.startswith("## ❌ structgrad gate failed")
-    assert "- ✗ regressed: relative_variance" in page
+    assert "- ✗ imle[lambda=2.5]: relative_variance" in page
 
 
 def test_compare_always_ends_with_0_and_says_so(base: str, tmp_path: Path) -> None:
     output = call("compare", base, run(tmp_path / "head", rows(**WORSE))).stdout
     assert "6 regressed, " in output
-    assert "✗ regressed: relative_variance (bias) of imle[lambda=2.5] on toy, init: ×2; 3 of 3" in output
+    assert "✗ imle[lambda=2.5]: relative_variance 0.25 → 0.5 on toy (regressed; exact); 6 of 54 checks changed" in output
     assert output.splitlines()[-1] == "exit code 0, whatever changed; `structgrad gate` decides"
     assert "nothing changed" in call("compare", base, base).stdout
 
@@ -307,7 +318,7 @@ def test_a_red_gate_refuses_a_new_baseline_unless_a_reason_is_given_and_kept(bas
     before = (tmp_path / "store" / "main.parquet").read_bytes()
     worse = run(tmp_path / "head", rows(**WORSE))
     refused = save("main", worse, tmp_path, "--replace", code=1).stderr
-    assert "fails: ✗ regressed" in refused
+    assert "fails: ✗ imle[lambda=2.5]" in refused
     assert "baseline main is not saved, because the gate fails" in refused
     assert (tmp_path / "store" / "main.parquet").read_bytes() == before
     assert "empty reason" in save("main", worse, tmp_path, "--replace", "--force", " ", code=2).stderr
@@ -321,7 +332,7 @@ def test_a_broken_claim_refuses_the_first_baseline_too(tmp_path: Path) -> None:
         replace(row, value=0.02, verdict="biased") if row.estimator == "reinforce" and row.metric == "relative_bias" else row
         for row in rows()
     ]
-    assert "broken claim" in save("main", run(tmp_path / "head", broken), tmp_path, code=1).stderr
+    assert "claims to be unbiased, and is biased" in save("main", run(tmp_path / "head", broken), tmp_path, code=1).stderr
     assert not (tmp_path / "store").exists()
 
 

@@ -19,7 +19,8 @@ from tests.reports import examples
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(paper, "draw", lambda frame, known: [paper.PaperFigure("plane-toy", b"%PDF", "On toy.")])
+    monkeypatch.setattr(paper, "planned", lambda frame, known: [paper.PlannedFigure("plane-toy", frame, None, "On toy.")])
+    monkeypatch.setattr(paper.PlannedFigure, "draw", lambda planned: paper.PaperFigure(planned.name, b"%PDF", planned.text))
     results.write(examples.rows(), tmp_path / "run", examples.MANIFEST)
     return tmp_path / "run"
 
@@ -41,6 +42,14 @@ def test_figures_alone_write_no_page(run: Path, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == names
     assert (tmp_path / "drawn" / "plane-toy.tex").read_text() == "On toy.\n"
     assert not (run / "report.html").exists()
+
+
+def test_figures_are_chosen_by_name(run: Path, tmp_path: Path) -> None:
+    result = call(run, "--figures", tmp_path / "drawn", "--only", "plane-*")
+    assert (result.stdout.split(" files")[0], result.stderr) == ("figures: 2", "drawing 1 figures\n")
+    message = "error: --only got ranking, which no figure of this run matches; expected names or patterns such as 'plane*'\n"
+    assert call(run, "--figures", tmp_path / "drawn", "--only", "ranking").stderr == message
+    assert "without --figures; name the folder" in call(run, "--only", "plane-*").stderr
 
 
 def test_figures_as_pdf_lie_beside_the_run(run: Path) -> None:

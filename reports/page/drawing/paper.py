@@ -71,7 +71,28 @@ class PaperFigure:
         return [folder / name for name in written]
 
 
+@dataclass(frozen=True)
+class PlannedFigure:
+    """A figure that is not drawn yet: its name, its rows, how a panel of it is drawn, and what its caption says first."""
+
+    name: str
+    rows: pd.DataFrame
+    panel: Callable[[Axes, pd.DataFrame], list[str]] | None
+    text: str
+
+    def draw(self) -> PaperFigure:
+        """Draw it: a panel per entropy level, side by side; the matrix without panels."""
+        if self.panel is None:
+            return PaperFigure(self.name, saved(draw_matrix(self.rows), "pdf"), self.text)
+        return _figure(self.name, self.rows, self.panel, self.text)
+
+
 def draw(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterator[PaperFigure]:
+    """Draw all figures of a run, see `planned`."""
+    return (figure.draw() for figure in planned(frame, known))
+
+
+def planned(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterator[PlannedFigure]:
     """The best estimators of the run; of every problem its ranking, bias against variance, error against cost and what grows with its size.
 
     Args:
@@ -81,7 +102,7 @@ def draw(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterato
     held = marks.held(tables.by_loss(frame), known or {})
     best = winners(held)
     if len(best):
-        yield PaperFigure("matrix", saved(draw_matrix(best), "pdf"), _MATRIX.format(MAIN_BUDGET))
+        yield PlannedFigure("matrix", best, None, _MATRIX.format(MAIN_BUDGET))
     for problem, cells in held["cells"].groupby("problem", sort=False):
         standings = held["standings"]
         ranked = standings[
@@ -90,25 +111,29 @@ def draw(frame: pd.DataFrame, known: Mapping[str, Any] | None = None) -> Iterato
         ranked = ranked.merge(cells[["stage", "estimator", "colour"]], on=["stage", "estimator"])
         where = _where(cells.iloc[0])
         if len(ranked):
-            yield _figure(
+            yield _planned(
                 f"ranking-{problem}", ranked, _ranking, f"Worth of a step ($\\rho$) for equal time, with 95\\,\\% intervals, {where}."
             )
         moments = cells.loc[np.isfinite(cells["bias"]) & np.isfinite(cells["variance"])]
         if len(moments):
             text = f"Relative bias and variance of one estimate, medians over instances with quartiles, {where}."
-            yield _figure(f"plane-{problem}", moments, _plane, text)
+            yield _planned(f"plane-{problem}", moments, _plane, text)
         for cost, word in (("seconds", "seconds"), ("evaluations", "evaluations of the loss")):
             priced = moments[(moments[cost] > 0) & ~moments["reference"] & (moments["bias"] + moments["variance"] > tables.ZERO)]
             if len(priced):
                 text = f"Relative root mean squared error against {word}, bands between quartiles over instances, {where}."
-                yield _figure(f"error-{cost}-{problem}", priced.assign(cost=priced[cost], axis=word), _error, text)
+                yield _planned(f"error-{cost}-{problem}", priced.assign(cost=priced[cost], axis=word), _error, text)
         swept = held["sweeps"][held["sweeps"]["problem"] == problem]
         for (metric, axis), points in swept.groupby(["metric", "axis"], sort=False):
             grown = points[points.groupby(["stage", "estimator"])["size"].transform("nunique") > 1]
             if len(grown):
                 label = label_of(str(metric))
                 text = f"{label[0].upper()}{label[1:]} by {axis}, medians over instances with bands between quartiles, {where}."
-                yield _figure(f"{metric}-{axis}-{problem}", grown.assign(label=label), _growth, tex(text))
+                yield _planned(f"{metric}-{axis}-{problem}", grown.assign(label=label), _growth, tex(text))
+
+
+def _planned(name: str, rows: pd.DataFrame, panel: Callable[[Axes, pd.DataFrame], list[str]], text: str) -> PlannedFigure:
+    return PlannedFigure(re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), rows, panel, text)
 
 
 def winners(held: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -164,7 +189,6 @@ def _where(cell: Any) -> str:
 
 
 def _figure(name: str, rows: pd.DataFrame, draw_one: Callable[[Axes, pd.DataFrame], list[str]], text: str) -> PaperFigure:
-    """A panel per state, side by side."""
     stages = tables.order(rows, "stage")
     numbers = []
     with _looks("whitegrid"):
@@ -185,7 +209,7 @@ def _figure(name: str, rows: pd.DataFrame, draw_one: Callable[[Axes, pd.DataFram
         if legend:
             _legend(figure, rows.drop_duplicates("estimator"), 2 if columns == 1 else 4)
         written = saved(figure, "pdf")
-    return PaperFigure(re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"), written, " ".join([text, *numbers]))
+    return PaperFigure(name, written, " ".join([text, *numbers]))
 
 
 @contextmanager
@@ -262,15 +286,13 @@ def _smallest(values: pd.Series[float]) -> float:
 
 
 def _error(axes: Axes, rows: pd.DataFrame) -> list[str]:
-    import seaborn as sns
-
     for row in tables.records(rows):
         budget = row.cost * _DECADES
         error, low, high = (
             np.sqrt(bias**2 + np.maximum(variance, 0) / _DECADES)
             for bias, variance in ((row.bias, row.variance), (row.bias_low, row.variance_low), (row.bias_high, row.variance_high))
         )
-        sns.lineplot(x=budget, y=error, color=row.colour, linewidth=1, ax=axes)
+        axes.plot(budget, error, color=row.colour, linewidth=1)
         axes.fill_between(budget, low, high, color=row.colour, alpha=0.15, linewidth=0)
     axes.set(xscale="log", yscale="log", xlabel=str(rows["axis"].iloc[0]), ylabel="relative RMSE")
     return [
@@ -280,12 +302,10 @@ def _error(axes: Axes, rows: pd.DataFrame) -> list[str]:
 
 
 def _growth(axes: Axes, rows: pd.DataFrame) -> list[str]:
-    import seaborn as sns
-
     ends = []
     for name, points in rows.sort_values("size").groupby("estimator", sort=False):
         colour = points["colour"].iloc[0]
-        sns.lineplot(x=points["size"], y=points["median"], color=colour, linewidth=1, marker="o", markersize=3, ax=axes)
+        axes.plot(points["size"], points["median"], color=colour, linewidth=1, marker="o", markersize=3, markeredgecolor="white")
         axes.fill_between(points["size"], points["lower"], points["upper"], color=colour, alpha=0.15, linewidth=0)
         first, last = points.iloc[0], points.iloc[-1]
         ends.append(

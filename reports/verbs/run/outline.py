@@ -15,6 +15,7 @@ from ....oracles.magnitudes import beyond_memory
 from ....suites.base import Row, split_loss
 from ....suites.measures import SUITES
 from ....suites.problems import OWN_LOSS
+from ....suites.processors import slowdown
 from ....suites.running.planning.compiling import SECONDS, uncompiled
 from ....suites.running.planning.plan import Machine, Plan
 from ....suites.running.progress import CostModel
@@ -83,7 +84,7 @@ def outline(plan: Plan, work: Grid, machine: Machine, preset: str, compiled: flo
         cells=len(work.cells),
         skipped=work.skipped_pairs,
         structures=_structures(plan, work.cells),
-        seconds=costs.whole(work.cells, machine.jobs) + compiling,
+        seconds=slowdown() * costs.whole(work.cells, machine.jobs) + compiling,
         compiling=compiling,
         longest=("", 0.0) if longest is None else (longest.label, costs.seconds(longest)),
         bytes=_bytes(plan, machine, work.cells),

@@ -34,7 +34,7 @@ SECONDS: dict[str, float] = {
 PARTS = 100
 """Scores up to which an answer takes the same; the time grows with the rest."""
 
-STEP = 0.006
+STEP = 0.004
 """Seconds of a step of training, measured roughly; half of it where seeds are trained side by side."""
 
 BATCH_RATE = 1e7

@@ -25,7 +25,7 @@ from ...measures.suite import Context, Effort
 from ...problems import REAL_PROBLEMS, TaskProblem, is_task, kinds_of, split_loss
 from ...tasks.references import reference_name
 from ..rows import skip_rows
-from ..scores import fingerprint, load_problem, matching, prepare, sample, stages_by_problem
+from ..scores import SAMPLE, fingerprint, load_problem, matching, prepare, sample, stages_by_problem
 from ..work import Cell, Grid, Limit
 from .plan import Plan
 
@@ -71,6 +71,10 @@ def grid(plan: Plan) -> Grid:
                     cells += _cells(plan, suite, content, _reference(found) if fitting else {})
                 else:
                     cells += _cells(plan, suite, content, {estimator: identities[estimator] for estimator in fitting})
+    shown = {cell.problem for cell in cells if SUITES[cell.suite].measures == "references"}
+    for name, stages in found_problems.items():
+        if "learnt" in kinds_of(name) and name not in shown:  # no cell trains its learner, and those of others have short time limits
+            load_problem(plan, name, stages[0], min(SAMPLE, plan.instances))
     return Grid(tuple(cells), tuple(skips), tuple(limits))
 
 

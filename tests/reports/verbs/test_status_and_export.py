@@ -5,13 +5,16 @@ import json
 import os
 import platform
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from structgrad.reports import results
 from structgrad.reports.verbs import exporting
+from structgrad.suites.frames import COLUMNS, from_csv
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning.plan import Plan
 from tests.reports import examples
@@ -95,6 +98,24 @@ def test_every_row_is_exported(run_folder: Path) -> None:
         pd.testing.assert_series_equal(table["value"].astype(float), frame["value"].astype(float), check_exact=True)
     assert not any(isinstance(dtype, pd.CategoricalDtype) for dtype in parquet.dtypes)
     assert {line["status"] for line in lines} == set(frame["status"])
+
+
+def test_csv_and_json_lines_come_back_through_pandas_in_all_columns(tmp_path: Path) -> None:
+    odd = {"value": float("inf"), "reason": 'NA, "x"\n2', "instance": "07", "estimator": "ste[a=1, b=2]", "traceback": "nan"}
+    batched = [replace(row, batches=tuple(np.array([0.1, 1e-17, -3.0]))) for row in examples.rows()[:5]]
+    results.write([*examples.rows(), *examples.swept_rows(), *batched, replace(examples.rows()[0], **odd)], tmp_path, examples.MANIFEST)
+    frame, _ = results.read(tmp_path)
+    for kind in ("csv", "jsonl"):
+        call("export", tmp_path, "--to", kind)
+    assert "np." not in (tmp_path / "export.csv").read_text()
+    found = from_csv(tmp_path / "export.csv")
+    categories = {name: "string" for name, dtype in COLUMNS.items() if dtype == "category"}
+    assert found.dtypes.map(str).to_dict() == COLUMNS
+    pd.testing.assert_frame_equal(found.astype(categories), frame.astype(categories), check_exact=True)
+    lines = pd.read_json(tmp_path / "export.jsonl", lines=True, dtype=False).assign(batches=lambda table: table["batches"].map(tuple))
+    pd.testing.assert_frame_equal(
+        lines.replace("inf", np.inf).astype({**COLUMNS, **categories}), frame.astype(categories), check_exact=True
+    )
 
 
 def test_json_lines_are_strict() -> None:

@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from structgrad.suites import processors
 from structgrad.suites.base import Row
-from structgrad.suites.comparison import compare, gate, read_settings
+from structgrad.suites.comparison import Comparison, compare, compare_large, gate, read_settings
 from structgrad.suites.comparison.verdicts import LARGEST_RATIO
 from tests.suites.comparison.rows import batch_means, exact, sampled
+from tests.suites.comparison.test_large import tables
 
 FIELDS = ("relative_variance", "relative_mse", "orthogonal_bias", "null_bias", "gain")
 
@@ -100,7 +102,32 @@ def test_an_estimate_that_vanished_is_no_improvement() -> None:
         found = {item.key.metric: item for item in compare(rows(1.0, 1.0), rows(1e-9, 1.0))}
         assert found["gain"].verdict == "changed"
         assert found["relative_variance"].verdict == "inconclusive"
-        assert found["relative_variance"].reason == "the gain was 1 and is 1e-09: there is no length to compare at" or rows is drawn
+        assert (
+            found["relative_variance"].reason == "the gain was 1 and is 1e-09: errors cannot be compared at the same gain" or rows is drawn
+        )
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_missing_gain_is_said_to_be_missing(missing: int) -> None:
+    rows = [[exact(4.0), exact(None if number == missing else 1.0, metric="gain")] for number in range(2)]
+    found = {item.key.metric: item for item in compare(*rows)}
+    was, now = ("missing", "1") if missing == 0 else ("1", "missing")
+    assert found["relative_variance"].reason == f"the gain was {was} and is {now}: errors cannot be compared at the same gain"
+
+
+@pytest.mark.parametrize("compared", [lambda *rows: compare(*rows), lambda *rows: list(compare_large(tables(*rows)))])
+def test_a_cheaper_wrong_gradient_is_no_improvement(compared: Callable[..., list[Comparison]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "processors", lambda: 1)
+
+    def rows(gain: float, parts: float, estimator: str) -> list[Row]:
+        support = exact(parts, metric="support", suite="sparsity", estimator=estimator)
+        return [exact(gain, metric="gain", estimator=estimator), support, replace(support, problem="another")]
+
+    base, head = [*rows(1.0, 4.0, "rloo"), *rows(1.0, 4.0, "ste")], [*rows(0.5, 2.0, "rloo"), *rows(1.0, 2.0, "ste")]
+    found = {(item.key.estimator, item.key.problem): item for item in compared(base, head) if item.key.metric == "support"}
+    assert found["rloo", "toy"].verdict == "inconclusive"
+    assert "no improvement" in found["rloo", "toy"].reason
+    assert {item.verdict for place, item in found.items() if place != ("rloo", "toy")} == {"improved"}
 
 
 def test_without_a_gain_on_either_side_errors_are_compared_as_they_are() -> None:

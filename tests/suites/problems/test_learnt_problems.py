@@ -50,6 +50,23 @@ def test_stages_are_those_of_the_exact_run():
     assert not torch.equal(stages["early"].instances[0].scores, stages["final"].instances[0].scores)
 
 
+def test_a_plan_trains_nothing_if_cells_of_references_do(monkeypatch):
+    trained = []
+    monkeypatch.setattr(references, "_path", lambda task, *more: trained.append(task) or {})
+    fresh = LEARNT.replace("steps=20", "steps=21")
+    cells = grid(Plan(suites=("bias", "references"), problems=(fresh,), estimators=("ste",), instances=2)).cells
+    assert {cell.suite for cell in cells} == {"bias", "references"}
+    assert not trained
+    versions = [
+        {cell.identity for cell in grid(Plan(suites=("references",), problems=(name,), estimators=("ste",), instances=2)).cells}
+        for name in (fresh, f"{fresh}@ste")
+    ]
+    assert not versions[0] & versions[1]
+    with pytest.raises(KeyError):
+        grid(Plan(suites=("bias",), problems=(fresh,), estimators=("ste",), instances=2))
+    assert len(trained) == 1
+
+
 def test_the_path_of_an_estimator_is_its_own():
     exact, own = (load(name, "final", instances=1, data=None) for name in (LEARNT, f"{LEARNT}@ste"))
     assert not torch.equal(exact.instances[0].scores, own.instances[0].scores)

@@ -181,6 +181,7 @@ def test_costs_are_learnt_from_the_nearest_cells():
     model = CostModel(plan)
     guess = model.seconds(cells["chain_regimes", "ste"])
     assert guess > 0
+    assert CostModel(plan, slowdown=3.0).seconds(cells["chain_regimes", "ste"]) == pytest.approx(3 * guess)
     model.add(cells["categorical_regimes", "arsm"], 8.0)
     model.add(cells["chain_regimes", "reinforce"], 2.0)
     assert model.seconds(cells["categorical_regimes", "arsm"]) == 8.0
