@@ -229,11 +229,25 @@ def test_the_preset_is_quick_unless_told_otherwise(tmp_path: Path, fake_run: Any
     assert "--preset standard" in results.read(tmp_path)[1]["command"]
 
 
-def test_without_times_no_suite_takes_the_machine_alone(tmp_path: Path, fake_run: Any) -> None:
-    plans = fake_run(examples.rows()[:4])
-    assert call("run", "--builtin", "--no-timing", "-o", str(tmp_path)).exit_code == 0
-    assert "wall_clock" not in plans[0].suites
-    assert "bias" in plans[0].suites
+@pytest.mark.parametrize(
+    ("words", "suites"),
+    [
+        ([], {"bias", "sparsity"}),
+        (["--preset", "standard", "-e", "rloo"], {"bias", "unbiasedness", "sparsity", "descent"}),
+        (["--preset", "standard", "-e", "ste"], {"bias", "sparsity", "descent"}),
+        (["--preset", "standard", "-p", "task:clusters"], {"references", "learning"}),
+        (["bias", "wall_clock"], {"bias"}),
+    ],
+)
+def test_without_times_no_suite_takes_the_machine_alone(words: list[str], suites: set[str]) -> None:
+    problem = [] if "-p" in words else ["-p", "subset_regimes"]
+    result = call("run", "--no-timing", "--builtin", "--dry-run", "--json", *problem, *words)
+    assert result.exit_code == 0, result.output
+    assert set(json.loads(result.stdout)["suites"]) == suites
+
+
+def test_no_suite_is_left_without_times() -> None:
+    assert "--no-timing leaves out wall_clock, the only suites" in refused("run", "wall_clock", "--no-timing", "--builtin", "--dry-run")
 
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -38,14 +38,12 @@ def grid(plan: Plan) -> Grid:
     """
     plan.checked()
     plugins.use(plan.plugins)
-    suites = matching(plan.suites, tuple(SUITES), "suite") if plan.suites else list(SUITES)
     built = _built(plan.estimators)
     cells: list[Cell] = []
     skips: list[Row] = []
     limits: list[Limit] = []
     context, found_problems = plan.context(), stages_by_problem(plan)
-    _check_kinds(plan, suites, list(found_problems))
-    concerned = {suite: _concerned(plan, suite, built) for suite in suites}
+    concerned = _concerned_by_suite(plan, built, found_problems)
     # What a cell's identity says of its estimator is written once: thousands of cells share one.
     identities = {name: _identity(name, each) for name, each in built.items()}
     losses = Counter[str]()
@@ -58,7 +56,7 @@ def grid(plan: Plan) -> Grid:
             found, content = sample(plan, name, stage), _content(plan, (name, stage))
             skipped = {estimator: skip.reason for estimator, skip in pairs.items() if skip}
             skips += skip_rows(plan, found, built, skipped)
-            for suite in suites:
+            for suite in concerned:
                 portion = plan.portion(suite)
                 if SUITES[suite].measures not in kinds_of(name) or stage not in _portion(stages, portion.stages):
                     continue
@@ -87,22 +85,30 @@ def _reference(problem: Problem) -> dict[str, str]:
     return {name: _identity(name, make_estimator(name))}
 
 
-def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
-    """Refuse suites that find nothing to measure among the problems: some train tasks, others measure scores, or models along a run."""
-    for suite in suites if plan.suites else ():
-        kind = SUITES[suite].measures
-        if not any(kind in kinds_of(name) for name in names):
-            wanted, example = WANTED[kind]
+def suites_of(plan: Plan) -> tuple[str, ...]:
+    """The suites that have something to measure of a plan: those that it names, else all that fit its problems and estimators.
+
+    Raises:
+        ValueError: an unknown name, or a named suite that has nothing to measure.
+    """
+    return tuple(_concerned_by_suite(plan, _built(plan.estimators), stages_by_problem(plan)))
+
+
+def _concerned_by_suite(plan: Plan, built: Mapping[str, Estimator[Any]], names: Iterable[str]) -> dict[str, set[str]]:
+    """The estimators that each suite measures. Some suites train tasks, others measure scores, or models along a run."""
+    kinds = {kind for name in names for kind in kinds_of(name)}
+    found: dict[str, set[str]] = {}
+    for suite in matching(plan.suites or ("*",), SUITES, "suite"):
+        measuring = SUITES[suite]()
+        concerned = {name for name, estimator in built.items() if measuring.concerns(estimator)}
+        if measuring.measures in kinds and concerned:
+            found[suite] = concerned
+        elif plan.suites and measuring.measures not in kinds:
+            wanted, example = WANTED[measuring.measures]
             raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
-
-
-def _concerned(plan: Plan, suite: str, built: Mapping[str, Estimator[Any]]) -> set[str]:
-    """Of whom a suite has anything to ask; one that is named and has of nobody is refused."""
-    asking, names = SUITES[suite](), list(built)
-    found = {name for name, estimator in built.items() if asking.concerns(estimator)}
-    if plan.suites and not found:
-        asked = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        raise ValueError(f"the suite {suite} has nothing to ask of {asked}; name others by --estimator ({asking.summary})")
+        elif plan.suites:
+            asked = f"{', '.join(list(built)[:3])}{f' and {len(built) - 3} more' if len(built) > 3 else ''}"
+            raise ValueError(f"the suite {suite} has nothing to ask of {asked}; name others by --estimator ({measuring.summary})")
     return found
 
 
