@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -28,6 +29,7 @@ from structgrad.suites.running.planning.plan import CORES, Machine, Plan
 from structgrad.suites.running.planning.presets import plan_of
 from structgrad.suites.running.planning.scope import Scope
 from structgrad.suites.running.progress import Busy, Snapshot
+from structgrad.suites.statistics.interval import Interval
 from tests.reports import examples
 from tests.reports.calling import without_page
 
@@ -403,8 +405,63 @@ def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyP
     assert os.linesep not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("estimator", "tied", "text"),
+    [
+        ("rloo", (), "rloo 0.900"),
+        ("rloo", ("ste", "imle"), "rloo or ste or imle 0.900"),
+        ("rloo", ("ste", "imle", "simple"), "none clearly best (4 of 9 tied)"),
+        (None, (), ""),
+    ],
+)
+def test_at_most_three_estimators_are_named_as_the_best(estimator: str | None, tied: tuple[str, ...], text: str) -> None:
+    found = SimpleNamespace(estimator=estimator, tied=tied, rivals=8, score=Interval(0.9, 0.8, 1.0))
+    assert terminal._leader(found if estimator else None)[0] == text
+
+
+def test_one_problem_at_one_entropy_level_has_an_answer() -> None:
+    frame = results.to_frame([row for row in examples.rows() if row.stage != "final"])
+    best = terminal.summary(frame)[0]
+    assert [row[0] for row in best["rows"]] == ["toy"]
+    assert best["rows"][0][1][0].startswith("rloo[num_samples=2] or ")
+
+
+@pytest.mark.parametrize(
+    ("rival", "sentence"),
+    [
+        ("rloo", "./mine.py:Mine has a higher ρ than rloo in 2 of 2 cases (problem and entropy level) and a lower one in 0."),
+        ("sampled", "./mine.py:Mine was not compared with rloo: add -e rloo to measure both."),
+    ],
+)
+def test_an_own_estimator_is_compared_with_rloo(rival: str, sentence: str) -> None:
+    names = {"imle[lambda=2.5]": "./mine.py:Mine", "rloo[num_samples=2]": rival}
+    rows = [
+        dataclasses.replace(row, estimator=names.get(row.estimator, row.estimator), family=names.get(row.estimator, row.family))
+        for row in examples.rows()
+    ]
+    better = [
+        dataclasses.replace(row, value=0.01 * int(row.instance[-1]))
+        if (row.metric, row.estimator) == ("relative_bias_squared", "./mine.py:Mine")
+        else row
+        for row in rows
+    ]
+    (found,) = terminal.compared(results.to_frame(better))
+    assert found.startswith(sentence)
+
+
+def test_summary_marks_medians_of_fewer_instances() -> None:
+    rows = [row for row in examples.rows() if (row.metric, row.instance) != ("relative_mse", "item0")]
+    table = terminal.summary(results.to_frame(rows))[-1]
+    assert all(row[1][0].endswith("*") for row in table["rows"])
+    assert "*" in terminal.LEGEND
+
+
 def test_summary_marks_every_verdict() -> None:
-    (table,) = terminal.summary(results.to_frame(examples.rows()))
+    best, table = terminal.summary(results.to_frame(examples.rows()))
+    assert (best["title"], best["stages"]) == (
+        "Best estimator for the loss quadratic, by ρ with the run time of 16 REINFORCE estimates",
+        ["init", "final"],
+    )
     shown = [row[1][0] for row in table["rows"]]
     assert [text.split("|")[0].split() for text in shown] == [["0", "="], ["0", "≈"], ["0.100", "!"], ["0.700", "≠"]]
 
