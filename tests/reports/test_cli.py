@@ -322,7 +322,7 @@ def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path, fake_run: Any) ->
     fake_run(KeyboardInterrupt())
     result = call("run", "--builtin", "-o", str(tmp_path))
     assert result.exit_code == 130
-    assert f"finished cells are kept, go on with: structgrad run --preset quick --builtin --out {tmp_path}\n" in result.stderr
+    assert f"finished cells are kept, continue with: structgrad run --preset quick --builtin --out {tmp_path}\n" in result.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, fake_run: Any) -> None:

@@ -271,7 +271,7 @@ class Launch:
     def _kept(self) -> str:
         total = len(self.work.cells)
         there = total - len(self._unmeasured())
-        return f"{there} of {total} cells are in {self.folder}; finished cells are kept, go on with: {self.repeat}"
+        return f"{there} of {total} cells are in {self.folder}; finished cells are kept, continue with: {self.repeat}"
 
     def _unmeasured(self) -> list[Cell]:
         return store.unmeasured(self.folder, self.work)
@@ -436,7 +436,7 @@ def _sizes(plan: Plan, facts: Facts) -> dict[str, str]:
 
 def _again(counts: dict[str, int]) -> str:
     if counts["left"]:
-        return f"{counts['left']} cells left, go on with"
+        return f"{counts['left']} cells left, continue with"
     return "again, failed cells only" if counts["failed"] else "repeat"
 
 

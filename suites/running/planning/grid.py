@@ -108,7 +108,9 @@ def _concerned_by_suite(plan: Plan, built: Mapping[str, Estimator[Any]], names: 
             raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
         elif plan.suites:
             asked = f"{', '.join(list(built)[:3])}{f' and {len(built) - 3} more' if len(built) > 3 else ''}"
-            raise ValueError(f"the suite {suite} has nothing to ask of {asked}; name others by --estimator ({measuring.summary})")
+            raise ValueError(
+                f"the suite {suite} does not measure {asked}; name other estimators with -e, or leave {suite} out ({measuring.summary})"
+            )
     return found
 
 

@@ -71,7 +71,7 @@ def check_that_it_goes_on(folder: Path, told: str, *estimators: str) -> None:
     kept = cells(folder)
     assert len(kept) == 1
     last = told.splitlines()[-1]
-    assert last.startswith(f"error: interrupted; 1 of 3 cells are in {folder}; finished cells are kept, go on with: structgrad run")
+    assert last.startswith(f"error: interrupted; 1 of 3 cells are in {folder}; finished cells are kept, continue with: structgrad run")
     assert "Traceback" not in told
     assert results.manifest_of(folder)["status"] == "interrupted"
     assert set(results.read(folder)[0]["cell"]) - {""} == {path.stem for path in kept}
@@ -207,7 +207,7 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(
     kept = cells(tmp_path)
     assert len(kept) == max(min(files - 2, 3), 0)
     assert told.startswith("error: cannot write (No space left on device); ")
-    assert f"{len(kept)} of 3 cells are in {tmp_path}; finished cells are kept, go on with: structgrad run bias" in told
+    assert f"{len(kept)} of 3 cells are in {tmp_path}; finished cells are kept, continue with: structgrad run bias" in told
     assert not list(tmp_path.rglob("*.tmp"))
     if kept:
         assert set(results.read(tmp_path)[0]["cell"]) - {""} == {path.stem for path in kept}

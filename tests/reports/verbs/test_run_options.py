@@ -178,7 +178,7 @@ def test_a_spent_budget_starts_no_cell_and_says_what_is_left(tmp_path: Path) -> 
     result = call(*words, "--budget", "1ms")
     assert result.exit_code == 0, result.stderr
     assert "0 cells ok, 0 failed, 0 skipped." in result.stdout
-    assert "2 cells left, go on with: structgrad run bias" in result.stdout
+    assert "2 cells left, continue with: structgrad run bias" in result.stdout
     assert results.read(tmp_path)[1]["status"] == "stopped"
     assert "2 cells ok" in call(*words, "--seconds", "0.05").stdout
 
@@ -322,14 +322,14 @@ def test_the_first_failure_ends_a_run_that_is_to_fail_fast(tmp_path: Path) -> No
     result = call(*SMALL, *FEW, "--fail-fast", "-e", FAILING, "-e", "rloo", "-e", "ste", "-o", tmp_path)
     assert result.exit_code == 3
     assert "0 cells ok, 1 failed, 0 skipped." in result.stdout
-    assert "2 cells left, go on with: structgrad run bias" in result.stdout
+    assert "2 cells left, continue with: structgrad run bias" in result.stdout
 
 
 def test_the_first_failure_of_a_worker_ends_a_run_that_is_to_fail_fast(by_workers: Any) -> None:
     _, result = by_workers
     assert result.exit_code == 3, result.output
     assert "2 cells ok, 1 failed, 0 skipped." in result.stdout
-    assert "1 cells left, go on with: structgrad run bias" in result.stdout
+    assert "1 cells left, continue with: structgrad run bias" in result.stdout
 
 
 # What is told.

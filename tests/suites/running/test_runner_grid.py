@@ -149,7 +149,10 @@ def test_no_cell_is_planned_of_whom_a_suite_has_nothing_to_ask():
         Plan(suites=("bias", "unbiasedness"), problems=("subset_regimes",), stages=("final",), estimators=("rloo", "ste"), instances=1)
     )
     assert [(cell.suite, cell.estimators) for cell in found.cells] == [("bias", ("rloo",)), ("bias", ("ste",)), ("unbiasedness", ("rloo",))]
-    with pytest.raises(ValueError, match=r"the suite unbiasedness has nothing to ask of ste; name others by --estimator \(tests of the"):
+    with pytest.raises(
+        ValueError,
+        match=r"the suite unbiasedness does not measure ste; name other estimators with -e, or leave unbiasedness out \(tests of",
+    ):
         grid(Plan(suites=("bias", "unbiasedness"), problems=("subset_regimes",), estimators=("ste",)))
 
 
@@ -185,6 +188,15 @@ def test_planning_the_standard_grid_takes_seconds_and_enumerates_nothing(monkeyp
     start = time.process_time()
     assert len(grid(plan_of("standard")).cells) > 100
     assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("options", "least", "most"), [({"preset": "quick"}, 15, 90), ({"preset": "standard", "suites": ("bias",)}, 450, 1800)]
+)
+def test_a_plan_is_announced_with_about_the_time_that_it_takes(options, least, most):
+    """Seconds with two workers; quick took 35, the bias of standard about 15 minutes, on two quiet cores."""
+    plan = plan_of(**options)
+    assert least < CostModel(plan).whole(grid(plan).cells, 2) < most
 
 
 def test_a_cell_may_take_far_longer_than_its_budget():
