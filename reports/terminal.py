@@ -248,7 +248,11 @@ def _leader(answer: Any) -> tuple[str, str]:
     if answer is None or answer.score.value is None:
         return "", ""
     names = (answer.estimator, *answer.tied)
-    if len(names) > MOST_NAMED:
+    if answer.score.low is None:
+        return f"none clearly best ({plural(answer.instances, 'instance')})", "dim"
+    if answer.score.low <= 0:
+        return "none useful", "dim"
+    if len(names) > MOST_NAMED or (answer.tied and 2 * len(names) > answer.rivals + 1):
         return f"none clearly best ({len(names)} of {answer.rivals + 1} tied)", "dim"
     return f"{' or '.join(names)} {number(answer.score.value)}", "green" if len(names) == 1 else ""
 
@@ -258,10 +262,9 @@ def compared(frame: pd.DataFrame) -> list[str]:
     import numpy as np
 
     from ..suites.statistics.selection import mean_interval
-    from .analysis import answers
+    from .analysis import answers, tables
 
-    own = frame.loc[frame["family"].astype(str).str.contains(":"), "estimator"].drop_duplicates()
-    signs: dict[str, list[int]] = {str(name): [] for name in own}
+    signs: dict[str, list[int]] = {name: [] for name in tables.order(frame, "estimator") if ":" in name}
     for place in answers.places(frame) if signs else ():
         scores, errors = place.scores("rho", answers.MAIN_BUDGET)
         for name in [name for name in signs if {name, RIVAL} <= {*place.names}]:
