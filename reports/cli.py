@@ -6,6 +6,7 @@ import errno
 import inspect
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -94,7 +95,7 @@ def _tell(error: Any, words: list[str]) -> None:
     path = error.ctx.command_path if error.ctx is not None else "structgrad"
     said = " ".join(error.format_message().split()).rstrip(".")
     given = _given(getattr(getattr(error, "param", None), "opts", ()), words)
-    typer.echo(f"error: {f'got {given!r}: ' if given else ''}{said}; `{path} --help` shows what is expected", err=True)
+    typer.echo(f"error: {f'got {given!r}: ' if given else ''}{said}; see `{path} --help`", err=True)
 
 
 def _given(spellings: Sequence[str], words: list[str]) -> str:
@@ -110,7 +111,7 @@ def _check_text(words: Iterable[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            fail(f"got the path {word.encode(errors='surrogateescape')!r}, whose name is not UTF-8; rename it, or link to it by another")
+            fail(f"got the path {word.encode(errors='surrogateescape')!r}, whose name is not UTF-8; rename it, or use a symbolic link")
 
 
 def _said(verb: Callable[..., Any] | typer.Typer) -> str:
@@ -124,7 +125,7 @@ def _built(name: str) -> Any:
         alone = verb
     else:
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP)
-        alone.command(name)(verb)
+        alone.command(name, help=re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(verb) or ""))(verb)  # one line per paragraph
     command = typer.main.get_command(alone)
     command.name = name
     return command
@@ -133,7 +134,7 @@ def _built(name: str) -> Any:
 app = typer.Typer(
     name="structgrad",
     cls=_Verbs,
-    help="Measures gradient estimators through structured latent variables against the exact gradient.",
+    help="Compare gradient estimators through discrete latent structures by bias, variance and time, and test your own.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings=_HELP,
@@ -178,7 +179,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,
 ) -> None:
     pass
 

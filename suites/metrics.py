@@ -109,10 +109,6 @@ METRICS: dict[str, Metric] = {
     "relative_bias_squared": Metric(
         "the same squared, estimated without its own bias (a U-statistic); may be negative", _SQUARE, paired=True
     ),
-    "relative_bias_bound": Metric("upper 95 % bound of ‖E ĝ − g‖ / ‖g‖: the smallest ε at which the bias is equivalent to none", _NEVER),
-    "gain_error_bound": Metric("upper 95 % bound of |gain − 1|", _NEVER),
-    "bias_p_value": Metric("p-value of the test for bias, over all its directions and looks", _NEVER),
-    "bias_e_value": Metric("capital of a bettor against unbiasedness who started with 1: evidence for a bias at any sample size", _NEVER),
     "relative_variance": Metric(
         "trace of the covariance of one estimate / ‖g‖²",
         _GATED,
@@ -293,7 +289,7 @@ def title_of(metric: str) -> str:
         >>> title_of("relative_mse"), title_of("rho")
         ('rel. MSE', 'rho')
     """
-    return METRICS[metric].title or metric
+    return METRICS[metric].title or metric if metric in METRICS else metric
 
 
 def label_of(metric: str) -> str:
@@ -303,7 +299,7 @@ def label_of(metric: str) -> str:
         >>> label_of("relative_mse"), label_of("gain")
         ('relative MSE', 'gain')
     """
-    return METRICS[metric].label or metric
+    return METRICS[metric].label or metric if metric in METRICS else metric
 
 
 def signed_label(metric: str) -> str:

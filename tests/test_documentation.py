@@ -20,7 +20,7 @@ import pytest
 import structgrad
 from structgrad import estimators, oracles, reports, suites
 from structgrad.estimators import ESTIMATORS
-from structgrad.oracles import DERIVED, ORACLES, Oracle
+from structgrad.oracles import ORACLES, Oracle
 from structgrad.suites import audit, tasks
 from structgrad.suites.audit import oracles as audits_of_oracles
 
@@ -44,7 +44,7 @@ def test_examples_in_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_readme_has_examples() -> None:
-    assert len(python_blocks(ROOT / "README.md")) == 1
+    assert len(python_blocks(ROOT / "README.md")) == 3
 
 
 def test_a_wrong_example_is_found(tmp_path: Path) -> None:
@@ -71,25 +71,13 @@ def failures(page: Path) -> int:
     return runner.summarize(verbose=False).failed
 
 
-def table(page: str, heading: str) -> list[list[str]]:
-    """The rows of the tables of a page under a heading, those under headings below it too; the first cell is a name."""
-    level = heading.split(" ")[0]
-    section = (ROOT / page).read_text().split(f"\n{heading}\n", 1)[1].split(f"\n{level} ", 1)[0]
-    return [cells(line) for line in section.splitlines() if line.startswith("| `")]
-
-
 def test_the_table_of_oracles_is_the_registry() -> None:
-    """Those that are a file of derivations may be missing there: `structgrad list oracles` names them all."""
-    shown = {row[0] for row in table("README.md", "## Oracles")}
-    assert shown <= set(ORACLES)
-    assert set(ORACLES) - shown <= set(DERIVED)
+    page = (ROOT / "docs/reference/oracles.md").read_text().split("\n## ")[0]
+    assert sorted(cells(line)[0] for line in page.splitlines() if line.startswith("| `")) == sorted(ORACLES)
 
 
-def test_the_estimators_of_the_readme_are_of_the_registry() -> None:
-    section = (ROOT / "README.md").read_text().split("\n## Estimators\n", 1)[1].split("\n## ", 1)[0].split("\n\nLosses", 1)[0]
-    named = set(re.findall(r"`(\w+)`", section))
-    assert named <= set(ESTIMATORS)
-    assert f"There are {len(ESTIMATORS)}:" in section
+def test_the_readme_counts_the_estimators() -> None:
+    assert f"compare {len(ESTIMATORS)} estimators" in (ROOT / "README.md").read_text()
 
 
 def test_the_catalogue_is_the_registry() -> None:

@@ -1,4 +1,4 @@
-"""``structgrad audit``: is an estimator what it says?"""
+"""``structgrad audit``: test an estimator or an oracle."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import typer
 
 from .outcome import sentences
 
-_FUNCTION = "Of a function (an estimator says it itself)"
+_FUNCTION = "Declared properties, if ESTIMATOR is a function"
 
 
 def audit(  # noqa: PLR0913 - one parameter per option
     estimator: Annotated[
         str | None,
         typer.Argument(
-            help=r"module:Name, ./file.py:Name, or a name of the registry; options in brackets: './mine.py:Mine\[num_samples=2]'.",
+            help=r"module:Name, ./file.py:Name or a registered name, with options in brackets: './mine.py:Mine\[num_samples=2]'.",
             metavar="[ESTIMATOR]",
             show_default=False,
         ),
@@ -25,48 +25,57 @@ def audit(  # noqa: PLR0913 - one parameter per option
     objective: Annotated[
         str | None,
         typer.Option(
-            help="expected, perturbed, relaxed, sparse or argmax.", metavar="NAME", rich_help_panel=_FUNCTION, show_default="expected"
+            help="Objective of the estimator: expected, perturbed, relaxed, sparse or argmax.",
+            metavar="NAME",
+            rich_help_panel=_FUNCTION,
+            show_default="expected",
         ),
     ] = None,
     unbiased: Annotated[
         bool | None,
-        typer.Option("--unbiased/--biased", help="Whether it claims to be unbiased.", rich_help_panel=_FUNCTION, show_default="unbiased"),
+        typer.Option(
+            "--unbiased/--biased", help="Declare the estimator unbiased or biased.", rich_help_panel=_FUNCTION, show_default="unbiased"
+        ),
     ] = None,
     scale: Annotated[
         float | None,
-        typer.Option(help="The multiple of the gradient that it gives.", metavar="NUMBER", rich_help_panel=_FUNCTION, show_default="1"),
+        typer.Option(
+            help="Declared ratio of the mean estimate to the gradient.", metavar="NUMBER", rich_help_panel=_FUNCTION, show_default="1"
+        ),
     ] = None,
     mean_of: Annotated[
         str | None,
-        typer.Option(help="Another estimator that must have the same mean, such as st_gumbel.", metavar="ESTIMATOR", show_default=False),
+        typer.Option(help="Estimator that must have the same mean, such as st_gumbel.", metavar="ESTIMATOR", show_default=False),
     ] = None,
     oracle: Annotated[
         list[str],
         typer.Option(
             "--oracle",
             "-o",
-            help="A structure to audit on, such as './mine.py:Mine[n=4]'; without ESTIMATOR, what is audited itself. Repeatable.",
+            help=r"Structure for the tests, such as './mine.py:Mine\[n=4]'. Without ESTIMATOR, this structure itself is tested. "
+            "Repeatable.",
             metavar="NAME",
-            show_default="those that the estimator serves",
+            show_default="all supported structures",
         ),
     ] = [],  # noqa: B006 - typer copies it
-    alpha: Annotated[float, typer.Option(help="The chance that an estimator without a fault is called wrong.", metavar="NUMBER")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="Everything random comes from it.", metavar="N")] = 0,
-    time: Annotated[float, typer.Option(help="Seconds after which no new test begins.", metavar="SECONDS", min=0)] = 60.0,
+    alpha: Annotated[
+        float, typer.Option(help="Error rate of the whole audit: the probability that a correct estimator fails.", metavar="NUMBER")
+    ] = 1e-3,
+    seed: Annotated[int, typer.Option(help="Random seed.", metavar="N")] = 0,
+    time: Annotated[float, typer.Option(help="No new test starts after this many seconds.", metavar="SECONDS", min=0)] = 60.0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two structures, and fewer replicates; of an oracle, one event and few scores.")
+        bool, typer.Option("--quick", help="Fewer structures and replicates; for an oracle, one event and few scores.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Leave with code 4 where something is undecided.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if a test is undecided.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run the laws of estimators on small structures: right or wrong, why, and what its estimates are worth.
+    """Test an estimator on small structures: shapes, randomness, batching, and whether its mean equals the exact gradient.
 
-    With --oracle NAME and no ESTIMATOR, hold the oracle itself to all structures of small events: its rules and every operation.
+    ESTIMATOR is an estimator, its class, or a function (loss, oracle, scores, generator) that returns estimates shaped like the scores.
 
-    ESTIMATOR is an estimator, a class of them, or a function of loss, oracle, scores and generator that returns estimates shaped like
-    the scores.
+    With --oracle NAME and no ESTIMATOR, test every operation of the oracle against an enumeration of all structures.
 
-    Exit codes: 0 no violation, 1 a violation is proven (of the estimates, or of what is declared alone), 2 bad input, 3 it raised,
+    Exit codes: 0 no violation, 1 a violation (of the estimates or of the declared properties), 2 bad input, 3 the estimator raised,
     4 undecided under --strict.
     """
     if estimator is None:
@@ -104,7 +113,7 @@ def _oracles(names: list[str], *, of_estimators: bool, strict: bool, as_json: bo
     """Audit oracles one after the other; the exit code of the worst."""
     with sentences():
         if not names:
-            raise ValueError("got neither an ESTIMATOR nor --oracle NAME; expected what to audit, such as: structgrad audit rloo")
+            raise ValueError("got neither ESTIMATOR nor --oracle NAME; expected one to test, such as: structgrad audit rloo")
         if of_estimators:
             raise ValueError(
                 "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR; expected them with one, for they are its claims"

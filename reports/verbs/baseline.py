@@ -18,30 +18,30 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Save, list, show and remove baselines: named tables that runs are held against.",
+    help="Save, list, show and remove baselines (stored runs to compare with).",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_Name = Annotated[str, typer.Argument(help="The name of the baseline.", metavar="NAME")]
-_Folder = Annotated[Path, typer.Option("--dir", help="The folder of the baselines.", metavar="DIR")]
+_Name = Annotated[str, typer.Argument(help="Name of the baseline.", metavar="NAME")]
+_Folder = Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")]
 _HERE = Path("baselines")
 
 
 @app.command()
 def save(  # noqa: PLR0913 - one parameter per option
     name: _Name,
-    run: Annotated[str, typer.Argument(help="The run: its folder or its table.", metavar="RUN")],
+    run: Annotated[str, typer.Argument(help="Run: its folder or its table.", metavar="RUN")],
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Take the place of one of this name, if the gate against it passes.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a baseline of this name if the gate against it passes.")] = False,
     force: Annotated[
-        str | None, typer.Option("--force", help="Save although the gate is red; the reason is stored.", metavar="REASON")
+        str | None, typer.Option("--force", help="Save although the gate fails; the reason is stored.", metavar="REASON")
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Of the gate.", metavar="FILE")] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="TOML file of the gate.", metavar="FILE")] = None,
     folder: _Folder = _HERE,
 ) -> None:
-    """Save what a gate looks at of a run, with its commit, seed and machine, as one file.
+    """Save the gated numbers of a run as one file, with its commit, seed and machine.
 
-    Refused where the gate against the baseline that it replaces is red, or where a claim to be unbiased is broken.
+    Refused if the gate against the replaced baseline fails, or if an estimator that declares itself unbiased is biased.
     """
     with sentences():
         from ..analysis import baselines
@@ -49,9 +49,9 @@ def save(  # noqa: PLR0913 - one parameter per option
 
         path = baselines.path_of(name, folder)
         if path.exists() and not replace:
-            raise ValueError(f"there is a baseline {name!r} in {folder} already; --replace takes its place, if the gate against it passes")
+            raise ValueError(f"baseline {name!r} already exists in {folder}; --replace overwrites it if the gate against it passes")
         if force is not None and not force.strip():
-            raise ValueError("--force got an empty reason; expected why the gate may be red")
+            raise ValueError("--force got an empty reason; expected the reason to save despite a failing gate")
         loaded = load(run, folder)
         result = _gated(loaded, path, config)
         if result.outcome == "failed" and force is None:
@@ -82,17 +82,17 @@ def _refuse(result: GateResult, name: str) -> None:
     from ..comparison import terminal
 
     typer.echo("\n".join(terminal.gate_lines(result)), err=True)
-    fail(f"baseline {name} is not saved: the gate is red; where that is meant, --force 'the reason'", REGRESSED)
+    fail(f"baseline {name} is not saved, because the gate fails; to save it anyway, use --force 'the reason'", REGRESSED)
 
 
 @app.command("list")
 def list_(folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show the baselines of a folder."""
+    """List the baselines of a folder."""
     with sentences():
         from ..analysis import baselines
 
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"`baseline list` got --dir {folder}, which is a file; expected the folder of the baselines")
+            raise ValueError(f"`baseline list` got --dir {folder}, which is a file; expected a folder with baselines")
         found = [{"name": name, "bytes": baselines.path_of(name, folder).stat().st_size} for name in baselines.names(folder)]
         if as_json:
             typer.echo(json.dumps(found, indent=1))
@@ -104,7 +104,7 @@ def list_(folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json
 
 @app.command()
 def show(name: _Name, folder: _Folder = _HERE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show where a baseline comes from: code, seed, machine, command, and why it was saved against a red gate."""
+    """Show the origin of a baseline: code, seed, machine, command, and the reason if it was saved with --force."""
     with sentences():
         from ..analysis import baselines
 
@@ -131,5 +131,5 @@ def _existing(name: str, folder: Path) -> Path:
     path = baselines.path_of(name, folder)
     if not path.is_file():
         known = baselines.names(folder)
-        raise ValueError(f"there is no baseline {name!r} in {folder}" + (f"; {hint(name, known)}" if known else ""))
+        raise ValueError(f"no baseline {name!r} in {folder}" + (f"; {hint(name, known)}" if known else ""))
     return path

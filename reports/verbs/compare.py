@@ -22,31 +22,32 @@ def compare(  # noqa: PLR0913 - one parameter per option
     base: Annotated[
         str,
         typer.Argument(
-            help="What others are compared with: the folder of a run, its table, a baseline, or published: the table of the package.",
+            help="Base of the comparison: a run folder, its table, a baseline, or published (the table of the package).",
             metavar="BASE",
         ),
     ],
-    heads: Annotated[list[str] | None, typer.Argument(help="Other runs.", metavar="RUN", show_default=False)] = None,
+    heads: Annotated[list[str] | None, typer.Argument(help="Runs to compare with the base.", metavar="RUN", show_default=False)] = None,
     *,
     with_: Annotated[
-        str | None, typer.Option("--with", help="The base, in place of the first argument.", metavar="BASE", show_default=False)
+        str | None,
+        typer.Option("--with", help="Base of the comparison, instead of the first argument.", metavar="BASE", show_default=False),
     ] = None,
-    sort: Annotated[str, typer.Option(help="effect (gravest and greatest first) or name.", metavar="KEY")] = "effect",
-    only: Annotated[str, typer.Option(help="all, or changed: leave out what is identical or equivalent.", metavar="WHICH")] = "all",
-    estimator: Annotated[list[str], typer.Option("--estimator", "-e", help="A name or a glob. Repeatable.", metavar="NAME")] = [],  # noqa: B006
-    metric: Annotated[list[str], typer.Option("--metric", "-m", help="A name or a glob. Repeatable.", metavar="NAME")] = [],  # noqa: B006
-    config: Annotated[Path | None, typer.Option(help="Margins and level, as for gate.", metavar="FILE")] = None,
+    sort: Annotated[str, typer.Option(help="effect (largest first) or name.", metavar="KEY")] = "effect",
+    only: Annotated[str, typer.Option(help="all, or changed (without identical and equivalent numbers).", metavar="WHICH")] = "all",
+    estimator: Annotated[list[str], typer.Option("--estimator", "-e", help="Name or glob. Repeatable.", metavar="NAME")] = [],  # noqa: B006
+    metric: Annotated[list[str], typer.Option("--metric", "-m", help="Name or glob. Repeatable.", metavar="NAME")] = [],  # noqa: B006
+    config: Annotated[Path | None, typer.Option(help="TOML file with margins and level, as for gate.", metavar="FILE")] = None,
     format_: Annotated[
         str | None,
-        typer.Option("--format", help="text, md, html, json or csv.", metavar="NAME", show_default="by the name of the output, else text"),
+        typer.Option("--format", help="text, md, html, json or csv.", metavar="NAME", show_default="from the output file name, else text"),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of standard output.", metavar="FILE")] = None,
-    baselines: Annotated[Path, typer.Option("--dir", help="The folder of the baselines.", metavar="DIR")] = Path("baselines"),
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Output file instead of standard output.", metavar="FILE")] = None,
+    baselines: Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")] = Path("baselines"),
 ) -> None:
-    """Say what improved, got worse, or is undecided between runs; the exit code is 0 whatever it finds.
+    """Compare runs: list improved, worse and inconclusive numbers. The exit code is 0 for every result.
 
-    Numbers from the same seeds are compared batch by batch, others with the errors of both sides; exact ones exactly. For an exit code that
-    carries the verdict, use gate.
+    Numbers with the same seeds are compared batch by batch, other sampled numbers with the errors of both sides, and exact numbers exactly.
+    To get a verdict as exit code, use gate.
     """
     with sentences():
         kind = _format(format_, output)
@@ -60,7 +61,7 @@ def compare(  # noqa: PLR0913 - one parameter per option
         settings = settings_of(config)
         base, others = (base, heads or []) if with_ is None else (with_, [base, *(heads or [])])
         if not others:
-            raise ValueError(f"`compare` got {base} alone; expected another run after it, or what it is compared with as --with BASE")
+            raise ValueError(f"`compare` got only {base}; expected a second run, or a base with --with BASE")
         results.check_output("compare", output, base, *others)
         found = []
         for name in others:

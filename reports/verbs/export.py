@@ -11,22 +11,20 @@ from .outcome import sentences
 
 
 def export(
-    run: Annotated[
-        str, typer.Argument(help="The folder of a run, or its results.parquet; also under a URL.", metavar="RUN", show_default=False)
-    ],
+    run: Annotated[str, typer.Argument(help="Run: a folder, a results.parquet, or a URL.", metavar="RUN", show_default=False)],
     to: Annotated[str, typer.Option("--to", help="csv, parquet, or json (an object per line).", metavar="FORMAT")] = "csv",
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="A file, or - for standard output.",
+            help="Output file, or - for standard output.",
             metavar="FILE",
             show_default="export.FORMAT in the run's folder, or here for a URL",
         ),
     ] = None,
 ) -> None:
-    """Write all rows of a run as CSV, Parquet or JSON lines; of one that is not finished, those that there are."""
+    """Write all rows of a run as CSV, Parquet or JSON lines. An unfinished run exports its finished rows."""
     with sentences():
         from ...suites.running.remote.objects import is_url
         from ...suites.running.remote.snapshot import reading

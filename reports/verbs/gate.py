@@ -19,29 +19,32 @@ if TYPE_CHECKING:
 
 
 def gate(  # noqa: PLR0913 - one parameter per option
-    run: Annotated[str, typer.Argument(help="The run that is judged: its folder or its table.", metavar="RUN")],
+    run: Annotated[str, typer.Argument(help="Run to test: its folder or its table.", metavar="RUN")],
     *,
-    baseline: Annotated[str, typer.Option("--baseline", "-b", help="A baseline by name, its file, or another run.", metavar="BASE")],
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Level, margins and reactions (TOML).", metavar="FILE")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="End with 4 where anything stays open.")] = False,
+    baseline: Annotated[str, typer.Option("--baseline", "-b", help="Baseline: a name, its file, or another run.", metavar="BASE")],
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML file with level, margins and reactions.", metavar="FILE")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if any number is inconclusive or incomparable.")] = False,
     timing_base: Annotated[
         str | None,
         typer.Option(
             "--timing-base",
-            help="A Python in which the baseline's structgrad is installed: times are compared in turns with it, here and now.",
+            help="Python interpreter with the structgrad of the baseline. Times of both are then measured in turns on this machine.",
             metavar="PYTHON",
         ),
     ] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write a test report for CI systems.", metavar="FILE")] = None,
-    github: Annotated[bool, typer.Option("--github", help="Annotate the job, and add to its summary.")] = False,
+    junit: Annotated[Path | None, typer.Option(help="Write a JUnit report for CI systems.", metavar="FILE")] = None,
+    github: Annotated[bool, typer.Option("--github", help="Annotate the GitHub job and add to its summary.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    baselines: Annotated[Path, typer.Option("--dir", help="The folder of the baselines.", metavar="DIR")] = Path("baselines"),
+    baselines: Annotated[Path, typer.Option("--dir", help="Folder with the baselines.", metavar="DIR")] = Path("baselines"),
 ) -> None:
-    """Fail on what is proven worse than a baseline, on broken claims, and on what is missing.
+    """Fail if a number is significantly worse than in a baseline, a declared property is violated, or a number is missing.
 
-    Exact numbers are compared exactly; sampled ones by tests with one level for all of them together; times only in turns on this machine.
+    Exact numbers are compared exactly. Sampled numbers are tested with one family-wise error rate. Times are compared only if both versions
+    are measured in turns on this machine (--timing-base).
 
-    Exit codes: 0 passed, 1 failed, 2 bad input, 4 open under --strict, 5 nothing in common with the baseline.
+    Exit codes: 0 passed, 1 failed, 2 bad input, 4 inconclusive under --strict, 5 no number in common with the baseline.
     """
     with sentences():
         from ..comparison import markdown, records, terminal
@@ -52,7 +55,7 @@ def gate(  # noqa: PLR0913 - one parameter per option
         result = _decided(run, baseline, baselines, settings_of(config), timing_base)
         code = exit_code(result, strict=strict)
         for override in result.idle:
-            typer.echo(f"warning: {override} matches no number that was compared", err=True)
+            typer.echo(f"warning: {override} matches no compared number", err=True)
         typer.echo(records.gate_json(result, code) if as_json else "\n".join(terminal.gate_lines(result)) + "\n", nl=False)
         if junit is not None:
             _write(junit, records.junit(result))
@@ -97,7 +100,7 @@ def _base(name: str, folder: Path) -> Loaded:
         fail(f"no comparable baseline: {error}", NOTHING_TO_COMPARE)
     if found.is_published:
         raise ValueError(
-            f"--baseline got {name}, whose numbers are rounded; expected a baseline or a run, `structgrad compare` takes {name} too"
+            f"--baseline got {name}, whose numbers are rounded; expected a baseline or a run (`structgrad compare` accepts {name})"
         )
     return found
 

@@ -15,15 +15,15 @@ NEXT_ORACLE = "structgrad audit --oracle ./my_structure.py:Spread"
 
 
 def init(  # noqa: PLR0913 - one parameter per option
-    folder: Annotated[Path, typer.Argument(help="Where.", metavar="DIR", show_default="this folder")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Target folder.", metavar="DIR", show_default="this folder")] = Path(),
     *,
-    asv: Annotated[bool, typer.Option("--asv", help="Also asv.conf.json and benchmarks for airspeed velocity.")] = False,
-    gha: Annotated[bool, typer.Option("--gha", help="Also a GitHub workflow that measures and gates pull requests.")] = False,
-    task: Annotated[bool, typer.Option("--task", help="Only a task of your own that works: two modules and a data set.")] = False,
-    oracle: Annotated[bool, typer.Option("--oracle", help="Only a structure of your own that works: its rules, in one file.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    asv: Annotated[bool, typer.Option("--asv", help="Also write asv.conf.json and benchmarks for airspeed velocity.")] = False,
+    gha: Annotated[bool, typer.Option("--gha", help="Also write a GitHub workflow that measures and gates pull requests.")] = False,
+    task: Annotated[bool, typer.Option("--task", help="Write only an example task: two modules and a data set.")] = False,
+    oracle: Annotated[bool, typer.Option("--oracle", help="Write only an example structure: its derivation rules, in one file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write structgrad.toml, gate.toml and an estimator of your own that works; what is there already is left alone."""
+    """Write structgrad.toml, gate.toml and an example estimator. Existing files are kept."""
     with sentences():
         from .starters import start
 
@@ -39,6 +39,6 @@ def init(  # noqa: PLR0913 - one parameter per option
     for path in started.written:
         typer.echo(f"written: {path}")
     for path in started.kept:
-        typer.echo(f"kept, it was there: {path} (--force replaces it)")
+        typer.echo(f"kept (already exists; --force replaces it): {path}")
     here = "" if folder == Path() else f"cd {folder} && "
     typer.echo(f"next: {here}{NEXT_TASK if task else NEXT_ORACLE if oracle else NEXT}")

@@ -12,15 +12,14 @@ from .describe import names
 from .outcome import INTERRUPTED, SOME_FAILED, code_of, fail, sentences
 from .run.command import Out
 
-_WHAT, _MACHINE, _OUTPUT = "What is learnt", "How it runs", "Where results go"
+_WHAT, _MACHINE, _OUTPUT = "Training", "Machine", "Output"
 
 
 def learn(  # noqa: PLR0913 - one parameter per option
     task: Annotated[
         list[str] | None,
         typer.Argument(
-            help=r"Tasks, with sizes if they are to be others: clusters, 'clusters\[clusters=5]'; or your own: module:MyTask, "
-            "./mine.py:MyTask.",
+            help=r"Tasks, optionally with sizes: clusters, 'clusters\[clusters=5]'. Or your own: module:MyTask, ./mine.py:MyTask.",
             metavar="TASK",
             show_default="clusters",
             autocompletion=names.complete_tasks,
@@ -32,27 +31,29 @@ def learn(  # noqa: PLR0913 - one parameter per option
         typer.Option(
             "--estimator",
             "-e",
-            help=r"A name with or without options, or a glob; or your own class: ./my.py:MyEstimator. Options that are not given are "
-            "chosen on the validation split. Repeatable.",
+            help="Name, name with options or glob; or your own class: ./my.py:MyEstimator. Without options, the most important one"
+            " is tuned on the validation split. Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
-            show_default="one of every idea",
+            show_default="one per family",
             autocompletion=names.complete_estimators,
         ),
     ] = [],  # noqa: B006 - typer copies it
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, help="Runs of each estimator on each task.", metavar="N", rich_help_panel=_WHAT, show_default="5"),
+        typer.Option(
+            min=1, max=1000, help="Training runs of each estimator on each task.", metavar="N", rich_help_panel=_WHAT, show_default="5"
+        ),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="A look within a minute: clusters, 8 estimators, 3 seeds, fewer steps.", rich_help_panel=_WHAT),
+        typer.Option("--quick", help="First look in about a minute: clusters, 8 estimators, 3 seeds, fewer steps.", rich_help_panel=_WHAT),
     ] = False,
     study: Annotated[
         bool,
         typer.Option(
             "--study",
-            help="The study of docs/results/learning.md: nine tasks, all that fits them, 5 seeds, gradients; hours.",
+            help="The study of docs/results/learning.md: nine tasks, all estimators that fit, 5 seeds, gradients. Takes hours.",
             rich_help_panel=_WHAT,
         ),
     ] = False,
@@ -60,16 +61,16 @@ def learn(  # noqa: PLR0913 - one parameter per option
         bool | None,
         typer.Option(
             "--gradients/--no-gradients",
-            help="Whether bias, variance, cosine and ρ are measured too, along runs of the exact gradient: did they foretell it?",
+            help="Also measure bias, variance, cosine and ρ along runs with the exact gradient, and correlate them with final accuracy.",
             rich_help_panel=_WHAT,
-            show_default="yes, and no with --quick",
+            show_default="yes; no with --quick",
         ),
     ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="Another encoder for all tasks: a class or function that is called with the task and gives an nn.Module with the inputs "
-            "and outputs of the task's own; module:MyEncoder or ./mine.py:MyEncoder.",
+            help="Another encoder for all tasks: module:MyEncoder or ./mine.py:MyEncoder. It is called with the task and returns "
+            "an nn.Module with the same inputs and outputs as the task's encoder.",
             metavar="CLASS",
             rich_help_panel=_WHAT,
             show_default="each task's own",
@@ -78,7 +79,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
     plugin: Annotated[
         list[Path],
         typer.Option(
-            help="A Python file whose estimators and oracles can be named by their `name`. Repeatable.",
+            help="Python file with estimators and oracles to select by their `name`. Repeatable.",
             metavar="FILE",
             rich_help_panel=_WHAT,
             show_default=False,
@@ -90,35 +91,41 @@ def learn(  # noqa: PLR0913 - one parameter per option
             "--jobs",
             "-j",
             min=0,
-            help="Worker processes; 0 works in this one. Numbers do not depend on it.",
+            help="Worker processes; 0 runs in this process. Does not change the numbers.",
             metavar="N",
             rich_help_panel=_MACHINE,
-            show_default="as many as there are cores",
+            show_default="one per core",
         ),
     ] = None,
     timeout: Annotated[
         str | None,
         typer.Option(
-            help="CPU time of one cell: 90s, 2m.", metavar="DURATION", rich_help_panel=_MACHINE, show_default="far above its share"
+            help="CPU time limit per cell: 90s, 2m.",
+            metavar="DURATION",
+            rich_help_panel=_MACHINE,
+            show_default="a multiple of the estimate",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan, its cells, and an estimate of time, and leave.", rich_help_panel=_OUTPUT)
+        bool, typer.Option("--dry-run", help="Show the plan with an estimate of time, and exit.", rich_help_panel=_OUTPUT)
     ] = False,
     out: Out = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End with the first cell that fails.", rich_help_panel=_OUTPUT)] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failed cell.", rich_help_panel=_OUTPUT)] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON at the end, all else to standard error.", rich_help_panel=_OUTPUT)
+        bool,
+        typer.Option("--json", help="Print one line of JSON at the end; everything else goes to standard error.", rich_help_panel=_OUTPUT),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print answer and last lines only.", rich_help_panel=_OUTPUT)] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every cell.", rich_help_panel=_OUTPUT)] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only the answer and the last lines.", rich_help_panel=_OUTPUT)
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line per cell.", rich_help_panel=_OUTPUT)] = False,
 ) -> None:
-    """Train models with a latent structure by every estimator: what learns best, at what cost, and did its gradient foretell it?
+    """Train models with every estimator, and compare accuracy, cost and the quality of the gradient.
 
-    The same command again goes on where it stopped, inside a training run too.
+    Repeat the command to continue, even within a training run.
 
-    Exit codes: 0 all well, 1 an estimator returned NaN, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
+    Exit codes: 0 success, 1 an estimator returned NaN, 2 bad input, 3 failed cells or a full disk, 130 interrupted.
     """
     with sentences(), ExitStack() as stack:
         from ...suites.running.planning.plan import Machine, default_jobs
@@ -129,7 +136,7 @@ def learn(  # noqa: PLR0913 - one parameter per option
 
         options.check_loudness("learn", quiet=quiet, verbose=verbose)
         if quick and study:
-            raise ValueError("learn got --quick and --study; expected one of them: leave the other out")
+            raise ValueError("`learn` got both --quick and --study; give one of them")
         verbosity, tasks, chosen = Verbosity(quiet, verbose, as_json), tuple(task or ()), tuple(estimator)
         plan = learning_plan(
             options.with_encoder(tasks or (STUDY if study else ()), encoder),

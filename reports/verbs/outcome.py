@@ -49,7 +49,7 @@ def sentences() -> Iterator[None]:
         text = " ".join(str(error).split())
         if isinstance(error, RuntimeError) and not any(words in text.lower() for words in _TOO_LARGE):
             raise
-        fail(f"got sizes that no memory holds ({text}); choose smaller ones")
+        fail(f"got sizes that exceed the memory ({text}); choose smaller ones")
 
 
 @contextmanager

@@ -18,20 +18,20 @@ def replay(
     cell: Annotated[
         str,
         typer.Argument(
-            help="The beginning of a cell's id, or a part or glob of 'suite problem stage estimator'.", metavar="CELL", show_default=False
+            help="Start of a cell id, or a part or glob of 'suite problem stage estimator'.", metavar="CELL", show_default=False
         ),
     ],
     *,
-    run: Annotated[str, typer.Option("--run", "-r", help="The folder of the run, or its URL.", metavar="DIR", show_default=False)],
-    every: Annotated[bool, typer.Option("--all", help="Replay every cell that matches; without it, more than one is refused.")] = False,
-    pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where the cell fails.")] = False,
+    run: Annotated[str, typer.Option("--run", "-r", help="Folder or URL of the run.", metavar="DIR", show_default=False)],
+    every: Annotated[bool, typer.Option("--all", help="Replay all matching cells. Without --all, exactly one must match.")] = False,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Open the debugger if the cell fails.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a cell of a run again in this process, and compare it with what is stored.
+    """Measure a cell of a run again in this process, and compare the numbers with the stored ones.
 
-    Numbers depend on the plan alone, so they come out bit-identical, unless the code or a library moved them. Seconds and bytes differ.
+    Numbers depend only on the plan, so they are bit-identical unless the code or a library changed them. Times and memory may differ.
 
-    Exit codes: 0 identical, 1 something differs, 2 an unknown cell or bad input.
+    Exit codes: 0 identical, 1 different, 2 unknown cell or bad input.
     """
     with sentences(), ExitStack() as stack:
         from ...suites.running import replay_cell
@@ -60,7 +60,7 @@ def replay(
 def _too_many(pattern: str, found: list[Any]) -> None:
     lines = [f"  {cell.identity[:12]}  {cell.label}" for cell in found[:_SHOWN]]
     rest = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    typer.echo(f"error: `replay` got {pattern!r}, which {len(found)} cells match; name one of them, or give --all", err=True)
+    typer.echo(f"error: `replay` got {pattern!r}, which matches {len(found)} cells; name one of them, or use --all", err=True)
     typer.echo("\n".join(lines + rest), err=True)
     raise typer.Exit(BAD_INPUT)
 
@@ -128,4 +128,4 @@ def _debug(plan: Any, cell: Any) -> None:
         traceback.print_exc()
         pdb.post_mortem(sys.exc_info()[2])
     else:
-        typer.echo(f"{cell.label}: nothing was raised")
+        typer.echo(f"{cell.label}: no error was raised")

@@ -14,12 +14,10 @@ FORMATS = {"html": "report.html", "md": "report.md", "csv": "report.csv", "parqu
 
 
 def report(
-    results: Annotated[
-        list[str], typer.Argument(help="The folder of a run, or its results.parquet; also under a URL.", metavar="RUN", show_default=False)
-    ],
+    results: Annotated[list[str], typer.Argument(help="Run: a folder, a results.parquet, or a URL.", metavar="RUN", show_default=False)],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A file, or - for standard output.", metavar="FILE", show_default="beside the results"),
+        typer.Option("--output", "-o", help="Output file, or - for standard output.", metavar="FILE", show_default="next to the results"),
     ] = None,
     format_: Annotated[
         str | None,
@@ -27,20 +25,20 @@ def report(
             "--format",
             help="html, md (for a comment), csv or parquet (medians and quartiles).",
             metavar="NAME",
-            show_default="by the name of the output, else html",
+            show_default="from the output file name, else html",
         ),
     ] = None,
     figures: Annotated[
         Path | None,
         typer.Option(
-            help="Write figures for a paper, PDF with captions in TeX, into a folder; pdf means `figures` beside the results.",
+            help="Write figures for a paper (PDF, captions in TeX) to this folder; pdf means the folder `figures` next to the results.",
             metavar="DIR",
             show_default=False,
         ),
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Show the report in the browser.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
 ) -> None:
-    """Write the report of a run: a page, Markdown for a comment, or medians and quartiles as a table.
+    """Write the report of a run: a page, Markdown for a comment, or a table of medians and quartiles.
 
     With --figures alone, only the figures are written.
     """
@@ -55,7 +53,7 @@ def report(
         from ...suites.running.remote.snapshot import reading
 
         if is_url(run) and str(figures) == "pdf":
-            raise ValueError(f"`report` got --figures pdf for {run}; name a folder of this machine")
+            raise ValueError(f"`report` got --figures pdf for {run}; name a local folder")
         with reading(run) as found:
             if figures is not None:
                 _draw(found, figures)
@@ -66,7 +64,7 @@ def report(
 def _single(runs: list[str]) -> str:
     if len(runs) > 1:
         raise ValueError(
-            f"`report` got {len(runs)} runs; expected one. To set them side by side: structgrad compare {' '.join(map(str, runs))}"
+            f"`report` got {len(runs)} runs; expected one. To compare them, type structgrad compare {' '.join(map(str, runs))}"
         )
     return runs[0]
 
@@ -77,7 +75,7 @@ def _checked(kind: str, output: Path | None, *, show: bool) -> None:
 
         raise ValueError(f"`report` got the format {kind!r}; {registry.hint(kind, FORMATS)}")
     if str(output) == "-" and (kind == "parquet" or show):
-        raise ValueError(f"`report` got --output - with {'--open' if show else '--format parquet'}, which takes a file; name one")
+        raise ValueError(f"`report` got --output - with {'--open' if show else '--format parquet'}, which needs a file; name one")
 
 
 def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -> None:
@@ -115,15 +113,13 @@ def _large_page(run: Path, output: Path | None, url: str) -> Path:
     if str(output) == "-" or (url and output is None):
         beside = "--output -" if str(output) == "-" else url
         rows = results.length(run)
-        raise ValueError(
-            f"`report` got {beside} for {rows} rows, whose page has a folder beside it; name a file of this machine with --output"
-        )
+        raise ValueError(f"`report` got {beside} for {rows} rows, whose page needs a folder next to it; name a local file with --output")
     path = output or folder / FORMATS["html"]
     try:
         pages = large.write(run, url or str(folder), path)
     except OSError as error:
         raise ValueError(f"`report` cannot write {path} ({error.strerror}); name another file with --output") from error
-    typer.echo(f"report: {path.resolve()}, and a page for each structure in {pages.resolve()}")
+    typer.echo(f"report: {path.resolve()}, with a page for each structure in {pages.resolve()}")
     return path
 
 

@@ -56,7 +56,7 @@ def runs_below(folder: Path) -> list[Path]:
         return [folder]
     found = [path.parent for path in folder.glob(f"*/{store.PLAN}")] if folder.is_dir() else []
     if not found:
-        raise ValueError(f"`status` found no run in {folder}; expected the folder of a run, or one that holds some")
+        raise ValueError(f"`status` found no run in {folder}; expected a run folder, or a folder that contains runs")
     return sorted(found, key=lambda path: (path / store.PLAN).stat().st_mtime, reverse=True)
 
 
@@ -133,8 +133,8 @@ def lines(found: State) -> list[str]:
         f"  {found.done} done, {found.failed} failed, {found.left} left; {found.skipped} pairs skipped",
         f"  {suites}",
         *(f"  {error}" for error in found.errors),
-        *([f"  {found.damaged} damaged files of cells, which will be measured again"] if found.damaged else []),
-        *([f"  go on with: {found.command}"] if found.command and (found.left or found.failed) and found.status != "running" else []),
+        *([f"  {found.damaged} damaged cell files; these cells will be measured again"] if found.damaged else []),
+        *([f"  continue with: {found.command}"] if found.command and (found.left or found.failed) and found.status != "running" else []),
     ]
 
 

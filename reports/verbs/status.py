@@ -12,11 +12,11 @@ from .outcome import sentences
 def status(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Folders or URLs of runs, or folders that hold some.", metavar="RUN", show_default="./structgrad-results"),
+        typer.Argument(help="Folders or URLs of runs, or folders that contain runs.", metavar="RUN", show_default="./structgrad-results"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how far runs are, also running and killed ones: cells done, failed and left, the latest errors, how to go on."""
+    """Show the progress of runs: cells done, failed and left, the latest errors, and the command to continue."""
     import json
 
     with sentences():

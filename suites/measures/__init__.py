@@ -13,11 +13,9 @@ from .sparsity import Sparsity
 from .steps.descent import Descent
 from .suite import Suite
 from .task_references import TaskReferences
-from .unbiasedness import Unbiasedness
 
 SUITES: dict[str, type[Suite]] = {
     "bias": Bias,
-    "unbiasedness": Unbiasedness,
     "sparsity": Sparsity,
     "memory": Memory,
     "wall_clock": WallClock,

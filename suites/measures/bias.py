@@ -32,15 +32,13 @@ from ..statistics.metrics import (
     first_metrics,
     without_each_batch,
 )
-from ..statistics.moments import BATCHES, Moments
-from ..statistics.quasi_monte_carlo import scramble_bias, scramble_metrics
+from ..statistics.moments import Moments
 from ..statistics.reference_metrics import NoisyGradient, estimated_against, exact_against
 from ..statistics.seeds import BLOCK
 from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.geometry import geometry
 from ..truth.loss_checks import examine_loss
 from ..truth.perturbation import FEWEST
-from ..truth.quadrature import sobol_moments
 from ..truth.references import own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, replay_outside, replay_samples
 from ..truth.replay_oracle import draws_of
@@ -56,9 +54,6 @@ U_STATISTIC = "u-statistic"
 
 OF_TUPLES = ("mean_cosine", "descent_probability", "sign_agreement", "kurtosis", "zero_gradient_rate", "gradient_nonzeros")
 """Metrics that only tuples of samples have."""
-
-POINTS = 4096
-"""Points per scramble."""
 
 REFERENCE_WORK = 4
 """Draws of noise behind a reference that is no closed form, as a multiple of the replicates of the first look."""
@@ -195,14 +190,14 @@ def _measured(task: _Task) -> Measurement:
     if sampling.tier == "exact":
         raise ValueError(f"`measure` got tier='exact' for {estimator.name}, which cannot be replayed here; expected tier='auto' or 'mc'")
     task = replace(task, estimator=warmed(estimator, target, sampling))
-    return _quadrature_measurement(task) if sampling.tier == "sobol" else _sampled_measurement(task)
+    return _sampled_measurement(task)
 
 
 def exact_summary(
     estimator: Estimator[Any], target: Target, sampling: Sampling, cap: int, information: Tensor | None = None
 ) -> Summary | None:
     """The exact moments, or None where only replicates will do."""
-    if sampling.tier in ("mc", "sobol"):
+    if sampling.tier == "mc":
         return None
     if estimator.deterministic:
         unused = torch.Generator(target.scores.device)
@@ -294,19 +289,6 @@ def _moments(task: _Task) -> tuple[Moments, Literal["converged", "budget"], dict
 def _watched(metrics: dict[str, Interval], task: _Task) -> dict[str, Interval]:
     """What replicates are added for: without a gradient, the variance is known well enough when it is known relative to itself."""
     return metrics | {"relative_variance": metrics["absolute_variance"]} if task.floor == math.inf else metrics
-
-
-def _quadrature_measurement(task: _Task) -> Measurement:
-    """By scrambled points in place of random ones: for estimators of few noise dimensions."""
-    gradient = task.target.truth.gradient
-    found = sobol_moments(task.estimator, task.target, points=POINTS, scrambles=BATCHES, key=(str(task.sampling.seed), *task.sampling.key))
-    metrics = scramble_metrics(found, gradient, task.geometry)
-    if metrics["gradient_nonzeros"] is UNRESOLVED:
-        return Measurement(metrics, "sobol", POINTS * BATCHES, "unresolved: rare events", sampling="budget")
-    high = math.sqrt(scramble_bias(found, gradient)[1])
-    surely = scramble_bias(found, gradient, level=1 - ALPHA)[0] > 0
-    verdict: Verdict = "biased" if surely else "equivalent" if high <= task.equivalence * float(gradient.norm()) else "unresolved"
-    return Measurement(metrics, "sobol", POINTS * BATCHES, verdict, sampling="budget")
 
 
 def _repeats(estimator: Estimator[Any], target: Target, sampling: Sampling) -> bool:

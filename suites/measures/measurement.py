@@ -83,7 +83,7 @@ class Measurement:
 
     Attributes:
         metrics: against the exact gradient of the expected loss.
-        tier: how they were found. ``replicates``: None for the exact tier; for ``sobol`` the number of points over all scrambles.
+        tier: how they were found. ``replicates``: None for the exact tier.
         verdict: of the test for bias; ``broken``, with the ``reason``, where estimates are NaN or infinite: then no metric has a value.
         p_value: of the test (Bonferroni over directions), None for an exact tier and where no direction could be tested.
         sampling: ``converged`` or ``budget``; empty where nothing was sampled.
@@ -104,7 +104,7 @@ class Measurement:
     """
 
     metrics: dict[str, Interval]
-    tier: Literal["exact", "sobol", "mc"]
+    tier: Literal["exact", "mc"]
     replicates: int | None
     verdict: Verdict
     p_value: float | None = None
@@ -173,8 +173,7 @@ class Measurement:
         if self.pair is not None:
             count = exponential(math.log(self.pair.count))
             size = [self.pair.sizes, f"{count} structures", "1 instance", f"seed {self.pair.seed}"]
-        draws = "Sobol points" if self.tier == "sobol" else "replicates"
-        how = "exact, without replicates" if self.tier == "exact" else f"{self.replicates} {draws} ({self.sampling})"
+        how = "exact, without replicates" if self.tier == "exact" else f"{self.replicates} replicates ({self.sampling})"
         test = "" if self.p_value is None else f", p {'< 1e-16' if self.p_value < 1e-16 else f'= {self.p_value:.2g}'}"
         return [*size, f"{self.verdict}: {self.reason}"] if self.reason else [*size, how, f"bias: {self.verdict}{test}"]
 

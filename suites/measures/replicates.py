@@ -17,7 +17,7 @@ from ..statistics.moments import BATCHES, Moments
 from ..statistics.seeds import BLOCK, generator, seed_blocks, seed_sequence
 from ..truth import Target
 
-Tier = Literal["auto", "exact", "sobol", "mc"]
+Tier = Literal["auto", "exact", "mc"]
 
 FILLING = 2**16
 """Rows of a launch that fill a GPU."""
@@ -35,7 +35,7 @@ class Sampling:
         seed: the root seed. ``key``: stable names of the stream, such as problem, stage and instance.
         batch_size: rows per launch, rounded up to whole blocks of 128; a GPU gets as many as fill it and fit its memory. No
             estimate depends on it, and sums over estimates but in rounding.
-        tier: ``auto`` is exact where the estimator can be replayed, Monte Carlo elsewhere; ``mc`` forces replicates, ``sobol`` quadrature.
+        tier: ``auto`` is exact where the estimator can be replayed, Monte Carlo elsewhere; ``mc`` forces replicates.
         dtype: in which the estimator runs; truth and moments are float64.
     """
 
@@ -51,8 +51,8 @@ class Sampling:
             raise ValueError(f"`Sampling` got replicates={self.replicates}; expected at least {2 * BATCHES}, two per batch")
         if self.batch_size < 1:
             raise ValueError(f"`Sampling` got batch_size={self.batch_size}; expected at least 1")
-        if self.tier not in ("auto", "exact", "sobol", "mc"):
-            raise ValueError(f"`Sampling` got tier={self.tier!r}; expected auto, exact, sobol or mc")
+        if self.tier not in ("auto", "exact", "mc"):
+            raise ValueError(f"`Sampling` got tier={self.tier!r}; expected auto, exact or mc")
 
     def piece(self, row: int) -> int:
         """Replicates of the block from this row on that go into one batch together.

@@ -36,7 +36,7 @@ class Finding:
         setting: the point of a sweep, such as ``length=20`` or ``kl=0.03,samples=16``; empty where nothing is swept.
         size: the swept quantity as a number, for fits and figures.
         reference: whose gradient it was compared with; empty where nothing was.
-        tier: ``exact``, ``sobol`` or ``mc``; empty for what is no expectation.
+        tier: ``exact`` or ``mc``; empty for what is no expectation.
         replicates: independent estimates behind it; None for the exact tier.
         batches: the value with each of 32 batches of the replicates left out, for comparisons; empty where there are none.
         sampling: ``converged`` or ``budget``; empty where nothing was sampled.
@@ -117,7 +117,7 @@ class Context:
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
     batch_size: int = 4096
-    tier: Literal["auto", "exact", "sobol", "mc"] = "auto"
+    tier: Literal["auto", "exact", "mc"] = "auto"
     effort: Effort = field(default_factory=Effort)
     scratch: Path | None = None
 
@@ -178,10 +178,6 @@ class Suite(abc.ABC):
 
         An instance with a `limitation` gets a finding ``skipped`` with it.
         """
-
-    def concerns(self, estimator: Estimator[Any]) -> bool:
-        """Whether there is anything to ask of an estimator; of another one no cell is planned."""
-        return True
 
     def limitation(self, problem: Problem, instance: Instance, context: Context) -> str | None:
         """Why an instance is not measured, or in part only, as one sentence that is known before anything is measured; None where it is."""

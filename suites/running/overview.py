@@ -35,7 +35,6 @@ SHOWN = (
     "support",
     "kl_decrease",
     "time_exponent",
-    "bias_p_value",
 )
 """What an overview may show, in its order; of a suite with none of these, whatever it finds first."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,6 @@ from .cases import BATCHES, CASES, OPERATIONS, Case
 from .comparison import SpeedComparison, geometric_mean, single_thread
 from .floor import measure_machine
 from .grid import SpeedGrid, read_results, to_frame
-from .measuring.table import show
 from .peers import PEERS
 from .ways import WAYS
 
@@ -28,7 +26,6 @@ def main(  # noqa: PLR0913, PLR0917 - one parameter per option
     memory: Annotated[float, typer.Option(min=0.1, help="GiB that the process of a case may have: what asks for more fails alone.")] = 8.0,
     limit: Annotated[float, typer.Option(min=1.0, help="Seconds for an operation at a size, with all its peers.")] = 600.0,
     csv: Annotated[Path | None, typer.Option(help="Write every timing to this file; what it holds already is not timed again.")] = None,
-    measuring: Annotated[bool, typer.Option("--measuring", help="Time measuring instead: cells, replicates, enumeration, shards.")] = False,
 ) -> None:
     """Time our oracles and every installed peer, one thread each, interleaved in one process, and print ratios."""
     chosen = _chosen(case or [])
@@ -38,10 +35,6 @@ def main(  # noqa: PLR0913, PLR0917 - one parameter per option
         raise typer.BadParameter(f"got case {', '.join(map(repr, case or []))}; expected one of {', '.join(CASES)}")
     console = Console()
     single_thread()
-    if measuring:
-        _refuse_choice({"case": case, "operation": operation, "batch": batch, "way": way})
-        show(console, csv)
-        return
     machine = measure_machine()
     console.print(f"peers: {', '.join(peer.name for peer in PEERS if peer.installed)}")
     console.print(f"copy {machine.bytes_per_second / 1e9:.1f} GB/s, {machine.multiply_adds_per_second / 1e9:.1f} G multiply-adds/s")
@@ -56,14 +49,6 @@ def main(  # noqa: PLR0913, PLR0917 - one parameter per option
     for one in grid.ways:
         console.print(_summary(one, [result for result in results if result.way == one]))
     console.print(*slower(results), sep="\n", highlight=False, soft_wrap=True, markup=False)
-
-
-def _refuse_choice(given: dict[str, Sequence[object] | None]) -> None:
-    chosen = [f"--{name}" for name, values in given.items() if values]
-    if chosen:
-        raise typer.BadParameter(
-            f"got --measuring with {', '.join(chosen)}; expected it alone or with --csv: its table has rows of its own"
-        )
 
 
 def _refuse(what: str, given: list[str], expected: list[str]) -> None:

@@ -40,7 +40,7 @@ def page(results: Sequence[SpeedComparison], made: str = "") -> str:
         "Of every operation at sizes that people use: the median CPU time of a call on one thread, in milliseconds; how many times longer "
         "the fastest library that has the operation takes, timed in turns with ours in one process; and how many times longer ours takes "
         "than moving its bytes, or doing the multiplications of one pass, would take at this machine's best. What is timed, and the three "
-        "ways of timing, are in [benchmarks](../how-to/benchmarks.md#beside-other-libraries). Only times of one run compare.",
+        "ways of timing, are in [benchmarks](../how-to/benchmarks.md#compare-with-other-libraries). Only times of one run compare.",
         *([made] if made else []),
         "## Times faster than the fastest peer",
         "Geometric means over structures, with the number of those that have a peer; an asterisk where one is faster for some of them, all "

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from .enumeration import CAP, UNKNOWN, Target, Truth, exact_truth
-from .sharding import sharded_truth
 
-__all__ = ["CAP", "UNKNOWN", "Target", "Truth", "exact_truth", "sharded_truth"]
+__all__ = ["CAP", "UNKNOWN", "Target", "Truth", "exact_truth"]

@@ -95,7 +95,7 @@ def reference_gradient(  # noqa: PLR0913 - an instance, and what each of the ref
     if kind != "perturbed":
         raise ValueError(
             f"`reference_gradient` got the reference {kind!r}; expected 'expected', 'perturbed' or 'relaxed': the gradient of the loss at "
-            "the argmax is 0 almost everywhere, use `descent_profile`"
+            "the argmax is 0 almost everywhere"
         )
     law = Gumbel() if noise is None else noise
     if isinstance(law, Gumbel) and isinstance(oracle, FactorisedOracle):

@@ -41,7 +41,7 @@ def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_law_is_on_the_page() -> None:
-    table = (ROOT / "docs/how-to/audit.md").read_text().split("## What each law asks")[1].split("\n\n")[1]
+    table = (ROOT / "docs/how-to/audit.md").read_text().split("## Laws")[1].split("\n\n")[1]
     described = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines()))
     found = examine("gumbel_rao", quick=True, structures=("categorical",), mean_of="st_gumbel").checks
     found += (
@@ -136,7 +136,7 @@ def test_an_oracle_is_audited_by_its_file(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "got neither an ESTIMATOR nor --oracle NAME"),
+        ([], "got neither ESTIMATOR nor --oracle NAME"),
         (["-o", "subset[k=2]", "--biased"], "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR"),
         (["-o", "subset[n=1,k=2]"], "got n=1 parts for k=2"),
         (["-o", "nothing"], "got the unknown oracle 'nothing'"),

@@ -265,7 +265,7 @@ def test_an_override_that_matches_nothing_is_told(
     config = tmp_path / "gate.toml"
     config.write_text("[[gate.override]]\nestimator = 'imle[lambda=2.5]'\ngated = false\n[[gate.override]]\nestimator = 'iml'\nfloor = 1\n")
     given = ("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", base, "--config", str(config))
-    assert call(*given).stderr == "warning: [[gate.override]] number 2 (estimator = 'iml') matches no number that was compared\n"
+    assert call(*given).stderr == "warning: [[gate.override]] number 2 (estimator = 'iml') matches no compared number\n"
     assert json.loads(call(*given, "--json").stdout)["idle_overrides"] == ["[[gate.override]] number 2 (estimator = 'iml')"]
 
 
@@ -297,7 +297,7 @@ def test_a_baseline_keeps_what_gates_look_at_and_where_it_comes_from(base: str, 
 def test_a_baseline_is_not_overwritten_by_accident(base: str, tmp_path: Path) -> None:
     save("main", base, tmp_path)
     before = (tmp_path / "store" / "main.parquet").read_bytes()
-    assert "there is a baseline 'main'" in save("main", base, tmp_path, code=2).stderr
+    assert "baseline 'main' already exists" in save("main", base, tmp_path, code=2).stderr
     assert (tmp_path / "store" / "main.parquet").read_bytes() == before
     save("main", base, tmp_path, "--replace")
 
@@ -308,7 +308,7 @@ def test_a_red_gate_refuses_a_new_baseline_unless_a_reason_is_given_and_kept(bas
     worse = run(tmp_path / "head", rows(**WORSE))
     refused = save("main", worse, tmp_path, "--replace", code=1).stderr
     assert "fails: ✗ regressed" in refused
-    assert "baseline main is not saved: the gate is red" in refused
+    assert "baseline main is not saved, because the gate fails" in refused
     assert (tmp_path / "store" / "main.parquet").read_bytes() == before
     assert "empty reason" in save("main", worse, tmp_path, "--replace", "--force", " ", code=2).stderr
     save("main", worse, tmp_path, "--replace", "--force", "the old loss was wrong")

@@ -107,7 +107,7 @@ def test_the_page_links_a_page_for_each_structure(run: Path) -> None:
         (run / "report-structures" / name).touch()
     result = call(run)
     beside = run / "report-structures"
-    assert result.stdout == f"report: {run / 'report.html'}, and a page for each structure in {beside}\n"
+    assert result.stdout == f"report: {run / 'report.html'}, with a page for each structure in {beside}\n"
     text = (run / "report.html").read_text()
     bodies = [zlib.decompress(base64.b64decode(packed)).decode() for packed in re.findall(r'data-packed="([^"]*)"', text)]
     links = set(re.findall(r'href="(report-structures/[^"]*)"', "".join([text, *bodies])))
@@ -131,8 +131,7 @@ def test_a_page_with_a_folder_is_no_stream(run: Path) -> None:
     result = call(run, "--output", "-")
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: `report` got --output - for {len(rows())} rows, whose page has a folder beside it; "
-        "name a file of this machine with --output\n"
+        f"error: `report` got --output - for {len(rows())} rows, whose page needs a folder next to it; name a local file with --output\n"
     )
 
 

@@ -18,7 +18,7 @@ from structgrad.suites.base import Row
 from structgrad.suites.comparison import GateResult, gate
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
-from structgrad.suites.studies.gate_simulations import Change, failing
+from tests.suites.comparison.planted_changes import Change, failing
 
 FOLDER = Path(__file__).parents[2] / ".ci"
 RENEW = "python .ci/measure.py /tmp/own && structgrad baseline save baseline /tmp/own --dir .ci --replace"

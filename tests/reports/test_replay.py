@@ -57,7 +57,7 @@ def test_a_failed_cell_shows_its_traceback(folder: Path) -> None:
 def test_several_cells(folder: Path) -> None:
     refused = replay("sparsity", "--run", str(folder))
     assert refused.exit_code == 2
-    assert "3 cells match; name one of them, or give --all" in refused.stderr
+    assert "matches 3 cells; name one of them, or use --all" in refused.stderr
     every = replay("sparsity", "--run", str(folder), "--all", "--json")
     assert every.exit_code == 0
     assert [record["identical"] for record in json.loads(every.stdout)] == [True] * 3

@@ -31,7 +31,7 @@ def call(*words: object) -> Result:
 def test_several_runs_are_sent_to_compare(run: Path) -> None:
     result = call(run, run)
     assert result.exit_code == 2
-    assert result.stderr == f"error: `report` got 2 runs; expected one. To set them side by side: structgrad compare {run} {run}\n"
+    assert result.stderr == f"error: `report` got 2 runs; expected one. To compare them, type structgrad compare {run} {run}\n"
 
 
 def test_figures_alone_write_no_page(run: Path, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_parquet_holds_the_aggregates(run: Path) -> None:
 def test_standard_output_takes_text_only(run: Path, words: tuple[str, ...]) -> None:
     result = call(run, "-o", "-", *words)
     assert result.exit_code == 2
-    assert f"`report` got --output - with {' '.join(words)}, which takes a file; name one" in result.stderr
+    assert f"`report` got --output - with {' '.join(words)}, which needs a file; name one" in result.stderr
 
 
 def test_the_report_is_opened_when_asked(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,11 +111,11 @@ def test_a_metric_that_several_suites_or_references_give_counts_once() -> None:
     shared = examples.shared("reinforce", "init")
     row = Row(cell="a", suite="bias", **shared, instance="0", metric="rho", value=1.0, reference="expected")
     others = [
-        replace(row, suite="unbiasedness", value=2.0),
+        replace(row, suite="sparsity", value=2.0),
         replace(row, reference="relaxed", value=3.0),
         row,
         replace(row, metric="kl_decrease", setting="kl=0.1", value=4.0),
-        replace(row, suite="unbiasedness", metric="gain", value=5.0),
+        replace(row, suite="sparsity", metric="gain", value=5.0),
     ]
     found = tables.measured(results.to_frame(others))
     assert list(zip(found["metric"], found["value"], strict=True)) == [("rho", 1.0), ("gain", 5.0)]

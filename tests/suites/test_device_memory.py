@@ -29,7 +29,6 @@ from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.running.runner import run
 from structgrad.suites.truth import Target, exact_truth, space
 from structgrad.suites.truth.perturbation import perturbed_gradient
-from structgrad.suites.truth.quadrature import sobol_moments
 from structgrad.suites.truth.replay import replay
 from structgrad.suites.truth.space import fitting_chunk
 from tests.suites import broken_estimators
@@ -249,12 +248,6 @@ def test_replicates_are_the_same() -> None:
     assert torch.equal(few.comoment, many.comoment)
     draws = Draws(Subset(2), quadratic("subset"), scores_of("subset"), Context(batch_size=1024), ("it",))
     assert torch.equal(*starved(MOST, lambda estimator: estimates(estimator, draws, 700)))
-
-
-def test_points_of_a_quadrature_are_the_same() -> None:
-    few, many = starved(MOST, lambda estimator: sobol_moments(estimator, target_of("categorical"), points=256, scrambles=2))
-    torch.testing.assert_close(few.means, many.means, rtol=1e-13, atol=1e-14)
-    assert torch.equal(few.zero, many.zero)
 
 
 def test_tuples_that_are_dealt_are_the_same() -> None:

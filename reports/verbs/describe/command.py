@@ -14,7 +14,8 @@ def describe(
     name: Annotated[
         str,
         typer.Argument(
-            help=r"An estimator, oracle, problem, task, suite, metric, loss, noise or preset; 'imle\[lambda=2.5]'; or a class of your own.",
+            help=r"Name of an estimator, oracle, problem, task, suite, metric, loss, noise or preset, such as 'imle\[lambda=2.5]'; "
+            "or your own class, such as ./my.py:MyEstimator.",
             metavar="NAME",
             show_default=False,
             autocompletion=complete_anything,
@@ -22,7 +23,7 @@ def describe(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what is known of one thing: what it claims, its options, where it fits and why not elsewhere, an example."""
+    """Describe one estimator, structure, task or metric: its options, cost, supported structures, and an example."""
     import json
 
     with sentences():

@@ -31,7 +31,7 @@ def describe(name: str) -> list[Record]:
     found = [{"kind": kind, **describer(name)} for kind, (known, describer) in kinds.items() if head in known]
     if not found:
         names = sorted({entry for known, _ in kinds.values() for entry in known})
-        raise ValueError(f"`describe` got the unknown name {name!r}; {_near(head, names)}`structgrad list` shows what there is")
+        raise ValueError(f"`describe` got the unknown name {name!r}; {_near(head, names)}`structgrad list` shows all names")
     return found
 
 

@@ -14,18 +14,18 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="One of " + ", ".join(KINDS) + "; all of them by default.",
+            help="Kind: " + ", ".join(KINDS) + ". Default: all.",
             metavar="KIND",
             show_default=False,
             autocompletion=complete_kinds,
         ),
     ] = None,
     pattern: Annotated[
-        str | None, typer.Argument(help="A part of a name, or a glob such as 'reinforce*'.", metavar="PATTERN", show_default=False)
+        str | None, typer.Argument(help="Part of a name, or a glob such as 'reinforce*'.", metavar="PATTERN", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what there is: estimators, supervised training, oracles, problems, losses, suites, metrics, engines, presets, plugins."""
+    """List estimators, supervised losses, oracles, problems, tasks, losses, suites, metrics, engines, presets and plugins."""
     import json
 
     from ... import terminal

@@ -53,11 +53,7 @@ def checks() -> list[MachineCheck]:
             found += look()
         except Exception as error:  # whatever is wrong with the machine is what is asked for
             name = look.__name__.strip("_").replace("_", " ")
-            found.append(
-                MachineCheck(
-                    name, f"{type(error).__name__}: {error}", "broken", "this check failed itself; repair the package that it names"
-                )
-            )
+            found.append(MachineCheck(name, f"{type(error).__name__}: {error}", "broken", "this check failed; repair the named package"))
     return found
 
 
@@ -131,19 +127,21 @@ def _processors() -> Iterator[MachineCheck]:
     yield MachineCheck("cores", f"{CORES} workers by default, of {os.cpu_count()}")
     busy = load > 0.5 * CORES
     yield MachineCheck(
-        "load", number(load, 2), *_advice(busy, "note", "others use this machine: times will be noisy, all other numbers are not touched")
+        "load",
+        number(load, 2),
+        *_advice(busy, "note", "other programs use this machine: times will be noisy, other numbers are unaffected"),
     )
     several = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if os.environ.get(name, "1") != "1"]
     yield MachineCheck(
-        "threads", f"torch uses {torch.get_num_threads()} here, 1 in a run", *_advice(bool(several), "note", _threads(several))
+        "threads", f"torch uses {torch.get_num_threads()} here, runs use 1", *_advice(bool(several), "note", _threads(several))
     )
     yield MachineCheck(
-        "determinism", "asked of torch" if torch.are_deterministic_algorithms_enabled() else "not asked of torch; runs do not need it"
+        "determinism", "on in torch" if torch.are_deterministic_algorithms_enabled() else "off in torch; runs do not need it"
     )
 
 
 def _threads(several: list[str]) -> str:
-    return f"{', '.join(several)} is set; runs replace it by 1, choose more with --threads"
+    return f"{', '.join(several)} is set; runs use 1 instead, choose more with --threads"
 
 
 def _clock() -> Iterator[MachineCheck]:
@@ -153,7 +151,7 @@ def _clock() -> Iterator[MachineCheck]:
         while now == start:
             now = time.perf_counter()
         ticks.append(now - start)
-    coarse = _advice(min(ticks) > COARSE_CLOCK, "note", "times of small tensors are not to be trusted")
+    coarse = _advice(min(ticks) > COARSE_CLOCK, "note", "times of small tensors are unreliable")
     yield MachineCheck("clock", f"{whole(min(ticks) * 1e9)} ns", *coarse)
 
 
@@ -182,11 +180,13 @@ def _disk() -> Iterator[MachineCheck]:
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     yield MachineCheck(
-        "disk", f"{gibibytes(free)} free", *_advice(free < LEAST_DISK_GIB * GIB, "broken", "make room, or run with --out on another disk")
+        "disk",
+        f"{gibibytes(free)} free",
+        *_advice(free < LEAST_DISK_GIB * GIB, "broken", "free some space, or run with --out on another disk"),
     )
     writable = _can_write(here)
     yield MachineCheck(
-        "folder", f"{here}{'' if writable else ', cannot be written'}", *_advice(not writable, "broken", "run elsewhere, or with --out DIR")
+        "folder", f"{here}{'' if writable else ', not writable'}", *_advice(not writable, "broken", "run elsewhere, or with --out DIR")
     )
 
 
@@ -205,10 +205,10 @@ def _kernels() -> Iterator[MachineCheck]:
     warm = sum(len(list(place.rglob("*.nbi"))) for place in (folder, *others) if place.is_dir())
     writable = _can_write(folder if folder.is_dir() else folder.parent)
     if not writable:
-        advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a folder that can be written"
-        yield MachineCheck("compiled kernels", f"{folder} cannot be written", "note", advice)
+        advice = "every process compiles for minutes: set NUMBA_CACHE_DIR to a writable folder"
+        yield MachineCheck("compiled kernels", f"{folder} is not writable", "note", advice)
     else:
-        cold = "none yet: the first run compiles for some minutes"
+        cold = "none yet: the first run compiles for a few minutes"
         yield MachineCheck("compiled kernels", f"{warm} in {folder}" if warm else cold)
 
 
@@ -221,16 +221,14 @@ def _oracles_work() -> Iterator[MachineCheck]:
     right = (
         Categorical().argmax(scores).tolist() == [0.0, 1.0] and abs(float(Categorical().marginals(scores)[1]) - 0.7310585786300049) < 1e-12
     )
-    yield MachineCheck(
-        "oracles", "give the right answer" if right else "give a wrong answer", *_advice(not right, "broken", "reinstall torch and numba")
-    )
+    yield MachineCheck("oracles", "correct" if right else "wrong results", *_advice(not right, "broken", "reinstall torch and numba"))
 
 
 def _source() -> Iterator[MachineCheck]:
     from ...results import commit_of_package
 
     commit, dirty = commit_of_package()
-    advice = "results of changed code cannot be told from those of the commit: commit before a run that counts"
+    advice = "results of uncommitted code are recorded under the commit: commit before an important run"
     value = "an installed copy, not a checkout" if commit is None else f"{commit[:10]}{', changed' if dirty else ''}"
     yield MachineCheck("source", value, *_advice(bool(dirty), "note", advice))
 
@@ -258,7 +256,8 @@ def _score_files() -> Iterator[MachineCheck]:
         yield MachineCheck("score files", str(error), "broken", "or give the folder with --data")
         return
     yield MachineCheck(
-        "score files", f"{len(available(folder))} real problems in {folder}" if folder else "none found: built-in scores are used"
+        "score files",
+        f"{len(available(folder))} sets of trained models' scores in {folder}" if folder else "none found: built-in scores are used",
     )
 
 

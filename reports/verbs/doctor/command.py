@@ -12,28 +12,26 @@ from ..outcome import OK, REGRESSED, SOME_FAILED, fail, sentences
 
 def doctor(  # noqa: PLR0913, PLR0917 - one parameter per option
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    device: Annotated[
-        str | None, typer.Option(help="Say whether every operation is right on this device, such as cuda, and how fast.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the report on a device.")] = Path("structgrad-device"),
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time for a device, tests and timings together.")] = 8.0,
-    only: Annotated[str, typer.Option(help="Take the operations whose names hold this text, and run no tests.")] = "",
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what the folder of an earlier report holds.")] = False,
+    device: Annotated[str | None, typer.Option(help="Test and time every operation on this device, such as cuda.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the device report.")] = Path("structgrad-device"),
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time limit for --device, in minutes, for tests and timings together.")] = 8.0,
+    only: Annotated[str, typer.Option(help="Only operations whose names contain this text; runs no tests.")] = "",
+    again: Annotated[bool, typer.Option("--again", help="Discard the measurements of an earlier report and start again.")] = False,
 ) -> None:
-    """Look at versions, processor, GPU, clock, memory, disk, compiled kernels, plugins and score files; say what to do.
+    """Check versions, processor, GPU, clock, memory, disk, compiled kernels, plugins and score files, and suggest fixes.
 
-    A table says which operations of which structures are served by compiled kernels, and which by plain torch, on every device.
+    A table shows which operations use compiled kernels and which use plain PyTorch, for each device.
 
-    With --device, say instead whether every operation is right there, and time it against plain torch, the CPU and peers: each case in a
-    process of its own, the report anew after every answer. The same command goes on where it stopped, and tries again what failed.
+    With --device, test every operation on that device. Also time it against plain PyTorch, the CPU and other libraries. Each case runs
+    in its own process. The report is updated after every result. Repeat the command to continue and to retry failures.
 
-    Exit codes: 0 runs work, also where a target is missed; 1 an operation on the device is wrong or does not run, or a test failed; 2 there
-    is no such device; 3 something is broken that would fail runs.
+    Exit codes: 0 runs work (even if a speed target is missed); 1 an operation on the device is wrong or fails, or a test fails; 2 no such
+    device; 3 a problem that would make runs fail.
     """
     if device is not None:
         with sentences():
             if as_json:
-                raise ValueError("`doctor` got --json with --device; leave it out, the numbers are in device.json beside the report")
+                raise ValueError("`doctor` got --json with --device; leave it out; the numbers are in device.json next to the report")
             _on_device(device, out, minutes, only, again)
         return
     if only or again:
@@ -66,7 +64,7 @@ def _on_device(name: str, out: Path, minutes: float, only: str, again: bool) -> 
     try:
         from . import device
     except ImportError as error:
-        fail(f"`doctor` cannot import what it measures with: {error}; install that package", SOME_FAILED)
+        fail(f"`doctor` cannot import a package: {error}; install it with pip", SOME_FAILED)
     try:
         found = device.examine(name, out, minutes=minutes, only=only, again=again, checkout=Path.cwd(), say=typer.echo)
     except device.BrokenError as error:

@@ -126,7 +126,7 @@ def examine(  # noqa: PLR0913 - the options of the command
     begun = time.monotonic()
     wanted = tasks(only) if device != "cpu" else tasks(only, FEW, held=False)
     if not wanted:
-        raise ValueError(f"`doctor` got only={only!r}, which no operation holds; expected a part of a name, such as 'spanning_tree 40'")
+        raise ValueError(f"`doctor` got only={only!r}, which matches no operation; expected part of a name, such as 'spanning_tree 40'")
     check_writable(out)
     environment, machine = looked(device)
     journal = Journal(out, environment, again=again)
@@ -147,7 +147,7 @@ def looked(device: str) -> tuple[dict[str, str], MachineLimits]:
     ((_, found),) = in_turn([[Call(LOOK.function, {"device": device}, LOOK.limit)]])
     if found.failure:
         raise BrokenError(
-            f"`doctor` got no answer from device={device!r} ({found.failure}); expected one; `structgrad doctor` says what works"
+            f"`doctor` got no answer from device={device!r} ({found.failure}); expected one; `structgrad doctor` lists the devices"
         )
     if "refused" in found.value:
         raise ValueError(found.value["refused"])

@@ -72,7 +72,7 @@ def as_json(known: KnownDevice) -> dict[str, Any]:
 
 def markdown(known: KnownDevice) -> Iterator[str]:
     """The page, line by line."""
-    yield f"# Is structgrad right and fast on {known.environment.get('device', 'this device')}?\n"
+    yield f"# structgrad on {known.environment.get('device', 'this device')}: results and speed\n"
     yield from in_short(known)
     yield from _wrong(known.rows)
     yield from _tests(known.tests)
@@ -81,7 +81,7 @@ def markdown(known: KnownDevice) -> Iterator[str]:
     yield from _table(known.rows)
     yield from _said(known.rows)
     yield from _not_run(known.rows)
-    yield "\n## Measured with\n"
+    yield "\n## Environment\n"
     yield from (f"- {name}: {value}" for name, value in known.environment.items())
 
 
@@ -93,10 +93,10 @@ def in_short(known: KnownDevice) -> Iterator[str]:
     if known.cuda:
         timed = [row for row in rows if row.seconds("structgrad") is not None]
         plain = [row.task.name for row in timed if not row.value("structgrad", "kernel")]
-        yield f"- **Served by kernels**: {len(timed) - len(plain)} of {len(timed)} timed operations{_list('; plain torch serves ', plain)}."
+        yield f"- **With kernels**: {len(timed) - len(plain)} of {len(timed)} timed operations{_list('; plain torch: ', plain)}."
     yield f"- **Tests**: {tests.verdict}{f' ({tests.summary})' if tests.summary else ''}."
     if known.unfinished:
-        yield f"- **Not finished**: {known.unfinished} of {len(rows)} operations; the same command goes on with them."
+        yield f"- **Not finished**: {known.unfinished} of {len(rows)} operations; repeat the command to continue."
     yield f"- **Targets**: {_targets_in_short(rows) if known.cuda else STAND_IN}."
 
 
@@ -104,7 +104,7 @@ def _targets_in_short(found: Sequence[DeviceRow]) -> str:
     held = [row for row in found if row.task.target is not None]
     met, missed, open_ = ([row for row in held if row.met is verdict] for verdict in (True, False, None))
     if not held:
-        return "none of these operations has one"
+        return "none for these operations"
     return (
         f"{len(met)} of {len(held)} met"
         + _list("; missed: ", [f"{row.task.name} ({_against(row)})" for row in missed])
@@ -117,7 +117,7 @@ def _against(row: DeviceRow) -> str:
     target = row.task.target
     assert target is not None
     ratio = row.ratio(target.contender)
-    return f"{number(ratio)} x {target.contender}, at least {setting(target.factor)} wanted"
+    return f"{number(ratio)} x {target.contender}, target {setting(target.factor)}"
 
 
 def _list(before: str, names: Sequence[str]) -> str:
@@ -127,7 +127,7 @@ def _list(before: str, names: Sequence[str]) -> str:
 def _wrong(found: Sequence[DeviceRow]) -> Iterator[str]:
     wrong = [row for row in found if row.wrong]
     if wrong:
-        yield "\n## What is wrong\n"
+        yield "\n## Wrong results\n"
         yield from (f"- {row.task.name}, batch {row.task.batch}: {'; '.join(row.wrong)}" for row in wrong)
 
 
@@ -138,7 +138,7 @@ def _tests(tests: DeviceTests) -> Iterator[str]:
         if len(tests.failed) > MOST:
             yield f"- and {len(tests.failed) - MOST} more"
     if tests.unread:
-        yield "\n## Files of tests that could not be imported\n"
+        yield "\n## Test files that could not be imported\n"
         yield from (f"- {name}" for name in tests.unread[:MOST])
 
 
@@ -146,8 +146,8 @@ def _targets(found: Sequence[DeviceRow]) -> Iterator[str]:
     held = [row for row in found if row.task.target is not None]
     if not held:
         return
-    yield "\n## Targets\n\nHow many times longer others take than we do, timed in turns.\n"
-    yield "| operation | batch | against | wanted | measured | of what is wanted | met |\n|---|--:|---|--:|--:|--:|---|"
+    yield "\n## Targets\n\nTime of the others / time of structgrad, measured in turns; higher is better.\n"
+    yield "| operation | batch | compared with | target | measured | share of target | met |\n|---|--:|---|--:|--:|--:|---|"
     for row in held:
         target = row.task.target
         assert target is not None
@@ -162,17 +162,17 @@ HEADINGS = {
     "batch": "",
     "right": "",
     "served by": "",
-    "ms": "median of one call, without the first",
+    "ms": "median time of one call, without the first",
     "replay": "the same, replayed as a CUDA graph",
-    "of floor": "how much of a call the bytes or the arithmetic take at least",
-    "torch": "how many times longer plain torch takes on this device",
-    "compile": "how many times longer what torch.compile makes of plain torch takes",
-    "CPU": "how many times longer the CPU takes, with two threads",
-    "others": "how many times longer others take",
-    "one row": "ms of a batch of 1, and how many times longer the CPU takes for it: below 1 the CPU is faster",
-    "MiB": "what the operation takes beside its inputs",
-    "off": "the largest difference from plain torch in float32, relative to the scale of the result",
-    "first, s": "the first call in a new process, which compiles what no cache holds; it is in no other figure",
+    "of floor": "lower bound of the time (memory traffic or arithmetic) / time of a call",
+    "torch": "time of plain torch on this device / time of structgrad",
+    "compile": "the same for plain torch under torch.compile",
+    "CPU": "the same for the CPU with two threads",
+    "others": "the same for other libraries",
+    "one row": "ms of a batch of 1, and the ratio for the CPU: below 1 the CPU is faster",
+    "MiB": "memory of the operation without its inputs",
+    "off": "largest difference from plain torch in float32, relative to the scale of the result",
+    "first, s": "first call in a new process, with compilation; not part of other numbers",
 }
 """Columns of the large table, and what they mean where it does not go without saying."""
 
@@ -208,14 +208,14 @@ def _cells(row: DeviceRow) -> Iterator[str]:
 def _said(found: Sequence[DeviceRow]) -> Iterator[str]:
     sentences = dict.fromkeys(sentence for row in found for sentence in row.said)
     if sentences:
-        yield "\n## What was warned of\n"
+        yield "\n## Warnings\n"
         yield from (f"- {sentence}" for sentence in sentences)
 
 
 def _not_run(found: Sequence[DeviceRow]) -> Iterator[str]:
     failures = [(row, step, reason) for row in found for step, reason in row.failures.items()]
     if failures:
-        yield "\n## What was not timed, and why\n"
+        yield "\n## Operations without a time\n"
         yield from (f"- {row.task.name}, {CONTENDERS.get(step, step)}: {reason}" for row, step, reason in failures)
 
 

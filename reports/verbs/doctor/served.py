@@ -105,8 +105,8 @@ def _by(device: int, module: str, function: str, executor: str, known: dict[str,
     found = {kernel: wrong for kernel, wrong in known.items() if kernel.startswith(f"{module}.{function} ")}
     wrong = [f"{kernel} ({said})" for kernel, said in found.items() if said]
     if wrong:
-        return "torch", f"what a kernel gives here is not what plain torch gives: {', '.join(wrong)}"
-    return ("kernel", f"compared at {len(found)} kinds of sizes") if found else ("new", "not used here yet")
+        return "torch", f"the kernel differs from plain torch: {', '.join(wrong)}"
+    return ("kernel", f"compared at {len(found)} kinds of sizes") if found else ("new", "not used yet")
 
 
 def lines(rows: list[Served]) -> Iterator[str]:

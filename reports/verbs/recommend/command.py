@@ -17,25 +17,25 @@ def recommend(  # noqa: PLR0913 - one parameter per option
     oracle: Annotated[
         str,
         typer.Option(
-            help=r"A structure by name, with sizes or without: spanning_tree, 'subset\[n=20,k=5]'.",
+            help=r"Structure, with or without sizes: spanning_tree, 'subset\[n=20,k=5]'.",
             metavar="NAME",
             show_default=False,
             autocompletion=names.complete_oracles,
         ),
     ],
     loss_gradients: Annotated[
-        str, typer.Option(help="Whether the loss has gradients in the structure, or else gives values only: yes or no.", metavar="YES|NO")
+        str, typer.Option(help="yes if your loss is differentiable at relaxed inputs; no if it is a black box.", metavar="YES|NO")
     ] = "yes",
-    unbiased: Annotated[bool, typer.Option("--unbiased", help="Unbiased estimators alone.")] = False,
-    batch: Annotated[int, typer.Option(help="Items of a batch, whose estimates are averaged.", metavar="B")] = 32,
+    unbiased: Annotated[bool, typer.Option("--unbiased", help="Only unbiased estimators.")] = False,
+    batch: Annotated[int, typer.Option(help="Batch size; estimates are averaged over the batch.", metavar="B")] = 32,
     loss_cost: Annotated[
         float,
-        typer.Option(help="How many times as long as a REINFORCE estimate one evaluation of your loss takes.", metavar="X"),
+        typer.Option(help="Time of one evaluation of your loss, in units of one REINFORCE estimate.", metavar="X"),
     ] = 0.0,
     stage: Annotated[
         str,
         typer.Option(
-            help="The state of the model: init, early, final, or h=<normalised entropy>.",
+            help="Entropy level of your model: init, early, final, or h=<entropy / maximal entropy>, such as h=0.4.",
             metavar="STAGE",
             autocompletion=names.complete_stages,
         ),
@@ -43,17 +43,18 @@ def recommend(  # noqa: PLR0913 - one parameter per option
     run: Annotated[
         str | None,
         typer.Option(
-            help="A run of your own, its folder or its results.parquet; also under a URL.",
+            help="Your own run: a folder, a results.parquet, or a URL.",
             metavar="DIR",
             show_default="the published table",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Name the best estimator, those that cannot be told from it, and the evidence, from measurements that exist already.
+    """Recommend an estimator for your structure, loss, batch size and entropy level, from existing measurements.
 
-    All candidates get the same time, that of a REINFORCE estimate for each item of the batch, and are ordered by ρ: what a step along the
-    average is worth beside one along the exact gradient. Whoever mostly estimates 0 is never named.
+    Every candidate gets the time of one REINFORCE estimate per item of the batch. Candidates are ordered by
+    ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²), with ĝ the average over the batch and g the exact gradient: 1 is as good as g, 0 is useless.
+    Ties are listed. An estimator that returns exactly 0 in most cases is never recommended.
     """
     with sentences():
         if loss_gradients not in _ANSWERS:

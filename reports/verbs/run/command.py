@@ -12,15 +12,15 @@ from ..describe import names
 from ..outcome import INTERRUPTED, SOME_FAILED, code_of, fail, sentences
 from .config import read_options
 
-_WHAT, _FILE, _PRECISION = "What is measured", "A score file of your own", "How precisely"
-_MACHINE, _OUTPUT = "How it runs", "Where results go"
+_WHAT, _FILE, _PRECISION = "Plan", "Your own scores", "Precision"
+_MACHINE, _OUTPUT = "Machine", "Output"
 
 Out = Annotated[
     str | None,
     typer.Option(
         "--out",
         "-o",
-        help="The folder, or a URL such as s3://bucket/run that results are mirrored to.",
+        help="Folder, or URL such as s3://bucket/run, for the results.",
         metavar="DIR",
         rich_help_panel=_OUTPUT,
         show_default="structgrad-results/<hash of the plan>",
@@ -33,7 +33,7 @@ def run(  # noqa: PLR0913 - one parameter per option
     suite: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Suites: names or globs; those of the preset by default.",
+            help="Suites (names or globs). Default: the suites of the preset.",
             metavar="SUITE",
             show_default=False,
             autocompletion=names.complete_suites,
@@ -43,7 +43,7 @@ def run(  # noqa: PLR0913 - one parameter per option
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A TOML file of options, by their names here; those of the command line win.",
+            help="TOML file with options under their names here. Options on the command line override it.",
             metavar="FILE",
             rich_help_panel=_WHAT,
             show_default=False,
@@ -54,21 +54,22 @@ def run(  # noqa: PLR0913 - one parameter per option
     preset: Annotated[
         str | None,
         typer.Option(
-            help="quick (a look, two minutes), standard (conclusions) or thorough. Options override it.",
+            help="quick (first look, minutes), standard (conclusions, about an hour) or thorough (hours or days). Other options "
+            "override it.",
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="quick",
             autocompletion=names.complete_presets,
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The same as --preset quick.", rich_help_panel=_WHAT)] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Same as --preset quick.", rich_help_panel=_WHAT)] = False,
     estimator: Annotated[
         list[str],
         typer.Option(
             "--estimator",
             "-e",
-            help=r"A name with or without options, or a glob: 'imle\[lambda=2.5]', 'reinforce*'; or your own class: "
-            "module:MyEstimator, ./my.py:MyEstimator (measured again when its file changes). Repeatable.",
+            help=r"Name, name with options or glob: 'imle\[lambda=2.5]', 'reinforce*'. Or your own class: module:MyEstimator, "
+            "./my.py:MyEstimator (measured again when the file changes). Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="the preset's",
@@ -78,7 +79,7 @@ def run(  # noqa: PLR0913 - one parameter per option
     plugin: Annotated[
         list[Path],
         typer.Option(
-            help="A Python file whose estimators and oracles can be named by their `name`. Repeatable.",
+            help="Python file with estimators and oracles to select by their `name`. Repeatable.",
             metavar="FILE",
             rich_help_panel=_WHAT,
             show_default=False,
@@ -89,8 +90,8 @@ def run(  # noqa: PLR0913 - one parameter per option
         typer.Option(
             "--problem",
             "-p",
-            help=r"A name or a glob, or a structure with its size: 'subset\[n=10,k=5]'; or your own: './my.py:Mine\[n=8]' (measured again "
-            "when its file changes). Repeatable.",
+            help=r"Name or glob, or a structure with a size: 'subset\[n=10,k=5]'. Or your own: './my.py:Mine\[n=8]' (measured again"
+            " when the file changes). Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="the preset's",
@@ -100,7 +101,7 @@ def run(  # noqa: PLR0913 - one parameter per option
     stage: Annotated[
         list[str],
         typer.Option(
-            help="A stage of training (init, early, final), or a normalised entropy such as h=0.4; globs too. Repeatable.",
+            help="Entropy level such as h=0.4, or a stage of training (init, early, final). Globs are allowed. Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="the preset's",
@@ -110,36 +111,36 @@ def run(  # noqa: PLR0913 - one parameter per option
     loss: Annotated[
         list[str],
         typer.Option(
-            help="A loss for all problems with scores, 'own' for the one that a problem has by default; 'subset_regimes@f1' as a "
-            "problem's name asks for one there alone. Repeatable.",
+            help="Loss for all problems; 'own' means the default loss of each problem. For one problem only, use --problem "
+            "subset_regimes@f1. Repeatable.",
             metavar="NAME",
             rich_help_panel=_WHAT,
             show_default="the preset's",
             autocompletion=names.complete_losses,
         ),
     ] = [],  # noqa: B006
-    offset: Annotated[float, typer.Option(help="A constant added to every loss.", metavar="NUMBER", rich_help_panel=_WHAT)] = 0.0,
+    offset: Annotated[float, typer.Option(help="Constant added to every loss.", metavar="NUMBER", rich_help_panel=_WHAT)] = 0.0,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of the real score files.",
+            help="Folder with score files of trained models.",
             metavar="DIR",
             rich_help_panel=_WHAT,
-            show_default="one that is found, else --builtin",
+            show_default="a folder that is found, else --builtin",
         ),
     ] = None,
     builtin: Annotated[
-        bool, typer.Option("--builtin", help="Use the built-in score regimes even where score files are found.", rich_help_panel=_WHAT)
+        bool, typer.Option("--builtin", help="Use built-in random scores even if score files are found.", rich_help_panel=_WHAT)
     ] = False,
     file: Annotated[
         Path | None,
-        typer.Option(help="Measure on these scores (.npz or .safetensors).", metavar="FILE", rich_help_panel=_FILE, show_default=False),
+        typer.Option(help="Measure on your scores (.npz or .safetensors).", metavar="FILE", rich_help_panel=_FILE, show_default=False),
     ] = None,
     oracle: Annotated[
         str | None,
         typer.Option(
-            help=r"The structure that they score, such as 'subset\[k=3]'. Without a file, a structure with its size, "
-            r"'subset\[n=10,k=5]': the same as --problem.",
+            help=r"Structure of the scores in --file, such as 'subset\[k=3]'. Without --file, a structure with a size, such as "
+            r"'subset\[n=10,k=5]' (same as --problem).",
             metavar="NAME",
             rich_help_panel=_FILE,
             show_default="linear_chain",
@@ -149,8 +150,8 @@ def run(  # noqa: PLR0913 - one parameter per option
     field: Annotated[
         list[str],
         typer.Option(
-            help="Which array is what (scores, transition, start, end, gold; lengths: how many words, tokens, ... an item has, the rest is "
-            "padding), and how numbers are meant (meaning=cost, temperature, transition_axes, root, spans). Repeatable.",
+            help="Array names in the file (scores, transition, start, end, gold, lengths) and their meaning (meaning=cost, "
+            "temperature, transition_axes, root, spans). For example, --field scores=logits. Repeatable.",
             metavar="KEY=VALUE",
             rich_help_panel=_FILE,
             show_default=False,
@@ -158,20 +159,32 @@ def run(  # noqa: PLR0913 - one parameter per option
     ] = [],  # noqa: B006
     instances: Annotated[
         int | None,
-        typer.Option(min=1, help="Instances per problem and stage.", metavar="N", rich_help_panel=_PRECISION, show_default="the preset's"),
+        typer.Option(
+            min=1, help="Instances per problem and entropy level.", metavar="N", rich_help_panel=_PRECISION, show_default="the preset's"
+        ),
     ] = None,
     replicates: Annotated[
         int | None,
-        typer.Option(help="Independent estimates of the first look.", metavar="N", rich_help_panel=_PRECISION, show_default="4096"),
+        typer.Option(
+            help="Number of independent estimates before the first check of precision.",
+            metavar="N",
+            rich_help_panel=_PRECISION,
+            show_default="4096",
+        ),
     ] = None,
     max_replicates: Annotated[
         int | None,
-        typer.Option(help="The most of them for one instance.", metavar="N", rich_help_panel=_PRECISION, show_default="the preset's"),
+        typer.Option(
+            help="Maximum number of independent estimates per instance.",
+            metavar="N",
+            rich_help_panel=_PRECISION,
+            show_default="the preset's",
+        ),
     ] = None,
     seconds: Annotated[
         str | None,
         typer.Option(
-            help="The most for one estimator on one instance: 20, 90s, 2m.",
+            help="Time limit for one estimator on one instance: 20, 90s, 2m.",
             metavar="DURATION",
             rich_help_panel=_PRECISION,
             show_default="the preset's",
@@ -180,24 +193,26 @@ def run(  # noqa: PLR0913 - one parameter per option
     budget: Annotated[
         str | None,
         typer.Option(
-            help="The most for the whole run, such as 10m: every answer gets its share, and when it is spent no cell is started.",
+            help="Time limit for the whole run, such as 10m. It is shared among all cells; no cell starts after it.",
             metavar="DURATION",
             rich_help_panel=_PRECISION,
             show_default="none",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Everything random comes from it.", metavar="N", rich_help_panel=_PRECISION)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", metavar="N", rich_help_panel=_PRECISION)] = 0,
     tier: Annotated[
         str,
         typer.Option(
-            help="exact replays all samples where it can, sobol and mc draw them, auto chooses.", metavar="NAME", rich_help_panel=_PRECISION
+            help="exact (sums over all samples where possible), mc (draws samples), or auto.",
+            metavar="NAME",
+            rich_help_panel=_PRECISION,
         ),
     ] = "auto",
     dtype: Annotated[
-        str, typer.Option(help="float64 or float32, for the estimators.", metavar="NAME", rich_help_panel=_PRECISION)
+        str, typer.Option(help="dtype of the estimators: float64 or float32.", metavar="NAME", rich_help_panel=_PRECISION)
     ] = "float64",
     batch_size: Annotated[
-        int, typer.Option(help="Rows per launch. Numbers do not depend on it.", metavar="N", rich_help_panel=_MACHINE)
+        int, typer.Option(help="Rows per launch. Does not change the numbers.", metavar="N", rich_help_panel=_MACHINE)
     ] = 4096,
     jobs: Annotated[
         int | None,
@@ -205,19 +220,19 @@ def run(  # noqa: PLR0913 - one parameter per option
             "--jobs",
             "-j",
             min=0,
-            help="Worker processes; 0 works in this one, without time limits. Numbers do not depend on it.",
+            help="Worker processes; 0 runs in this process, without time limits. Does not change the numbers.",
             metavar="N",
             rich_help_panel=_MACHINE,
-            show_default="as many as there are cores, or devices",
+            show_default="one per core or device",
         ),
     ] = None,
     threads: Annotated[
-        int, typer.Option(min=1, help="Threads of every worker; times are always taken on one.", metavar="N", rich_help_panel=_MACHINE)
+        int, typer.Option(min=1, help="Threads per worker. Timings always use one.", metavar="N", rich_help_panel=_MACHINE)
     ] = 1,
     engine: Annotated[
         str,
         typer.Option(
-            help="local, or ray for the workers of a Ray cluster.",
+            help="local, or ray (workers on a Ray cluster).",
             metavar="NAME",
             rich_help_panel=_MACHINE,
             autocompletion=names.complete_engines,
@@ -226,7 +241,7 @@ def run(  # noqa: PLR0913 - one parameter per option
     address: Annotated[
         str | None,
         typer.Option(
-            help="Of the cluster; auto is the one that runs here.",
+            help="Address of the Ray cluster; auto connects to the running one.",
             metavar="ADDRESS",
             rich_help_panel=_MACHINE,
             show_default="a new local one",
@@ -235,17 +250,20 @@ def run(  # noqa: PLR0913 - one parameter per option
     timeout: Annotated[
         str | None,
         typer.Option(
-            help="CPU time of one cell: 90s, 2m.", metavar="DURATION", rich_help_panel=_MACHINE, show_default="far above its share"
+            help="CPU time limit per cell: 90s, 2m.",
+            metavar="DURATION",
+            rich_help_panel=_MACHINE,
+            show_default="a multiple of the estimate",
         ),
     ] = None,
     memory_limit: Annotated[
         float | None,
-        typer.Option(help="GiB that a worker may take.", metavar="GIB", rich_help_panel=_MACHINE, show_default="none"),
+        typer.Option(help="Memory limit per worker, in GiB.", metavar="GIB", rich_help_panel=_MACHINE, show_default="none"),
     ] = None,
     gpus_per_cell: Annotated[
         float | None,
         typer.Option(
-            help="Share of a GPU that each worker on a Ray cluster asks for: 0.25 puts four on one.",
+            help="GPU share per Ray worker: 0.25 runs four workers on one GPU.",
             metavar="SHARE",
             rich_help_panel=_MACHINE,
             show_default="1 with --device cuda",
@@ -254,27 +272,27 @@ def run(  # noqa: PLR0913 - one parameter per option
     longest_cell: Annotated[
         str | None,
         typer.Option(
-            help="A plan of which one cell is estimated to take longer is refused: 2h, 3d.",
+            help="Refuse a plan if one cell is estimated to take longer: 2h, 3d.",
             metavar="DURATION",
             rich_help_panel=_MACHINE,
-            show_default="1h, and no limit with the preset thorough",
+            show_default="1h; none for the preset thorough",
         ),
     ] = None,
     device: Annotated[
         str,
         typer.Option(
-            help="cpu, cuda, cuda:1, or several: cuda:0,cuda:1. Each has a worker of its own, which takes cell after cell.",
+            help="cpu, cuda, cuda:1, or several such as cuda:0,cuda:1. Each device has its own worker.",
             metavar="NAME",
             rich_help_panel=_MACHINE,
         ),
     ] = "cpu",
     timing: Annotated[
-        bool, typer.Option("--timing/--no-timing", help="Whether suites that need the machine alone take part.", rich_help_panel=_WHAT)
+        bool, typer.Option("--timing/--no-timing", help="Include suites that need an otherwise idle machine.", rich_help_panel=_WHAT)
     ] = True,
     shard: Annotated[
         str | None,
         typer.Option(
-            help="Measure this part of the plan alone, such as 3/40: one task of an array job. `structgrad merge` joins the parts.",
+            help="Measure only this part of the plan, such as 3/40, for an array job. Join the parts with `structgrad merge`.",
             metavar="K/N",
             rich_help_panel=_MACHINE,
             show_default=False,
@@ -282,31 +300,32 @@ def run(  # noqa: PLR0913 - one parameter per option
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show the plan, its cells, and estimates of time and memory, and leave.", rich_help_panel=_OUTPUT),
+        typer.Option("--dry-run", help="Show the plan with estimates of time and memory, and exit.", rich_help_panel=_OUTPUT),
     ] = False,
     out: Out = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard finished cells of an earlier run.", rich_help_panel=_OUTPUT)] = False,
     rerun: Annotated[
         str | None,
         typer.Option(
-            help="Measure nothing but these cells again: failed, or a suite, problem, stage or estimator, or a glob.",
+            help="Measure only these cells again: failed, or a suite, problem, entropy level or estimator, or a glob.",
             metavar="WHICH",
             rich_help_panel=_OUTPUT,
             show_default=False,
         ),
     ] = None,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End with the first cell that fails.", rich_help_panel=_OUTPUT)] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failed cell.", rich_help_panel=_OUTPUT)] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON at the end, all else to standard error.", rich_help_panel=_OUTPUT)
+        bool,
+        typer.Option("--json", help="Print one line of JSON at the end; everything else goes to standard error.", rich_help_panel=_OUTPUT),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the last lines only.", rich_help_panel=_OUTPUT)] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every cell.", rich_help_panel=_OUTPUT)] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the last lines.", rich_help_panel=_OUTPUT)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line per cell.", rich_help_panel=_OUTPUT)] = False,
 ) -> None:
-    """Measure estimators on problems: bias, variance, time, memory, sparsity; with a report.
+    """Measure bias, variance, time and memory of estimators against exact gradients, and write a report.
 
-    The same command again goes on where it stopped: finished cells are not measured twice.
+    Repeat the command to continue an interrupted run; finished cells are not measured again.
 
-    Exit codes: 0 all well, 1 an estimator returned NaN, 2 bad input, 3 some cells failed or nothing more could be written, 130 interrupted.
+    Exit codes: 0 success, 1 an estimator returned NaN, 2 bad input, 3 failed cells or a full disk, 130 interrupted.
     """
     given = locals()
     with sentences(), ExitStack() as stack:

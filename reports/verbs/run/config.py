@@ -44,7 +44,7 @@ def _table(path: Path) -> dict[str, Any]:
     try:
         return toml_of(path)
     except ValueError as error:
-        raise ValueError(f"{path} is no TOML file: {error}") from error
+        raise ValueError(f"{path} is not a TOML file: {error}") from error
 
 
 def _key(path: Path, name: str, parameters: dict[str, Any]) -> str:

@@ -12,21 +12,21 @@ from ..outcome import code_of, sentences
 
 
 def merge(
-    shards: Annotated[list[str], typer.Argument(help="Folders or URLs that `run --shard` wrote.", metavar="SHARD", show_default=False)],
+    shards: Annotated[list[str], typer.Argument(help="Folders or URLs written by `run --shard`.", metavar="SHARD", show_default=False)],
     out: Annotated[
         str | None,
         typer.Option(
             "--out",
             "-o",
-            help="The folder of the whole run, or a URL.",
+            help="Folder or URL for the whole run.",
             metavar="DIR",
             show_default="structgrad-results/<hash of the plan>",
         ),
     ] = None,
 ) -> None:
-    """Join shards of one plan into one run, with its table and its page; shards that are not there yet can be merged in later.
+    """Join the shards of one plan into one run with a table and a page. Missing shards can be added later.
 
-    Exit codes: 0 all well, 2 shards of different plans or bad input, 3 some cells failed.
+    Exit codes: 0 success, 2 shards of different plans or bad input, 3 failed cells.
     """
     with sentences(), ExitStack() as stack:
         from ....suites.running import store
@@ -60,9 +60,9 @@ def merge(
     )
     if found.missing:
         absent = [str(number) for number in range(1, first["shard"]["of"] + 1) if number not in given]
-        typer.echo(f"{found.missing} cells are in none of them; shards that were not given: {', '.join(absent) or 'none'}")
+        typer.echo(f"{found.missing} cells are missing; shards not given: {', '.join(absent) or 'none'}")
     if found.unmeasured:
-        typer.echo(f"{found.unmeasured} cells are not measured yet; go on with their shards, and merge again")
+        typer.echo(f"{found.unmeasured} cells are not measured yet; continue their shards, then merge again")
     typer.echo(f"results: {place}")
     raise typer.Exit(code_of(counts))
 
@@ -82,7 +82,7 @@ def _manifest(shard: str, folder: Path) -> dict[str, Any]:
     part = found.get("shard")
     right = isinstance(part, dict) and all(isinstance(part.get(name), int) for name in ("number", "of", "cells"))
     if not right or not isinstance(found.get("plan"), dict):
-        raise ValueError(f"`merge` got {shard}, which is no shard; expected folders that `structgrad run --shard` wrote")
+        raise ValueError(f"`merge` got {shard}, which is not a shard; expected folders written by `structgrad run --shard`")
     return found
 
 
@@ -95,7 +95,9 @@ def _check_same(one: str, first: dict[str, Any], other: str, second: dict[str, A
     ends = [{name: part[name] for name in ("of", "cells")} for part in (first["shard"], second["shard"])]
     if ends[0] != ends[1]:
         (a, b), (c, d) = (tuple(end.values()) for end in ends)
-        raise ValueError(f"`merge` got {one}, one of {a} shards of {b} cells, and {other}, one of {c} of {d}; expected shards of one cut")
+        raise ValueError(
+            f"`merge` got {one}, one of {a} shards of {b} cells, and {other}, one of {c} of {d}; expected shards of the same division"
+        )
 
 
 def _differences(manifests: dict[str, dict[str, Any]]) -> list[str]:

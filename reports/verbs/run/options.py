@@ -71,7 +71,7 @@ def check_together(given: Mapping[str, Any]) -> None:
 
     for name in ("problem", "stage", "data", "builtin"):
         if given["file"] and given[name]:
-            raise ValueError(f"`run` got both --file and {flag(name)}; give one of them, a score file is a problem of its own")
+            raise ValueError(f"`run` got both --file and {flag(name)}; give one of them, because a score file is itself a problem")
     for name, other, wanted in (("field", "--file FILE", given["file"]), ("address", "--engine ray", given["engine"] == "ray")):
         if given[name] and not wanted:
             raise ValueError(f"`run` got {flag(name)} without {other}; expected both, or neither")

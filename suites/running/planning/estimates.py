@@ -22,7 +22,6 @@ from .plan import Plan
 
 SECONDS: dict[str, float] = {
     "bias": 0.025,
-    "unbiasedness": 0.02,
     "wall_clock": 0.1,
     "memory": 0.03,
     "sparsity": 0.004,

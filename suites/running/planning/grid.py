@@ -43,7 +43,7 @@ def grid(plan: Plan) -> Grid:
     skips: list[Row] = []
     limits: list[Limit] = []
     context, found_problems = plan.context(), stages_by_problem(plan)
-    concerned = _concerned_by_suite(plan, built, found_problems)
+    suites = suites_of(plan, found_problems)
     # What a cell's identity says of its estimator is written once: thousands of cells share one.
     identities = {name: _identity(name, each) for name, each in built.items()}
     losses = Counter[str]()
@@ -56,21 +56,20 @@ def grid(plan: Plan) -> Grid:
             found, content = sample(plan, name, stage), _content(plan, (name, stage))
             skipped = {estimator: skip.reason for estimator, skip in pairs.items() if skip}
             skips += skip_rows(plan, found, built, skipped)
-            for suite in concerned:
+            for suite in suites:
                 portion = plan.portion(suite)
                 if SUITES[suite].measures not in kinds_of(name) or stage not in _portion(stages, portion.stages):
                     continue
                 if portion.losses is not None and losses[split_loss(name)[0]] > portion.losses:
                     continue
-                asked = tuple(estimator for estimator in fitting if estimator in concerned[suite])
                 reasons = limitations(suite, found, context)
                 limits += [Limit(suite, name, stage, len(reasons), len(found.instances), reasons[0])] if reasons else []
                 if len(reasons) == len(found.instances) and not SUITES[suite].partial:
-                    skips += skip_rows(plan, found, built, dict.fromkeys(asked, reasons[0]), suite)
+                    skips += skip_rows(plan, found, built, dict.fromkeys(fitting, reasons[0]), suite)
                 elif SUITES[suite].measures == "references":
-                    cells += _cells(plan, suite, content, _reference(found) if asked else {})
+                    cells += _cells(plan, suite, content, _reference(found) if fitting else {})
                 else:
-                    cells += _cells(plan, suite, content, {estimator: identities[estimator] for estimator in asked})
+                    cells += _cells(plan, suite, content, {estimator: identities[estimator] for estimator in fitting})
     return Grid(tuple(cells), tuple(skips), tuple(limits))
 
 
@@ -85,33 +84,25 @@ def _reference(problem: Problem) -> dict[str, str]:
     return {name: _identity(name, make_estimator(name))}
 
 
-def suites_of(plan: Plan) -> tuple[str, ...]:
-    """The suites that have something to measure of a plan: those that it names, else all that fit its problems and estimators.
+def suites_of(plan: Plan, names: Iterable[str] = ()) -> list[str]:
+    """The suites that have something to measure of a plan: those that it names, else all that fit its problems.
+
+    Some suites train tasks, others measure scores, or models along a run.
+
+    Args:
+        plan: a plan.
+        names: of its problems, where they are known already.
 
     Raises:
         ValueError: an unknown name, or a named suite that has nothing to measure.
     """
-    return tuple(_concerned_by_suite(plan, _built(plan.estimators), stages_by_problem(plan)))
-
-
-def _concerned_by_suite(plan: Plan, built: Mapping[str, Estimator[Any]], names: Iterable[str]) -> dict[str, set[str]]:
-    """The estimators that each suite measures. Some suites train tasks, others measure scores, or models along a run."""
-    kinds = {kind for name in names for kind in kinds_of(name)}
-    found: dict[str, set[str]] = {}
-    for suite in matching(plan.suites or ("*",), SUITES, "suite"):
-        measuring = SUITES[suite]()
-        concerned = {name for name, estimator in built.items() if measuring.concerns(estimator)}
-        if measuring.measures in kinds and concerned:
-            found[suite] = concerned
-        elif plan.suites and measuring.measures not in kinds:
-            wanted, example = WANTED[measuring.measures]
+    kinds = {kind for name in names or stages_by_problem(plan) for kind in kinds_of(name)}
+    found = matching(plan.suites or ("*",), tuple(SUITES), "suite")
+    for suite in found if plan.suites else ():
+        if SUITES[suite].measures not in kinds:
+            wanted, example = WANTED[SUITES[suite].measures]
             raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
-        elif plan.suites:
-            asked = f"{', '.join(list(built)[:3])}{f' and {len(built) - 3} more' if len(built) > 3 else ''}"
-            raise ValueError(
-                f"the suite {suite} does not measure {asked}; name other estimators with -e, or leave {suite} out ({measuring.summary})"
-            )
-    return found
+    return [suite for suite in found if SUITES[suite].measures in kinds]
 
 
 WANTED = {

@@ -21,7 +21,7 @@ CORES = min(processors(), 8)
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-Tier = Literal["auto", "exact", "sobol", "mc"]
+Tier = Literal["auto", "exact", "mc"]
 
 FEWEST_REPLICATES = 64
 """Two for each of the 32 batches that intervals are made of."""

@@ -159,7 +159,6 @@ PRESETS: dict[str, Preset] = {
         LOSSES,
         32,
         {
-            "unbiasedness": Portion(instances=4),
             "wall_clock": Portion(stages=1, losses=1),
             "memory": Portion(instances=4, stages=1, losses=1),
             "scaling": Portion(instances=1, stages=1, losses=1),

@@ -9,7 +9,6 @@ from .false_alarms import FALSE_ALARMS, SEQUENTIAL
 from .lines import Part
 from .peaked import PEAKED
 from .power import EQUIVALENCE, POWER
-from .sequences import RARE, RULES_PART
 from .simple import MEDIANS, REPLAY
 
 PARTS: dict[str, Part] = {
@@ -22,8 +21,6 @@ PARTS: dict[str, Part] = {
     "false_alarms": FALSE_ALARMS,
     "looks": SEQUENTIAL,
     "power": POWER,
-    "rules": RULES_PART,
-    "rare": RARE,
 }
 """By the names that ``--only`` takes."""
 

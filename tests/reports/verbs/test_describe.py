@@ -91,13 +91,13 @@ def test_a_class_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rlo", "`describe` got the unknown name 'rlo'; did you mean rloo or rho? `structgrad list` shows what there is"),
+        ("rlo", "`describe` got the unknown name 'rlo'; did you mean rloo or rho? `structgrad list` shows all names"),
         ("rlo[num_samples=2]", "`describe` got the unknown name 'rlo[num_samples=2]'; did you mean rloo"),
         ("Subset", "`describe` got the unknown name 'Subset'; did you mean subset or"),
-        ("qqqq", "`describe` got the unknown name 'qqqq'; `structgrad list` shows what there is"),
-        ("", "`describe` got the unknown name ''; `structgrad list` shows what there is"),
+        ("qqqq", "`describe` got the unknown name 'qqqq'; `structgrad list` shows all names"),
+        ("", "`describe` got the unknown name ''; `structgrad list` shows all names"),
         ("relative_mze", "did you mean relative_mse"),
-        ("zzzzz", "`describe` got the unknown name 'zzzzz'; `structgrad list` shows what there is"),
+        ("zzzzz", "`describe` got the unknown name 'zzzzz'; `structgrad list` shows all names"),
         ("imle[x=2]", "estimator 'imle[x=2]': got the unknown option 'x'; expected one of lambda, noise"),
         ("subset[n=3,k=3]", "got the problem 'subset[n=3,k=3]' with 1 structures; expected at least 2, take other sizes"),
         ("nowhere:Mine", "got the class 'nowhere:Mine'; could not import it: No module named 'nowhere'"),

@@ -37,7 +37,7 @@ def test_a_first_project_is_written_and_never_overwritten(project: Path) -> None
     ]
     (project / "gate.toml").write_text("mine")
     again = call("init", ".", "--asv", "--gha")
-    assert "kept, it was there: gate.toml (--force replaces it)" in again.stdout
+    assert "kept (already exists; --force replaces it): gate.toml" in again.stdout
     assert "written: .github/workflows/structgrad.yml" in again.stdout
     assert (project / "gate.toml").read_text() == "mine"
     assert call("init", "--force").exit_code == 0
@@ -120,7 +120,7 @@ def test_what_would_fail_a_run_gives_exit_code_3(tmp_path: Path, monkeypatch: py
     result = call("doctor")
     assert result.exit_code == 3
     for text in (
-        f"X folder            {tmp_path}, cannot be written",
+        f"X folder            {tmp_path}, not writable",
         "X no_such_package",
         "pip install --force-reinstall no_such_package",
     ):
@@ -137,8 +137,8 @@ def test_what_is_worth_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(checks, "_can_write", lambda folder: False)
     monkeypatch.setattr(checks, "_nvidia_driver", lambda: "999.9")
     found = {check.name: check for check in checks.checks()}
-    assert found["threads"].advice.startswith("OMP_NUM_THREADS=8 is set; runs replace it by 1")
-    assert "set NUMBA_CACHE_DIR to a folder that can be written" in found["compiled kernels"].advice
+    assert found["threads"].advice.startswith("OMP_NUM_THREADS=8 is set; runs use 1 instead")
+    assert "set NUMBA_CACHE_DIR to a writable folder" in found["compiled kernels"].advice
     assert found["gpu" if "gpu" in found else "cuda"].value
 
 

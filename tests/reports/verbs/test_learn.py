@@ -92,7 +92,7 @@ def test_an_encoder_is_for_every_task_of_the_study(tmp_path, monkeypatch):
         (("cluster",), "did you mean clusters?"),
         (("clusters", "-q", "-v"), "`learn` got both --quiet and --verbose; give one of them"),
         (("clusters", "-e", "rlo"), "did you mean rloo"),
-        (("--quick", "--study"), "learn got --quick and --study; expected one of them: leave the other out"),
+        (("--quick", "--study"), "`learn` got both --quick and --study; give one of them"),
     ],
 )
 def test_bad_input_is_one_sentence(words, message, tmp_path, monkeypatch):

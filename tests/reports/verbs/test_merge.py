@@ -51,7 +51,7 @@ def test_merged_shards_are_the_run_of_the_whole_plan(tmp_path: Path, monkeypatch
     merged = tmp_path / "merged"
     told = call("merge", one, three, one, "-o", merged)
     assert told.exit_code == 0
-    assert "2 shards of 3 merged: 2 cells of 3\n1 cells are in none of them; shards that were not given: 2\n" in told.stdout
+    assert "2 shards of 3 merged: 2 cells of 3\n1 cells are missing; shards not given: 2\n" in told.stdout
     assert results.manifest_of(merged)["status"] == "stopped"
     assert "3 shards of 3 merged: 3 cells of 3" in call("merge", one, two, three, "-o", merged).stdout
     assert call(*words(tmp_path / "whole")).exit_code == 0
@@ -68,12 +68,14 @@ def test_shards_of_something_else_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / results.MANIFEST).write_text("{}")
-    assert f"`merge` got {other}, which is no shard; expected folders that `structgrad run --shard` wrote" in refused("merge", one, other)
+    assert f"`merge` got {other}, which is not a shard; expected folders written by `structgrad run --shard`" in refused(
+        "merge", one, other
+    )
     for change, message in (
         ({"plan_hash": "00000000"}, f"and {other} of 00000000; expected shards of one plan"),
         (
             {"shard": {"number": 2, "of": 4, "cells": 3}},
-            f"one of 3 shards of 3 cells, and {other}, one of 4 of 3; expected shards of one cut",
+            f"one of 3 shards of 3 cells, and {other}, one of 4 of 3; expected shards of the same division",
         ),
     ):
         (other / results.MANIFEST).write_text(json.dumps({**results.manifest_of(one), **change}))

@@ -87,7 +87,7 @@ def test_scores_that_forbid_everything_are_bad_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["--file", "--out", "--data", "--plugin", "--config"])
 def test_a_path_that_is_not_text_is_refused(option: str) -> None:
     said = refused("run", "bias", option, "bad\udcff.npz")
-    assert said == "error: got the path b'bad\\xff.npz', whose name is not UTF-8; rename it, or link to it by another\n"
+    assert said == "error: got the path b'bad\\xff.npz', whose name is not UTF-8; rename it, or use a symbolic link\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
@@ -100,19 +100,19 @@ def test_a_folder_whose_name_is_not_text_is_refused(tmp_path: Path, monkeypatch:
 
 def test_what_is_skipped_is_foretold_with_its_reason(tmp_path: Path) -> None:
     path = saved(tmp_path / "large.npz", scores=np.random.default_rng(0).normal(size=(2, 31, 31)))
-    words = ["run", "bias", "unbiasedness", "-e", "exact", "-e", "reinforce", "--file", path, "--oracle", "spanning_tree", "--loss", "mlp"]
+    words = ["run", "bias", "descent", "-e", "exact", "-e", "reinforce", "--file", path, "--oracle", "spanning_tree", "--loss", "mlp"]
     result = call(*words, "--dry-run")
     assert result.exit_code == 0
     assert "1 cells, 2 pairs skipped" in result.stdout
     assert "structures to enumerate: about 0\n" in result.stdout
     assert "skipped: exact on large@mlp: enumerates at most limit=" in result.stdout
     assert (
-        "unbiasedness on large@mlp, file: 2 of 2 instances looked at: skipped: no exact gradient of 6.86e+42 structures is known"
+        "descent on large@mlp, file: 2 of 2 instances looked at: skipped: `StructureTable` got a space of 6.86e+42 structures"
         in result.stdout
     )
     assert "bias on large@mlp, file: 2 of 2 instances looked at: what needs no exact gradient is measured: no exact" in result.stdout
     found = json.loads(call(*words, "--dry-run", "--json").stdout)
-    assert [(row["suite"], row["estimator"]) for row in found["skips"]] == [("", "exact"), ("unbiasedness", "reinforce")]
-    assert [limit["suite"] for limit in found["limits"]] == ["bias", "unbiasedness"]
+    assert [(row["suite"], row["estimator"]) for row in found["skips"]] == [("", "exact"), ("descent", "reinforce")]
+    assert [limit["suite"] for limit in found["limits"]] == ["bias", "descent"]
     measured = call(*words, *FEW, "-j", "0", "--out", tmp_path / "out")
     assert measured.exit_code == 0, measured.output

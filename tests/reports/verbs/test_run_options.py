@@ -116,7 +116,7 @@ def test_a_file_says_the_same_as_options(tmp_path: Path) -> None:
         ("estimator = [true]", "run.toml got estimator = [True]; expected a list of texts"),
         ("loss = []", "run.toml got loss = []; expected a list of texts"),
         ("run = {seed = 1}", "run.toml: got the unknown key 'run'"),
-        ("seed =", "run.toml is no TOML file: Invalid value"),
+        ("seed =", "run.toml is not a TOML file: Invalid value"),
     ],
 )
 def test_a_file_that_cannot_be_meant_gets_one_sentence(tmp_path: Path, text: str, message: str) -> None:

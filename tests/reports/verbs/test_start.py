@@ -124,7 +124,7 @@ def test_a_command_loads_what_it_needs_and_no_more(line: str, loads: dict[str, s
         ("structgrad run -e reinf", {name for name in ESTIMATORS if name.startswith("reinf")}),
         ("structgrad run --oracle sub", {"subset"}),
         ("structgrad run -p chain", {"chain_regimes"}),
-        ("structgrad run un", {"unbiasedness"}),
+        ("structgrad run sp", {"sparsity"}),
         ("structgrad run --preset st", {"standard"}),
         ("structgrad list pr", {"problems", "presets"}),
         ("structgrad describe relative_m", {"relative_mse"}),

@@ -45,7 +45,7 @@ def test_a_killed_run_says_how_far_it_came_and_how_to_go_on(folder: Path) -> Non
         "  2 done, 1 failed, 1 left; 0 pairs skipped",
         "  bias 2/4, 1 failed",
         f"  error: {FAILING} on categorical_regimes, init: RuntimeError: a mistake",
-        "  go on with: structgrad run again",
+        "  continue with: structgrad run again",
     ]
 
 
@@ -53,7 +53,7 @@ def test_a_running_run_is_told_from_a_killed_one(folder: Path) -> None:
     results.write_manifest(folder, {**results.manifest_of(folder), "process": {"id": os.getpid(), "host": platform.node()}})
     shown = call("status", folder).stdout
     assert shown.startswith(f"{folder}: running, since 2026-01-01")
-    assert "go on with" not in shown
+    assert "continue with" not in shown
     results.write_manifest(folder, {**results.manifest_of(folder), "process": {"id": 2**22 + 1, "host": "elsewhere"}})
     assert "running" in call("status", folder).stdout
 
@@ -70,7 +70,7 @@ def test_without_an_argument_all_runs_of_this_place(folder: Path, monkeypatch: p
 
 def test_no_run_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = "error: `status` found no run in structgrad-results; expected the folder of a run, or one that holds some\n"
+    expected = "error: `status` found no run in structgrad-results; expected a run folder, or a folder that contains runs\n"
     assert refused("status") == expected
 
 

@@ -8,8 +8,8 @@ import pytest
 from structgrad.suites.audit.confirmation import confirmed, settled
 from structgrad.suites.audit.means import AuditEffort
 from structgrad.suites.audit.result import Check
-from structgrad.suites.studies.audit_false_alarms import alarms, checks_of, opaque
 from tests.suites.audit import published_mistakes as mistakes
+from tests.suites.audit.false_alarms import alarms, checks_of, opaque
 
 SMALL = {"first": 256, "most": 256}
 

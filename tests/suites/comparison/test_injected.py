@@ -16,7 +16,7 @@ from structgrad.suites.comparison import Comparison, GateResult, gate
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.running.planning.plan import Plan
 from structgrad.suites.running.runner import run
-from structgrad.suites.studies.gate_simulations import Change, failing
+from tests.suites.comparison.planted_changes import Change, failing
 from tests.suites.running_cases import HERE
 
 NAMES = ("rloo", "ste", "arsm", "st_gumbel", "sparsemap_marginalisation")

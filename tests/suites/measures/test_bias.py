@@ -252,7 +252,7 @@ def test_refuses_the_exact_tier_where_there_is_none():
     [
         ({"replicates": 63}, "got replicates=63; expected at least 64"),
         ({"batch_size": 0}, "got batch_size=0; expected at least 1"),
-        ({"tier": "best"}, "got tier='best'; expected auto, exact, sobol or mc"),
+        ({"tier": "best"}, "got tier='best'; expected auto, exact or mc"),
     ],
 )
 def test_refuses_settings_that_cannot_be(settings, message):

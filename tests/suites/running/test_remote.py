@@ -22,9 +22,9 @@ from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.remote import lease, mirror, objects, snapshot
 from structgrad.suites.running.remote.objects import ObjectStore, RemoteError, RemoteWarning
 from structgrad.suites.running.runner import collect, measure, run
-from structgrad.suites.studies.simulated import simulated_plan
 from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.running.remote_cases import HERE, Stopped, comparable, impatient, on_machine, stopped_after
+from tests.suites.simulated import simulated_plan
 
 PLAN = simulated_plan(8)
 WORK = grid(PLAN)
@@ -196,7 +196,7 @@ KILLED = """
 import sys
 from structgrad.suites.running.runner import run
 from structgrad.suites.running.planning.plan import Machine
-from structgrad.suites.studies.simulated import simulated_plan
+from tests.suites.simulated import simulated_plan
 import os, signal
 
 def progress(snapshot):

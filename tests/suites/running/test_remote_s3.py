@@ -18,9 +18,9 @@ from structgrad.suites.running import cell_writer
 from structgrad.suites.running.remote import lease
 from structgrad.suites.running.remote.objects import ObjectStore, RemoteError, RemoteWarning
 from structgrad.suites.running.runner import collect, run
-from structgrad.suites.studies.simulated import simulated_plan
 from tests.reports.calling import FEW, SMALL, call, without_page
 from tests.suites.running.remote_cases import HERE, Stopped, comparable, impatient, on_machine, stopped_after
+from tests.suites.simulated import simulated_plan
 
 for name in ("s3fs", "moto.server"):
     pytest.importorskip(name, reason="s3fs (the optional extra remote) or moto[server] is not installed")
@@ -106,7 +106,7 @@ import os, signal, sys, time
 from structgrad.suites.running import cell_writer
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
-from structgrad.suites.studies.simulated import simulated_plan
+from tests.suites.simulated import simulated_plan
 
 cell_writer.BATCH = 10
 

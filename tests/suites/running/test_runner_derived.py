@@ -50,8 +50,8 @@ def value(rows: list[Row], estimator: str, metric: str, setting: str = "") -> fl
 
 def test_p_values_are_adjusted_over_the_tests_of_a_suite_and_one_test_counts_once():
     tests = [dataclasses.replace(BLANK, cell=str(i), p_value=p, metric="relative_bias") for i, p in enumerate((0.01, 0.04, 0.03))]
-    again = dataclasses.replace(tests[0], metric="bias_p_value")
-    other = dataclasses.replace(tests[0], suite="unbiasedness", p_value=0.02)
+    again = dataclasses.replace(tests[0], metric="gain")
+    other = dataclasses.replace(tests[0], suite="sparsity", p_value=0.02)
     found = adjusted([*tests, again, other, BLANK])
     assert [row.p_adjusted for row in found] == [pytest.approx(p) for p in (0.03, 0.06, 0.06, 0.03, 0.02)] + [None]
     assert [row.p_value for row in found[:3]] == [0.01, 0.04, 0.03]
@@ -115,7 +115,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Grid]:
             name = journal.digest(f"{problem} {first.suite} {first.estimator}".encode())
             rows[name] = [dataclasses.replace(row, problem=problem, cell=name, batches=(0.5, float(len(rows)))) for row in found]
             tested = dataclasses.replace(rows[name][0], p_value=0.01 * len(rows))
-            rows[name] += [dataclasses.replace(tested, metric=metric) for metric in ("bias_p_value", "bias_z")]
+            rows[name] += [dataclasses.replace(tested, metric=metric) for metric in ("gain", "bias_z")]
     names = list(rows)
     rows[names[1]].append(dataclasses.replace(rows[names[1]][0], metric="", value=None, status="error", reason="ü", traceback="t"))
     rows[names[6]][0] = dataclasses.replace(rows[names[6]][0], low=float("-inf"))

@@ -144,18 +144,6 @@ def test_options_override_a_preset():
     assert len(CORE) >= 10
 
 
-def test_no_cell_is_planned_of_whom_a_suite_has_nothing_to_ask():
-    found = grid(
-        Plan(suites=("bias", "unbiasedness"), problems=("subset_regimes",), stages=("final",), estimators=("rloo", "ste"), instances=1)
-    )
-    assert [(cell.suite, cell.estimators) for cell in found.cells] == [("bias", ("rloo",)), ("bias", ("ste",)), ("unbiasedness", ("rloo",))]
-    with pytest.raises(
-        ValueError,
-        match=r"the suite unbiasedness does not measure ste; name other estimators with -e, or leave unbiasedness out \(tests of",
-    ):
-        grid(Plan(suites=("bias", "unbiasedness"), problems=("subset_regimes",), estimators=("ste",)))
-
-
 def test_an_unknown_preset_is_refused():
     with pytest.raises(ValueError, match=r"unknown preset 'standart'; did you mean standard"):
         plan_of("standart")

@@ -18,8 +18,8 @@ from structgrad.suites.running.engines import ENGINES
 from structgrad.suites.running.engines import ray as engine
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
-from structgrad.suites.studies.simulated import simulated_plan
 from tests.suites.running_cases import HERE, SMALL, broken, comparable
+from tests.suites.simulated import simulated_plan
 
 SLOW = broken(*(f"Slow[seconds={0.3 + i / 100}]" for i in range(4)))
 PLAN = dataclasses.replace(SMALL, estimators=(*SLOW, "gst", "ste_sample"), instances=1)
@@ -103,7 +103,7 @@ from structgrad.suites.running import dispatch
 from structgrad.suites.running.engines.ray import RayWorker
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
-from structgrad.suites.studies.simulated import simulated_plan
+from tests.suites.simulated import simulated_plan
 from tests.suites.running_cases import HERE, comparable
 
 plan = simulated_plan(80)
@@ -170,7 +170,7 @@ import ray
 from ray.cluster_utils import Cluster
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
-from structgrad.suites.studies.simulated import simulated_plan
+from tests.suites.simulated import simulated_plan
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000})
 

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from structgrad.suites.studies import published_toys
+from tests.suites.studies import published_toys
 
 
 @pytest.fixture(scope="module")

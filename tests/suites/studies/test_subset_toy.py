@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from structgrad.suites.studies import subset_toy
+from tests.suites.studies import subset_toy
 
 EXACT = {
     "reinforce": {"bias": 0.0, "variance": 0.1312, "error": 0.9988},

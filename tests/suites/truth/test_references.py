@@ -22,7 +22,6 @@ from structgrad.estimators import (
 )
 from structgrad.oracles import Categorical, IndependentCategoricals, Oracle, Subset
 from structgrad.suites.truth import exact_truth, perturbation
-from structgrad.suites.truth.descent import descent_profile
 from structgrad.suites.truth.perturbation import perturbed_gradient
 from structgrad.suites.truth.references import Reference, own_reference, reference_gradient, reference_of
 from tests.helpers import seeded
@@ -172,17 +171,6 @@ def test_the_expected_reference_is_the_truth() -> None:
         assert (found.value, found.noise, found.replicates) == (truth.value, 0.0, None)
 
 
-@pytest.mark.parametrize("name", ORACLES)
-def test_a_descent_profile_takes_one_argmax_per_step(name: str) -> None:
-    oracle, loss, scores = ORACLES[name][0], quadratic(name), scores_of(name)
-    direction, steps = scores_of(name, seed=5), [0.0, 0.1, 0.5, 2.0, 50.0]
-    found = descent_profile(oracle, loss, scores, direction, steps)
-    torch.testing.assert_close(found, torch.stack([loss(oracle.argmax(scores - step * direction)) for step in steps]))
-    assert len(found.unique()) > 1
-    single = descent_profile(oracle, loss, scores.float(), direction, torch.tensor(steps).tolist())
-    torch.testing.assert_close(single, found, rtol=1e-5, atol=1e-5)
-
-
 class OnlyBest(Oracle):
     """Knows the best class, and nothing else."""
 
@@ -209,7 +197,7 @@ def test_an_argmax_is_enough_for_a_perturbed_reference() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: reference_gradient("argmax", Categorical(), table, SCORES), "0 almost everywhere, use `descent_profile`"),
+        (lambda: reference_gradient("argmax", Categorical(), table, SCORES), "0 almost everywhere"),
         (
             lambda: reference_gradient("expected", Categorical(), table, SCORES.expand(2, 4)),
             r"scores of shape \(2, 4\); expected one instance",
@@ -225,8 +213,6 @@ def test_an_argmax_is_enough_for_a_perturbed_reference() -> None:
             "got the oracle only_best without marginals; expected another, or",
         ),
         (lambda: reference_gradient("expected", OnlyBest(), table, SCORES), "got the oracle only_best, which cannot be enumerated; pass"),
-        (lambda: descent_profile(Categorical(), table, SCORES, SCORES[:2], [0.1]), r"a direction of shape \(2,\); expected one instance"),
-        (lambda: descent_profile(Categorical(), table, SCORES, SCORES / 0, [0.1]), "a finite direction of its shape"),
     ],
 )
 def test_messages(call: Any, message: str) -> None:

@@ -1,37 +1,26 @@
-"""False alarms and power of the gate: ``python -m structgrad.suites.studies.gate_simulations``.
-
-Every gate compares two measurements of the same problems with fresh random numbers, of unchanged code or with a planted change; each run
-is the baseline of the next one. Shares are over many gates. The estimators reach from light to heavy tails: at a normalised entropy of 0.1,
-the estimates that carry the variance of REINFORCE are rare.
-"""
+"""Known changes planted into estimators: the mean or the spread of their estimates is scaled, around the exact gradient."""
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from torch import Tensor
 
-from ...estimators import make_estimator
-from ...estimators.base import Estimator, Loss, with_gradient
-from ...estimators.exact import ExactMarginalisation
-from ..base import Problem, Row
-from ..comparison.gating import GateResult, gate
-from ..comparison.timing import TimeComparison
-from ..measures.bias import Bias
-from ..measures.suite import Context, Effort
-from ..problems import load
-from ..running.planning.plan import Plan
-from ..running.rows import RowWriter
-from ..statistics.intervals import wilson
+from structgrad.estimators import make_estimator
+from structgrad.estimators.base import Estimator, Loss, with_gradient
+from structgrad.estimators.exact import ExactMarginalisation
+from structgrad.suites.base import Problem, Row
+from structgrad.suites.comparison.gating import GateResult, gate
+from structgrad.suites.comparison.timing import TimeComparison
+from structgrad.suites.measures.bias import Bias
+from structgrad.suites.measures.suite import Context, Effort
+from structgrad.suites.problems import load
+from structgrad.suites.running.planning.plan import Plan
+from structgrad.suites.running.rows import RowWriter
 
 ESTIMATORS = ("reinforce", "rloo", "st_gumbel", "imle")
 PROBLEMS = (("categorical_regimes", "h=0.95"), ("categorical_regimes", "h=0.1"), ("subset_regimes", "h=0.4"))
@@ -73,16 +62,6 @@ class Change:
 
         planted: Estimator[Any] = Planted(**vars(estimator))
         return planted
-
-
-CHANGES = (
-    Change(),
-    Change(scale=0.98),
-    Change(scale=0.9),
-    Change(spread=1.05),
-    Change(spread=1.2),
-    Change(spread=1.5),
-)
 
 
 def measured(problem: Problem, estimators: Mapping[str, Estimator[Any]], seed: int, replicates: int) -> list[Row]:
@@ -150,42 +129,3 @@ def simulate(change: Change, *, gates: int, replicates: int, paired: bool, plant
 def failing(result: GateResult) -> set[tuple[str, str]]:
     """The estimators that a gate fails on, each with a metric."""
     return {(item.key.estimator, item.key.metric) for item in result.failures if not isinstance(item, TimeComparison)}
-
-
-def lines(gates: int, powered: int, replicates: int) -> Iterator[str]:
-    """The table, line by line as it is found."""
-    yield f"{len(PROBLEMS) * len(ESTIMATORS)} cells, {replicates} replicates each; the change is in `rloo`; α = 0.01 for a whole gate."
-    yield ""
-    yield "| planted | random numbers | gates | failed | found | something else failed |"
-    yield "|---|---|---|---|---|---|"
-    for change in CHANGES:
-        for paired in (False, True):
-            if change == Change() and paired:
-                continue  # identical to the last bit
-            result = simulate(change, gates=gates if change == Change() else powered, replicates=replicates, paired=paired)
-            yield _line(change, paired, result)
-
-
-def _line(change: Change, paired: bool, result: Result) -> str:
-    high = wilson(result.failed / result.gates, result.gates).high or 0.0
-    share = f"{result.failed / result.gates:.3f}" + (f" (95 %: at most {high:.3f})" if change == Change() else "")
-    cells = (change.name, "the same" if paired else "fresh", result.gates, share, f"{result.found / result.gates:.2f}", result.others)
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m structgrad.suites.studies.gate_simulations", description=__doc__)
-    parser.add_argument("--gates", type=int, default=200, help="on unchanged code")
-    parser.add_argument("--powered", type=int, default=10, help="with every planted change")
-    parser.add_argument("--replicates", type=int, default=1024)
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    for line in lines(options.gates, options.powered, options.replicates):
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

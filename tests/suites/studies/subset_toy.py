@@ -1,4 +1,4 @@
-"""The k-subset toy of the SIMPLE paper, recomputed: ``python -m structgrad.suites.studies.subset_toy``.
+"""The k-subset toy of the SIMPLE paper.
 
 n = 10, k = 5 (252 structures), ten published seeds; ``θ`` and ``|b|`` standard normal, ``L(z) = ‖z − b‖²``, ``p(z) ∝ exp⟨θ, z⟩``. The
 paper reports 10 000 sampled gradients in terms of cosines: bias ``1 − cos(∇, E ĝ)``, variance ``Var cos(ĝ, E ĝ)``, error ``E[1 − cos(∇,
@@ -10,7 +10,6 @@ References:
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ...estimators import Estimator, ImplicitMLE, LeaveOneOut, Reinforce, SampledStraightThrough, Simple, SumOfGamma
-from ...oracles import Subset
-from ..measures.bias import Sampling, measure
-from ..problems.losses import SquaredDistance
-from ..statistics.seeds import generator
-from ..truth import Truth, exact_truth
-from ..truth.replay import ReplayOracle, slots_of
+from structgrad.estimators import Estimator, ImplicitMLE, LeaveOneOut, Reinforce, SampledStraightThrough, Simple, SumOfGamma
+from structgrad.oracles import Subset
+from structgrad.suites.measures.bias import Sampling, measure
+from structgrad.suites.problems.losses import SquaredDistance
+from structgrad.suites.statistics.seeds import generator
+from structgrad.suites.truth import Truth, exact_truth
+from structgrad.suites.truth.replay import ReplayOracle, slots_of
 
 SEEDS = (1234, 1067, 9198, 9453, 6240, 7044, 1755, 7898, 3131, 1277)
 SAMPLES = 10_000
@@ -103,9 +102,3 @@ def first_seed() -> dict[str, float]:
         found = measure(estimator, Subset(5), loss, scores, truth=truth, sampling=Sampling())
         result[f"{name}_trace"] = (found.metrics["relative_variance"].value or 0.0) * square
     return result
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    sys.stdout.write(reproduce().round(4).to_string(na_rep="–") + "\n")
-    sys.stdout.write("seed 1234, exact: " + ", ".join(f"{key} {value:.4f}" for key, value in first_seed().items()) + "\n")

@@ -1,4 +1,4 @@
-"""Toys of the papers on bits and categories, recomputed: ``python -m structgrad.suites.studies.published_toys``.
+"""Toys of the papers on bits and categories.
 
 * One bit of logit φ and the loss ``(b − t)²`` with t close to ½, where both values of the bit cost almost the same: the toy of REBAR,
   RELAX, ARM and DisARM. The quantity is the natural logarithm of the variance of the estimate of φ's gradient; REBAR and RELAX are
@@ -18,7 +18,6 @@ References:
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,11 +25,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from ...estimators import ARM, DisARM, Estimator, GumbelRao, Rebar, Reinforce, ReinMax, Relax, Simple, StraightThroughGumbel
-from ...oracles import Categorical
-from ..measures.bias import measure
-from ..statistics.seeds import generator
-from ..truth import exact_truth
+from structgrad.estimators import ARM, DisARM, Estimator, GumbelRao, Rebar, Reinforce, ReinMax, Relax, Simple, StraightThroughGumbel
+from structgrad.oracles import Categorical
+from structgrad.suites.measures.bias import measure
+from structgrad.suites.statistics.seeds import generator
+from structgrad.suites.truth import exact_truth
 
 REPLICATES = 20_000
 TUNING_STEPS, TUNING_ROWS = 200, 64
@@ -149,8 +148,3 @@ def row(setting: str, estimator: str, quantity: str, measured: float, exact: flo
 def _estimates(estimator: Estimator[Any], loss: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
     rows = scores.expand(REPLICATES, len(scores))
     return estimator.gradient(loss, Categorical(), rows, generator=generator(0, "published_toys", estimator.name))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    sys.stdout.write(reproduce().round(4).to_string(index=False, na_rep="–") + "\n")

@@ -1,14 +1,8 @@
-"""Soak of the store and the runner: a run of simulated cells is disturbed at random, for minutes, and must end as if nothing had been.
-
-``python -m structgrad.suites.studies.run_faults OUT --minutes 10`` prints a table of the faults, and fails where a cell was lost, counted
-twice, or wrong.
-"""
+"""Soak test of the store and the runner: runs of simulated cells with random faults must end like undisturbed runs."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import multiprocessing
 import os
 import random
@@ -25,17 +19,16 @@ from typing import Any
 
 import torch
 
-from ..base import Row
-from ..running import cell_writer, cells, runner, store
-from ..running.engines import local
-from ..running.engines.base import limit_memory
-from ..running.parts import columns, compaction, journal
-from ..running.parts.locking import LockedError, locked
-from ..running.planning.grid import grid
-from ..running.planning.plan import Machine, Plan
-from ..running.work import Cell, Grid
-from .markdown import table
-from .simulated import simulated_plan
+from structgrad.suites.base import Row
+from structgrad.suites.running import cell_writer, cells, runner, store
+from structgrad.suites.running.engines import local
+from structgrad.suites.running.engines.base import limit_memory
+from structgrad.suites.running.parts import columns, compaction, journal
+from structgrad.suites.running.parts.locking import LockedError, locked
+from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running.planning.plan import Machine, Plan
+from structgrad.suites.running.work import Cell, Grid
+from tests.suites.simulated import simulated_plan
 
 BATCH = 32
 """Cells of a part: so few that there is a compaction in every life of a driver."""
@@ -404,36 +397,3 @@ def soak(directory: Path, *, seconds: float, cells: int = 1000, seed: int = 0, m
                 same &= found.finish()
         same &= found.finish()
     return found, same
-
-
-def page(found: Soak, *, same: bool, seconds: float) -> str:
-    """The faults as a table."""
-    total = found.faults.total()
-    return "\n".join(
-        [
-            table([{"fault": kind, "times": count} for kind, count in [*sorted(found.faults.items()), ("all of them", total)]]),
-            "",
-            f"{total} faults in {seconds / 60:.1f} minutes, {found.runs} runs of {len(found.work.cells)} cells brought to their end; "
-            f"{found.refused} second drivers refused; {len(found.wrong)} cells lost, doubled or wrong; same: {json.dumps(same)}",
-        ]
-    )
-
-
-def main() -> None:
-    """From the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--cells", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    began = time.monotonic()
-    found, same = soak(given.out, seconds=60 * given.minutes, cells=given.cells, seed=given.seed)
-    sys.stdout.write(page(found, same=same, seconds=time.monotonic() - began) + "\n")
-    for sentence in found.wrong[:20]:
-        sys.stdout.write(f"wrong: {sentence}\n")
-    sys.exit(0 if same and not found.wrong else 1)
-
-
-if __name__ == "__main__":
-    main()

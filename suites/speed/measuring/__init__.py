@@ -1,1 +1,0 @@
-"""Times of measuring: what a cell spends on measuring itself, replicates, enumeration, shards."""
