@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ..suites.base import split_loss
 from ..suites.running.progress import progress_text
-from ..suites.text import COMPILING, duration, number
+from ..suites.text import COMPILING, duration, number, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,10 +32,13 @@ MARKS = {
     "biased": ("≠", ""),
     "broken": ("!", "red"),
 }
-LEGEND = "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! NaN, or biased although it declares otherwise, – no number"
-"""What the marks beside a bias say."""
+LEGEND = (
+    "= unbiased-exact, ≈ equivalent, ≠ biased, ? unresolved, ! NaN, or biased although it declares otherwise, – no number, "
+    "* median of fewer instances: some have no number"
+)
+"""The meaning of the marks next to a bias."""
 
-_PIPED_WIDTH = 240
+_PIPED_WIDTH, _WIDE = 240, 100
 _QUIET_SECONDS = 10.0
 _KERNEL = "JPY_PARENT_PID"
 """Set where a notebook's kernel has started this process: its terminal cannot go back to a line, and would keep every drawing of a bar."""
@@ -54,7 +57,19 @@ Overview = dict[str, Any]
 """A table of the summary, as JSON: its title, its stages, and a row per estimator (or ``of`` what else) of texts with their styles."""
 
 FEW_PROBLEMS = 3
-"""So many are shown with all numbers of every estimator; of more the best estimators are."""
+"""The most problems that are shown with the numbers of every estimator."""
+
+MOST_NAMED = 3
+"""The most estimators that are named as the best; of more, none is clearly best."""
+
+RIVAL = "rloo"
+"""The estimator that those of the user's own are compared with."""
+
+ANSWER_LEGEND = (
+    "ρ compares a step along the estimate with one along the exact gradient: 1 is as good, 0 is useless.\n"
+    "“or” names estimators that are not significantly different over these instances.\n"
+    "h is the entropy level: near 1 all structures are about equally likely, as before training, near 0 a single one is likely."
+)
 
 
 @dataclass(frozen=True)
@@ -86,10 +101,13 @@ class Verbosity:
         """A table of the summary."""
         self.told.append(("table", found))
         if not self.quiet:
-            shown = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-            shown.add_column(found.get("of", "estimator"), no_wrap=True)
+            answers = "of" in found
+            shown = Table(
+                box=None, padding=(0, 1 if answers and self.console().width < _WIDE else 3, 0, 0), header_style="dim", pad_edge=False
+            )
+            shown.add_column(found.get("of", "estimator"), no_wrap=not answers, overflow="fold")
             for stage in found["stages"]:
-                shown.add_column(stage, justify="right", no_wrap=True)
+                shown.add_column(stage, justify="left" if answers else "right", no_wrap=not answers, overflow="fold")
             for name, *values in found["rows"]:
                 shown.add_row(Text(name), *(Text(text, style=style) for text, style in values))
             self.console().print(f"\n{found['title']}", style="bold", markup=False, soft_wrap=True)
@@ -187,48 +205,79 @@ def plain_progress(*, quiet: float = _QUIET_SECONDS, named: bool = False) -> Pro
 
 
 def summary(frame: pd.DataFrame) -> list[Overview]:
-    """Which estimator is the best where, and a table per problem where there are few.
+    """The best estimators, a table per loss, and of few problems a table each with the numbers of every estimator.
 
-    The rows of the first are problems with their losses, columns states of the model; those of the others estimators with the medians of
-    relative bias and relative error.
+    Rows of the first are problems, of the others estimators; columns are entropy levels.
     """
     from .analysis import tables
 
     claims = tables.claims(frame)
-    if len(tables.order(claims, "problem")) > FEW_PROBLEMS:
-        return _best(frame)
-    return [_problem(name, claims[claims["problem"] == name]) for name in tables.order(claims, "problem")]
+    problems = tables.order(claims, "problem")
+    return [*_best(frame), *(_problem(name, claims[claims["problem"] == name]) for name in problems if len(problems) <= FEW_PROBLEMS)]
 
 
 def _best(frame: pd.DataFrame) -> list[Overview]:
-    """The answers as one table; empty where nothing can be answered."""
+    """The best estimators by loss, problem and entropy level; empty where nothing can be answered."""
     from .analysis import answers, tables
 
-    found = answers.answers(frame)
-    by_place = {(answer.problem, answer.stage, answer.question.name): answer for answer in found if answer.budget == answers.MAIN_BUDGET}
+    found = [answer for answer in answers.answers(frame) if answer.budget == answers.MAIN_BUDGET]
     losses = dict(zip(frame["problem"], frame["loss"], strict=True))
-    stages = list(dict.fromkeys(answer.stage for answer in found))
-    rows = []
-    for problem in dict.fromkeys(answer.problem for answer in found):
-        asked = {stage: _asked(by_place, problem, stage) for stage in stages}
-        rows.append([f"{split_loss(problem)[0]}, {losses[problem]}", *(_leader(asked[stage]) for stage in stages)])
-    title = (
-        f"The best estimator by ρ, each with the time of {answers.MAIN_BUDGET} estimates of REINFORCE; “+2” are as good as far as is known"
+    # The first question is that of a loss as it is: with its gradients, where it has them.
+    by_place = {(answer.problem, answer.stage): answer for answer in found[::-1] if answer.question.name in ("gradients", "values")}
+    stages = [stage for stage in tables.order(frame, "stage") if any(stage == at for _, at in by_place)]
+    paid = (
+        f"the run time of {answers.MAIN_BUDGET} REINFORCE estimates"
+        if all(one.timed for one in found)
+        else f"{answers.MAIN_BUDGET} estimates"
     )
-    return [{"title": title, "of": "scores, loss", "stages": stages, "rows": rows}] if tables.order(frame, "problem") and rows else []
-
-
-def _asked(by_place: dict[tuple[str, str, str], Any], problem: str, stage: str) -> Any:
-    """The answer for a loss as it is: by gradients, where it gives them."""
-    return by_place.get((problem, stage, "gradients")) or by_place.get((problem, stage, "values"))
+    overviews = []
+    for loss in tables.order(frame, "loss"):
+        names = [name for name in tables.order(frame, "problem") if losses[name] == loss and any(name == at for at, _ in by_place)]
+        rows = [
+            [split_loss(name)[0].removesuffix("_regimes"), *(_leader(by_place.get((name, stage))) for stage in stages)] for name in names
+        ]
+        if rows:
+            overviews.append(
+                {"title": f"Best estimator for the loss {loss}, by ρ with {paid}", "of": "scores", "stages": stages, "rows": rows}
+            )
+    return overviews
 
 
 def _leader(answer: Any) -> tuple[str, str]:
-    """A text and its style."""
+    """A text and its style: the best estimator, with those that are not significantly different."""
     if answer is None or answer.score.value is None:
         return "", ""
-    more = f" +{len(answer.tied)}" if answer.tied else ""
-    return f"{answer.estimator}{more} {number(answer.score.value)}", "" if answer.tied else "green"
+    names = (answer.estimator, *answer.tied)
+    if answer.score.low is None:
+        return f"none clearly best ({plural(answer.instances, 'instance')})", "dim"
+    if answer.score.low <= 0:
+        return "none useful", "dim"
+    if len(names) > MOST_NAMED or (answer.tied and 2 * len(names) > answer.rivals + 1):
+        return f"none clearly best ({len(names)} of {answer.rivals + 1} tied)", "dim"
+    return f"{' or '.join(names)} {number(answer.score.value)}", "green" if len(names) == 1 else ""
+
+
+def compared(frame: pd.DataFrame) -> list[str]:
+    """A sentence for every estimator of the user's own: how it compares with `rloo`, or that it was not measured."""
+    import numpy as np
+
+    from ..suites.statistics.selection import mean_interval
+    from .analysis import answers, tables
+
+    signs: dict[str, list[int]] = {name: [] for name in tables.order(frame, "estimator") if ":" in name}
+    for place in answers.places(frame) if signs else ():
+        scores, errors = place.scores("rho", answers.MAIN_BUDGET)
+        for name in [name for name in signs if {name, RIVAL} <= {*place.names}]:
+            mine, other = place.names.index(name), place.names.index(RIVAL)
+            change = mean_interval(scores[mine] - scores[other], np.hypot(errors[mine], errors[other]))
+            signs[name].append((change.low > 0) - (change.high < 0) if change.low is not None and change.high is not None else 0)
+    return [
+        f"{name} has a higher ρ than {RIVAL} in {found.count(1)} of {plural(len(found), 'case')} (problem and entropy level) "
+        f"and a lower one in {found.count(-1)}. In the others they are not significantly different."
+        if found
+        else f"{name} was not compared with {RIVAL}: add -e {RIVAL} to measure both."
+        for name, found in signs.items()
+    ]
 
 
 def _problem(name: str, claims: pd.DataFrame) -> Overview:
@@ -246,4 +295,5 @@ def _glance(row: Any) -> tuple[str, str]:
         return "", ""
     mark, colour = ("!", "red") if row.contradicted else MARKS.get(row.verdict, (" ", ""))
     bias, error = ("–" if spread is None else number(spread.median) for spread in (row.relative_bias, row.relative_mse))
-    return f"{bias} {mark} | {error:>7}", colour
+    fewer = any(spread is not None and spread.instances < row.instances for spread in (row.relative_bias, row.relative_mse))
+    return f"{bias} {mark} | {error:>7}{'*' * fewer}", colour

@@ -94,7 +94,7 @@ class Effort:
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(replicates=4096, most_replicates=4096, seconds=5.0, cap=200_000, equivalence=0.05, rounds=10),
+    "quick": Effort(replicates=512, most_replicates=512, seconds=5.0, cap=200_000, replay_cap=4_000, equivalence=0.05, rounds=10),
     "standard": Effort(most_replicates=8192, seconds=10.0),
     "thorough": Effort(most_replicates=1_048_576, seconds=300.0, cap=10_000_000, equivalence=0.01, rounds=160, strict=True),
 }

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .planning.plan import Plan
     from .work import Cell
 
-FIRST = 1.0
+FIRST = 0.3
 """Seconds of the first cell on a problem at a stage: kernels and tables are loaded, and the exact gradients are found."""
 
 MAIN, WORKER, PAGE, ANSWER = 3.5, 2.7, 1.5, 0.004

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -28,6 +29,7 @@ from structgrad.suites.running.planning.plan import CORES, Machine, Plan
 from structgrad.suites.running.planning.presets import plan_of
 from structgrad.suites.running.planning.scope import Scope
 from structgrad.suites.running.progress import Busy, Snapshot
+from structgrad.suites.statistics.interval import Interval
 from tests.reports import examples
 from tests.reports.calling import without_page
 
@@ -229,11 +231,25 @@ def test_the_preset_is_quick_unless_told_otherwise(tmp_path: Path, fake_run: Any
     assert "--preset standard" in results.read(tmp_path)[1]["command"]
 
 
-def test_without_times_no_suite_takes_the_machine_alone(tmp_path: Path, fake_run: Any) -> None:
-    plans = fake_run(examples.rows()[:4])
-    assert call("run", "--builtin", "--no-timing", "-o", str(tmp_path)).exit_code == 0
-    assert "wall_clock" not in plans[0].suites
-    assert "bias" in plans[0].suites
+@pytest.mark.parametrize(
+    ("words", "suites"),
+    [
+        ([], {"bias", "sparsity"}),
+        (["--preset", "standard", "-e", "rloo"], {"bias", "sparsity", "descent"}),
+        (["--preset", "standard", "-e", "ste"], {"bias", "sparsity", "descent"}),
+        (["--preset", "standard", "-p", "task:clusters"], {"references", "learning"}),
+        (["bias", "wall_clock"], {"bias"}),
+    ],
+)
+def test_without_times_no_suite_takes_the_machine_alone(words: list[str], suites: set[str]) -> None:
+    problem = [] if "-p" in words else ["-p", "subset_regimes"]
+    result = call("run", "--no-timing", "--builtin", "--dry-run", "--json", *problem, *words)
+    assert result.exit_code == 0, result.output
+    assert set(json.loads(result.stdout)["suites"]) == suites
+
+
+def test_no_suite_is_left_without_times() -> None:
+    assert "--no-timing leaves out wall_clock, the only suites" in refused("run", "wall_clock", "--no-timing", "--builtin", "--dry-run")
 
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,8 +405,62 @@ def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyP
     assert os.linesep not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("low", "rivals", "tied", "text"),
+    [
+        (0.8, 8, (), "rloo 0.900"),
+        (0.8, 8, ("ste", "imle"), "rloo or ste or imle 0.900"),
+        (0.8, 8, ("ste", "imle", "simple"), "none clearly best (4 of 9 tied)"),
+        (0.8, 4, ("ste", "imle"), "none clearly best (3 of 5 tied)"),
+        (-0.1, 8, (), "none useful"),
+        (None, 8, (), "none clearly best (2 instances)"),
+    ],
+)
+def test_at_most_three_estimators_are_named_as_the_best(low: float | None, rivals: int, tied: tuple[str, ...], text: str) -> None:
+    found = SimpleNamespace(estimator="rloo", tied=tied, rivals=rivals, instances=2, score=Interval(0.9, low, 1.0))
+    assert terminal._leader(found)[0] == text
+
+
+def test_one_problem_at_one_entropy_level_has_an_answer() -> None:
+    frame = results.to_frame([row for row in examples.rows() if row.stage != "final"])
+    best = terminal.summary(frame)[0]
+    assert [row[0] for row in best["rows"]] == ["toy"]
+    assert best["rows"][0][1][0] == "none clearly best (3 of 3 tied)"
+
+
+@pytest.mark.parametrize(
+    ("rival", "sentence"),
+    [
+        ("rloo", "./mine.py:Mine has a higher ρ than rloo in 2 of 2 cases (problem and entropy level) and a lower one in 0."),
+        ("sampled", "./mine.py:Mine was not compared with rloo: add -e rloo to measure both."),
+    ],
+)
+def test_an_own_estimator_is_compared_with_rloo(rival: str, sentence: str) -> None:
+    names = {"imle[lambda=2.5]": "./mine.py:Mine", "rloo[num_samples=2]": rival}
+    rows = [dataclasses.replace(row, estimator=names.get(row.estimator, row.estimator)) for row in examples.rows()]
+    better = [
+        dataclasses.replace(row, value=0.01 * int(row.instance[-1]))
+        if (row.metric, row.estimator) == ("relative_bias_squared", "./mine.py:Mine")
+        else row
+        for row in rows
+    ]
+    (found,) = terminal.compared(results.to_frame(better))
+    assert found.startswith(sentence)
+
+
+def test_summary_marks_medians_of_fewer_instances() -> None:
+    rows = [row for row in examples.rows() if (row.metric, row.instance) != ("relative_mse", "item0")]
+    table = terminal.summary(results.to_frame(rows))[-1]
+    assert all(row[1][0].endswith("*") for row in table["rows"])
+    assert "*" in terminal.LEGEND
+
+
 def test_summary_marks_every_verdict() -> None:
-    (table,) = terminal.summary(results.to_frame(examples.rows()))
+    best, table = terminal.summary(results.to_frame(examples.rows()))
+    assert (best["title"], best["stages"]) == (
+        "Best estimator for the loss quadratic, by ρ with the run time of 16 REINFORCE estimates",
+        ["init", "final"],
+    )
     shown = [row[1][0] for row in table["rows"]]
     assert [text.split("|")[0].split() for text in shown] == [["0", "="], ["0", "≈"], ["0.100", "!"], ["0.700", "≠"]]
 

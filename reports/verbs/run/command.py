@@ -352,7 +352,7 @@ def run(  # noqa: PLR0913 - one parameter per option
         limits = {"replicates": replicates, "most_replicates": max_replicates, "seconds": durations.optional_seconds(seconds, "--seconds")}
         plan = plan_of(
             chosen,
-            suites=options.suite_names(tuple(suite or ()), chosen, timing=timing),
+            suites=tuple(suite or ()),
             problems=(*problem, *(() if own else options.problems_of_oracle(oracle))) or options.problems_of_folder(data),
             stages=tuple(stage),
             estimators=tuple(estimator),
@@ -376,6 +376,7 @@ def run(  # noqa: PLR0913 - one parameter per option
         scope = Scope(rerun, durations.optional_seconds(budget, "--budget"), fail_fast, longest)
         launch.pin_threads(threads)
         stack.enter_context(verbosity.compiling())
+        plan = plan if timing else options.without_timing(plan)
         plan = plan if seconds else options.within_budget(plan, workers, scope.budget)
         command = repeat.command(plan, out, preset=chosen, machine=machine, scope=scope) + (f" --shard {part}" if part else "")
         most = scope.longest or PRESETS[chosen].longest

@@ -28,6 +28,7 @@ from ....suites.running.parts.whole_run import Facts, WholeRun
 from ....suites.running.planning import compiling
 from ....suites.running.planning.grid import grid
 from ....suites.running.planning.plan import Machine, Plan
+from ....suites.running.planning.presets import DEFAULT
 from ....suites.running.planning.scope import Scope
 from ....suites.running.planning.sharding import Shard
 from ....suites.running.remote.mirror import Mirror, mirrored
@@ -294,12 +295,15 @@ class Launch:
     def _finish(self, left: int) -> dict[str, int]:
         frame, manifest = results.read(self.folder)
         results.write_whole(self.folder / PAGE, page.to_html(frame, {**manifest, "folder": self.place}).encode())
-        self._summarise(frame)
+        self._summarise(frame, manifest)
         counts, verbosity = {**tables.counts(frame), "left": left}, self.verbosity
         verbosity.say(text.cells_line(counts), important=True, apart=True)
         self._mirror_documents()
         verbosity.say(f"results: {self._path(results.TABLE)}\nreport:  {self._path(PAGE, absolute=True)}", important=True)
         verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
+        if self.preset == DEFAULT and not left:
+            deeper = self.repeat.partition(" --out ")[0].replace(f"--preset {DEFAULT}", "--preset standard")
+            verbosity.say(f"for conclusions, with more instances and structures: {deeper}")
         learnt = page.learning_of(frame)
         verbosity.outcome(self._outcome(counts, manifest, learnt.sentences if learnt else []))
         return counts
@@ -328,15 +332,20 @@ class Launch:
             return f"{self.place}/{name}".rstrip("/")
         return str((self.folder / name).resolve() if absolute else self.folder / name)
 
-    def _summarise(self, frame: Any) -> None:
-        learnt = page.learning_of(frame)
+    def _summarise(self, frame: Any, manifest: results.Manifest) -> None:
+        learnt, measured = page.learning_of(frame), tables.by_loss(page.of_gradients(frame))
         for position, sentence in enumerate(learnt.sentences if learnt else ()):
             self.verbosity.say(sentence, important=position == 0, apart=position == 0)
-        overviews = terminal.summary(page.of_gradients(frame))
+        overviews = terminal.summary(measured)
+        if overviews:
+            self.verbosity.say(page.headline(measured, manifest), apart=True)
         for table in [*learnt.overviews, *overviews]:
             self.verbosity.table(table)
-        if any("of" not in table for table in overviews):
-            self.verbosity.say(f"\n{terminal.LEGEND}", "dim")
+        for kind, legend in ((True, terminal.ANSWER_LEGEND), (False, terminal.LEGEND)):
+            if any(("of" in table) == kind for table in overviews):
+                self.verbosity.say(legend, "dim", apart=True)
+        for line in terminal.compared(measured):
+            self.verbosity.say(line, apart=True)
         for line in page.contradictions(tables.claims(frame)):
             self.verbosity.say(f"! {line}", "red")
         for row in tables.records(tables.errors(frame).head(_ERRORS_SHOWN)):

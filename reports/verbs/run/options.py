@@ -14,11 +14,10 @@ from ....suites.measures.suite import EFFORTS, Effort
 from ....suites.problems import default_data, is_sized
 from ....suites.problems.named import REAL_PROBLEMS, available
 from ....suites.problems.score_files import ARRAYS, Convention, ScoreFile
-from ....suites.running.planning.grid import grid
+from ....suites.running.planning.grid import grid, suites_of
 from ....suites.running.planning.plan import Plan
 from ....suites.running.planning.presets import PRESETS
 from ....suites.running.progress import seconds_within
-from ....suites.running.scores import matching
 
 CONVENTION = tuple(field.name for field in dataclasses.fields(Convention))
 KEYS = ARRAYS
@@ -140,12 +139,19 @@ def preset_name(name: str) -> str:
     return name
 
 
-def suite_names(chosen: tuple[str, ...], preset: str, *, timing: bool) -> tuple[str, ...]:
-    """The suites that are named, or those of the preset; without those that need the machine alone, where no time is wanted."""
-    names = chosen or PRESETS[preset].suites
-    if timing:
-        return names
-    return tuple(name for name in matching(names or ("*",), SUITES, "suite") if not SUITES[name].exclusive)
+def without_timing(plan: Plan) -> Plan:
+    """The plan without the suites that need the machine alone.
+
+    Raises:
+        ValueError: no other suite is left.
+    """
+    names = suites_of(plan)
+    kept = tuple(name for name in names if not SUITES[name].exclusive)
+    if not kept:
+        raise ValueError(
+            f"--no-timing leaves out {', '.join(names)}, the only suites of this run; leave --no-timing out, or name another suite"
+        )
+    return dataclasses.replace(plan, suites=kept)
 
 
 def effort_of(preset: str, **given: Any) -> Effort:

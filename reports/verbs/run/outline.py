@@ -102,7 +102,7 @@ def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
     compiling = f", {duration(found.compiling)} of it to compile kernels, once per machine" if found.compiling >= _NOTED else ""
     return [
         f"preset {found.preset}{quick}",
-        f"{_problems(found)}; stages: {', '.join(found.stages)}; scores from {found.source}",
+        f"{_problems(found)}; entropy levels: {', '.join(found.stages)}; scores from {found.source}",
         f"{len(found.estimators)} estimators: {', '.join(found.estimators)}",
         f"{instances_line(plan)} each, {limit}seed {plan.seed}{precision}",
         *(f"{name}: {count} cells, {instances} instances" for name, (count, instances) in found.suites.items()),

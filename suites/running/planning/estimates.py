@@ -21,15 +21,18 @@ from ..work import Cell
 from .plan import Plan
 
 SECONDS: dict[str, float] = {
-    "bias": 0.035,
-    "wall_clock": 0.09,
+    "bias": 0.025,
+    "wall_clock": 0.1,
     "memory": 0.03,
-    "sparsity": 0.007,
+    "sparsity": 0.004,
     "scaling": 0.2,
     "descent": 0.1,
     "parameter_bias": 0.5,
 }
-"""Per estimator and instance of `PARTS` parts with the effort `quick`, measured roughly: an estimate before anything is finished."""
+"""CPU seconds per random estimator and instance of `PARTS` parts with 4096 replicates, measured roughly."""
+
+DETERMINISTIC = 0.2
+"""Share of it that a deterministic estimator takes, which needs no replicates."""
 
 PARTS = 100
 """Scores up to which an answer takes the same; the time grows with the rest."""
@@ -48,8 +51,12 @@ def guess(plan: Plan, cell: Cell) -> float:
     if SUITES[cell.suite].measures == "tasks":
         return (training_seconds if cell.suite == "learning" else timing_seconds)(plan, cell)
     parts = sum(item.scores.numel() for item in _items(plan, cell)) / len(_items(plan, cell))
-    each = SECONDS.get(cell.suite, 1.0) * _growth(plan.effort) * max(parts / PARTS, 1.0)
-    return each * cell.instances * len(cell.estimators) + enumeration_seconds(plan, cell)
+    seconds = SECONDS.get(cell.suite, 1.0) * max(parts / PARTS, 1.0) * cell.instances
+    if SUITES[cell.suite].exclusive:
+        return seconds * len(cell.estimators) + enumeration_seconds(plan, cell)
+    oracle, event = sample(plan, *cell.scores).oracle, tuple(_items(plan, cell)[0].scores.shape)
+    random = sum(DETERMINISTIC if _listed(name, plan.plugins, oracle, event)[1] else 1.0 for name in cell.estimators)
+    return seconds * _growth(plan.effort) * random + enumeration_seconds(plan, cell)
 
 
 def training_seconds(plan: Plan, cell: Cell) -> float:
@@ -120,5 +127,5 @@ def counted_structures(oracle: Any, event: tuple[int, ...]) -> int:
 
 
 def _growth(effort: Effort) -> float:
-    """How much longer than `quick` an answer takes: a few doublings where replicates adapt."""
-    return min(effort.most_replicates / 4096, 4.0)
+    """The time of an answer as a multiple of that with 4096 replicates: a part is fixed, and few answers take the most replicates."""
+    return min((1 + effort.most_replicates / 4096) / 2, 4.0)

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -38,13 +38,12 @@ def grid(plan: Plan) -> Grid:
     """
     plan.checked()
     plugins.use(plan.plugins)
-    suites = matching(plan.suites, tuple(SUITES), "suite") if plan.suites else list(SUITES)
     built = _built(plan.estimators)
     cells: list[Cell] = []
     skips: list[Row] = []
     limits: list[Limit] = []
     context, found_problems = plan.context(), stages_by_problem(plan)
-    _check_kinds(plan, suites, list(found_problems))
+    suites = suites_of(plan, found_problems)
     # What a cell's identity says of its estimator is written once: thousands of cells share one.
     identities = {name: _identity(name, each) for name, each in built.items()}
     losses = Counter[str]()
@@ -89,13 +88,25 @@ def _reference(problem: Problem) -> dict[str, str]:
     return {name: _identity(name, make_estimator(name))}
 
 
-def _check_kinds(plan: Plan, suites: list[str], names: list[str]) -> None:
-    """Refuse suites that find nothing to measure among the problems: some train tasks, others measure scores, or models along a run."""
-    for suite in suites if plan.suites else ():
-        kind = SUITES[suite].measures
-        if not any(kind in kinds_of(name) for name in names):
-            wanted, example = WANTED[kind]
+def suites_of(plan: Plan, names: Iterable[str] = ()) -> list[str]:
+    """The suites that have something to measure of a plan: those that it names, else all that fit its problems.
+
+    Some suites train tasks, others measure scores, or models along a run.
+
+    Args:
+        plan: a plan.
+        names: of its problems, where they are known already.
+
+    Raises:
+        ValueError: an unknown name, or a named suite that has nothing to measure.
+    """
+    kinds = {kind for name in names or stages_by_problem(plan) for kind in kinds_of(name)}
+    found = matching(plan.suites or ("*",), tuple(SUITES), "suite")
+    for suite in found if plan.suites else ():
+        if SUITES[suite].measures not in kinds:
+            wanted, example = WANTED[SUITES[suite].measures]
             raise ValueError(f"the suite {suite} measures {wanted}, and the plan has none; name one, such as --problem {example}")
+    return [suite for suite in found if SUITES[suite].measures in kinds]
 
 
 WANTED = {

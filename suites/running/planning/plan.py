@@ -112,8 +112,8 @@ class Plan:
             raise ValueError(unknown(self.tier, get_args(Tier), "tier"))
         if self.effort.replicates < FEWEST_REPLICATES or self.effort.most_replicates < self.effort.replicates:
             raise ValueError(
-                f"the plan got replicates={self.effort.replicates}, most_replicates={self.effort.most_replicates}; "
-                f"expected at least {FEWEST_REPLICATES}, two per batch, and no more than the most"
+                f"replicates (--replicates) must be between {FEWEST_REPLICATES} and the most of them (--max-replicates), "
+                f"got {self.effort.replicates} and {self.effort.most_replicates}"
             )
         if not self.effort.seconds > 0:
             raise ValueError(f"the plan got seconds={self.effort.seconds:g}; expected a positive number")

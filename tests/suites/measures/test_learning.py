@@ -19,7 +19,7 @@ from structgrad.suites.problems import load, with_loss
 from structgrad.suites.running.planning.estimates import guess
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.planning.presets import FIRST_ENTROPIES, LOSSES, learning_plan, plan_of
+from structgrad.suites.running.planning.presets import FIRST_ENTROPIES, FIRST_LOSSES, learning_plan, plan_of
 from structgrad.suites.running.progress import time_limit
 from structgrad.suites.running.runner import run
 from structgrad.suites.tasks import cache, choosing, make_task, references, training
@@ -210,7 +210,7 @@ def test_a_preset_takes_the_stages_of_tasks():
     mixed = plan_of("quick", problems=(NAME, "subset_regimes"))
     assert mixed.stages == (*FIRST_ENTROPIES, "training")
     found = grid(replace(mixed, suites=("bias", "step_time"), estimators=("rloo",)))
-    assert {cell.problem for cell in found.cells} == {NAME, *(with_loss("subset_regimes", loss) for loss in LOSSES)}
+    assert {cell.problem for cell in found.cells} == {NAME, *(with_loss("subset_regimes", loss) for loss in FIRST_LOSSES)}
 
 
 def test_what_a_task_does_not_have_is_said():

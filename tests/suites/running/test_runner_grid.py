@@ -13,11 +13,11 @@ from structgrad.suites import problems
 from structgrad.suites.base import split_loss
 from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import EFFORTS
-from structgrad.suites.problems.named import BUILT_IN_PROBLEMS
+from structgrad.suites.problems.named import BUILT_IN_PROBLEMS, OWN_LOSS
 from structgrad.suites.running import scores
 from structgrad.suites.running.planning.grid import estimator_names, grid
 from structgrad.suites.running.planning.plan import Plan, Portion
-from structgrad.suites.running.planning.presets import CORE, FIRST_PROBLEMS, LOSSES, PRESETS, SECOND, plan_of
+from structgrad.suites.running.planning.presets import CORE, FIRST_PROBLEMS, PRESETS, SECOND, plan_of
 from structgrad.suites.running.progress import CostModel, time_limit
 from tests.suites.running_cases import SMALL
 
@@ -120,10 +120,18 @@ def test_a_preset_covers_structures_states_and_losses(preset):
     every = {"quick": set(FIRST_PROBLEMS), "standard": set(BUILT_IN_PROBLEMS) - set(SECOND), "thorough": set(BUILT_IN_PROBLEMS)}
     assert scores >= every[preset]
     assert len({cell.stage for cell in found.cells}) >= 3
+    losses = set(PRESETS[preset].losses) - {OWN_LOSS}
     for name in scores:
-        assert {split_loss(cell.problem)[1] for cell in found.cells if split_loss(cell.problem)[0] == name} >= set(LOSSES)
+        assert {split_loss(cell.problem)[1] for cell in found.cells if split_loss(cell.problem)[0] == name} >= losses
     assert plan.effort == EFFORTS[preset]
     assert {cell.suite for cell in found.cells} >= {"bias", "wall_clock"}
+
+
+def test_the_preset_quick_has_instances_to_decide_on_and_estimators_that_differ():
+    plan = plan_of("quick")
+    assert plan.instances >= 8
+    assert "rloo" in plan.estimators
+    assert len(grid(plan).cells) < 1000
 
 
 def test_options_override_a_preset():
@@ -168,6 +176,15 @@ def test_planning_the_standard_grid_takes_seconds_and_enumerates_nothing(monkeyp
     start = time.process_time()
     assert len(grid(plan_of("standard")).cells) > 100
     assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("options", "least", "most"), [({"preset": "quick"}, 15, 90), ({"preset": "standard", "suites": ("bias",)}, 450, 1800)]
+)
+def test_a_plan_is_announced_with_about_the_time_that_it_takes(options, least, most):
+    """Seconds with two workers; quick took 35, the bias of standard about 15 minutes, on two quiet cores."""
+    plan = plan_of(**options)
+    assert least < CostModel(plan).whole(grid(plan).cells, 2) < most
 
 
 def test_a_cell_may_take_far_longer_than_its_budget():
