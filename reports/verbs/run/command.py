@@ -169,7 +169,7 @@ def run(  # noqa: PLR0913 - one parameter per option
             help="Number of independent estimates before the first check of precision.",
             metavar="N",
             rich_help_panel=_PRECISION,
-            show_default="4096",
+            show_default="the preset's",
         ),
     ] = None,
     max_replicates: Annotated[

@@ -10,7 +10,7 @@ from typing import Any
 from ....estimators import ESTIMATORS
 from ....oracles.registry import unknown
 from ... import problems
-from ...measures.suite import EFFORTS
+from ...measures.suite import EFFORTS, Effort
 from ...problems import BUILT_IN_PROBLEMS, OWN_LOSS
 from ...tasks.references import LONGEST_LIST
 from .plan import Plan, Portion
@@ -75,6 +75,9 @@ STUDIED = (
 
 STUDY = ("clusters", "l2x_switch", "fsdd", "listops_frozen", "listops", "listops_parser", "vae", "pipeline", "matching")
 """The tasks of the study: latent structures of nine kinds of models; `docs/results/learning.md` is written from it."""
+
+STUDY_EFFORT = Effort(replicates=4096, most_replicates=4096, seconds=5.0, cap=200_000, equivalence=0.05, rounds=10)
+"""Effort of the gradients that are measured next to training."""
 
 ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """From nearly uniform to nearly certain."""
@@ -247,7 +250,7 @@ def learning_plan(
         problems=tuple(f"task:{name}" for name in tasks or (STUDY if study else ("clusters",))),
         estimators=names,
         instances=seeds or (3 if quick else 5),
-        effort=EFFORTS["quick" if quick or study else "standard"],
+        effort=STUDY_EFFORT if quick or study else EFFORTS["standard"],
         **options,
     )
 
