@@ -18,6 +18,7 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from .. import estimators
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
 from ..oracles.kernels.switch import SERVING, serving_as
+from ..oracles.magnitudes import beyond_memory
 from ..oracles.numerics import HALF, in_single
 from ..oracles.options import Configured
 from ..oracles.random_streams import A_GENERATOR
@@ -51,6 +53,9 @@ Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse", "sup
 
 NOTHING = torch.empty(0, device="cpu")
 """What was seen of no rows."""
+
+SIZES = ("num_samples", "num_conditionals", "pilots", "k")
+"""Options that count structures which are in memory together."""
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
 
@@ -321,7 +326,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
             return f"{self.name} needs {_listed(missing)}, which the oracle {structures.name} does not offer"
         if event_shape is None:
             return None
-        return self._out_of_reach(structures, event_shape) or self._limitation(structures, event_shape)
+        return self._too_many(event_shape) or self._out_of_reach(structures, event_shape) or self._limitation(structures, event_shape)
 
     @final
     def _refuse(self, given: dict[str, Any]) -> None:
@@ -358,6 +363,15 @@ class Estimator(Configured, abc.ABC, Generic[O]):
                 "at structures: choose an estimator that needs values only, such as rloo, or a loss of dense structures"
             )
         return OfStructures(loss, oracle)
+
+    def _too_many(self, event_shape: tuple[int, ...]) -> str | None:
+        """Why the structures that an option counts do not fit into memory; None if they do."""
+        parts = math.prod(event_shape)
+        for option in SIZES:
+            count = getattr(self, option, 0)
+            if type(count) is int and count * parts > 2**28 and (beyond := beyond_memory(4 * count * parts)):
+                return f"{self.name} got {option}={count}, structures of {parts} parts that take {beyond}: choose a smaller {option}"
+        return None
 
     def _out_of_reach(self, oracle: Oracle, event_shape: tuple[int, ...]) -> str | None:
         """Why the sums over structures that it needs cannot be had of scores of this shape, in the words of the oracle."""

@@ -125,6 +125,14 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "infinite scores": (lambda: gradient("rloo", scores=SCORES + INF), "expected finite scores, or -inf for a forbidden part"),
     "too few parts": (lambda: gradient("rloo", scores=torch.zeros(1)), "expected n >= k, choose a smaller k"),
     "a baseline of no network": (lambda: type(make_estimator("reinforce_learned"))(module=3), "got module=3; expected a torch.nn.Module"),  # type: ignore[call-arg]
+    "more samples than memory holds": (
+        lambda: StructuredLayer(TWO, "rloo[num_samples=100000000000000]", event_shape=(4,)),
+        "rloo got num_samples=100000000000000, structures of 4 parts that take .* GiB of memory, .*: choose a smaller num_samples",
+    ),
+    "a longer list than memory holds": (
+        lambda: gradient("top_k_sparsemax[k=100000000000000]"),
+        "top_k_sparsemax got k=100000000000000, structures of 4 parts that take .*: choose a smaller k",
+    ),
     # operations
     "argmax of an array": (lambda: TWO.argmax(SCORES.numpy()), "got scores of ndarray; expected .*, as torch.as_tensor"),  # type: ignore[arg-type]
     "argmax of integers": (lambda: TWO.argmax(torch.arange(4)), "got scores of dtype torch.int64; expected .*, as scores.float"),
