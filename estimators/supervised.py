@@ -138,12 +138,12 @@ def _difference(  # noqa: PLR0913
     scores takes no digits. The gradient of a maximum is the point where it is attained, which may so be held fixed.
     """
     event = oracle.event_ndim
-    free = oracle.free_parts(scores.detach(), lengths=lengths)
-    y = torch.where(free, target.to(scores.dtype), 0)
-    gap = torch.where(free, point - y, 0)
     feasible = point.flatten(point.ndim - event).any(-1)
-    allowed = oracle.score(target, scores.detach(), lengths=lengths) > -math.inf
-    if curvature or type(oracle).natural_parameters is Oracle.natural_parameters:
+    if curvature or (scores.dtype == torch.float64 and type(oracle).natural_parameters is Oracle.natural_parameters):
+        free = oracle.free_parts(scores.detach(), lengths=lengths)
+        y = torch.where(free, target.to(scores.dtype), 0)
+        gap = torch.where(free, point - y, 0)
+        allowed = oracle.score(target, scores.detach(), lengths=lengths) > -math.inf
         reference = torch.where(gap != 0, scores.detach(), -math.inf).flatten(-event).amax(-1)
         reference = torch.where(reference > -math.inf, reference, 0)
         relative = torch.where(free, scores - unsqueeze_event(reference, event), 0) - curvature / 2 * (point + y)
@@ -151,8 +151,9 @@ def _difference(  # noqa: PLR0913
         # Structures with as many parts each: what is left of the difference is rounding, which a large reference would blow up.
         size = torch.where(size.abs() <= 4 * eps * (point + y).flatten(-event).sum(-1), 0, size)
         value = (relative * gap).flatten(-event).sum(-1, dtype=torch.float64) + size * reference
-    else:
-        value = oracle.score(torch.where(unsqueeze_event(allowed, event), gap, 0), scores, lengths=lengths)
+    else:  # scores of float32 are summed in float64
+        value = oracle.score(point - target.to(scores.dtype), scores, lengths=lengths)
+        allowed = value < math.inf
     value.detach().clamp_(min=0)  # What rounding leaves below it, under the same derivative.
     constant = torch.where(feasible, math.inf, 0.0).to(scores)
     return torch.where(feasible & allowed, value.to(scores.dtype), constant)
