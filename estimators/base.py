@@ -194,11 +194,10 @@ def check_call(called: str, **given: Any) -> tuple[Any, ...]:
         Traceback (most recent call last):
         ValueError: `rloo` got a list as scores; expected a dense floating-point torch.Tensor [*batch, *event]
     """
-    makers: dict[str, Callable[[str], Any]] = {"estimator": estimators.make_estimator, "oracle": make_oracle}
     for name, value in given.items():
         fits, expected = ASKED[name]
-        if isinstance(value, str) and name in makers:
-            given[name] = makers[name](value)
+        if isinstance(value, str) and name in ("estimator", "oracle"):
+            given[name] = make_oracle(value) if name == "oracle" else estimators.make_estimator(value)
         elif not fits(value):
             order = "; the order is loss, oracle, scores" if any(fits(value) for fits, _ in ASKED.values()) and "loss" in given else ""
             raise ValueError(f"`{called}` got {_described(value)} as {name}; expected {expected}{order}")
@@ -320,7 +319,7 @@ class Estimator(Configured, abc.ABC, Generic[O]):
     @final
     def incompatibility(self, oracle: Oracle | str, event_shape: tuple[int, ...] | None = None) -> str | None:
         """The reason why this estimator does not fit an oracle, or scores of a shape; None if it does."""
-        (structures,) = check_call(self.name, oracle=oracle)
+        structures = oracle if isinstance(oracle, Oracle) else check_call(self.name, oracle=oracle)[0]
         missing = [need.__name__ for need in self.needs if not isinstance(structures, need)]
         if missing:
             return f"{self.name} needs {_listed(missing)}, which the oracle {structures.name} does not offer"
@@ -366,10 +365,9 @@ class Estimator(Configured, abc.ABC, Generic[O]):
 
     def _too_many(self, event_shape: tuple[int, ...]) -> str | None:
         """Why the structures that an option counts do not fit into memory; None if they do."""
-        parts = math.prod(event_shape)
         for option in SIZES:
             count = getattr(self, option, 0)
-            if type(count) is int and count * parts > 2**28 and (beyond := beyond_memory(4 * count * parts)):
+            if type(count) is int and count > 2**16 and (beyond := beyond_memory(4 * count * (parts := math.prod(event_shape)))):
                 return f"{self.name} got {option}={count}, structures of {parts} parts that take {beyond}: choose a smaller {option}"
         return None
 
