@@ -104,7 +104,7 @@ class StructuredLayer(nn.Module):
         >>> layer.eval()(scores), layer.estimator.mean > 6
         (tensor([1., 0., 0., 1.]), True)
         >>> StructuredLayer("spanning_tree", "rloo")
-        StructuredLayer(oracle=SpanningTree(single_root=False), estimator=LeaveOneOut(num_samples=2))
+        StructuredLayer(oracle=SpanningTree(single_root=True), estimator=LeaveOneOut(num_samples=2))
     """
 
     def __init__(
