@@ -302,8 +302,10 @@ __all__ = [
 ]
 
 
-def make_estimator(name: str) -> Estimator[Any]:
+def make_estimator(name: str | Estimator[Any]) -> Estimator[Any]:
     """The estimator of a name such as ``imle[lambda=2.5,noise=sum_of_gamma]``, ``my_module:MyEstimator`` or ``./my_file.py:MyEstimator``.
+
+    An estimator is returned as it is. Every function that takes an estimator takes a name too, by this function.
 
     Noise goes by name with its defaults, or with options after a slash: ``noise=sum_of_gamma/k=5/scale=1``. The names of `SUPERVISED`, such
     as ``crf``, are known too.
@@ -312,7 +314,7 @@ def make_estimator(name: str) -> Estimator[Any]:
         >>> make_estimator("imle[lambda=2.5, noise=sum_of_gamma/k=5]")
         ImplicitMLE(lambda_=2.5, noise=SumOfGamma(k=5.0, scale=1.0, terms=10), num_samples=1, divide_by_lambda=False)
     """
-    estimator = registry.build(name, CONTENDERS, "estimator", {Noise: make_noise})
+    estimator = name if isinstance(name, Estimator) else registry.build(name, CONTENDERS, "estimator", {Noise: make_noise})
     if not isinstance(estimator, Estimator):
         raise ValueError(f"got {name!r}, a {type(estimator).__name__}; expected an estimator")
     return estimator

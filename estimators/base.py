@@ -18,8 +18,9 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
+import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final
 
@@ -28,11 +29,15 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
 
+from .. import estimators
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle, SamplingOracle
 from ..oracles.kernels.switch import SERVING, serving_as
+from ..oracles.magnitudes import beyond_memory
 from ..oracles.numerics import HALF, in_single
 from ..oracles.options import Configured
 from ..oracles.random_streams import A_GENERATOR
+from ..oracles.registry import make_oracle
+from ..oracles.tensor_kinds import own
 from ..oracles.transforms import operation, transforming, uncompiled
 from .indices import LossInHalf, OfStructures, Samples, takes_indices
 
@@ -48,6 +53,9 @@ Objective = Literal["expected", "perturbed", "argmax", "relaxed", "sparse", "sup
 
 NOTHING = torch.empty(0, device="cpu")
 """What was seen of no rows."""
+
+SIZES = ("num_samples", "num_conditionals", "pilots", "k")
+"""Options that count structures which are in memory together."""
 
 O = TypeVar("O", bound=Oracle)  # noqa: E741 - the field's letter for an oracle type
 
@@ -162,9 +170,9 @@ def _transformed(name: str, method: str) -> ValueError:
 
 
 ASKED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "estimator": (lambda estimator: isinstance(estimator, Estimator), "an estimator, such as make_estimator('rloo[num_samples=4]')"),
+    "estimator": (lambda estimator: isinstance(estimator, Estimator), "an estimator or its name, such as 'rloo[num_samples=4]'"),
     "loss": (lambda loss: callable(loss) and not isinstance(loss, Oracle | Estimator), "a function [..., *batch, *event] -> [..., *batch]"),
-    "oracle": (lambda oracle: isinstance(oracle, Oracle), "an oracle, such as make_oracle('subset[k=3]')"),
+    "oracle": (lambda oracle: isinstance(oracle, Oracle), "an oracle or its name, such as 'subset[k=3]'"),
     "scores": (
         lambda scores: (
             isinstance(scores, Tensor) and scores.is_floating_point() and scores.layout is torch.strided and not scores.is_nested
@@ -176,19 +184,24 @@ ASKED: dict[str, tuple[Callable[[Any], bool], str]] = {
 """What the arguments of an estimate are asked to be: whether they are, and how that is said."""
 
 
-def check_call(called: str, **given: Any) -> None:
-    """ValueError with the first argument of an estimate that is not the kind of thing that it has to be.
+def check_call(called: str, **given: Any) -> tuple[Any, ...]:
+    """The arguments of an estimate, with the estimator and the oracle of a name; ValueError with the first of the wrong kind.
 
     Example:
+        >>> check_call("measure", estimator="rloo[num_samples=4]", oracle="subset[k=3]")
+        (LeaveOneOut(num_samples=4), Subset(k=3))
         >>> check_call("rloo", scores=[0.0, 1.0])
         Traceback (most recent call last):
         ValueError: `rloo` got a list as scores; expected a dense floating-point torch.Tensor [*batch, *event]
     """
     for name, value in given.items():
         fits, expected = ASKED[name]
-        if not fits(value):
+        if isinstance(value, str) and name in ("estimator", "oracle"):
+            given[name] = make_oracle(value) if name == "oracle" else estimators.make_estimator(value)
+        elif not fits(value):
             order = "; the order is loss, oracle, scores" if any(fits(value) for fits, _ in ASKED.values()) and "loss" in given else ""
             raise ValueError(f"`{called}` got {_described(value)} as {name}; expected {expected}{order}")
+    return tuple(given.values())
 
 
 def _described(value: object) -> str:
@@ -260,16 +273,16 @@ class Estimator(Configured, abc.ABC, Generic[O]):
 
     @final
     @functools.partial(uncompiled, calls_losses=True)
-    def gradient(self, loss: Loss, oracle: O, scores: Tensor, *, generator: torch.Generator) -> Tensor:
+    def gradient(self, loss: Loss, oracle: O | str, scores: Tensor, *, generator: torch.Generator) -> Tensor:
         """One estimate per batch row, shaped like the scores; ``scores.expand(n, ...)`` gives n independent replicates."""
-        check_call(self.name, loss=loss, oracle=oracle, scores=scores, generator=generator)
+        loss, structures, scores, generator = check_call(self.name, loss=loss, oracle=oracle, scores=scores, generator=generator)
         if transforming():
             raise _transformed(self.name, "gradient")
         if torch.is_inference_mode_enabled():
             raise _without_gradient(self.name)
         leaf = scores.detach().requires_grad_()
         with torch.enable_grad():
-            total = self.surrogate(loss, oracle, leaf, generator=generator).sum()
+            total = self.surrogate(loss, structures, leaf, generator=generator).sum()
         (estimate,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
         return estimate
 
@@ -304,30 +317,34 @@ class Estimator(Configured, abc.ABC, Generic[O]):
         yield self.surrogate(loss, oracle, scores(), generator=generator)
 
     @final
-    def incompatibility(self, oracle: Oracle, event_shape: tuple[int, ...] | None = None) -> str | None:
-        """Why this estimator cannot serve an oracle, or its scores of a shape; None where it can."""
-        missing = [need.__name__ for need in self.needs if not isinstance(oracle, need)]
+    def incompatibility(self, oracle: Oracle | str, event_shape: tuple[int, ...] | None = None) -> str | None:
+        """The reason why this estimator does not fit an oracle, or scores of a shape; None if it does."""
+        structures = oracle if isinstance(oracle, Oracle) else check_call(self.name, oracle=oracle)[0]
+        missing = [need.__name__ for need in self.needs if not isinstance(structures, need)]
         if missing:
-            return f"{self.name} needs {_listed(missing)}, which the oracle {oracle.name} does not offer"
+            return f"{self.name} needs {_listed(missing)}, which the oracle {structures.name} does not offer"
         if event_shape is None:
             return None
-        return self._out_of_reach(oracle, event_shape) or self._limitation(oracle, event_shape)
+        return self._too_many(event_shape) or self._out_of_reach(structures, event_shape) or self._limitation(structures, event_shape)
 
     @final
-    def _refuse(self, given: Mapping[str, Any]) -> None:
-        """ValueError where the arguments of an estimate are not what they have to be, or the oracle cannot be served with such scores."""
+    def _refuse(self, given: dict[str, Any]) -> None:
+        """Make the oracle of a name; ValueError for arguments of the wrong kind, or scores that do not fit the oracle or this estimator."""
         if not all(ASKED[name][0](value) for name, value in given.items() if name in ASKED):
-            check_call(self.name, **{name: value for name, value in given.items() if name in ASKED})
+            asked = {name: value for name, value in given.items() if name in ASKED}
+            given.update(zip(asked, check_call(self.name, **asked), strict=True))
         oracle, scores = given["oracle"], given["scores"]
+        oracle.check_scores(self.name, scores)
         reason = self.incompatibility(oracle, tuple(scores.shape[scores.ndim - oracle.event_ndim :]))
         if reason is not None:
             raise ValueError(f"{reason}; choose another pair")
 
     @final
-    def _prepared(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _prepared(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of an estimate, checked: scores of half precision in float32, and a loss of structures."""
-        self._refuse(given)
-        prepared, oracle, scores = dict(given), given["oracle"], given["scores"]
+        prepared = dict(given)
+        self._refuse(prepared)
+        oracle, scores = prepared["oracle"], prepared["scores"]
         prepared["scores"] = in_single(scores, oracle.event_ndim)
         if "loss" in given:
             loss = LossInHalf(given["loss"], scores.dtype) if scores.dtype in HALF else given["loss"]
@@ -345,6 +362,14 @@ class Estimator(Configured, abc.ABC, Generic[O]):
                 "at structures: choose an estimator that needs values only, such as rloo, or a loss of dense structures"
             )
         return OfStructures(loss, oracle)
+
+    def _too_many(self, event_shape: tuple[int, ...]) -> str | None:
+        """Why the structures that an option counts do not fit into memory; None if they do."""
+        for option in SIZES:
+            count = getattr(self, option, 0)
+            if type(count) is int and count > 2**16 and (beyond := beyond_memory(4 * count * (parts := math.prod(event_shape)))):
+                return f"{self.name} got {option}={count}, structures of {parts} parts that take {beyond}: choose a smaller {option}"
+        return None
 
     def _out_of_reach(self, oracle: Oracle, event_shape: tuple[int, ...]) -> str | None:
         """Why the sums over structures that it needs cannot be had of scores of this shape, in the words of the oracle."""
@@ -496,7 +521,7 @@ def evaluate(loss: Loss, structures: Tensor, event_ndim: int, dtype: torch.dtype
         dtype: of dense structures, that of these where it is None.
     """
     version = _version_of(structures)
-    losses = loss(structures)
+    losses = own(loss, structures)
     if _version_of(structures) != version:
         raise ValueError(
             "the loss changed its structures in place; expected it to leave them as they are, because they are used again afterwards: "

@@ -18,11 +18,11 @@ from torch import Tensor, distributed, nn
 from torch._C import _current_graph_task_id
 from torch.utils.data import get_worker_info
 
-from .. import estimators
 from ..oracles.capabilities import MarginalOracle, Oracle, WarmStart
 from ..oracles.capabilities.ragged import Inside, of_lengths
-from ..oracles.tensor_kinds import check_dense, unusual_kind
-from .base import NOTHING, Estimator, Loss, PathwiseEstimator
+from ..oracles.tensor_kinds import check_dense, naming, own, unusual_kind
+from .base import NOTHING, Estimator, Loss, PathwiseEstimator, check_call
+from .score_function.learned import PooledNetwork
 
 Evaluation = Literal["argmax", "relaxed"]
 
@@ -87,28 +87,29 @@ class StructuredLayer(nn.Module):
         generator: of the numbers that training draws.
 
     Args:
-        oracle: of the structures.
-        estimator: which gradient, or its name.
+        oracle: an oracle or its name, such as ``"subset[k=3]"``.
+        estimator: an estimator or its name, such as ``"rloo[num_samples=4]"``.
         seed: of all random numbers: those that training draws, and the first parameters of a baseline. None takes one from torch's global
             generator; a generator is drawn from as it is.
-        event_shape: of the scores of one item; asked for by an estimator that learns a baseline along.
+        event_shape: of the scores of one item, to check now whether the estimator takes them.
         evaluation: what `forward` gives in `eval()`: the best structure, or a relaxed one, which is the estimator's own where that is
             deterministic and lies in the hull, as SparseMAP's, and else the marginals.
 
     Example:
-        >>> from structgrad.oracles import Subset
-        >>> layer = StructuredLayer(Subset(2), "reinforce_running_mean", seed=1)
+        >>> layer = StructuredLayer("subset[k=2]", "reinforce_running_mean", seed=1)
         >>> scores, target = torch.nn.Parameter(torch.zeros(4)), torch.tensor([1.0, 0.0, 0.0, 1.0])
         >>> optimiser = torch.optim.Adam([scores, *layer.parameters()], lr=0.1)
         >>> for _ in range(60):
-        ...     values = train_step(layer, optimiser, lambda: scores.expand(8, 4), lambda z: 7 + (z - target).square().sum(-1))
+        ...     values = train_step(layer, optimiser, scores.expand(8, 4), lambda z: 7 + (z - target).square().sum(-1))
         >>> layer.eval()(scores), layer.estimator.mean > 6
         (tensor([1., 0., 0., 1.]), True)
+        >>> StructuredLayer("spanning_tree", "rloo")
+        StructuredLayer(oracle=SpanningTree(single_root=True), estimator=LeaveOneOut(num_samples=2))
     """
 
     def __init__(
         self,
-        oracle: Oracle,
+        oracle: Oracle | str,
         estimator: Estimator[Any] | str,
         *,
         seed: int | torch.Generator | None = None,
@@ -116,13 +117,14 @@ class StructuredLayer(nn.Module):
         evaluation: Evaluation = "argmax",
     ) -> None:
         super().__init__()
-        chosen = estimators.make_estimator(estimator) if isinstance(estimator, str) else estimator
-        reason = chosen.incompatibility(oracle, event_shape)
+        structures, chosen = check_call("StructuredLayer", oracle=oracle, estimator=estimator)
+        reason = chosen.incompatibility(structures, event_shape)
         if reason is not None:
             raise ValueError(f"{reason}; choose another pair")
-        self.oracle, self.evaluation = oracle, evaluation
+        self.oracle: Oracle = structures
+        self.evaluation = evaluation
         self.generator = _generator_of(seed)
-        self.estimator: Estimator[Any] = chosen.prepared(oracle, event_shape, self.generator)
+        self.estimator: Estimator[Any] = chosen.prepared(structures, event_shape, self.generator)
         self.learnt = nn.ModuleDict(_modules(self.estimator))
         if self.estimator is not chosen and torch.get_default_device().type != "meta":
             self.learnt.to(torch.get_default_device())  # as other modules are made
@@ -131,6 +133,16 @@ class StructuredLayer(nn.Module):
         self._rank = 0
         self._check_evaluation()
 
+    def __repr__(self) -> str:
+        return super().__repr__() if self.learnt else f"{type(self).__name__}({self.extra_repr()})"
+
+    def extra_repr(self) -> str:
+        """The oracle and the estimator with their options; modules are listed below them."""
+        names: list[str] = [field.name for field in dataclasses.fields(self.estimator)] if dataclasses.is_dataclass(self.estimator) else []
+        options = (f"{name}={getattr(self.estimator, name)!r}" for name in names if name not in self.learnt)
+        return f"oracle={self.oracle!r}, estimator={type(self.estimator).__name__}({', '.join(options)})"
+
+    @naming("StructuredLayer")
     def forward(self, scores: Tensor, *, lengths: Tensor | None = None, warm: WarmStart | None = None) -> Tensor:
         """A structure ``[*batch, *event]``: differentiable in training, for estimators that are pathwise; see ``evaluation`` else.
 
@@ -153,7 +165,16 @@ class StructuredLayer(nn.Module):
         self._keep(seen)
         return structure if lengths is None else self._cut(structure, scores, lengths)
 
-    def surrogate(self, loss: Loss, scores: Tensor, *, lengths: Tensor | None = None, warm: WarmStart | None = None) -> Tensor:
+    @naming("StructuredLayer")
+    def surrogate(
+        self,
+        loss: Loss,
+        scores: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        warm: WarmStart | None = None,
+        features: Tensor | None = None,
+    ) -> Tensor:
         """``[*batch]``: the objective's estimate, whose gradient in scores and decoder is what training follows.
 
         Args:
@@ -161,29 +182,36 @@ class StructuredLayer(nn.Module):
             scores: ``[*batch, *event]``.
             lengths: of the items, where they differ.
             warm: what is kept of the projections of this batch: see `WarmStart`.
+            features: ``[*batch, ...]``, what the module of a learned baseline gets instead of the scores, detached.
         """
         theta, seen = self._begin(scores, lengths)
         inside, oracle = self._inside(loss, scores, lengths), self._oracle(lengths, warm)
-        value = self.estimator.surrogate(inside, oracle, theta, generator=self._generator(scores))
+        value = self._with_features(features).surrogate(inside, oracle, theta, generator=self._generator(scores))
         self._keep(seen, value)
         return value
 
     def rounds(
-        self, loss: Loss, scores: Callable[[], Tensor], *, lengths: Tensor | None = None, warm: WarmStart | None = None
+        self,
+        loss: Loss,
+        scores: Callable[[], Tensor],
+        *,
+        lengths: Tensor | None = None,
+        warm: WarmStart | None = None,
+        features: Tensor | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Scores and surrogate of every step of the optimiser that one set of samples serves: one, but for estimators with inner steps."""
-        first = scores()
+        first = own(scores)
         theta, seen = self._begin(first, lengths)
         given, waiting = [first], [theta]
 
         def padded() -> Tensor:
             if waiting:
                 return waiting.pop()
-            given.append(scores())
+            given.append(own(scores))
             return self._padded(given[-1], lengths)
 
         inside, oracle, generator = self._inside(loss, first, lengths), self._oracle(lengths, warm), self._generator(first)
-        for number, surrogate in enumerate(self.estimator.rounds(inside, oracle, padded, generator=generator)):
+        for number, surrogate in enumerate(self._with_features(features).rounds(inside, oracle, padded, generator=generator)):
             if number == 0:
                 self._keep(seen, surrogate)
             yield given[-1], surrogate
@@ -295,6 +323,21 @@ class StructuredLayer(nn.Module):
             self.generator, self._rank = torch.Generator(device).manual_seed((seed + rank) % 2**63), rank
         return self.generator
 
+    def _with_features(self, features: Tensor | None) -> Estimator[Any]:
+        """The estimator, whose module gets the features of a batch instead of its scores."""
+        if features is None:
+            return self.estimator
+        options: Any = self.estimator
+        module = getattr(options, "module", None)
+        if module is None or isinstance(module, PooledNetwork):
+            raise ValueError(
+                f"`StructuredLayer` got features for {self.estimator.name}; expected an estimator with a module for them, such as "
+                "LearnedBaseline(torch.nn.Sequential(torch.nn.Linear(d, 1), torch.nn.Flatten(0)))"
+            )
+        detached = features.detach()
+        of_features: Estimator[Any] = dataclasses.replace(options, module=lambda _: own(module, detached))
+        return of_features
+
     def _oracle(self, lengths: Tensor | None, warm: WarmStart | None) -> Oracle:
         oracle = self.oracle if warm is None else warm(self.oracle)  # type: ignore[type-var]
         return oracle if lengths is None else of_lengths(oracle, lengths)
@@ -361,14 +404,16 @@ def _modules(estimator: Estimator[Any]) -> dict[str, nn.Module]:
     return {name: module for name in names if isinstance(module := getattr(estimator, name), nn.Module)}
 
 
+@naming("train_step")
 def train_step(  # noqa: PLR0913
     layer: StructuredLayer,
     optimiser: torch.optim.Optimizer,
-    scores: Callable[[], Tensor],
+    scores: Callable[[], Tensor] | Tensor,
     loss: Loss,
     *,
     lengths: Tensor | None = None,
     warm: WarmStart | None = None,
+    features: Tensor | None = None,
     regulariser: Callable[[Tensor], Tensor] | None = None,
     clip: float | None = None,
 ) -> Tensor:
@@ -385,10 +430,11 @@ def train_step(  # noqa: PLR0913
     Args:
         layer: in training mode.
         optimiser: of encoder, decoder and the layer's own parameters.
-        scores: gives ``[*batch, *event]`` with the parameters as they are; called once for each inner step.
+        scores: ``[*batch, *event]``, or a function that gives them with the parameters as they are, called once for each inner step.
         loss: of structures, with the parameters as they are.
         lengths: of the items, where they differ.
         warm: what is kept of the projections of this batch, for estimators that project: see `WarmStart`.
+        features: ``[*batch, ...]``, what the module of a learned baseline gets instead of the scores, detached.
         regulariser: ``[*batch]``, of the scores as they were given, which is added to the loss.
         clip: the longest gradient, over all parameters of the optimiser.
 
@@ -401,7 +447,7 @@ def train_step(  # noqa: PLR0913
         ...     values = train_step(
         ...         layer,
         ...         optimiser,
-        ...         lambda: scores,
+        ...         scores,
         ...         lambda z: -(z @ data.log()),
         ...         regulariser=lambda theta: layer.oracle.kl(theta, prior),
         ...     )
@@ -410,9 +456,10 @@ def train_step(  # noqa: PLR0913
         True
     """
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    _check_step(layer, parameters)
+    _check_step(layer, parameters, scores)
     values = None
-    for theta, surrogate in layer.rounds(loss, scores, lengths=lengths, warm=warm):
+    given = (lambda: scores) if isinstance(scores, Tensor) else scores
+    for theta, surrogate in layer.rounds(loss, given, lengths=lengths, warm=warm, features=features):
         total = surrogate if regulariser is None else surrogate + regulariser(theta)
         optimiser.zero_grad()
         total.mean().backward()
@@ -424,7 +471,14 @@ def train_step(  # noqa: PLR0913
     return values
 
 
-def _check_step(layer: StructuredLayer, parameters: list[Tensor]) -> None:
+def _check_step(layer: StructuredLayer, parameters: list[Tensor], scores: Any) -> None:
+    if not isinstance(scores, Tensor) and not callable(scores):
+        raise ValueError(f"`train_step` got scores of {type(scores).__name__}; expected a torch.Tensor, or a function that gives one")
+    if isinstance(scores, Tensor) and scores.grad_fn is not None and type(layer.estimator).rounds is not Estimator.rounds:
+        raise ValueError(
+            f"`train_step` got a tensor of scores that a model computed, which {layer.estimator.name} needs again after each inner step; "
+            "expected a function that computes them: lambda: model(x)"
+        )
     if not torch.is_grad_enabled():
         raise ValueError("`train_step` got called under torch.no_grad or torch.inference_mode; expected gradients: call it outside of them")
     if not layer.training:

@@ -30,31 +30,49 @@ import torch
 from torch import Tensor
 
 from ..oracles.capabilities import MarginalOracle, Oracle, ProjectionOracle
-from ..oracles.capabilities.base import inner
-from ..oracles.numerics import HALF, in_single
+from ..oracles.capabilities.derivatives import unsqueeze_event
+from ..oracles.numerics import in_single
 from ..oracles.options import Configured, Count
+from ..oracles.tensor_kinds import naming
 from ..oracles.transforms import operation
-from .base import expand_samples
+from .base import check_call, expand_samples
 from .noise import AnyNoise, Gumbel
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 
 
-def _in_single(loss: F) -> F:
-    """The loss, which gets scores of half precision in float32: it is a small difference of large numbers, and rounded once."""
-    place = list(inspect.signature(loss).parameters).index("scores")
+def _loss(called: str) -> Callable[[F], F]:
+    """Check the arguments of a loss, whose errors name this call, and compute it in float32 at least, in float64 at scores above `LARGEST`.
 
-    @functools.wraps(loss)
-    def computed(*args: Any, **named: Any) -> Tensor:
-        scores = named.get("scores", args[place] if len(args) > place else None)
-        if not isinstance(scores, Tensor) or scores.dtype not in HALF:
-            return loss(*args, **named)
-        single = in_single(scores, (named["oracle"] if "oracle" in named else args[place - 1]).event_ndim)
-        if "scores" in named:
-            return loss(*args, **named | {"scores": single}).to(scores.dtype)
-        return loss(*args[:place], single, *args[place + 1 :], **named).to(scores.dtype)
+    It is a small difference of large numbers, and is rounded once. Values are looked at on the CPU alone.
+    """
 
-    return cast(F, computed)
+    def decorate(loss: F) -> F:
+        parameters = list(inspect.signature(loss).parameters)
+
+        @naming(called)
+        @functools.wraps(loss)
+        def computed(*args: Any, **named: Any) -> Tensor:
+            given = dict(zip(parameters, args, strict=False)) | named
+            (oracle,) = check_call(called, oracle=given["oracle"])
+            scores, target = given["scores"], given["target"]
+            oracle.check_scores(called, scores)
+            event = scores.shape[scores.ndim - oracle.event_ndim :]
+            if not isinstance(target, Tensor) or target.shape[target.ndim - len(event) :] != event:
+                got = f"shape {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
+                raise ValueError(f"`{called}` got target of {got} for scores of shape {tuple(scores.shape)}; expected structures like them")
+            if given.get("lengths") is not None:
+                oracle.check_lengths(called, scores, given["lengths"])
+            single = in_single(scores, len(event))
+            if single.dtype == torch.float32 and oracle.reach(single) == 2:
+                single = single.double()
+            value = loss(**given | {"oracle": oracle, "scores": single})
+            return value if single is scores else value.to(scores.dtype)
+
+        computed.__name__ = called
+        return cast(F, computed)
+
+    return decorate
 
 
 def fenchel_young(conjugate: Tensor, regulariser: Tensor | float, target_score: Tensor) -> Tensor:
@@ -82,7 +100,7 @@ def fenchel_young(conjugate: Tensor, regulariser: Tensor | float, target_score: 
 
 
 @operation()
-@_in_single
+@_loss("structured_perceptron")
 def structured_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The structured perceptron loss ``max_z ⟨θ, z⟩ − ⟨θ, y⟩``, of gradient ``argmax θ − y``.
 
@@ -107,14 +125,42 @@ def structured_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, len
         >>> loss.detach(), scores.grad
         (tensor(0.8000), tensor([ 1.,  0., -1.]))
     """
-    best = oracle.argmax(scores, lengths=lengths)
-    some = best.flatten(best.ndim - oracle.event_ndim).any(-1)
-    conjugate = torch.where(some, oracle.score(best, scores, lengths=lengths), -math.inf)
-    return fenchel_young(conjugate, 0.0, oracle.score(target, scores, lengths=lengths))
+    best = oracle.argmax(scores.detach(), lengths=lengths)
+    return _difference(oracle, scores, target, best, lengths=lengths)
+
+
+def _difference(  # noqa: PLR0913
+    oracle: Oracle, scores: Tensor, target: Tensor, point: Tensor, *, lengths: Tensor | None, curvature: float = 0.0
+) -> Tensor:
+    """``⟨η, x⟩ − c/2 ‖x‖²`` at the point where it is greatest minus that at the target; 0 in an infeasible item, inf at a forbidden target.
+
+    Differences of structures are taken first, then sums. Scores are taken relative to one of them, so that a number that is added to all
+    scores takes no digits. The gradient of a maximum is the point where it is attained, which may so be held fixed.
+    """
+    event = oracle.event_ndim
+    feasible = point.flatten(point.ndim - event).any(-1)
+    if curvature or (scores.dtype == torch.float64 and type(oracle).natural_parameters is Oracle.natural_parameters):
+        free = oracle.free_parts(scores.detach(), lengths=lengths)
+        y = torch.where(free, target.to(scores.dtype), 0)
+        gap = torch.where(free, point - y, 0)
+        allowed = oracle.score(target, scores.detach(), lengths=lengths) > -math.inf
+        reference = torch.where(gap != 0, scores.detach(), -math.inf).flatten(-event).amax(-1)
+        reference = torch.where(reference > -math.inf, reference, 0)
+        relative = torch.where(free, scores - unsqueeze_event(reference, event), 0) - curvature / 2 * (point + y)
+        size, eps = gap.flatten(-event).sum(-1, dtype=torch.float64), torch.finfo(scores.dtype).eps
+        # Structures with as many parts each: what is left of the difference is rounding, which a large reference would blow up.
+        size = torch.where(size.abs() <= 4 * eps * (point + y).flatten(-event).sum(-1), 0, size)
+        value = (relative * gap).flatten(-event).sum(-1, dtype=torch.float64) + size * reference
+    else:  # scores of float32 are summed in float64
+        value = oracle.score(point - target.to(scores.dtype), scores, lengths=lengths)
+        allowed = value < math.inf
+    value.detach().clamp_(min=0)  # What rounding leaves below it, under the same derivative.
+    constant = torch.where(feasible, math.inf, 0.0).to(scores)
+    return torch.where(feasible & allowed, value.to(scores.dtype), constant)
 
 
 @operation()
-@_in_single
+@_loss("crf_loss")
 def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The negative log-likelihood ``−log p(y) = A(θ) − ⟨θ, y⟩`` of the Gibbs law, of gradient ``μ(θ) − y``.
 
@@ -159,7 +205,7 @@ def crf_loss(oracle: MarginalOracle, scores: Tensor, target: Tensor, *, lengths:
 
 
 @operation()
-@_in_single
+@_loss("sparsemap_loss")
 def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """The SparseMAP loss ``max_μ (⟨θ, μ⟩ − ½‖μ‖²) + ½‖y‖² − ⟨θ, y⟩``, of gradient ``μ − y`` with the projection μ of θ.
 
@@ -189,15 +235,7 @@ def sparsemap_loss(oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, 
     """
     _require("sparsemap_loss", oracle, ProjectionOracle)
     mean = oracle.project(scores.detach(), lengths=lengths).mean
-    free, event = oracle.free_parts(scores.detach(), lengths=lengths), oracle.event_ndim
-    feasible = mean.flatten(mean.ndim - event).any(-1)
-    allowed = oracle.score(target, scores.detach(), lengths=lengths) > -math.inf
-    # The gradient of a maximum is the point where it is attained, which may so be held fixed.
-    theta, y = torch.where(free, scores, 0), torch.where(free, target.to(scores.dtype), 0)
-    conjugate = inner(mean, theta, event) - inner(mean, mean, event) / 2
-    return fenchel_young(
-        torch.where(feasible, conjugate, -math.inf), inner(y, y, event) / 2, torch.where(allowed, inner(y, theta, event), -math.inf)
-    )
+    return _difference(oracle, scores, target, mean, lengths=lengths, curvature=1.0)
 
 
 def hamming(target: Tensor, cost: float = 1.0) -> Tensor:
@@ -217,7 +255,7 @@ def _margins(oracle: Oracle, target: Tensor, cost: float) -> Tensor:
     return torch.where(binary, hamming(target, cost), 0)
 
 
-@_in_single
+@_loss("margin_perceptron")
 def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None) -> Tensor:
     """The structured hinge loss ``max_z (⟨θ, z⟩ + c‖z − y‖²) − ⟨θ, y⟩``: the structured perceptron at ``θ + ρ``, ρ of `hamming`.
 
@@ -245,7 +283,7 @@ def margin_perceptron(oracle: Oracle, scores: Tensor, target: Tensor, *, cost: f
     return structured_perceptron(oracle, scores + _margins(oracle, target.to(scores), cost), target, lengths=lengths)
 
 
-@_in_single
+@_loss("margin_sparsemap_loss")
 def margin_sparsemap_loss(
     oracle: ProjectionOracle, scores: Tensor, target: Tensor, *, cost: float = 1.0, lengths: Tensor | None = None
 ) -> Tensor:
@@ -312,7 +350,7 @@ class PerturbedFenchelYoung(Configured):
     noise: AnyNoise = Gumbel()
 
     @operation()
-    @_in_single
+    @_loss("PerturbedFenchelYoung")
     def __call__(
         self, oracle: Oracle, scores: Tensor, target: Tensor, *, generator: torch.Generator, lengths: Tensor | None = None
     ) -> Tensor:

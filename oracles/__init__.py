@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import plugins, registry
+from . import plugins
 from .active_set.solution import SparseSolution
 from .alignment import Alignment
 from .assignment import Assignment
@@ -35,6 +35,7 @@ from .independent import IndependentCategoricals
 from .linear_chain import LinearChain
 from .projective_tree import ProjectiveTree
 from .random_streams import SeedBlocks
+from .registry import make_oracle
 from .shift_reduce import ShiftReduce
 from .spanning_tree import SpanningTree
 from .subset import Subset
@@ -107,16 +108,3 @@ __all__ = [
     "WarmStart",
     "make_oracle",
 ]
-
-
-def make_oracle(name: str) -> Oracle:
-    """The oracle of a name such as ``subset[k=3]``, ``my_module:MyOracle`` or ``./my_file.py:MyOracle``, or of a plugin.
-
-    Example:
-        >>> make_oracle("subset[k=3]")
-        Subset(k=3)
-    """
-    oracle = registry.build(name, AVAILABLE_ORACLES, "oracle")
-    if not isinstance(oracle, Oracle):
-        raise ValueError(f"got {name!r}, a {type(oracle).__name__}; expected an oracle")
-    return oracle

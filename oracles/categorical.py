@@ -66,7 +66,7 @@ class SoftmaxOracle(FactorisedOracle):
 
     def _marginals_at_once(self, scores: Tensor) -> Tensor | None:
         if isinstance(scores, Tensor) and differentiated(scores):
-            self._check_tensor("marginals", scores)
+            self.check_scores("marginals", scores)
             return feasible_softmax(scores)
         found = self._at_once("marginals", "probabilities", scores)
         return None if found is None else found[0]

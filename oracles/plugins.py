@@ -95,6 +95,11 @@ class Catalogue(Mapping[str, Any]):
         return found
 
 
+def catalogue(kind: str) -> Catalogue:
+    """The names of the oracles, or those of the estimators."""
+    return next(each for each in _catalogues if each.kind == kind)
+
+
 def use(files: Sequence[str]) -> None:
     """Look for names in these files too, from now on, in this process.
 

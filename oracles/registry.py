@@ -9,10 +9,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import options
-from .plugins import loaded_file, module_of
+from .plugins import catalogue, loaded_file, module_of
+
+if TYPE_CHECKING:
+    from .capabilities import Oracle
 
 MANY = 12
 """Names that a message lists."""
@@ -66,6 +69,22 @@ def build(text: str, registry: Mapping[str, Any], kind: str, readers: options.Re
         return factory(**read(name, factory, given, readers or {}))
     except TypeError as error:
         raise ValueError(f"{kind} {text!r}: {error}") from error
+
+
+def make_oracle(name: str | Oracle) -> Oracle:
+    """The oracle of a name such as ``subset[k=3]``, ``my_module:MyOracle`` or ``./my_file.py:MyOracle``, or of a plugin.
+
+    An oracle is returned as it is. Every function that takes an oracle takes a name too, by this function.
+
+    Example:
+        >>> make_oracle("subset[k=3]")
+        Subset(k=3)
+    """
+    known = catalogue("oracle")
+    oracle: Any = name if isinstance(name, known.base) else build(name, known, "oracle")  # type: ignore[arg-type]
+    if not isinstance(oracle, known.base):
+        raise ValueError(f"got {name!r}, a {type(oracle).__name__}; expected an oracle")
+    return oracle  # type: ignore[return-value]
 
 
 def read(name: str, factory: Any, given: Mapping[str, str], readers: options.Readers) -> dict[str, Any]:

@@ -18,6 +18,9 @@ _OURS = "structgrad."
 _INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 """Folders of the standard library and of installed packages, whose versions a run records instead of their files."""
 
+COMPUTED = "*"
+"""Stands for a module whose name is computed."""
+
 _PACKAGES = ("site-packages", "dist-packages")
 
 
@@ -48,7 +51,7 @@ def digest_of(file: Path | None) -> tuple[str, ...]:
 def own_files(file: Path) -> tuple[Path, ...]:
     """A Python file and the files that it imports, directly or not, in functions too: no installed package, nothing of this one.
 
-    Modules that are imported by a name that is computed are not found.
+    Loaded modules below the folder of the file count if one of these files imports by a name that is computed.
     """
     found: dict[Path, None] = {}
     waiting = [(file, _module_of(file))]
@@ -56,8 +59,16 @@ def own_files(file: Path) -> tuple[Path, ...]:
         path, module = waiting.pop()
         if path not in found:
             found[path] = None
-            waiting += [(own, name) for name in _imported(path, stamp(path), module) if (own := _own_file(name)) is not None]
+            names = _imported(path, stamp(path), module)
+            if COMPUTED in names:
+                names += tuple(name for name, one in list(sys.modules.items()) if _below(one, file.parent))
+            waiting += [(own, name) for name in names if (own := _own_file(name)) is not None]
     return (file, *sorted(set(found) - {file}))
+
+
+def _below(module: ModuleType, folder: Path) -> bool:
+    origin = getattr(module, "__file__", None)
+    return isinstance(origin, str) and Path(origin).is_relative_to(folder)
 
 
 def stamp(path: Path) -> tuple[int, ...]:
@@ -93,7 +104,8 @@ def _names(tree: ast.Module, module: str, package: bool) -> Iterator[str]:
             yield from _with_parents(base)
             yield from (f"{base}.{alias.name}" for alias in node.names if base)
         elif isinstance(node, ast.Call) and "import_module" in ast.dump(node.func):
-            yield from (part.value for part in node.args[:1] if isinstance(part, ast.Constant) and isinstance(part.value, str))
+            for part in node.args[:1]:
+                yield part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else COMPUTED
 
 
 def _with_parents(name: str) -> Iterator[str]:

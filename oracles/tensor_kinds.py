@@ -5,9 +5,11 @@ Kinds are not looked at before a call. Where an operation fails on such a tensor
 
 from __future__ import annotations
 
+import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +21,11 @@ from .random_streams import RowGenerator
 PADDING = -100
 """The label that torch's losses ignore."""
 
+P = ParamSpec("P")
 R = TypeVar("R")
+
+OPERATIONS: set[str] = set()
+"""Names of operations, under which their errors are raised."""
 
 CPU = torch.device("cpu")
 
@@ -43,11 +49,45 @@ def explain(call: str, method: Callable[..., Any], args: tuple[Any, ...], named:
     """Raise the error of a call, or ValueError where the kind of an argument is why it failed."""
     nested = any(isinstance(value, Tensor) and value.is_nested for value in (*args, *named.values()))
     if isinstance(error, ValueError) and not isinstance(error, UnusualTensorError) and not nested:
+        name_call(call, error)
         raise error  # a sentence already, but where the sizes in it are those of a nested tensor
     reason = unusual(inspect.signature(method).bind_partial(*args, **named).arguments)
     if reason is None:
         raise error
     raise UnusualTensorError(f"`{call}` got {reason}") from error
+
+
+def name_call(call: str, error: ValueError) -> None:
+    """Let the error of an operation name the call around it, which the user made; not if the user's own function called the operation."""
+    said = re.fullmatch(r"`(\w+)`( got .*)", str(error), re.DOTALL)
+    if said is not None and said[1] in OPERATIONS and "own" not in vars(error):
+        error.args = (f"`{call}`{said[2]}",)
+
+
+def naming(call: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function whose errors, those of operations inside of it, name this call."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def called(*args: P.args, **named: P.kwargs) -> R:
+            try:
+                return function(*args, **named)
+            except ValueError as error:
+                name_call(call, error)
+                raise
+
+        return called
+
+    return decorate
+
+
+def own(function: Callable[..., R], *args: Any) -> R:
+    """The result of a function of the user's own, such as a loss, whose errors keep their names."""
+    try:
+        return function(*args)
+    except ValueError as error:
+        vars(error)["own"] = True
+        raise
 
 
 def unusual(given: Mapping[str, Any]) -> str | None:

@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from .kernels.switch import SERVING, serving_as
-from .tensor_kinds import explain, with_plain_default
+from .tensor_kinds import OPERATIONS, explain, with_plain_default
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +76,7 @@ def operation(leading: str | None = None, **event_ndims: int) -> Callable[[Calla
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(method)
+        OPERATIONS.add(method.__name__)
 
         @functools.wraps(method)
         def called(*args: P.args, **named: P.kwargs) -> R:
@@ -110,6 +111,8 @@ def applied(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 def uncompiled(method: Callable[P, R], *, calls_losses: bool = False) -> Callable[P, R]:
     """Leave a function out of the graphs of `torch.compile`, as a whole; losses that it calls see the default device as it is."""
+    if not calls_losses:
+        OPERATIONS.add(method.__name__)
 
     @functools.wraps(method)
     def called(*args: P.args, **named: P.kwargs) -> R:

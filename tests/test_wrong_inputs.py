@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -14,8 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from structgrad.estimators import PerturbedFenchelYoung, crf_loss, entmax, make_estimator, make_noise
+from structgrad.estimators import (
+    SUPERVISED_LOSSES,
+    PerturbedFenchelYoung,
+    StructuredLayer,
+    crf_loss,
+    entmax,
+    make_estimator,
+    make_noise,
+    train_step,
+)
 from structgrad.estimators.noise import Gumbel
 from structgrad.oracles import AVAILABLE_ORACLES, Alignment, Categorical, LinearChain, ShiftReduce, SpanningTree, Subset, make_oracle
 from structgrad.suites.audit import audit
@@ -101,8 +112,8 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: gradient("rloo", loss, SCORES, TWO),
         "a tensor .* as oracle; expected .*; the order is loss, oracle",
     ),
-    "a name as oracle": (lambda: gradient("rloo", oracle="subset"), "got 'subset' as oracle; expected an oracle, such as make_oracle"),
-    "a class as oracle": (lambda: gradient("rloo", oracle=Subset), "as oracle; expected an oracle, such as"),
+    "a name as oracle": (lambda: gradient("rloo", oracle="subset"), "oracle 'subset' lacks an option; expected subset.k="),
+    "a class as oracle": (lambda: gradient("rloo", oracle=Subset), "as oracle; expected an oracle or its name, such as"),
     "a number as loss": (lambda: gradient("rloo", 1.0), "got 1.0 as loss; expected a function"),
     "losses as loss": (lambda: gradient("rloo", SCORES), "as loss; expected a function"),
     "a loss that gives a float": (lambda: gradient("rloo", lambda z: 1.0), "the loss gave 1.0; expected a tensor"),
@@ -114,6 +125,14 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "infinite scores": (lambda: gradient("rloo", scores=SCORES + INF), "expected finite scores, or -inf for a forbidden part"),
     "too few parts": (lambda: gradient("rloo", scores=torch.zeros(1)), "expected n >= k, choose a smaller k"),
     "a baseline of no network": (lambda: type(make_estimator("reinforce_learned"))(module=3), "got module=3; expected a torch.nn.Module"),  # type: ignore[call-arg]
+    "more samples than memory holds": (
+        lambda: StructuredLayer(TWO, "rloo[num_samples=100000000000000]", event_shape=(4,)),
+        "rloo got num_samples=100000000000000, structures of 4 parts that take .* GiB of memory, .*: choose a smaller num_samples",
+    ),
+    "a longer list than memory holds": (
+        lambda: gradient("top_k_sparsemax[k=100000000000000]"),
+        "top_k_sparsemax got k=100000000000000, structures of 4 parts that take .*: choose a smaller k",
+    ),
     # operations
     "argmax of an array": (lambda: TWO.argmax(SCORES.numpy()), "got scores of ndarray; expected .*, as torch.as_tensor"),  # type: ignore[arg-type]
     "argmax of integers": (lambda: TWO.argmax(torch.arange(4)), "got scores of dtype torch.int64; expected .*, as scores.float"),
@@ -153,9 +172,9 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     "lengths as a list": (lambda: Categorical().argmax(ROWS, lengths=[1, 2]), "got lengths: list; expected an integer tensor"),  # type: ignore[arg-type]
     "lengths that are too long": (
         lambda: Categorical().argmax(ROWS, lengths=torch.tensor([1, 9])),
-        "got lengths from 1 to 9; expected 1 to 4",
+        "^`lengths` must be between 1 and 4 for scores of shape \\(2, 4\\), got 9$",
     ),
-    "lengths of 0": (lambda: Categorical().argmax(ROWS, lengths=torch.tensor([0, 2])), "got lengths from 0 to 2; expected 1 to 4"),
+    "lengths of 0": (lambda: Categorical().argmax(ROWS, lengths=torch.tensor([0, 2])), "`lengths` must be between 1 and 4 for .*, got 0$"),
     "lengths that are no integers": (
         lambda: Categorical().argmax(ROWS, lengths=torch.ones(2)),
         "torch.float32 of shape .*; expected an integer",
@@ -172,10 +191,7 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
         "got None as generator",
     ),
     # measuring
-    "a name for an estimator": (
-        lambda: measure("rloo", TWO, loss, SCORES),
-        "`measure` got 'rloo' as estimator; expected an estimator, such as",
-    ),  # type: ignore[arg-type]
+    "a misspelt name for an estimator": (lambda: measure("rlo", TWO, loss, SCORES), "got the unknown estimator 'rlo'; did you mean rloo"),
     "a class for an estimator": (lambda: measure(Gumbel, TWO, loss, SCORES), "`measure` got .* as estimator; expected"),  # type: ignore[arg-type]
     "another order": (lambda: measure(make_estimator("rloo"), loss, TWO, SCORES), "; the order is loss, oracle, scores|as loss; expected"),
     "measuring an array": (
@@ -195,8 +211,8 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
         "must not be random",
     ),
     "measuring nan": (lambda: measure(make_estimator("rloo"), TWO, lambda z: loss(z) * NAN, SCORES), "the loss gave nan; expected finite"),
-    "timing a name": (lambda: measure_times({"a": "rloo"}, TWO, loss, ROWS), "`measure_times` got 'rloo' as estimator"),  # type: ignore[dict-item]
-    "memory of a name": (lambda: training_memory("rloo", TWO, loss, ROWS), "`training_memory` got 'rloo' as estimator"),  # type: ignore[arg-type]
+    "timing a number": (lambda: measure_times({"a": 1}, TWO, loss, ROWS), "`measure_times` got 1 as estimator; expected .* or its name"),  # type: ignore[dict-item]
+    "memory of a number": (lambda: training_memory(1, TWO, loss, ROWS), "`training_memory` got 1 as estimator; expected"),  # type: ignore[arg-type]
     "a truth too large": (
         lambda: exact_truth(loss_of_60, Subset(30), torch.zeros(60)),
         "; expected at most .*, because at .* take .* years",
@@ -224,6 +240,60 @@ def loss_of_60(z: torch.Tensor) -> torch.Tensor:
     return z.sum(-1)
 
 
+TREES, ARCS, GOLD = SpanningTree(), torch.zeros(2, 4, 4), SpanningTree.structure(torch.zeros(2, 3, dtype=torch.int64))
+
+OF_SCORES: dict[str, Callable[..., Any]] = {
+    **{name: getattr(TREES, name) for name in ("argmax", "marginals", "log_partition", "entropy", "feasible", "project")},
+    "sample": lambda scores, **more: TREES.sample(scores, generator=seeded(), **more),
+    "kbest": lambda scores, **more: TREES.kbest(scores, 2, **more),
+    "log_prob": lambda scores, **more: TREES.log_prob(GOLD, scores, **more),
+    "kl": lambda scores, **more: TREES.kl(scores, ARCS, **more),
+    **{name: functools.partial(loss, TREES, target=GOLD) for name, loss in SUPERVISED_LOSSES.items() if "perturbed" not in name},
+    "PerturbedFenchelYoung": lambda scores, **more: PerturbedFenchelYoung()(TREES, scores, GOLD, generator=seeded(), **more),
+    "StructuredLayer": lambda scores, **more: StructuredLayer(TREES, "ste").eval()(scores, **more),
+    "train_step": lambda scores, **more: train_step(
+        StructuredLayer(TREES, "rloo"), torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), scores, lambda z: z.sum((-2, -1)), **more
+    ),
+    **{
+        name: lambda scores, name=name, **more: StructuredLayer(TREES, name).surrogate(lambda z: z.sum((-2, -1)), scores, **more)
+        for name in ("rloo", "imle", "simple", "sparsemap", "exact", "sum_and_sample", "reinforce_greedy", "perturb_and_map")
+    },
+}
+"""Public calls that take scores of trees, by the name that their errors use."""
+
+BAD_SCORES = {
+    "nan": (ARCS * NAN, "got scores with NaN or +inf; expected finite scores, or -inf for a forbidden part"),
+    "event": (torch.zeros(2, 4, 3), "got event shape (4, 3); expected (n + 1, n + 1) for n >= 1 words"),
+    "integers": (ARCS.long(), "scores"),
+}
+
+
+@pytest.mark.parametrize("kind", [*BAD_SCORES, "lengths"])
+@pytest.mark.parametrize("called", OF_SCORES)
+def test_an_error_names_what_the_user_called(called: str, kind: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|must be") as caught:
+        OF_SCORES[called](ARCS, lengths=torch.tensor([2, 4])) if kind == "lengths" else OF_SCORES[called](BAD_SCORES[kind][0])
+    said = str(caught.value)
+    if kind == "lengths":
+        assert said == (
+            "`lengths` must be between 1 and 3 for scores of shape (2, 4, 4), got 4. "
+            "Dependency-tree scores have an extra row and column for the root: [*batch, n + 1, n + 1]"
+        )
+    else:
+        names = {called, "rloo"} if called == "train_step" else {called}
+        assert said.partition(" got ")[0].strip("`") in names, said
+        assert BAD_SCORES[kind][1] in said
+
+
+def test_an_error_in_your_own_loss_keeps_its_name() -> None:
+    def wrong(z: Any) -> Any:
+        return TREES.marginals(z * NAN).sum((-2, -1))
+
+    for make in (lambda: gradient("rloo", wrong, TREES, ARCS), lambda: StructuredLayer(TREES, "rloo").surrogate(wrong, ARCS)):
+        with pytest.raises(ValueError, match=r"^`marginals` got scores with NaN"):
+            make()
+
+
 @pytest.mark.parametrize("case", list(PYTHON))
 def test_python(case: str) -> None:
     make, message = PYTHON[case]
@@ -232,7 +302,7 @@ def test_python(case: str) -> None:
     said = str(caught.value)
     assert "\n" not in said
     assert len(said) < 400, said
-    assert re.search("expected|did you mean|choose|could not import|must not be|declares it itself|take ranges", said), said
+    assert re.search("expected|did you mean|choose|could not import|must (not )?be|declares it itself|take ranges", said), said
 
 
 # The command line.

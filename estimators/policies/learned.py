@@ -13,7 +13,7 @@ from ...oracles.capabilities import PolicyOracle
 from ...oracles.capabilities.base import inner
 from ...oracles.options import Count, NonNegative
 from ..base import Loss, evaluate
-from ..score_function.learned import SmallNetwork, parts_of
+from ..score_function.learned import PooledNetwork, readable
 from .reinforce import StepScoreFunction, Walks
 
 WARM_UP = 64
@@ -26,15 +26,16 @@ class StepLearned(StepScoreFunction):
 
     The surrogate carries the regression ``λ (1/N) Σ_i Σ_t (L(z_i) − v(s_t))²`` over the states that were visited: it adds a gradient in the
     parameters of the network, and changes neither the surrogate's value nor its gradient in the scores. Unbiased for every network, because
-    a value knows the scores and the state and not the action. Without a network, the baseline is 0 until `prepared` has made a small one
-    to be trained along, as a `StructuredLayer` asks for, or `warmed_up` has fitted the mean loss of every state from 64 samples at the
-    scores that it is given.
+    a value knows the scores and the state and not the action. Without a network, the baseline is 0 until a `StructuredLayer` makes a small
+    one, which is trained jointly, or `warmed_up` has fitted the mean loss of every state from 64 samples at the scores that it is given.
+    That network reads the scores of the parts of each item, so that batches may be padded to different lengths.
 
     Cost: that of REINFORCE, and one pass through the network and back.
 
     Args:
         module: maps scores ``[*batch, *event]``, detached and with 0 for what is forbidden or ignored, to values of the states,
-            ``[*batch, *event]`` without the last dimension. A `torch.nn.Module` whose parameters are given to the optimiser.
+            ``[*batch, *event]`` without the last dimension; or the ``features`` that the layer was called with. A `torch.nn.Module` whose
+            parameters are given to the optimiser.
         values: the values of the states, in the order of memory, where there is no module; `warmed_up` sets them.
         num_samples: N, at least 1.
         regression_weight: λ, at least 0.
@@ -63,6 +64,7 @@ class StepLearned(StepScoreFunction):
 
     name: ClassVar[str] = "step_learned"
     references: ClassVar[tuple[str, ...]] = ("sutton2018reinforcement", "mnih2014neural")
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,7 +81,8 @@ class StepLearned(StepScoreFunction):
         if self.module is None:
             known = self.values or (0.0,)
             return walks.losses.new_tensor(known).reshape(*(walks.event[:-1] if self.values else ()), 1)
-        values = self.module(torch.where(walks.oracle.free_parts(walks.scores), walks.scores, 0))
+        seen = readable(walks.oracle, walks.scores)
+        values = self.module(seen if isinstance(self.module, PooledNetwork) else seen.masked_fill(seen == -torch.inf, 0))
         if values.shape != walks.scores.shape[:-1]:
             raise ValueError(
                 f"`{self.name}` got values of shape {tuple(values.shape)} from its module for scores of shape {tuple(walks.scores.shape)}; "
@@ -95,11 +98,10 @@ class StepLearned(StepScoreFunction):
         return carrier + self.regression_weight * inner(walks.samples, errors, walks.oracle.event_ndim).mean(0)
 
     def prepared(self, oracle: PolicyOracle, event_shape: tuple[int, ...] | None, generator: torch.Generator) -> Self:
-        """The estimator with a fresh network for scores of this shape; itself where it has a module, or values."""
+        """The estimator with a fresh network; itself where it has a module, or values."""
         if self.module is not None or self.values:
             return self
-        parts = parts_of(self.name, oracle, event_shape, generator.device)
-        return replace(self, module=SmallNetwork(parts, generator, tuple(parts.shape[:-1])))
+        return replace(self, module=PooledNetwork(oracle.event_ndim, generator, each_state=True))
 
     def warmed_up(self, loss: Loss, oracle: PolicyOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
         """The estimator with the mean loss of every state at these scores; itself where it has a network or the batch is empty."""

@@ -32,15 +32,15 @@ class LearnedBaseline(Estimator[SamplingOracle]):
     REINFORCE with the baseline.
 
     The state is in the module, which is yours, and which two estimators may share; estimators are equal where they hold the same module.
-    Without a module the baseline is 0, until `prepared` makes a small network to be trained along, as a `StructuredLayer` asks for, or
-    `warmed_up` fits one to samples at the given scores, which is how the estimator is measured. Either returns an estimator that holds it;
-    its weights come from the generator.
+    Without a module the baseline is 0, until a `StructuredLayer` makes a small network, which is trained jointly, or `warmed_up` fits one
+    to samples at the given scores, as for a measurement. That network reads the scores inside each item, so that batches may be padded to
+    different lengths. For a baseline of your own features, give a module and pass ``features=`` to the layer.
 
     Cost: that of REINFORCE, and the module.
 
     Args:
-        module: maps scores ``[*batch, *event]``, detached, to ``[*batch]``; any `torch.nn.Module`, or a function. It may look at data of
-            the batch rows instead.
+        module: maps scores ``[*batch, *event]``, detached, to ``[*batch]``, or the ``features`` that the layer was called with; any
+            `torch.nn.Module`, or a function.
         num_samples: N.
         regression_weight: λ.
 
@@ -68,7 +68,7 @@ class LearnedBaseline(Estimator[SamplingOracle]):
     needs: ClassVar[tuple[type[Oracle], ...]] = (SamplingOracle,)
     objective: ClassVar[Objective] = "expected"
     unbiased: ClassVar[bool] = True
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def evaluations(self) -> Evaluations:
         return Evaluations(losses=self.num_samples, marginals=1, samples=self.num_samples)
@@ -85,7 +85,7 @@ class LearnedBaseline(Estimator[SamplingOracle]):
         batch = scores.shape[: scores.ndim - oracle.event_ndim]
         if self.module is None:
             return scores.new_zeros(batch)
-        prediction = self.module(scores)
+        prediction = self.module(readable(oracle, scores) if isinstance(self.module, PooledNetwork) else scores)
         if prediction.shape != batch:
             raise ValueError(
                 f"`{self.name}` got a prediction of shape {tuple(prediction.shape)} for scores of shape {tuple(scores.shape)}; "
@@ -94,60 +94,64 @@ class LearnedBaseline(Estimator[SamplingOracle]):
         return prediction.to(scores.dtype)
 
     def prepared(self, oracle: SamplingOracle, event_shape: tuple[int, ...] | None, generator: torch.Generator) -> Self:
-        """The estimator with a fresh network for scores of this shape; itself where it has a module."""
+        """The estimator with a fresh network; itself where it has a module."""
         if self.module is not None:
             return self
-        return replace(self, module=SmallNetwork(parts_of(self.name, oracle, event_shape, generator.device), generator))
+        return replace(self, module=PooledNetwork(oracle.event_ndim, generator))
 
     def warmed_up(self, loss: Loss, oracle: SamplingOracle, scores: Tensor, *, generator: torch.Generator) -> Self:
         """The estimator with a network fitted to losses of samples at these scores; itself where it has a module or the batch is empty."""
         if self.module is not None or not scores.numel():
             return self
-        event = tuple(scores.shape[scores.ndim - oracle.event_ndim :])
         samples = draw(loss, oracle, scores.detach(), FIT_SAMPLES, generator=generator)
         with torch.no_grad():
             losses = evaluate_samples(loss, samples).double()
-        network = SmallNetwork(oracle.read_mask(event, scores.device), generator)
-        network.fit(scores.detach(), losses)
+        network = PooledNetwork(oracle.event_ndim, generator)
+        network.fit(readable(oracle, scores.detach()), losses)
         return replace(self, module=network)
 
 
-def parts_of(name: str, oracle: Oracle, event_shape: tuple[int, ...] | None, device: torch.device) -> Tensor:
-    """Which entries of scores a network on a device reads, for the estimator of this name; ValueError where no shape is given."""
-    if event_shape is None:
-        raise ValueError(f"`{name}` got no event_shape; expected that of the scores, such as (10,), which its network is made for")
-    return oracle.read_mask(event_shape, device)
+def readable(oracle: Oracle, scores: Tensor) -> Tensor:
+    """Scores ``[*batch, *event]``, -inf for what a network must not read: forbidden and ignored parts, and padding."""
+    return torch.where(oracle.parts_within(oracle.free_parts(scores), scores), scores, -math.inf)
 
 
-class SmallNetwork(nn.Module):
-    """A regression with one hidden layer, in float64: ``[*batch, *event]`` to ``[*batch, *outputs]``.
+class PooledNetwork(nn.Module):
+    """A regression with one hidden layer, in float64, on sums over the parts of an item: ``[*batch, *event]`` to ``[*batch]``.
 
-    Forbidden and ignored parts count as 0, and what padding adds to an event is not read.
+    Entries of -inf are left out, and the others are numbered in the order of memory. So padding changes nothing, and items of any size fit.
+    The inputs are ``Σ_r s_r φ_k(r) / √n`` of the n scores s, where φ are `waves`.
+
+    Args:
+        event_ndim: of the scores.
+        generator: of the first weights, on whose device they are.
+        each_state: whether each state, which is an index of all event dimensions but the last, gets a value from its own scores besides.
     """
 
     location: Tensor
     spread: Tensor
-    parts: Tensor
 
-    def __init__(self, parts: Tensor, generator: torch.Generator, outputs: tuple[int, ...] = ()) -> None:
+    def __init__(self, event_ndim: int, generator: torch.Generator, *, each_state: bool = False) -> None:
         super().__init__()
-        size, self.outputs = parts.numel(), outputs
-        drawn = random_uniform((), (HIDDEN, size + 1), generator=generator, device=parts.device)
+        self.event_ndim, self.each_state = event_ndim, each_state
+        size = len(waves(1, generator.device).T) * (3 if each_state else 1)
+        drawn = random_uniform((), (HIDDEN, size + 1), generator=generator, device=generator.device)
         self.hidden = nn.Parameter((2 * drawn - 1) / math.sqrt(size))
-        self.out = nn.Parameter(torch.zeros(math.prod(outputs), HIDDEN + 1, dtype=torch.float64, device=parts.device))
-        self.register_buffer("parts", parts)
+        self.out = nn.Parameter(torch.zeros(1, HIDDEN + 1, dtype=torch.float64, device=generator.device))
         self.register_buffer("location", self.out.new_zeros(()))
         self.register_buffer("spread", self.out.new_ones(()))
 
     def forward(self, scores: Tensor) -> Tensor:
-        """The predicted loss."""
-        event_ndim = self.parts.ndim
-        for dim, size in enumerate(self.parts.shape, -event_ndim):
-            scores = scores.narrow(dim, 0, size)
-        known = torch.where(self.parts & scores.isfinite(), scores.double(), 0).flatten(scores.ndim - event_ndim)
-        hidden = (row_products(known, self.hidden[:, 1:]) + self.hidden[:, 0]).tanh()
-        values = self.location + self.spread * (row_products(hidden, self.out[:, 1:]) + self.out[:, 0])
-        return values.unflatten(-1, self.outputs) if self.outputs else values.squeeze(-1)
+        """The predicted loss, ``[*batch]``, or that of each state, ``[*batch, *event]`` without the last dimension."""
+        inputs = pooled(scores.flatten(-self.event_ndim))
+        if self.each_state:
+            states = scores.flatten(-self.event_ndim, -2)
+            place = (states.isfinite().any(-1).cumsum(-1) - 1).clamp(min=0)
+            own = pooled(states)
+            inputs = torch.cat([inputs.unsqueeze(-2).expand_as(own), own, waves(states.shape[-2], scores.device)[place]], -1)
+        hidden = (row_products(inputs, self.hidden[:, 1:]) + self.hidden[:, 0]).tanh()
+        values = self.location + self.spread * (row_products(hidden, self.out[:, 1:]) + self.out[:, 0]).squeeze(-1)
+        return values.reshape(scores.shape[:-1]) if self.each_state else values
 
     def fit(self, scores: Tensor, losses: Tensor) -> None:
         """Least squares on losses ``[N, *batch]``, by a few steps of Adam that start from their mean; the best step is kept.
@@ -169,3 +173,19 @@ class SmallNetwork(nn.Module):
         with torch.no_grad():
             for parameter, kept in zip(self.parameters(), best, strict=True):
                 parameter.copy_(kept)
+
+
+def pooled(scores: Tensor) -> Tensor:
+    """``Σ_r s_r φ_k(r) / √n`` over the n finite scores of each row ``[..., m]``: ``[..., k]``."""
+    there = scores.isfinite()
+    known = torch.where(there, scores.double(), 0)
+    if not (there.is_cpu and bool(there.all())):
+        known = known.gather(-1, (~there).byte().argsort(dim=-1, stable=True))
+    return row_products(known, waves(scores.shape[-1], scores.device).T) / there.sum(-1, keepdim=True).clamp(min=1).sqrt()
+
+
+def waves(size: int, device: torch.device) -> Tensor:
+    """φ: 1, and cosines and sines of multiples of the golden angle, at 0 to ``size − 1``: ``[size, k]``, with rows that all differ."""
+    places = torch.arange(size, dtype=torch.float64, device=device).unsqueeze(-1)
+    phase = places * (math.pi * (3 - math.sqrt(5)) * torch.arange(1, 13, dtype=torch.float64, device=device))
+    return torch.cat([torch.ones_like(phase[:, :1]), phase.cos(), phase.sin()], -1)

@@ -79,7 +79,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     methods validate, share expanded rows and restore dtype and shape, once, here. Where ``kernel`` names a folder of
     `structgrad.oracles`, the functions of its ``cpu.py`` serve the operations that they are named after on the CPU, and those of its
     ``gpu.py`` on CUDA devices; the underscored methods are their references in torch, for everything else.
-    ``version`` is raised when a change moves measured values.
+    ``version`` is raised when a change moves measured values. ``layout`` is a sentence on scores that are longer than their items.
     """
 
     name: ClassVar[str]
@@ -87,6 +87,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     references: ClassVar[tuple[str, ...]] = ()
     kernel: ClassVar[str | None] = None
     version: ClassVar[int] = 1
+    layout: ClassVar[str] = ""
     _ignores_entries: ClassVar[bool] = False
 
     @classmethod
@@ -145,7 +146,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         valid, inside = self._prepared("score", scores, lengths)
         parameters = self.natural_parameters(at_least_single(valid))
         score = self._score_indices if wants_indices("score", as_indices) else self._score
-        return in_dtype(score("score", z, parameters, inside, Total(self._reach(parameters) == 0)), scores.dtype)
+        return in_dtype(score("score", z, parameters, inside, Total(self.reach(parameters) == 0)), scores.dtype)
 
     @final
     @operation()
@@ -176,7 +177,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     @operation()
     def free_parts(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """Boolean ``[*batch, *event]``: parts that are read and not forbidden. Only these carry noise and gradient."""
-        self._check_tensor("free_parts", scores)
+        self.check_scores("free_parts", scores)
         inside = None if lengths is None else self._prepared("free_parts", scores, lengths)[1]
         event = self._event(scores)
         return (scores > -math.inf) & (self.read_mask(event, scores.device) if inside is None else self._parts_inside(event, inside))
@@ -211,7 +212,6 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """Raise ValueError, in the name of a call, where no score tensor of this oracle has such a shape."""
         self._check_sizes(call, event_shape)
 
-    @final
     def argmax_of(self, parameters: Tensor) -> Tensor:
         """The best structure ``[b, *event]`` of natural parameters η of that shape, in their dtype; `argmax` makes them of scores."""
         return self._best(at_least_single(parameters)).to(parameters.dtype)
@@ -230,7 +230,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
     @abc.abstractmethod
     def _argmax(self, rows: Tensor) -> Tensor: ...
 
-    def _reach(self, parameters: Tensor) -> int:
+    def reach(self, parameters: Tensor) -> int:
         """0 if no parameter exceeds `LARGEST`, 1 if some are -inf besides, 2 if some are larger; 1 where numbers cannot be looked at.
 
         Values are looked at on the CPU alone: elsewhere it would synchronise.
@@ -317,7 +317,7 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         key = operation, scores.shape, scores.dtype
         direct: Direct | None = self._bound.get(key, NOT_BOUND)
         if direct is NOT_BOUND:
-            self._check_tensor(call, scores)
+            self.check_scores(call, scores)
             if len(self._bound) == MOST_KNOWN:
                 self._bound.clear()
             direct = self._bound[key] = self._bind(call, operation, scores)
@@ -361,12 +361,13 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
         """Valid scores with their padding completed, and which entries are inside (None for all)."""
         if lengths is None:
             return self._checked(call, scores), None
-        self._check_tensor(call, scores)
-        self._check_lengths(call, scores, lengths)
+        self.check_scores(call, scores)
+        self.check_lengths(call, scores, lengths)
         inside = self._inside(self._event(scores), lengths).expand_as(scores)
         return self._complete(self._checked(call, cut(scores, inside)), lengths), inside
 
-    def _check_lengths(self, call: str, scores: Tensor, lengths: Tensor) -> None:
+    def check_lengths(self, call: str, scores: Tensor, lengths: Tensor) -> None:
+        """Raise ValueError for lengths that scores ``[*batch, *event]`` do not have, in the name of a call or of the argument."""
         limits = self.length_limits(self._event(scores))
         one = () if len(limits) == 1 else (len(limits),)
         batch = scores.shape[: scores.ndim - self.event_ndim]
@@ -380,13 +381,20 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
                 "lengths.to(scores.device)"
             )
         # Values are looked at on the CPU alone, and the limits brought to no other device: either would make the host wait.
-        if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= torch.tensor(limits if one else limits[0]))).all()):
-            allowed = " and ".join(f"1 to {limit}" for limit in limits)
-            raise ValueError(f"`{call}` got lengths from {int(lengths.min())} to {int(lengths.max())}; expected {allowed}")
+        if lengths.device.type != "cpu":
+            return
+        inside = (lengths >= 1) & (lengths <= torch.tensor(limits if one else limits[0]))
+        if not bool(inside.all()):
+            wrong = lengths[~inside] if not one else lengths.reshape(-1, *one)[~inside.reshape(-1, *one).all(-1)]
+            least, most = ([1] * len(limits), list(limits)) if one else (1, limits[0])
+            raise ValueError(
+                f"`lengths` must be between {least} and {most} for scores of shape {tuple(scores.shape)}, got {wrong[0].tolist()}"
+                + (f". {self.layout}" if self.layout else "")
+            )
 
     def _checked(self, call: str, scores: Tensor) -> Tensor:
         """The scores, or ValueError. Values are looked at on the CPU alone: elsewhere it would synchronise."""
-        self._check_tensor(call, scores)
+        self.check_scores(call, scores)
         if scores.is_neg():  # a view of torch's that NumPy does not know
             scores = scores.resolve_neg()
         # One cheap pass first: what is wrong in an ignored entry is nobody's business, and rare.
@@ -413,7 +421,8 @@ class Oracle(IndexedStructures, Configured, abc.ABC):
             values = values.narrow(dim, 0, inside.shape[dim])
         return torch.where(inside, values, 0)
 
-    def _check_tensor(self, call: str, scores: Tensor) -> None:
+    def check_scores(self, call: str, scores: Tensor) -> None:
+        """Raise ValueError, in the name of a call, for scores of another type or shape; their values are not looked at."""
         if isinstance(scores, Tensor) and scores.layout is torch.strided and (scores.shape, scores.dtype) in self._fitting:
             return
         if not isinstance(scores, Tensor) or scores.dtype not in FLOATING:

@@ -153,7 +153,7 @@ class MarginalOracle(Oracle):
         in compact form, ``[*batch, *index]``: see `score`.
         """
         single, inside = self._parameters("log_prob", scores, lengths)
-        score, reach = self._score_indices if wants_indices("log_prob", as_indices) else self._score, self._reach(single)
+        score, reach = self._score_indices if wants_indices("log_prob", as_indices) else self._score, self.reach(single)
         result = score("log_prob", z, single, inside, Total(reach == 0, self._log_partition_of(single)))
         if reach == 2 and (exact := self._exact(single.detach())):
             large, law = exact
@@ -168,7 +168,7 @@ class MarginalOracle(Oracle):
         """``H = A − ⟨η, μ⟩`` in nats: ``[*batch]``, differentiable; 0 for an infeasible item."""
         double = self._parameters("entropy", scores, lengths)[0].double()
         marginals, log_partition = self._both_of(double)
-        reach = self._reach(double)
+        reach = self.reach(double)
         entropy = log_partition - self._mean_score(marginals, double, reach)
         if reach == 2 and (exact := self._exact(double)):
             entropy = torch.where(exact[0], exact[1].entropy().reshape(exact[0].shape), entropy)
@@ -186,7 +186,7 @@ class MarginalOracle(Oracle):
         self._check_alike("kl", scores, other=other)
         here, there = (self._parameters("kl", theta, lengths)[0].double() for theta in (scores, other))
         marginals, log_partition = self._both_of(here)
-        divergence, reach = self._log_partition_of(there) - log_partition, max(self._reach(here), self._reach(there))
+        divergence, reach = self._log_partition_of(there) - log_partition, max(self.reach(here), self.reach(there))
         if reach == 0:
             divergence = divergence + self._mean_score(marginals, here - there, 0)
         else:
@@ -207,7 +207,7 @@ class MarginalOracle(Oracle):
         return self.natural_parameters(at_least_single(valid)), inside
 
     def _mean_score(self, marginals: Tensor, parameters: Tensor, reach: int) -> Tensor:
-        """⟨η, μ⟩ of parameters of such a `_reach`."""
+        """⟨η, μ⟩ of parameters of such a `reach`."""
         return (marginals * parameters).flatten(-self.event_ndim).sum(-1) if reach == 0 else inner(marginals, parameters, self.event_ndim)
 
     def _law(self, rows: Tensor) -> ExactLaw | None:
@@ -275,7 +275,7 @@ class MarginalOracle(Oracle):
 
     def _check_alike(self, call: str, scores: Tensor, **named: Tensor) -> None:
         """ValueError where what is named is no tensor of events of the same size, in a batch that broadcasts against that of the scores."""
-        self._check_tensor(call, scores)
+        self.check_scores(call, scores)
         ((name, given),) = named.items()
         if not isinstance(given, Tensor):
             raise ValueError(
@@ -354,7 +354,7 @@ class MarginalOracle(Oracle):
     def _uncertified_marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Marginals and log-partition of float64 rows that are beyond a kernel."""
         marginals, log_partition = self._reference_marginals(rows)
-        if self._reach(rows) == 2 and (exact := self._exact(rows.detach())):
+        if self.reach(rows) == 2 and (exact := self._exact(rows.detach())):
             marginals = torch.where(unsqueeze_event(exact[0], self.event_ndim), exact[1].marginals, marginals)
         return marginals, log_partition
 

@@ -192,7 +192,7 @@ class DistinctSamplingOracle(SamplingOracle):
         drawn = self._sample_distinct(self._cleaned(rows), items, k, uniforms.reshape(len(items), uniforms.shape[-1]))
         structures = self._cut(in_dtype(drawn.structures, scores.dtype).reshape(k, *batch, *event), inside)
         log_probs, log_rest = drawn.log_probs.reshape(*batch, k), drawn.log_rest.reshape(batch)
-        if self._reach(rows) == 2:  # Walks add up log-weights, which lose digits.
+        if self.reach(rows) == 2:  # Walks add up log-weights, which lose digits.
             cleaned = self._cleaned(rows)
             large = ((cleaned.abs() > LARGEST) & (cleaned > -math.inf)).flatten(1).any(1)[items].reshape(batch)
             exact = self.log_prob(drawn.structures.reshape(k, *batch, *event), valid.double()).movedim(0, -1)

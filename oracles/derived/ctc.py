@@ -35,6 +35,7 @@ class CTC(DerivedOracle):
 
     name: ClassVar[str] = "ctc"
     event_ndim: ClassVar[int] = 3
+    layout: ClassVar[str] = "Scores of n frames and l labels are [*batch, n, 2l + 1, 3]"
     size_names: ClassVar[tuple[str, ...]] = ("frames", "labels")
     references: ClassVar[tuple[str, ...]] = ("graves2006connectionist",)
     examples: ClassVar[Examples] = Examples(small=((7, 2), (8, 2), (9, 3)), usual=(64, 16), like="alignment", counted="frames and labels")

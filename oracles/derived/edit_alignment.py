@@ -34,6 +34,7 @@ class EditAlignment(DerivedOracle):
 
     name: ClassVar[str] = "edit_alignment"
     event_ndim: ClassVar[int] = 3
+    layout: ClassVar[str] = "Scores of edits have an extra row and column for the start: [*batch, n + 1, m + 1, 5]"
     size_names: ClassVar[tuple[str, ...]] = ("rows", "columns")
     references: ClassVar[tuple[str, ...]] = ("gotoh1982improved", "durbin1998biological", "ristad1998learning")
     examples: ClassVar[Examples] = Examples(

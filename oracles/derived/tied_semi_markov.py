@@ -45,6 +45,7 @@ class TiedSemiMarkov(DerivedOracle):
 
     name: ClassVar[str] = "tied_semi_markov"
     event_ndim: ClassVar[int] = 3
+    layout: ClassVar[str] = "Scores of n tokens have rows of transitions behind them: build them with TiedSemiMarkov.from_potentials"
     _indices_are_parts: ClassVar[bool] = False
     size_names: ClassVar[tuple[str, ...]] = ("length", "width", "tags")
     references: ClassVar[tuple[str, ...]] = ("sarawagi2004semi", "rabiner1989tutorial")

@@ -67,6 +67,7 @@ class ShiftReduce(DerivedOracle, PolicyOracle):
     name: ClassVar[str] = "shift_reduce"
     version: ClassVar[int] = 2
     event_ndim: ClassVar[int] = 3
+    layout: ClassVar[str] = "Shift-reduce scores of n leaves are [*batch, n + 1, n + 1, 2]"
     references: ClassVar[tuple[str, ...]] = ("kuhlmann2011dynamic", "dyer2016recurrent", "andor2016globally")
     kernel: ClassVar[str] = "shift_reduce"
     _indices_are_parts: ClassVar[bool] = False

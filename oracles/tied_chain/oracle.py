@@ -52,6 +52,7 @@ class TiedChain(RelaxedOracle, DistinctSamplingOracle, ProjectionOracle, Enumera
 
     name: ClassVar[str] = "tied_chain"
     event_ndim: ClassVar[int] = 2
+    layout: ClassVar[str] = "Scores of n places have t rows of transitions behind them: [*batch, n + t, t]"
     references: ClassVar[tuple[str, ...]] = ("rabiner1989tutorial", "lafferty2001conditional")
     kernel: ClassVar[str | None] = "tied_chain"
     _ignores_entries: ClassVar[bool] = True

@@ -63,7 +63,7 @@ VANISHING = 1e-6
 
 
 def measure(  # noqa: PLR0913
-    estimator: Estimator[Any],
+    estimator: Estimator[Any] | str,
     oracle: Any,
     loss: Loss,
     scores: Tensor,
@@ -80,8 +80,8 @@ def measure(  # noqa: PLR0913
     space allows; others by independent replicates.
 
     Args:
-        estimator: any object of the contract.
-        oracle: what it runs on; enumerable, unless ``truth`` is given.
+        estimator: an estimator or its name.
+        oracle: an oracle or its name; enumerable, unless ``truth`` is given.
         loss: ``[..., *event] -> [...]``.
         scores: one instance, ``[*event]``.
         truth: the exact gradient, if it is known already.
@@ -103,15 +103,15 @@ def measure(  # noqa: PLR0913
         ('exact', 'unbiased-exact', True)
     """
     sampling = sampling or Sampling()
-    _check_pair(estimator, oracle, loss, scores)
+    made, loss, oracle, scores = _checked_pair(estimator, oracle, loss, scores)
     if truth is None:
         if not isinstance(oracle, EnumerableOracle):
             raise ValueError(f"`measure` got the oracle {oracle.name}, which cannot be enumerated; pass the exact gradient as truth=")
         truth = exact_truth(loss, oracle, scores)
-    examine_loss(loss, oracle, scores, differentiated=_differentiates(estimator))
+    examine_loss(loss, oracle, scores, differentiated=_differentiates(made))
     target = Target(oracle, loss, scores.detach().to(sampling.dtype), truth)
-    task = _Task(estimator, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
-    pair = MeasuredPair.of(estimator, (oracle, loss, tuple(scores.shape)), truth.count, sampling.seed)
+    task = _Task(made, target, sampling, geometry(oracle, scores.detach(), truth), effort, reference, scratch)
+    pair = MeasuredPair.of(made, (oracle, loss, tuple(scores.shape)), truth.count, sampling.seed)
     try:
         return replace(_measured(task), pair=pair)
     except NonFiniteError as error:
@@ -119,11 +119,12 @@ def measure(  # noqa: PLR0913
         return Measurement(unknown, "mc", None, "broken", pair=pair, reason=str(error))
 
 
-def _check_pair(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> None:
-    check_call("measure", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
+def _checked_pair(estimator: Any, oracle: Any, loss: Loss, scores: Tensor) -> tuple[Any, ...]:
+    estimator, loss, oracle, scores = check_call("measure", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
     reason = estimator.incompatibility(oracle)
     if reason is not None:
         raise ValueError(f"`measure` got a pair that does not fit: {reason}")
+    return estimator, loss, oracle, scores
 
 
 def _differentiates(estimator: Estimator[Any]) -> bool:
@@ -365,7 +366,7 @@ def _findings(name: str, estimator: Estimator[Any], place: tuple[Problem, Instan
     problem, instance = place
     scores, sampling = instance.scores.to(context.device), _sampling(problem, instance, context)
     reference = _reference(estimator, problem, instance, context)
-    _check_pair(estimator, problem.oracle, instance.loss, scores)
+    _checked_pair(estimator, problem.oracle, instance.loss, scores)
     _examined(problem.oracle, instance, context.device, _differentiates(estimator))
     target = Target(problem.oracle, instance.loss, scores.detach().to(sampling.dtype), truth)
     shape = geometry(problem.oracle, scores.detach(), truth)

@@ -75,12 +75,12 @@ def _cpu_peak(call: Callable[[], object]) -> int:
     return int(max(accumulate((size for _, size in sorted(changes, key=lambda change: change[0])), initial=0)))
 
 
-def training_memory(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> dict[str, float]:
+def training_memory(estimator: Estimator[Any] | str, oracle: Any, loss: Loss, scores: Tensor) -> dict[str, float]:
     """Peak bytes of one training step on a batch of scores, and how they grow with the batch.
 
     Args:
-        estimator: in training. Every step is taken once before, because what is kept for later calls does not count.
-        oracle: what it runs on.
+        estimator: an estimator or its name. Every step is taken once before, so that what is kept for later calls does not count.
+        oracle: an oracle or its name.
         loss: ``[..., *batch, *event] -> [..., *batch]``.
         scores: ``[rows, *event]``, an even number of rows.
 
@@ -88,14 +88,14 @@ def training_memory(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: 
         ``forward_memory``, ``peak_memory`` (forward and backward), and ``memory_per_row``: what every row adds when the first half of the
         rows is there twice, with the same noise, so that both halves take the same.
     """
-    check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
+    made, loss, oracle, scores = check_call("training_memory", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
     rows = len(scores) // 2
 
     def peak(batch: Tensor, backward: bool, repeats: int = 0) -> int:
         def generator() -> torch.Generator:
             return SeedBlocks(tuple(range(rows)) * repeats, 1, batch.device) if repeats else torch.Generator(batch.device).manual_seed(0)
 
-        step = functools.partial(_step, estimator, oracle, loss, batch)
+        step = functools.partial(_step, made, oracle, loss, batch)
         with _no_collections():
             step(generator(), backward)
             return peak_memory(functools.partial(step, generator(), backward), device=batch.device)

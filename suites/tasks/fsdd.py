@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...estimators import make_estimator
 from ...oracles import Subset
 from ...oracles.options import Count
 from .real_data import absence, cross_entropy, present
@@ -111,7 +110,7 @@ class SpokenDigits(Task):
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """Trained by the exact gradient."""
         task = self.at(seed)
-        return {"accuracy": task.evaluate(train(task, make_estimator("exact"), rate=0.01, seed=seed))["accuracy"]}
+        return {"accuracy": task.evaluate(train(task, "exact", rate=0.01, seed=seed))["accuracy"]}
 
 
 class Chosen(nn.Module):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...estimators.base import Estimator
+from ...estimators.base import Estimator, check_call
 from ...estimators.layer import StructuredLayer, train_step
 from ...oracles.capabilities.ragged import of_lengths
 from ..base import check_finite
@@ -480,7 +480,7 @@ def _layer(task: Task, estimator: Estimator[Any], seed: int) -> StructuredLayer:
 
 def train_all(  # noqa: PLR0913
     task: Task,
-    estimator: Estimator[Any],
+    estimator: Estimator[Any] | str,
     jobs: Sequence[Job],
     *,
     steps: int | None = None,
@@ -492,7 +492,7 @@ def train_all(  # noqa: PLR0913
 
     Args:
         task: what is learnt.
-        estimator: of the gradient.
+        estimator: an estimator or its name.
         jobs: those of one rate stand together.
         steps: None for the task's.
         split: what curves and metrics are of.
@@ -507,16 +507,17 @@ def train_all(  # noqa: PLR0913
         >>> len(found.curve), found.diverged, sorted(found.metrics)
         (21, None, ['accuracy', 'relaxed_accuracy', 'structure_accuracy'])
     """
-    whole = [tuple(jobs)] if stackable(task, estimator) else [(job,) for job in jobs]
+    (made,) = check_call("train_all", estimator=estimator)
+    whole = [tuple(jobs)] if stackable(task, made) else [(job,) for job in jobs]
     found: list[Learnt] = []
     for some in whole:
-        training = Training(task, estimator, some, steps=steps, split=split, points=points)
+        training = Training(task, made, some, steps=steps, split=split, points=points)
         training.run(scratch=scratch)
         found += training.learnt()
     return found
 
 
-def train(task: Task, estimator: Estimator[Any], *, rate: float, seed: int, steps: int | None = None) -> LatentModel:
+def train(task: Task, estimator: Estimator[Any] | str, *, rate: float, seed: int, steps: int | None = None) -> LatentModel:
     """A model after one run of training with Adam."""
     [found] = train_all(task, estimator, [Job(seed, rate)], steps=steps)
     return found.model

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...estimators import make_estimator
 from ...estimators.enumeration import expected_loss
 from ...oracles import IndependentCategoricals
 from ...oracles.options import Count, NonNegative
@@ -131,7 +130,7 @@ class AutoEncoder(Task):
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """Trained by the exact gradient."""
-        found = self.evaluate(train(self, make_estimator("exact"), rate=0.003, seed=seed))
+        found = self.evaluate(train(self, "exact", rate=0.003, seed=seed))
         return {metric: found[metric] for metric in ("accuracy", "elbo")}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...estimators.base import Loss
+from ...estimators.base import Loss, check_call
 from ...oracles.capabilities import EnumerableOracle, Oracle
 from .comoments import ROUNDOFF, CoMoments
 from .limits import check_cap
@@ -66,7 +66,7 @@ class Truth:
 
 
 def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the work
-    loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: int = CAP, chunk: int | None = None, kurtosis: bool = True
+    loss: Loss, oracle: EnumerableOracle | str, scores: Tensor, *, cap: int = CAP, chunk: int | None = None, kurtosis: bool = True
 ) -> Truth:
     """Enumerate all structures: once for the gradient, and once more for the kurtosis of the score function.
 
@@ -76,7 +76,7 @@ def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the w
 
     Args:
         loss: ``[..., *event] -> [...]``; evaluated in float64 on structures only.
-        oracle: lists the structures.
+        oracle: an enumerable oracle or its name.
         scores: ``[*event]``.
         cap: refuse spaces that are larger.
         chunk: structures at a time, for what fits the cache of a core when None.
@@ -94,7 +94,8 @@ def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the w
         >>> round(truth.value, 4), truth.count, truth.error < 1e-13
         (1.1102, 3, True)
     """
-    space = Space(loss, oracle, scores, chunk)
+    loss, structures, scores = check_call("exact_truth", loss=loss, oracle=oracle, scores=scores)
+    space = Space(loss, structures, scores, chunk)
     check_cap("exact_truth", space, cap)
     sums = space.sums(0, space.count)
     return truth_of(space, sums, space.powers(0, space.count, sums) if kurtosis else None)

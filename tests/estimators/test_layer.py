@@ -24,7 +24,7 @@ from structgrad.estimators import (
     make_estimator,
     train_step,
 )
-from structgrad.oracles import Categorical, LinearChain, ShiftReduce, Subset, WarmStart
+from structgrad.oracles import Categorical, LinearChain, Subset, WarmStart, make_oracle
 from structgrad.oracles.capabilities import Oracle
 from tests.estimator_cases import numbers, table_loss
 
@@ -216,10 +216,60 @@ def test_an_estimator_without_a_structure_is_no_layer() -> None:
     assert torch.equal(layer.eval()(scores_of()), ORACLE.argmax(scores_of()))
 
 
-@pytest.mark.parametrize("name", ["reinforce_learned", "step_learned"])
-def test_a_baseline_asks_for_the_shape(name: str) -> None:
-    with pytest.raises(ValueError, match=f"^`{name}` got no event_shape; expected that of the scores, such as"):
-        StructuredLayer(ShiftReduce("local"), name)
+@pytest.mark.parametrize(
+    ("name", "oracle", "event"), [("reinforce_learned", "spanning_tree", ()), ("step_learned", "shift_reduce[normalization=local]", (2,))]
+)
+def test_a_learned_baseline_takes_batches_of_any_length(name: str, oracle: str, event: tuple[int, ...]) -> None:
+    layer = StructuredLayer(oracle, name)
+    optimiser = torch.optim.Adam(layer.parameters(), lr=0.1)
+    for size in (4, 7, 3):
+        scores, lengths = nn.Parameter(torch.randn(2, size, size, *event)), torch.tensor([2, size - 1])
+        values = train_step(layer, optimiser, scores, lambda z: z.flatten(-2 - len(event)).sum(-1), lengths=lengths)
+        assert values.shape == (2,)
+        assert scores.grad is not None
+
+
+def test_a_baseline_of_features_gets_these() -> None:
+    module = nn.Linear(2, 1)
+    seen: list[Tensor] = []
+    layer = StructuredLayer("subset[k=2]", LearnedBaseline(nn.Sequential(module, nn.Flatten(0))))
+    module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    features, optimiser = torch.randn(3, 2, requires_grad=True), torch.optim.SGD(layer.parameters(), lr=0.1)
+    before = module.weight.detach().clone()
+    train_step(layer, optimiser, nn.Parameter(torch.zeros(3, 4)), lambda z: z[..., 0], features=features)
+    assert torch.equal(seen[0], features)
+    assert not torch.equal(module.weight, before)
+    assert features.grad is None
+    layer.surrogate(lambda z: z[..., 0], torch.zeros(3, 4), features=features)
+    for name in ("rloo", "reinforce_learned"):
+        with pytest.raises(ValueError, match=f"^`StructuredLayer` got features for {name}; expected an estimator with a module for them"):
+            StructuredLayer("subset[k=2]", name).surrogate(lambda z: z[..., 0], torch.zeros(3, 4), features=features)
+
+
+def test_a_step_takes_a_tensor_of_scores() -> None:
+    after = []
+    for given in (lambda scores: scores, lambda scores: lambda: scores):
+        scores, layer = scores_of(), StructuredLayer(ORACLE, "rloo", seed=1)
+        train_step(layer, torch.optim.SGD([scores], lr=0.5), given(scores), table_loss)
+        after.append(scores.detach())
+    assert torch.equal(*after)
+    model, layer = nn.Linear(3, 3, dtype=torch.float64), StructuredLayer(ORACLE, "reinforce_ppo")
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    train_step(StructuredLayer(ORACLE, "rloo"), optimiser, model(scores_of()), table_loss)
+    train_step(layer, torch.optim.SGD([scores], lr=0.5), scores, table_loss)
+    with pytest.raises(ValueError, match=r"^`train_step` got a tensor of scores that a model computed, which reinforce_ppo needs again"):
+        train_step(layer, optimiser, model(scores_of()), table_loss)
+    with pytest.raises(ValueError, match=r"^`train_step` got scores of list; expected a torch.Tensor, or a function that gives one$"):
+        train_step(layer, optimiser, [0.0], table_loss)  # type: ignore[arg-type]
+
+
+def test_a_layer_shows_oracle_and_estimator() -> None:
+    assert repr(StructuredLayer("subset[k=3]", "rloo[num_samples=4]")) == (
+        "StructuredLayer(oracle=Subset(k=3), estimator=LeaveOneOut(num_samples=4))"
+    )
+    shown = repr(StructuredLayer(ORACLE, "reinforce_learned"))
+    assert "oracle=Categorical(), estimator=LearnedBaseline(num_samples=1, regression_weight=1.0)" in shown
+    assert "(module): PooledNetwork()" in shown
 
 
 def test_an_impossible_pair_is_refused_at_once() -> None:
@@ -277,7 +327,10 @@ def test_a_step_asks_for_training_and_for_all_parameters() -> None:
 
 
 def test_names_and_estimators_are_the_same() -> None:
-    assert StructuredLayer(Subset(2), "imle[lambda=2.5]").estimator == make_estimator("imle[lambda=2.5]")
+    layer = StructuredLayer("subset[k=2]", "imle[lambda=2.5]")
+    assert layer.oracle == Subset(2)
+    assert layer.estimator == make_estimator("imle[lambda=2.5]") == make_estimator(layer.estimator)
+    assert make_oracle(layer.oracle) is layer.oracle
 
 
 @pytest.mark.parametrize("lengths", [None, torch.tensor([3, 4])], ids=["whole", "shorter"])

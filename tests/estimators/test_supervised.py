@@ -423,7 +423,10 @@ def test_the_core_with_infinite_numbers() -> None:
         (lambda: crf_loss(Three(), torch.zeros(3), torch.zeros(3)), "`crf_loss` needs MarginalOracle, which the oracle three"),
         (lambda: sparsemap_loss(Three(), torch.zeros(3), torch.zeros(3)), "`sparsemap_loss` needs ProjectionOracle, which the oracle"),
         (lambda: margin_sparsemap_loss(Three(), torch.zeros(3), torch.zeros(3)), "`margin_sparsemap_loss` needs ProjectionOracle, which"),
-        (lambda: structured_perceptron(Subset(1), torch.zeros(3), torch.zeros(4)), "`score` got a structure of shape (4,) for scores of"),
+        (
+            lambda: structured_perceptron(Subset(1), torch.zeros(3), torch.zeros(4)),
+            "`structured_perceptron` got target of shape (4,) for scores of",
+        ),
         (lambda: PerturbedFenchelYoung(num_samples=0), "`PerturbedFenchelYoung` got num_samples=0; expected an integer >= 1"),
     ],
 )
@@ -460,3 +463,16 @@ def test_half_precision_is_rounded_once(case: OracleCase, dtype: torch.dtype) ->
         found = loss(case.oracle, scores=scores, target=target.to(dtype), **named)
         named = {"generator": seeded()} if named else {}
         assert torch.equal(found, loss(case.oracle, scores.float(), target.float(), **named).to(dtype)), name
+
+
+@cases
+@all_losses
+@pytest.mark.parametrize("offset", [1e6, 1e7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_number_added_to_all_scores_takes_no_digits(name: str, case: OracleCase, dtype: torch.dtype, offset: float) -> None:
+    if len({float(z.sum()) for z in structures(case)}) > 1:
+        return  # the number counts then
+    target = targets(case, 6).to(dtype)
+    scores = (torch.randn(6, *case.event, dtype=torch.float64, generator=seeded()) + offset).to(dtype)
+    found, expected = value(name, case, scores, target), value(name, case, scores.double() - offset, target.double())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6 if dtype == torch.float32 else 1e-8, atol=2e-7)

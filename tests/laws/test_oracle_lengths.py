@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from structgrad.estimators.score_function.learned import PooledNetwork, readable
 from structgrad.oracles import (
     Alignment,
     Assignment,
@@ -16,12 +17,14 @@ from structgrad.oracles import (
     Constituency,
     IndependentCategoricals,
     LinearChain,
+    PolicyOracle,
     ProjectiveTree,
     ShiftReduce,
     SpanningTree,
     Subset,
     TiedChain,
 )
+from structgrad.oracles.capabilities.ragged import of_lengths
 from tests.derived_cases import BY_NAME, DERIVED_CASES
 from tests.helpers import (
     ORACLE_CASES,
@@ -108,7 +111,7 @@ def outside(case: OracleCase, row: int) -> Tensor:
     return mask
 
 
-TESTED_ELSEWHERE = {"pad", "sample", "sample_distinct", "relaxed_sample", "length_mask", "unpadded"}
+TESTED_ELSEWHERE = {"pad", "check_lengths", "sample", "sample_distinct", "relaxed_sample", "length_mask", "unpadded"}
 """Operations with lengths that have laws of their own, here or beside the laws of the operation, and what they are made of."""
 
 ALONE = tuple(name for name in OPERATIONS if name not in (*RANDOM, "relaxed_value"))
@@ -141,6 +144,20 @@ def test_equals_the_item_alone(case: OracleCase, scale: float) -> None:
             found = together[row] if expected.ndim == 0 else together[row][inside(case, row)]
             assert_same(found, expected, operation, 1e-10 * max(1.0, scale))
             assert expected.ndim == 0 or not together[row][outside(case, row)].any(), operation
+
+
+@cases
+def test_a_learned_baseline_reads_no_padding(case: OracleCase) -> None:
+    oracle, scores = case.oracle, padded_scores(case, 1.0)
+    networks = [PooledNetwork(oracle.event_ndim, torch.Generator().manual_seed(1), each_state=each) for each in (False, True)]
+    for network in networks[: 2 if isinstance(oracle, PolicyOracle) else 1]:
+        network.out.data.fill_(1.0)
+        lengths = lengths_of(case)
+        together = network(readable(of_lengths(oracle, lengths), oracle.pad(scores, lengths)))
+        for row in range(len(SIZES)):
+            item = alone(case, scores, row)
+            found, expected = together[row], network(readable(oracle, item))
+            torch.testing.assert_close(found[tuple(slice(size) for size in expected.shape)], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_every_operation_with_lengths_has_a_law() -> None:
@@ -244,8 +261,8 @@ def test_a_length_below_k_is_infeasible() -> None:
         ([1] * 6, "got lengths: list; expected an integer tensor"),
         (torch.ones(6, dtype=torch.bool), "got lengths: torch.bool of shape .*; expected an integer tensor"),
         (torch.ones(6, dtype=torch.int64, device="meta"), "got lengths on meta for scores on cpu; expected one device: move them by"),
-        (torch.tensor([0, 1, 1, 1, 1, 1]), "got lengths from 0 to 1; expected 1 to"),
-        (torch.tensor([1, 1, 1, 1, 1, 99]), "got lengths from 1 to 99; expected 1 to"),
+        (torch.tensor([0, 1, 1, 1, 1, 1]), r"^`lengths` must be between 1 and \d for scores of shape \(6, .*\), got 0(\.|$)"),
+        (torch.tensor([1, 1, 1, 1, 1, 99]), r"^`lengths` must be between 1 and \d for scores of shape \(6, .*\), got 99(\.|$)"),
     ],
 )
 def test_refuses_lengths_that_do_not_fit(case: OracleCase, lengths: Any, message: str) -> None:
@@ -257,7 +274,7 @@ def test_refuses_lengths_that_do_not_fit(case: OracleCase, lengths: Any, message
     ("lengths", "message"),
     [
         (torch.ones(6, dtype=torch.int64), r"of shape \(6,\); expected an integer tensor of shape \(6, 2\), 2 lengths per item"),
-        (torch.tensor([1, 5]), "got lengths from 1 to 5; expected 1 to 3 and 1 to 4"),
+        (torch.tensor([1, 5]), r"^`lengths` must be between \[1, 1\] and \[3, 4\] for scores of shape \(6, 3, 4\), got \[1, 5\]$"),
     ],
 )
 def test_an_alignment_has_two_lengths(lengths: Tensor, message: str) -> None:

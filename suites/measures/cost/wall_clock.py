@@ -74,13 +74,13 @@ class Times:
 
 
 def measure_times(  # noqa: PLR0913
-    estimators: Mapping[str, Estimator[Any]], oracle: Any, loss: Loss, scores: Tensor, *, rounds: int = ROUNDS, budget: float = BUDGET
+    estimators: Mapping[str, Estimator[Any] | str], oracle: Any, loss: Loss, scores: Tensor, *, rounds: int = ROUNDS, budget: float = BUDGET
 ) -> dict[str, Times]:
     """Interleaved timings of estimators on the same batch.
 
     Args:
-        estimators: by name; `REFERENCE` among them if ratios are wanted.
-        oracle: what they run on.
+        estimators: by name, each an estimator or its name; `REFERENCE` among them if ratios are wanted.
+        oracle: an oracle or its name.
         loss: ``[..., *batch, *event] -> [..., *batch]``.
         scores: ``[*batch, *event]``, no shared rows.
         rounds: timed calls of each.
@@ -96,11 +96,12 @@ def measure_times(  # noqa: PLR0913
         >>> times.ratio.value, times.backward.value > 0, 0 < times.oracle_share.value < 1
         (1.0, True, True)
     """
-    for estimator in estimators.values():
-        check_call("measure_times", estimator=estimator, loss=loss, oracle=oracle, scores=scores)
+    made = dict[str, Estimator[Any]]()
+    for name, given in estimators.items():
+        made[name], loss, oracle, scores = check_call("measure_times", estimator=given, loss=loss, oracle=oracle, scores=scores)
     setting = _Setting(oracle, loss, scores, Stopwatch(scores.device))
     contenders, probes, failures = dict[_Key, _Call](), dict[str, float](), dict[str, str]()
-    for name, estimator in estimators.items():
+    for name, estimator in made.items():
         try:
             probes[name] = _probe(estimator, setting, budget)
         except Exception as error:  # any user-supplied code may run here
@@ -109,7 +110,7 @@ def measure_times(  # noqa: PLR0913
     usual = statistics.median(probes.values()) if probes else 0.0
     for name, probe in probes.items():
         rows = _launch_rows(usual if probe <= FAR * usual else probe, len(scores))
-        contenders |= {(name, what): call for what, call in _calls(estimators[name], setting, probe, budget, rows).items()}
+        contenders |= {(name, what): call for what, call in _calls(made[name], setting, probe, budget, rows).items()}
     spent = {key: probes[key[0]] for key in contenders}
     found = interleave(contenders, rounds=rounds, budget=budget, spent=spent)
     failures |= {name: reason for (name, _), reason in found.failures.items()}

@@ -13,7 +13,6 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ....estimators import make_estimator
 from ....oracles import LinearChain
 from ....oracles.options import Count
 from ..real_data import absence, present, text_of
@@ -116,7 +115,7 @@ class NamedEntities(Task):
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """A conditional random field."""
-        found = self.evaluate(train(self, make_estimator("crf"), rate=0.01, seed=seed))
+        found = self.evaluate(train(self, "crf", rate=0.01, seed=seed))
         return {metric: found[metric] for metric in ("accuracy", "structure_accuracy")}
 
 

@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ....estimators import make_estimator
 from ....oracles import ProjectiveTree
 from ....oracles.options import Count
 from ..real_data import absence
@@ -89,7 +88,7 @@ class Parsing(Task):
 
     def ceiling(self, seed: int) -> Mapping[str, float]:
         """A conditional random field."""
-        found = self.evaluate(train(self, make_estimator("crf"), rate=0.01, seed=seed))
+        found = self.evaluate(train(self, "crf", rate=0.01, seed=seed))
         return {metric: found[metric] for metric in ("accuracy", "structure_accuracy")}
 
 

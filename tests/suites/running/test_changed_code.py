@@ -54,6 +54,7 @@ def test_changed_code_makes_other_cells_and_the_package_s_own_stay(mine: Path) -
         ("import helper_of_mine", "helper_of_mine.py"),
         ("from helper_of_mine import X", "helper_of_mine.py"),
         ("import importlib\nimportlib.import_module('helper_of_mine')", "helper_of_mine.py"),
+        ("import importlib\nimportlib.import_module(f'helper_of_{\"mine\"}')", "helper_of_mine.py"),
         ("def later():\n    import helper_of_mine", "helper_of_mine.py"),
         ("import first_of_mine", "helper_of_mine.py"),
         ("from parts_of_mine import helper", "parts_of_mine/helper.py"),
