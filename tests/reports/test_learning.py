@@ -11,6 +11,7 @@ from structgrad.reports import page as report_page
 from structgrad.reports import results, terminal
 from structgrad.reports.analysis.learning import foretold, sentences, winner
 from structgrad.reports.page.drawing.learning import LearningMaterial, draw_learning
+from structgrad.reports.page.drawing.styles import styles
 from structgrad.reports.page.learning import learning_of
 from structgrad.reports.page.learning_tables import overview, predictor_table, task_table
 from structgrad.suites.learning import study
@@ -177,7 +178,8 @@ def test_marks_are_objectives_and_filled_where_stochastic(found):
     drawn = {one.kind: one for one in draw_learning(LearningMaterial.of(study(rows), results.to_frame(rows)))}
     svg = drawn["learning-foretold"].svg
     assert svg.count('stroke="#0173b2" fill="#0173b2"') == 2 * 7 + 1  # reinforce, rloo; the legend
-    assert svg.count('stroke="#de8f05"/>') + svg.count('stroke="#de8f05" opacity="0.9"/>') == 7  # ste is hollow
+    ste = styles(results.to_frame(rows))["ste"].colour
+    assert svg.count(f'stroke="{ste}"/>') + svg.count(f'stroke="{ste}" opacity="0.9"/>') == 7  # ste is hollow
 
 
 def test_of_many_estimators_the_best_of_every_idea_have_colours():

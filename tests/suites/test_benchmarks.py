@@ -88,6 +88,7 @@ def test_parameters_do_not_follow_the_measured_commit() -> None:
 
 def test_every_operation_of_every_capability_is_measured() -> None:
     about_sizes = {"event_shape", "count", "read_mask", "pad", "forbids_nothing", "free_parts", "feasible", "steps", "sums_in_reach"}
+    about_sizes |= {"check_lengths", "check_scores", "reach"}
     about_sizes |= {
         "dense",
         "index_shape",

@@ -529,7 +529,7 @@ def test_the_command_line_takes_urls(tmp_path, monkeypatch, url):
     on_machine("b", tmp_path, monkeypatch)
     assert call("status", url).stdout.startswith(f"{url}: finished")
     assert call("compare", url, f"{url}/results.parquet").exit_code == 0
-    assert f"`report` got --figures pdf for {url}; name a folder of this machine" in refused("report", url, "--figures", "pdf")
+    assert f"`report` got --figures pdf for {url}; name a local folder" in refused("report", url, "--figures", "pdf")
     assert f"found nothing at {url}/none; expected the URL of a run" in refused("status", f"{url}/none")
     monkeypatch.setattr(store, "write_cell", lambda *given, **more: pytest.fail("a finished cell was measured again"))
     assert call(*SMALL, *FEW, "-e", "ste", "-o", url).exit_code == 0

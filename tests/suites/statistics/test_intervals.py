@@ -1,4 +1,4 @@
-"""Intervals as functions: Wilson, the profile of projections, references with noise of their own, scrambles."""
+"""Intervals as functions: Wilson, the profile of projections, references with noise of their own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from scipy import stats
 from torch import Tensor
 
 from structgrad.suites.statistics.geometry import Geometry
-from structgrad.suites.statistics.interval import NO_MEAN, RARE
-from structgrad.suites.statistics.intervals import Errors, Interval, clustered_wilson, events, jackknife, profile, wilson
+from structgrad.suites.statistics.intervals import Errors, Interval, clustered_wilson, jackknife, profile, wilson
 from structgrad.suites.statistics.metrics import Summary, estimated_metrics, exact_metrics
 from structgrad.suites.statistics.moments import BATCHES, FULL_COVARIANCE, Moments
-from structgrad.suites.statistics.quasi_monte_carlo import scramble_bias, scramble_metrics
 from structgrad.suites.statistics.reference_metrics import estimated_against, exact_against
 
 RUNS = 120
@@ -177,75 +175,3 @@ def test_a_reference_that_is_all_noise_compares_with_nothing():
     moments = drawn(3, 0, torch.ones(3, dtype=torch.float64))
     found = estimated_against(moments, NoisyReference(torch.full((3,), 1e-3, dtype=torch.float64), 1.0))
     assert all(interval.value is None for interval in found.values())
-
-
-@dataclass
-class ScrambleMeans:
-    means: Tensor
-    trace: Tensor
-    points: int
-    zero: Tensor
-    nonzero: Tensor
-
-
-def test_scrambles_are_the_replicates():
-    """Means of scrambles with far less noise than plain replicates would have; coverage over 120 simulations."""
-    gradient = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    mean = torch.tensor([1.1, 0.2, 0.0], dtype=torch.float64)
-    bias = math.hypot(0.1, 0.2)
-    true = {"relative_bias": bias, "gain": 1.1, "orthogonal_bias": 0.2, "cosine": 1.1 / math.hypot(1.1, 0.2)}
-    hits, squares = dict.fromkeys(true, 0), []
-    numbers = [torch.tensor(value, dtype=torch.float64) for value in (5.0, 0.0, 3.0)]
-    for seed in range(RUNS):
-        noise = torch.randn(32, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        scrambles = ScrambleMeans(mean + 0.3 * noise, numbers[0], 1024, numbers[1], numbers[2])
-        found = scramble_metrics(scrambles, gradient)
-        for name, value in true.items():
-            hits[name] += found[name].low <= value <= found[name].high
-        assert math.sqrt(scramble_bias(scrambles, gradient)[0]) == pytest.approx(found["relative_bias"].low)
-        squares.append(found["relative_bias_squared"].value)
-    assert all(0.90 * RUNS <= count <= RUNS for count in hits.values()), hits
-    assert found["relative_variance"].value == pytest.approx(5)
-    # Without bias of its own: its standard error over the runs is about 0.002, and the noise of a mean is 0.008.
-    assert sum(squares) / RUNS == pytest.approx(bias**2, abs=0.006)
-
-
-def of_events(number: int, rows: int = 4096, seed: int = 0) -> Moments:
-    """Estimates of (1, 0), of which some at random are (3, 5)."""
-    found = torch.tensor([1.0, 0.0]).double().repeat(rows, 1)
-    found[torch.randperm(rows, generator=torch.Generator().manual_seed(seed))[:number]] = torch.tensor([3.0, 5.0]).double()
-    moments = Moments.empty(torch.tensor([1.0, 1.0]).double())
-    for i, block in enumerate(found.split(64)):
-        moments.add(block, i % BATCHES)
-    return moments
-
-
-@pytest.mark.parametrize("number", [0, 1, 3, 10, 40, 100])
-def test_events_are_counted(number):
-    found = [events(moments.square.sum(-1), moments.count) for moments in (of_events(number, seed=seed) for seed in range(20))]
-    assert sorted(found)[10] == pytest.approx(number, rel=0.35)
-
-
-@pytest.mark.parametrize(("mean", "given"), [(0.0, False), (0.02, False), (1.0, True)])
-def test_a_cosine_is_given_of_a_mean_that_is_not_0(mean: float, given: bool) -> None:
-    gradient = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
-    for seed in range(10):
-        noise = torch.randn(4096, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-        moments = Moments.empty(gradient)
-        for i, block in enumerate((mean * gradient + noise).split(64)):
-            moments.add(block, i % BATCHES)
-        found = estimated_metrics(moments)["cosine"]
-        assert (found.value is not None) is given
-        assert given or found.method == NO_MEAN
-
-
-@pytest.mark.parametrize(("number", "given"), [(0, False), (1, False), (10, False), (100, True)])
-def test_without_events_nothing_but_shares_is_given_and_merging_changes_nothing(number, given):
-    moments = of_events(number)
-    merged = moments.merged(Moments.empty(moments.gradient))
-    for found in (estimated_metrics(moments), estimated_metrics(merged)):
-        known = {name for name, interval in found.items() if interval.value is not None}
-        # Events of one size lie along few directions.
-        absent = {"fisher_rho", "cosine", "orthogonal_bias"}
-        assert known == (set(found) - absent if given else {"zero_gradient_rate", "descent_probability"})
-        assert (found["relative_variance"].method == RARE) is not given
