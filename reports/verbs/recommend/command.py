@@ -35,30 +35,35 @@ def recommend(  # noqa: PLR0913 - one parameter per option
     stage: Annotated[
         str,
         typer.Option(
-            help="The state of the model: init, early, final, or h=<normalised entropy>.",
-            metavar="STAGE",
+            "--stage",
+            "--entropy-level",
+            help="The entropy level: init, early, final (of training), or h=<normalised entropy>.",
+            metavar="LEVEL",
             autocompletion=names.complete_stages,
         ),
     ] = "early",
     run: Annotated[
         str | None,
         typer.Option(
-            help="A run of your own, its folder or its results.parquet; also under a URL.",
+            help="A run, its folder or its results.parquet, also under a URL; or “published”, the table of the package.",
             metavar="DIR",
-            show_default="the published table",
+            show_default="your newest finished run on a score file with this structure in ./structgrad-results, else published",
         ),
     ] = None,
+    whole: Annotated[bool, typer.Option("--all", help="Also print all eligible estimators in their order.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Name the best estimator, those that cannot be told from it, and the evidence, from measurements that exist already.
+    """Recommend an estimator, with its ties and the evidence, from measurements that exist already.
 
-    All candidates get the same time, that of a REINFORCE estimate for each item of the batch, and are ordered by ρ: what a step along the
-    average is worth beside one along the exact gradient. Whoever mostly estimates 0 is never named.
+    All candidates get the same time, that of a REINFORCE estimate for each item of the batch. They are ordered by ρ = E⟨ĝ, g⟩ / (‖g‖
+    √E‖ĝ‖²) of their average ĝ, with the exact gradient g. Estimators that mostly return 0 are left out.
     """
     with sentences():
         if loss_gradients not in _ANSWERS:
             raise ValueError(f"--loss-gradients got {loss_gradients!r}; expected yes or no")
+        from ...analysis.recommendation import newest_run
         from ...analysis.recommendation import recommend as found_by
+        from ...published import NAME
         from . import wording
 
         found = found_by(
@@ -68,6 +73,6 @@ def recommend(  # noqa: PLR0913 - one parameter per option
             batch=batch,
             loss_cost=loss_cost,
             stage=stage,
-            run=run,
+            run=newest_run(oracle) if run is None else None if run == NAME else run,
         )
-        typer.echo(wording.as_json(found) if as_json else "\n".join(wording.lines(found)))
+        typer.echo(wording.as_json(found) if as_json else "\n".join(wording.lines(found, whole=whole)))

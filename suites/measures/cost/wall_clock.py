@@ -18,6 +18,7 @@ from ....estimators import Reinforce
 from ....estimators.base import Estimator, Loss, check_call
 from ...base import REFERENCE, Problem, pairing
 from ...statistics import seeds
+from ...statistics.budgets import MAX_RATIO_ERROR
 from ...statistics.metrics import Interval
 from ...text import reason_of
 from ..suite import Context, Finding, Suite
@@ -54,11 +55,8 @@ LAUNCH = 8e-3
 FAR = 8
 """Estimators that take so many times as long as most of the others are launched with fewer rows."""
 
-MAX_RATIO_ERROR = 0.2
-"""A `time_ratio` whose 95 % interval is wider than ± this share is timed again."""
-
 MAX_RETRIES = 3
-"""How often it is timed again, each time with as many rounds as at first."""
+"""How often an uncertain `time_ratio` is timed again, each time with as many rounds as at first."""
 
 
 @dataclass(frozen=True)
