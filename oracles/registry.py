@@ -131,9 +131,9 @@ def unknown(name: str, known: Any, kind: str) -> str:
 
 
 def hint(name: str, known: Any) -> str:
-    """The known names that are nearest to a misspelt one; or all of them, as far as one reads so many."""
+    """The known names that contain a misspelt one, else the nearest; or all of them, as far as one reads so many."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = [one for one in names if len(name) > 2 and name in one][:MANY] or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"expected one of {', '.join(names[:MANY])}" + (

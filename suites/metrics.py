@@ -212,9 +212,7 @@ METRICS: dict[str, Metric] = {
         title="peak bytes",
         label="peak bytes",
     ),
-    "time_ratio": Metric(
-        "forward + backward time relative to `reinforce`, paired in interleaved rounds", _BETWEEN_RUNS, title="time ratio"
-    ),
+    "time_ratio": Metric("seconds per estimate relative to `reinforce`, paired in interleaved rounds", _BETWEEN_RUNS, title="time ratio"),
     "variance_seconds": Metric(
         "relative variance × seconds of one estimate: what an unbiased estimator is to be judged by", _NEVER, unit="s"
     ),
@@ -225,7 +223,9 @@ METRICS: dict[str, Metric] = {
     "break_even_evaluations": Metric("the same in evaluations of the loss; the backward of one counts as two", _NEVER, unit="count"),
     "oracle_share": Metric("share of the forward + backward time that is spent inside the oracle, in a run under a stopwatch", _NEVER),
     "seconds_per_estimate": Metric(
-        "median seconds of one launch of many rows (how many is its size), forward and backward, per row", _NEVER, unit="s"
+        "median seconds of one launch of many rows (how many is its size), forward and backward, per row; on a CPU, processor time",
+        _NEVER,
+        unit="s",
     ),
     "threads": Metric("threads that torch computed with while times were taken", _NEVER, unit="count"),
     "forward_memory": Metric(

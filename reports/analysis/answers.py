@@ -1,27 +1,28 @@
-"""The question that a report answers first: which estimator, for which structure and stage, and why.
+"""The best estimator for each problem and entropy level, by question and budget, and why.
 
-Four questions are asked at every place (problem and stage), each for a budget, the time that a number of `REINFORCE` estimates take. All
-candidates get the same time: an estimator of cost c is averaged over T/c estimates. The reference families compute the truth and do not
-compete, nor does who mostly estimates 0: a step of 0 makes no error where the gradient is small, and teaches nothing. An answer names the
-best candidate, and all others that the instances cannot tell from it.
+Four questions are asked of every problem at every entropy level, each with a budget: the time that a number of `REINFORCE` estimates take.
+All candidates get the same time: an estimator of cost c is averaged over T/c estimates. Costs are the paired ratios `time_ratio`; where one
+of them is uncertain, calls of the oracle and evaluations of the loss are counted instead. The reference families compute the truth and do
+not compete, and neither do estimators that mostly return 0, or that a run contradicts. An answer names the best candidate, and all others
+that are not significantly different from it; or it says that no estimator is clearly best, or useful.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from ...suites.base import REFERENCE
-from ...suites.statistics.budgets import Worth
+from ...suites.statistics.budgets import MAX_RATIO_ERROR, Worth
 from ...suites.statistics.interval import Interval
-from ...suites.statistics.selection import Selection, best, mean_interval, mean_intervals
-from ...suites.text import ZERO, below, number, percent
+from ...suites.statistics.selection import Selection, best, mean_intervals
+from ...suites.text import ZERO, below, listed, number, percent
 from . import tables
 from .measured_places import MeasuredPlace, measured_places
 
@@ -34,19 +35,27 @@ MAIN_BUDGET = 16
 MOSTLY = 0.5
 """Share of estimates that are exactly 0 from which on an estimator is not recommended."""
 
-_ASKED = ("problem", "stage", "estimator", "instance", "metric", "value", "low", "high", "objective", "unbiased")
+FEWEST_INSTANCES = 4
+"""With fewer there is no interval, and no estimator is clearly best."""
 
+Outcome = Literal["clear", "tied", "unclear", "useless"]
+"""One best estimator; a few that are not significantly different; more than half of them; or none with a positive ρ."""
+
+_ASKED = ("problem", "stage", "loss", "estimator", "instance", "metric", "value", "low", "high", "objective", "unbiased")
+
+_ORACLE_CALLS = ("argmax", "marginals", "samples", "projections", "kbest", "relaxations", "enumerations", "listings", "completions")
+_NORMAL = 1.96
 _SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked.
+    """A question about estimators.
 
     Attributes:
-        name: short. ``asks``: as a sentence; ``criterion``: what the number is.
+        name: short. ``asks``: as a sentence; ``criterion``: the name of the number that decides.
         values_only: whether candidates may ask for values of the loss only.
-        unbiased: whether only those compete that declare themselves unbiased for the expected loss, and are not found biased.
+        unbiased: whether candidates must be unbiased for the expected loss.
         score: ``rho``, ``squared_error`` or ``variance_seconds``.
     """
 
@@ -64,8 +73,8 @@ class Question:
 
 
 QUESTIONS = (
-    Question("gradients", "Loss gives gradients", "ρ, the mean over instances", "rho"),
-    Question("values", "Loss gives values only", "ρ, the mean over instances", "rho", values_only=True),
+    Question("gradients", "Any estimator", "ρ, the mean over instances", "rho"),
+    Question("values", "Black-box loss", "ρ, the mean over instances", "rho", values_only=True),
     Question("unbiased", "Must be unbiased", "variance × time, geometric mean", "variance_seconds", unbiased=True),
     Question("error", "Smallest error", "relative MSE, geometric mean", "squared_error"),
 )
@@ -73,17 +82,22 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """The best estimator at one place for one question and budget.
+    """The best estimator of one problem and entropy level for one question and budget.
 
     Attributes:
-        estimator: the winner. ``score``: its ρ, relative error, or variance × seconds, with an interval over instances.
-        tied: those that cannot be told from it, best first. ``rivals``: how many it was compared with.
+        loss: of the problem.
+        estimator: the one with the best score; whether it may be named as the best says ``outcome``.
+        score: its ρ, relative error, or variance × seconds, with a 95 % interval over instances from `FEWEST_INSTANCES` on.
+        tied: those that are not significantly different from it, best first. ``rivals``: how many others are eligible.
         why: its bias, variance and time.
-        verdict: of the test for bias. ``instances``: how many were measured. ``timed``: whether budgets are of time, or else of estimates.
+        verdict: of the test for bias. ``instances``: how many were measured.
+        timed: whether all get the same time. Otherwise the same number of estimates, or of calls and evaluations where times are uncertain.
+        uncertain: the estimators whose times are uncertain. ``mostly_zero``: those that do not compete because they mostly return 0.
     """
 
     problem: str
     stage: str
+    loss: str
     question: Question
     budget: float
     estimator: str
@@ -94,10 +108,32 @@ class Answer:
     verdict: str
     instances: int
     timed: bool
+    uncertain: tuple[str, ...]
+    mostly_zero: tuple[str, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether one estimator is the best, a few are, most of them, or none."""
+        return outcome(self.score, len(self.tied), self.rivals, rho=not self.question.logarithmic)
+
+
+def outcome(score: Interval, tied: int, rivals: int, *, rho: bool = True) -> Outcome:
+    """Whether an estimator with so many ties among its rivals is to be called the best.
+
+    Example:
+        >>> [outcome(Interval(0.5, 0.4, 0.6), tied, 11) for tied in (0, 5, 6)], outcome(Interval(0.1, -0.1, 0.3), 0, 11)
+        (['clear', 'tied', 'unclear'], 'useless')
+    """
+    least = score.value if score.low is None else score.low
+    if rho and least is not None and least <= 0:
+        return "useless"
+    if not tied:
+        return "clear"
+    return "unclear" if 2 * (tied + 1) > rivals + 1 else "tied"
 
 
 def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> list[Answer]:
-    """All questions at all places; none where too little was measured.
+    """All questions of all problems and entropy levels; none where bias or variance was not measured.
 
     Args:
         frame: the result table.
@@ -108,11 +144,11 @@ def answers(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> 
 
 
 def standings(frame: pd.DataFrame, values_only: Collection[str] | None = None) -> pd.DataFrame:
-    """The score of every candidate for every question and budget, and how it stands beside the best.
+    """The score of every candidate for every question and budget, and how it compares with the best.
 
     Returns:
-        One row per problem, stage, question, budget and estimator: ``score`` with its interval ``low``, ``high`` over ``instances``;
-        ``standing``: ``best``, ``tied`` (it cannot be told from the best) or ``behind``.
+        One row per problem, stage, question, budget and estimator: ``score`` with its interval ``low``, ``high`` over ``instances`` (NaN
+        from fewer than `FEWEST_INSTANCES`); ``standing``: ``best``, ``tied`` (not significantly different from the best) or ``behind``.
     """
     asks = needs_values_only if values_only is None else frozenset(values_only).__contains__
     parts = [part for place in places(frame) for part in place.standings(asks)]
@@ -139,19 +175,23 @@ class AnsweredStage:
 
     Attributes:
         problem, stage, instances, names: the place, its instances, the estimators.
-        worth: moments [estimators, instances].
-        costs: of one estimate of each [estimators], in estimates of `REFERENCE`; 1 where no times were taken, which ``timed`` says.
-        declared: who declares itself unbiased for the expected loss. ``verdicts``: of the tests for bias.
+        loss: of the problem. ``worth``: moments [estimators, instances].
+        costs: of one estimate of each [estimators], in estimates of `REFERENCE`. ``errors``: their relative standard errors.
+        timed: whether costs are times. Otherwise they are 1, or calls and evaluations if the times of ``uncertain`` estimators are too.
+        declared: whether each declares itself unbiased for the expected loss. ``verdicts``: of the tests for bias.
         zeros: the share of estimates that are exactly 0. ``seconds, evaluations``: of one estimate, and of the loss behind it.
     """
 
     problem: str
     stage: str
+    loss: str
     names: list[str]
     instances: list[str]
     worth: Worth
     costs: np.ndarray
+    errors: np.ndarray
     timed: bool
+    uncertain: tuple[str, ...]
     declared: dict[str, bool]
     verdicts: dict[str, str]
     zeros: dict[str, float]
@@ -166,27 +206,31 @@ class AnsweredStage:
     ) -> AnsweredStage | None:
         """None where nothing is known of bias and variance."""
         moments = [rows.wide() for rows in found.moments]
-        # An instance on which nobody has one of them, such as a gradient of 0, is none to compare on.
+        # An instance on which no estimator has one of them, such as a gradient of 0, is left out.
         common = _common(one.items for one in moments)
-        # An answer compares nobody on other instances than the rest.
+        # All candidates are compared on the same instances.
         chosen = _common(one.complete(common) for one in moments) if len(common) else common
-        reference = int(found.names.get_indexer(pd.Index([REFERENCE]))[0])
-        timed = len(chosen) > 0 and reference in found.seconds
-        chosen = chosen[np.isin(chosen, list(found.seconds))] if timed else chosen
+        timed = len(chosen) > 0 and bool(found.ratios)
+        chosen = chosen[np.isin(chosen, list(found.ratios))] if timed else chosen
         if not len(chosen):
             return None
-        arrays = [one.of(chosen, common) for one in moments]
-        worth = Worth(*(value for value, _ in arrays), *(np.nan_to_num(error) for _, error in arrays))
-        costs = np.array([found.seconds[name] / found.seconds[reference] if timed else 1.0 for name in chosen.tolist()])
+        worth = Worth(*(one.of(chosen, common) for one in moments))
         names, items = ([str(names[number]) for number in numbers] for names, numbers in ((found.names, chosen), (found.items, common)))
+        zeros, evaluations = found.means
+        costs, errors = np.array([found.ratios[name] if timed else (1.0, 0.0) for name in chosen.tolist()]).T
+        uncertain = tuple(name for name, error in zip(names, errors, strict=True) if _NORMAL * error > MAX_RATIO_ERROR)
+        if uncertain:
+            work = np.array([evaluations.get(name, np.nan) + oracle_calls(name) for name in names])
+            own = evaluations.get(REFERENCE, np.nan) + oracle_calls(REFERENCE)
+            costs, errors, timed = (work / own if np.isfinite(own) else np.ones_like(costs)), np.zeros_like(errors), False
         known = {name: verdicts.get((*found.at, name), "") for name in names}
         below_at = {name: bounds[(*found.at, name)] for name in names if (*found.at, name) in bounds}
-        taken = {str(found.names[name]): float(value) for name, value in found.seconds.items()}
-        zeros, evaluations = found.means
-        return cls(*found.at, names, items, worth, costs, timed, found.declared, known, zeros, taken, evaluations, below_at)
+        taken = {str(found.names[name]): value for name, value in found.seconds.items()}
+        how = (worth, costs, errors, timed, uncertain)
+        return cls(*found.at, found.loss, names, items, *how, found.declared, known, zeros, taken, evaluations, below_at)
 
     def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
-        """To all questions that anybody may compete for, with all budgets."""
+        """To all questions for which there are eligible estimators, with all budgets."""
         for question in QUESTIONS:
             allowed = self._allowed(question, values_only)
             yield from (self._answer(question, budget, allowed) for budget in BUDGETS if allowed)
@@ -197,12 +241,12 @@ class AnsweredStage:
         for (question, allowed), budget in product(allowed_for, BUDGETS):
             if not allowed:
                 continue
-            scores, errors, chosen = self._selection(question, budget, tuple(allowed))
+            scores, common, chosen = self._selection(question, budget, tuple(allowed))
             standing = ["behind"] * len(allowed)
             for position in chosen.tied:
                 standing[position] = "tied"
             standing[chosen.winner] = "best"
-            shown = _shown_ends(*mean_intervals(scores[allowed], errors[allowed]), question)
+            shown = _shown_ends(*mean_intervals(scores[allowed], common[allowed], fewest=FEWEST_INSTANCES), question)
             at = {"problem": self.problem, "stage": self.stage, "question": question.name, "budget": budget, "instances": scores.shape[1]}
             yield {
                 **{name: [value] * len(allowed) for name, value in at.items()},
@@ -212,47 +256,53 @@ class AnsweredStage:
             }
 
     def _selection(self, question: Question, budget: float, allowed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Selection]:
-        """The scores of all with their errors, and the best of those that may compete; asked for twice, for answers and for standings."""
+        """The scores of all with the errors of their costs, and the best of the eligible; asked for twice, for answers and standings."""
         at = (question.score, None if question.score == "variance_seconds" else budget, allowed)
         if at not in self._selected:
-            scores, errors = self.scores(question.score, budget)
-            self._selected[at] = (scores, errors, best(scores[list(allowed)], errors[list(allowed)]))
+            scores, common = self.scores(question.score, budget)
+            chosen = best(scores[list(allowed)], common[list(allowed)], fewest=FEWEST_INSTANCES)
+            self._selected[at] = (scores, common, chosen)
         return self._selected[at]
 
     def _allowed(self, question: Question, values_only: Callable[[str], bool]) -> list[int]:
-        """The positions of those that may compete."""
+        """The positions of the eligible."""
         return [position for position in range(len(self.names)) if self._refusal(position, question, values_only) is None]
 
     def with_loss_cost(self, evaluation: float) -> AnsweredStage:
         """The same with a loss of which one evaluation takes so many times as long as one estimate of `REFERENCE` without a loss.
 
-        Of whom the number of evaluations is not known, none competes. The loss that was measured counts as none, for it takes little of an
+        An estimator whose number of evaluations is not known does not compete. The measured loss counts as none: it takes little of an
         estimate.
         """
         own = self.evaluations.get(REFERENCE, 1.0)
         calls = np.array([self.evaluations.get(name, np.nan) for name in self.names])
         costs = (self.costs + evaluation * calls) / (1 + evaluation * own) if evaluation > 0 else self.costs
-        return replace(self, costs=costs)
+        return replace(self, costs=costs, errors=self.errors * self.costs / costs / (1 + evaluation * own))
 
     def refusal(self, name: str, question: Question, values_only: Callable[[str], bool]) -> str | None:
-        """Why an estimator does not compete for an answer; None where it does."""
+        """Why an estimator does not compete for an answer; None if it does."""
         return self._refusal(self.names.index(name), question, values_only)
 
     def _refusal(self, position: int, question: Question, values_only: Callable[[str], bool]) -> str | None:
         name = self.names[position]
+        verdict = self.verdicts[name]
+        if verdict == "broken":
+            return "it returned NaN or infinite estimates"
+        if verdict == "biased" and self.declared[name]:
+            return "it declares itself unbiased and is found biased"
         if question.values_only and not values_only(name):
-            return "it needs more of the loss than its values on structures"
+            return "it needs gradients or relaxed inputs of the loss"
         if question.unbiased and not self.declared[name]:
             return "it does not declare itself unbiased for the expected loss"
-        if question.unbiased and self.verdicts[name] == "biased":
-            return "it is found biased"
-        zero = self.zeros.get(name, 0.0)
-        if zero > MOSTLY:
-            return f"{percent(zero)} of its estimates are 0"
-        return None if np.isfinite(self.costs[position]) else "how often it evaluates the loss was not measured"
+        if self._mostly_zero(name):
+            return f"{percent(self.zeros[name])} of its estimates are 0"
+        return None if np.isfinite(self.costs[position]) else "its number of oracle calls or loss evaluations was not measured"
+
+    def _mostly_zero(self, name: str) -> bool:
+        return self.zeros.get(name, 0.0) > MOSTLY
 
     def answer(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> Answer | None:
-        """With the time of so many estimates of `REFERENCE` for each candidate; None where nobody may compete."""
+        """With the time of so many estimates of `REFERENCE` for each candidate; None if no estimator is eligible."""
         allowed = self._allowed(question, values_only)
         return self._answer(question, budget, allowed) if allowed else None
 
@@ -262,6 +312,7 @@ class AnsweredStage:
         return Answer(
             self.problem,
             self.stage,
+            self.loss,
             question,
             budget,
             self.names[winner],
@@ -272,25 +323,31 @@ class AnsweredStage:
             self.verdicts[self.names[winner]],
             scores.shape[1],
             self.timed,
+            self.uncertain,
+            tuple(name for name in self.names if self._mostly_zero(name)),
         )
 
-    def score(self, name: str, question: Question, budget: float) -> Interval:
-        """The mean over instances of what an estimator is judged by, as people read it."""
-        scores, errors = self.scores(question.score, budget)
-        position = self.names.index(name)
-        return _shown(mean_interval(scores[position], errors[position]), question)
+    def order(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> list[tuple[str, Interval]]:
+        """All eligible estimators with their scores as people read them, best first."""
+        allowed = self._allowed(question, values_only)
+        scores, common = self.scores(question.score, budget)
+        middles, lows, highs = mean_intervals(scores[allowed], common[allowed], fewest=FEWEST_INSTANCES)
+        return [
+            (self.names[allowed[position]], _shown(_interval(middles[position], lows[position], highs[position]), question))
+            for position in np.argsort(-middles, kind="stable")
+        ]
 
     def scores(self, score: str, budget: float) -> tuple[np.ndarray, np.ndarray]:
-        """[estimators, instances], the larger the better, and their standard errors."""
-        count = (budget / self.costs)[:, None]
+        """[estimators, instances], the larger the better; and the standard error of each estimator's mean that comes from its cost."""
+        lower, middle, upper = (self._scores(score, budget, self.costs * np.exp(step * self.errors)) for step in (1, 0, -1))
+        return middle, np.nan_to_num(np.abs(upper - lower).mean(1) / 2)
+
+    def _scores(self, score: str, budget: float, costs: np.ndarray) -> np.ndarray:
+        count = (budget / costs)[:, None]
         if score == "rho":
             return self.worth.rho(count)
-        if score == "squared_error":
-            value, error = self.worth.squared_error(count)
-        else:
-            value, error = self.worth.variance * self.costs[:, None], self.worth.variance_error * self.costs[:, None]
-        positive = np.maximum(value, _SMALLEST)
-        return -np.log(positive), error / positive
+        value = self.worth.squared_error(count) if score == "squared_error" else self.worth.variance * costs[:, None]
+        return -np.log(np.maximum(value, _SMALLEST))
 
     def _why(self, position: int) -> str:
         bias = np.sqrt(np.maximum(np.median(self.worth.bias_squared[position]), 0))
@@ -314,52 +371,76 @@ def _common(several: Iterable[np.ndarray]) -> np.ndarray:
 
 @functools.cache
 def needs_values_only(estimator: str) -> bool:
-    """Whether an estimator asks a loss for its values on structures, and for nothing else; False of one that is not known.
+    """Whether an estimator needs values of the loss on structures only; False if it is not known.
 
     Example:
-        >>> needs_values_only("reinforce"), needs_values_only("ste"), needs_values_only("of_nobody")
+        >>> needs_values_only("reinforce"), needs_values_only("ste"), needs_values_only("of_no_module")
         (True, False, False)
     """
+    found = _estimator(estimator)
+    return found is not None and found.evaluations().loss_gradients == 0 and not found.inside_hull
+
+
+@functools.cache
+def oracle_calls(estimator: str) -> float:
+    """Calls of the oracle behind one estimate; NaN if the estimator is not known.
+
+    Example:
+        >>> oracle_calls("reinforce"), oracle_calls("perturb_and_map"), oracle_calls("of_no_module")
+        (2.0, 1.0, nan)
+    """
+    found = _estimator(estimator)
+    return np.nan if found is None else float(sum(getattr(found.evaluations(), name) for name in _ORACLE_CALLS))
+
+
+def _estimator(name: str) -> Any:
+    """An estimator of a module that is loaded already, or None: names are those of any table."""
     from ...estimators import make_estimator
     from ...estimators.base import Estimator
     from ...oracles.registry import importing_nothing
 
     try:
         with importing_nothing(Estimator):
-            found = make_estimator(estimator)
+            return make_estimator(name)
     except ValueError:
-        return False
-    return found.evaluations().loss_gradients == 0 and not found.inside_hull
+        return None
+
+
+def _interval(value: float, low: float, high: float) -> Interval:
+    return Interval(float(value), float(low), float(high), "t") if np.isfinite(low) else Interval(float(value))
 
 
 def _shown(score: Interval, question: Question) -> Interval:
     """The score as people read it."""
-    value, low, high = score.value, score.low, score.high
-    if value is None or low is None or high is None:
-        return score
-    shown = _shown_ends(np.array([value]), np.array([low]), np.array([high]), question)
-    return Interval(float(shown[0][0]), float(shown[1][0]), float(shown[2][0]), "t")
+    ends = (np.array([np.nan if end is None else end]) for end in (score.value, score.low, score.high))
+    value, low, high = (float(end[0]) for end in _shown_ends(*ends, question))
+    return _interval(value, low, high)
 
 
 def _shown_ends(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values and the ends of their intervals as people read them."""
+    """Values and the ends of their intervals as people read them; NaN for ends that are not known."""
+    low, high = (np.where(np.isfinite(end), end, np.nan) for end in (low, high))
     if question.logarithmic:
         first, second, third = (np.where(-end <= np.log(_SMALLEST), 0.0, np.exp(-end)) for end in (value, high, low))
         return first, second, third
     return value, np.maximum(low, -1.0), np.minimum(high, 1.0)
 
 
+def uncertain_times(names: Sequence[str]) -> str:
+    """Why budgets are not of time, in a sentence."""
+    return (
+        f"The {'time' if len(names) == 1 else 'times'} of {listed(names)} varied by more than ± {percent(MAX_RATIO_ERROR)}, "
+        f"so all get the same number of oracle calls and loss evaluations."
+    )
+
+
 def winners(found: list[Answer], question: str, budget: int) -> list[tuple[str, int, int, int]]:
-    """Who wins how often at a budget: (estimator, places where it is the best, places where it may be, places), by the second of them."""
+    """How often estimators win at a budget: (estimator, cells it is named in as the best, alone or tied, all cells), most wins first.
+
+    A cell is a problem at an entropy level. Where no estimator is clearly best, or useful, none wins.
+    """
     asked = [answer for answer in found if answer.question.name == question and answer.budget == budget]
-    names = dict.fromkeys(name for answer in asked for name in (answer.estimator, *answer.tied))
-    counted = [
-        (
-            name,
-            sum(name == answer.estimator for answer in asked),
-            sum(name in (answer.estimator, *answer.tied) for answer in asked),
-            len(asked),
-        )
-        for name in names
-    ]
-    return sorted(counted, key=lambda row: (-row[2], -row[1]))
+    named = [(answer.estimator, *answer.tied) for answer in asked if answer.outcome in ("clear", "tied")]
+    names = dict.fromkeys(name for cell in named for name in cell)
+    counted = [(name, sum(name == cell[0] for cell in named), sum(name in cell for cell in named), len(asked)) for name in names]
+    return sorted(counted, key=lambda row: (-row[1], -row[2]))

@@ -58,8 +58,7 @@ def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
         return None
     names = [name for name, keep in zip(some.names, complete, strict=True) if keep]
     by_seed = scores[:, complete].mean(0)
-    alone = by_seed.shape[1] == 1
-    found = best(by_seed, np.full_like(by_seed, np.inf if alone else 0.0))
+    found = best(by_seed)
     position = found.winner
     middle = mean(by_seed[position]) if len(tasks) == 1 else interquartile_mean(scores[:, complete][:, position])
     tied = tuple(names[rival] for rival in found.tied)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...suites.base import REFERENCE
 from . import tables
 
 _MOMENTS = ("relative_bias_squared", "relative_variance", "gain")
@@ -33,26 +34,23 @@ class MetricRows:
         """By estimator and instance, in the order of the rows; where there are several of one, the first."""
         rows, names = pd.factorize(self.estimators)
         columns, items = pd.factorize(self.instances)
-        arrays = np.full((2, len(items), len(names)), np.nan)
+        value = np.full((len(items), len(names)), np.nan)
         # From the last to the first: where there are several, the first stays.
-        arrays[:, columns[::-1], rows[::-1]] = np.stack([self.value[::-1], self.error[::-1]])
-        return WideMetric(names, items, *arrays)
+        value[columns[::-1], rows[::-1]] = self.value[::-1]
+        return WideMetric(names, items, value)
 
 
 @dataclass(frozen=True, eq=False)
 class WideMetric:
-    """One metric of the estimators ``names`` on the instances ``items``, numbers of both; ``value, error`` [instances, estimators]."""
+    """One metric of the estimators ``names`` on the instances ``items``, numbers of both; ``value`` [instances, estimators]."""
 
     names: np.ndarray
     items: np.ndarray
     value: np.ndarray
-    error: np.ndarray
 
-    def of(self, names: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of(self, names: np.ndarray, items: np.ndarray) -> np.ndarray:
         """[estimators, instances] of some of them."""
-        places = np.ix_(_positions(self.items, items), _positions(self.names, names))
-        value, error = (np.ascontiguousarray(array[places]).T for array in (self.value, self.error))
-        return value, error
+        return np.ascontiguousarray(self.value[np.ix_(_positions(self.items, items), _positions(self.names, names))]).T
 
     def complete(self, items: np.ndarray) -> np.ndarray:
         """The estimators that it is known of on every one of these instances."""
@@ -70,37 +68,50 @@ class MeasuredPlace:
     """What was measured at one problem and stage.
 
     Attributes:
-        at: the problem and the stage. ``names, items``: of all estimators and instances, by number.
+        at: the problem and the stage. ``loss``: its loss. ``names, items``: of all estimators and instances, by number.
         moments: of bias, variance and gain. ``means``: of zeros and evaluations of the loss, by the name of the estimator.
         seconds: of one estimate, by the number of the estimator.
-        declared: who declares itself unbiased for the expected loss.
+        ratios: times relative to `REFERENCE`, with their relative standard errors, by the number of the estimator.
+        declared: whether an estimator declares itself unbiased for the expected loss.
     """
 
     at: tuple[str, str]
+    loss: str
     names: pd.Index[Any]
     items: pd.Index[Any]
     moments: list[MetricRows]
     means: list[dict[str, float]]
-    seconds: dict[int, np.float64]
+    seconds: dict[int, float]
+    ratios: dict[int, tuple[float, float]]
     declared: dict[str, bool]
 
 
 def measured_places(rows: pd.DataFrame) -> Iterator[MeasuredPlace]:
-    """What rows of `tables.measured` say of each problem and stage, in their order."""
+    """What rows of `tables.measured` hold on each problem and stage, in their order."""
     place = tables.numbered(rows, ["problem", "stage"])
     pairs = list(tables.distinct(rows, ["problem", "stage"]).itertuples(index=False, name=None))
     metric, on_instance = rows["metric"], (rows["instance"] != "").to_numpy()
     moments = [_by_place(rows, place, len(pairs), (metric == name).to_numpy() & on_instance) for name in _MOMENTS]
     means = [_means(rows, place, len(pairs), (metric == name).to_numpy() & on_instance) for name in _MEANS]
-    seconds = _by_place(rows, place, len(pairs), (metric == "seconds_per_estimate").to_numpy())
+    seconds, ratios = (_by_place(rows, place, len(pairs), (metric == name).to_numpy()) for name in ("seconds_per_estimate", "time_ratio"))
     declared = _declarations(rows, place, len(pairs))
     names, items = rows["estimator"].cat.categories, rows["instance"].cat.categories
+    losses = [str(loss) for loss in rows["loss"].astype(object).groupby(place).first()]
+    reference = int(names.get_indexer(pd.Index([REFERENCE]))[0])
     for here, (problem, stage) in enumerate(pairs):
-        taken: dict[int, np.float64] = {}
-        for name, value in zip(seconds[here].estimators.tolist(), seconds[here].value, strict=True):
-            taken.setdefault(name, value)
+        taken = {name: value for name, (value, _) in _first(seconds[here]).items()}
+        costs = {name: (value, error / value) for name, (value, error) in _first(ratios[here]).items()}
+        if not costs and reference in taken:
+            # A table from before version 3 of the suite wall_clock: the ratios of medians, whose errors are not known.
+            costs = {name: (value / taken[reference], 0.0) for name, value in taken.items()}
         own = [found[here] for found in moments], [found[here] for found in means]
-        yield MeasuredPlace((str(problem), str(stage)), names, items, *own, taken, declared[here])
+        yield MeasuredPlace((str(problem), str(stage)), losses[here], names, items, *own, taken, costs, declared[here])
+
+
+def _first(rows: MetricRows) -> dict[int, tuple[float, float]]:
+    """The value of each estimator and its standard error, 0 if unknown; of several rows of one estimator the first."""
+    columns = (column.tolist() for column in (rows.estimators, rows.value, np.nan_to_num(rows.error)))
+    return {name: (value, error) for name, value, error in reversed(list(zip(*columns, strict=True)))}
 
 
 def _by_place(rows: pd.DataFrame, place: np.ndarray, count: int, chosen: np.ndarray) -> list[MetricRows]:
@@ -126,7 +137,7 @@ def _means(rows: pd.DataFrame, place: np.ndarray, count: int, chosen: np.ndarray
 
 
 def _declarations(rows: pd.DataFrame, place: np.ndarray, count: int) -> list[dict[str, bool]]:
-    """Who declares itself unbiased for the expected loss, for each of so many places."""
+    """Whether each estimator declares itself unbiased for the expected loss, for each of so many places."""
     first = rows[["estimator", "unbiased", "objective"]].assign(place=place).drop_duplicates(["place", "estimator"])
     unbiased = first["unbiased"] & (first["objective"] == "expected")
     found: list[dict[str, bool]] = [{} for _ in range(count)]

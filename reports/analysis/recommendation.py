@@ -1,14 +1,14 @@
-"""A recommendation: which estimator to take for a structure, a loss, a batch and a state of the model, with the evidence for it.
+"""A recommendation: which estimator to take for a structure, a loss, a batch and an entropy level, with the evidence for it.
 
-Estimators are ordered by ρ, the worth of a step along the average of the estimates of one batch. All candidates get the same time, that
-of one estimate of `REFERENCE` per item of the batch; the machinery is that of `answers`.
+Estimators are ordered by the ρ of the average of the estimates of one batch. All candidates get the same time, that of one estimate of
+`REFERENCE` per item of the batch; the machinery is that of `answers`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from ...oracles.registry import parse
 from ...suites.base import TASK, split_loss
 from ...suites.running.remote.snapshot import reading
 from ...suites.statistics.interval import RARE, Interval
-from ...suites.text import exponential, first_sentence, number, setting
+from ...suites.text import exponential, first_sentence, number, plural, setting
 from .. import published, results
-from .answers import AnsweredStage, Question, needs_values_only, places
+from .answers import AnsweredStage, Outcome, Question, needs_values_only, outcome, places
 
 BATCH = 32
 """Items of a batch of training, where no other number is named."""
@@ -32,14 +32,17 @@ STATES = ("init", "early", "final")
 ALIKE = 0.1
 """Normalised entropies that are no further apart are as peaked."""
 
+RUNS = Path("structgrad-results")
+"""The folder of runs without `--out`."""
+
 _PUBLISHED = "the published table"
 _VALUES_ONLY = "none"
-"""How a loss goes on between the structures that gives values on them, and nothing else."""
+"""The extension of a black-box loss."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked.
+    """A question to a table.
 
     Attributes:
         oracle: a structure by name, with sizes and options or without.
@@ -70,7 +73,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is known of an estimator where it is recommended.
+    """The evidence on an eligible estimator.
 
     Attributes:
         estimator: its name.
@@ -106,9 +109,12 @@ class Recommended:
         values_only: whether the loss that was measured gives values only.
         entropy: normalised, the median over instances; None where it is not known.
         sizes: the least and the largest of each, in words; empty where they are not known. ``structures``: how many there are, likewise.
-        instances: how many were measured. ``timed``: whether all got the same time, or else the same number of estimates.
-        best: the best estimator. ``tied``: all that cannot be told from it, best first. ``rivals``: how many it was compared with.
-        left_out: who does not compete, and why.
+        instances: how many were measured. ``timed``: whether all got the same time, or else the same number of estimates; or of calls of
+            the oracle and evaluations of the loss, where the times of ``uncertain`` estimators are.
+        best: the recommended estimator, if ``outcome`` says that there is one. ``why``: why it and not one of the ties; may be empty.
+        tied: all that are not significantly different from it, best first. ``rivals``: how many others are eligible.
+        order: all eligible estimators, by ρ.
+        left_out: the estimators that do not compete, with the reason.
     """
 
     problem: str
@@ -121,10 +127,28 @@ class Recommended:
     structures: tuple[float, float]
     instances: int
     timed: bool
+    uncertain: tuple[str, ...]
+    outcome: Outcome
     best: Candidate
+    why: str
     tied: tuple[Candidate, ...]
     rivals: int
+    order: tuple[Candidate, ...]
     left_out: dict[str, str]
+
+    def decided_by(self, others: Sequence[Recommended]) -> Recommended:
+        """The same, where of several ties the one is taken that is clearly the best on other scores of the structure."""
+        names = [one.estimator for one in self.tied]
+        other = next((one for one in others if one.outcome == "clear" and one.best.estimator in [self.best.estimator, *names]), None)
+        if self.outcome not in ("tied", "unclear") or other is None:
+            return self
+        ties = (self.best, *self.tied)
+        best = next(one for one in ties if one.estimator == other.best.estimator)
+        instances = plural(other.instances, "instance")
+        why = (
+            f"{len(ties)} estimators are tied; of these, {best.estimator} is clearly best on {other.problem} ({other.stage}, {instances})."
+        )
+        return replace(self, best=best, tied=tuple(one for one in ties if one is not best), why=why, outcome="tied")
 
 
 @dataclass(frozen=True)
@@ -159,7 +183,7 @@ def recommend(  # noqa: PLR0913 - what is asked
     stage: str = "early",
     run: Path | str | None = None,
 ) -> Recommendation:
-    """The best estimator for a structure, all that cannot be told from it, and the evidence.
+    """The best estimator for a structure, all that are not significantly different from it, and the evidence.
 
     Args:
         oracle: a structure by name, ``spanning_tree``; with sizes, ``subset[n=20,k=5]``, the measured problem of the nearest number of
@@ -169,7 +193,7 @@ def recommend(  # noqa: PLR0913 - what is asked
         unbiased: whether only those compete that are unbiased by their declaration, and not found biased.
         batch: items whose estimates are averaged. Each candidate gets the time of so many estimates of `REFERENCE`.
         loss_cost: how many times as long as one estimate of `REFERENCE` one evaluation of the loss takes.
-        stage: a state of the model: ``init``, ``early``, ``final``, or ``h=<number>`` for a normalised entropy.
+        stage: the entropy level: ``init``, ``early``, ``final`` (before, early in and after training), or ``h=<number>``.
         run: the folder of a run of one's own; None for the published table.
 
     Raises:
@@ -209,9 +233,11 @@ class _Table:
         notes = list(dict.fromkeys([*notes, *more, *still_more, *empty]))
         # Of the same structure; and of all losses, as before.
         others = everything[(_heads(everything) == _heads(rows).iloc[0]) & ~everything["problem"].isin(rows["problem"])]
-        beside = self._places(others) if len(others) else []
-        elsewhere = [other for answer in answers for other in self._elsewhere(beside, answer, wish)]
-        return Recommendation(wish, tuple(answers), tuple(elsewhere), tuple(notes), self.source, self.about, published.predictors())
+        known = self._places(others) if len(others) else []
+        elsewhere = {answer.problem: list(self._elsewhere(known, answer, wish)) for answer in answers}
+        decided = tuple(answer.decided_by(elsewhere[answer.problem]) for answer in answers)
+        both = tuple(other for found in elsewhere.values() for other in found)
+        return Recommendation(wish, decided, both, tuple(notes), self.source, self.about, published.predictors())
 
     def _asked(self, wish: Wish) -> pd.DataFrame:
         """The rows that may answer: of the structure where it was measured, else all."""
@@ -290,6 +316,8 @@ class _Table:
         nearest, notes = [], []
         for places_ in problems.values():
             here = [place for place in places_ if place.answered.stage == wish.stage]
+            if not here and wish.stage == Wish.stage and len(places_) == 1 and places_[0].from_file:
+                here = places_
             if not here:
                 wanted = _entropy_of(wish.stage, places_, self.source)
                 apart = {place: abs(place.entropy - wanted) for place in places_ if place.entropy is not None}
@@ -321,11 +349,13 @@ class _Table:
         values_only = self._values_only()
         found = [(place, place.answer(wish, values_only)) for place in nearest]
         missing = [
-            f"With the loss {place.loss} nobody may compete: {place.reasons(wish, values_only)}." for place, answer in found if not answer
+            f"No estimator is eligible with the loss {place.loss}: {place.reasons(wish, values_only)}."
+            for place, answer in found
+            if not answer
         ]
         answers = [answer for _, answer in found if answer]
         if not answers:
-            raise ValueError(f"{self.source} holds nobody to recommend for {wish.oracle}: {' '.join(missing)}")
+            raise ValueError(f"{self.source} holds no eligible estimator for {wish.oracle}: {' '.join(missing)}")
         return answers, missing
 
 
@@ -340,6 +370,10 @@ class _Place:
     @property
     def loss(self) -> str:
         return str(self.rows["loss"].iloc[0])
+
+    @property
+    def from_file(self) -> bool:
+        return str(self.rows["source"].iloc[0]) != "built-in"
 
     @property
     def extension(self) -> str:
@@ -369,6 +403,7 @@ class _Place:
         if found is None:
             return None
         counts = np.exp(self.rows["log_count"].astype(float).dropna())
+        order = {name: self._evidence(name, rho, priced, wish) for name, rho in priced.order(wish.question, wish.batch, values_only)}
         return Recommended(
             problem=priced.problem,
             loss=self.loss,
@@ -380,9 +415,13 @@ class _Place:
             structures=(float(counts.min()), float(counts.max())) if len(counts) else (math.nan, math.nan),
             instances=len(priced.instances),
             timed=priced.timed,
-            best=self._evidence(found.estimator, priced, wish),
-            tied=tuple(self._evidence(name, priced, wish) for name in found.tied),
+            uncertain=priced.uncertain,
+            outcome=outcome(found.score, len(found.tied), found.rivals),
+            best=order[found.estimator],
+            why="",
+            tied=tuple(order[name] for name in found.tied),
             rivals=found.rivals,
+            order=tuple(order.values()),
             left_out=dict(self._left_out(priced, wish, values_only)),
         )
 
@@ -402,14 +441,14 @@ class _Place:
         rare = self.rows[(self.rows["metric"] == "relative_variance") & reasons.str.startswith(RARE)]
         yield from ((name, "its variance is not resolved") for name in rare["estimator"].unique() if name not in priced.names)
 
-    def _evidence(self, name: str, priced: AnsweredStage, wish: Wish) -> Candidate:
+    def _evidence(self, name: str, rho: Interval, priced: AnsweredStage, wish: Wish) -> Candidate:
         position = priced.names.index(name)
         own = self.rows[self.rows["estimator"] == name]
         sampled = own.loc[(own["metric"] == "relative_variance") & own["replicates"].notna(), "replicates"]
         cost = float(priced.costs[position])
         return Candidate(
             estimator=name,
-            rho=priced.score(name, wish.question, wish.batch),
+            rho=rho,
             averaged=wish.batch / cost,
             bias=_median(own, "value"),
             bias_bound=_median(own, "high"),
@@ -421,6 +460,23 @@ class _Place:
             evaluations=priced.evaluations.get(name),
             replicates=int(sampled.median()) if len(sampled) else None,
         )
+
+
+def newest_run(oracle: str, folder: Path = RUNS) -> Path | None:
+    """The finished run on score files of one's own, with this structure, that ended last; None if there is none.
+
+    Args:
+        oracle: by name, or as the run was given it, ``subset[k=3]``.
+        folder: of the runs.
+    """
+    found = []
+    for path in folder.glob(f"*/{results.MANIFEST}"):
+        manifest = results.manifest_of(path.parent)
+        plan = manifest.get("plan") or {}
+        own = str((plan.get("file") or {}).get("oracle", ""))
+        if manifest.get("status") == "finished" and "bias" in plan.get("suites", ()) and oracle in (own, own.partition("[")[0]):
+            found.append((str(manifest.get("finished")), path.parent))
+    return max(found)[1] if found else None
 
 
 def _heads(rows: pd.DataFrame) -> pd.Series[Any]:

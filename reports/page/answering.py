@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from ...suites.text import estimate, listed, number, plural
@@ -12,7 +13,7 @@ from .cells import Table, TableCell, plain
 
 @dataclass(frozen=True)
 class Score:
-    """What candidates are compared by: what stands in front of its number, and what it says, in a sentence."""
+    """A number by which candidates are compared, with its label and a sentence that defines it."""
 
     name: str
     label: str
@@ -22,16 +23,20 @@ class Score:
 SCORES = {
     score.name: score
     for score in (
-        Score("rho", "ρ", "ρ is what a step along the estimate gains of what one along the exact gradient would: 1 is as good, 0 useless."),
+        Score(
+            "rho",
+            "ρ",
+            "ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²), from −1 to 1, higher is better: ĝ is the average over the budget, g the exact gradient.",
+        ),
         Score(
             "squared_error",
             "relative MSE",
-            "The relative MSE is the mean squared error over the squared gradient: 0 is exact, 1 no better than not to move.",
+            "Relative MSE = E‖ĝ − g‖² / ‖g‖², lower is better: 0 is exact, 1 is no better than an estimate of 0.",
         ),
         Score(
             "variance_seconds",
             "variance × time",
-            "Variance × time is how long it takes to average the noise away: half of it, half as long.",
+            "Variance × time, lower is better: the time to average the noise away is proportional to it.",
         ),
     )
 }
@@ -58,42 +63,48 @@ def budget_label(budget: float) -> str:
 
 
 def minute(found: list[Answer]) -> list[tuple[str, str]]:
-    """The whole answer in a sentence per question: who leads in how many cases, and who instead with another budget."""
-    sentences = []
-    for question in QUESTIONS:
-        tallies = {budget: answers.winners(found, question.name, budget) for budget in BUDGETS}
-        if tallies[MAIN_BUDGET]:
-            sentences.append((question.asks, _sentence(tallies, budgeted=question.score != "variance_seconds")))
-    return sentences
+    """Each loss with a sentence on its best estimators by ρ, over all problems and entropy levels."""
+    by_loss: dict[str, list[Answer]] = {}
+    for answer in found:
+        by_loss.setdefault(answer.loss, []).append(answer)
+    return [(f"Loss {loss}" if loss else "ρ", _sentence(some)) for loss, some in by_loss.items() if _main(some)]
 
 
-def _sentence(tallies: dict[int, list[tuple[str, int, int, int]]], *, budgeted: bool) -> str:
-    leader = max(tallies[MAIN_BUDGET], key=lambda row: (row[1], row[2]))
-    name, wins, maybe, places = leader
-    parts = [f"{name}: best in {wins} of {plural(places, 'case')}, and {_unbeaten(maybe, places)}."]
-    rivals = [row[0] for row in tallies[MAIN_BUDGET] if row[2] == places and row[0] != name]
-    if rivals and maybe == places:
-        parts.append(f"In no case significantly worse either: {listed(rivals)}.")
-    others = {budget: max(tallies[budget], key=lambda row: (row[1], row[2])) for budget in BUDGETS if budgeted and budget != MAIN_BUDGET}
-    parts += [
-        f"With the time of {budget_label(budget)}: {row[0]} ({row[1]} of {places})." for budget, row in others.items() if row[0] != name
-    ]
-    return " ".join(parts)
+def _main(found: list[Answer]) -> list[Answer]:
+    return [answer for answer in found if answer.question.name == QUESTIONS[0].name and answer.budget == MAIN_BUDGET]
 
 
-def _unbeaten(maybe: int, places: int) -> str:
-    return "in none significantly worse than the best" if maybe == places else f"significantly worse than the best in {places - maybe}"
+def _sentence(found: list[Answer]) -> str:
+    """The estimator that is best most often, where none is, and another leader with another budget."""
+    outcomes, leaders = Counter(answer.outcome for answer in _main(found)), {}
+    cells = outcomes.total()
+    for budget in (MAIN_BUDGET, *BUDGETS):
+        rows = answers.winners(found, QUESTIONS[0].name, budget)
+        leaders[budget] = rows[0] if rows else ("", 0, 0, cells)
+    name, wins, named, _ = leaders[MAIN_BUDGET]
+    of = plural(cells, "cell")
+    parts = [f"{name} is best in {wins} of {of}{f', and tied with the best in {named - wins}' if named > wins else ''}."] if wins else []
+    if outcomes["unclear"]:
+        parts.append(f"No estimator is clearly best in {outcomes['unclear']} of {of}.")
+    if outcomes["useless"]:
+        parts.append(f"No estimator is useful in {outcomes['useless']} of {of}.")
+    others = {budget: row for budget, row in leaders.items() if row[0] not in ("", name)}
+    return " ".join([*parts, *(f"With the time of {budget_label(budget)}: {row[0]}, in {row[1]}." for budget, row in others.items())])
 
 
 def price(found: list[Answer]) -> str:
-    """What every candidate may spend, in the sentences of `minute`."""
+    """The budget of every candidate, in the sentences of `minute`."""
     if all(answer.timed for answer in found):
         return f"with the time that {MAIN_BUDGET} estimates of REINFORCE take"
+    if any(answer.uncertain for answer in found):
+        return (
+            f"with the time of {MAIN_BUDGET} estimates of REINFORCE, or as many oracle calls and loss evaluations where times are uncertain"
+        )
     return f"with {MAIN_BUDGET} estimates each (no times were taken, or none of REINFORCE)"
 
 
 def answer_table(found: list[Answer]) -> Table:
-    """One row per place and budget, one column per question."""
+    """One row per problem, entropy level and budget, one column per question."""
     by_place: dict[tuple[str, str, float], dict[str, Answer]] = {}
     for answer in found:
         by_place.setdefault((answer.problem, answer.stage, answer.budget), {})[answer.question.name] = answer
@@ -110,12 +121,12 @@ def answer_table(found: list[Answer]) -> Table:
     ]
     columns = (
         ("problem", ""),
-        ("stage", ""),
-        (BUDGET, "what every candidate may spend: the time that so many estimates of reinforce take"),
+        (LEVEL, "normalised entropy h of the distribution over structures, or the stage of training"),
+        (BUDGET, "the time that every candidate may spend: that of so many estimates of REINFORCE"),
         *((question.asks, question.criterion) for question in asked),
     )
     chosen = ((("problem", ""),) if len({row[0].text for row in rows}) > 1 else ()) + (
-        (("stage", ""),) if len({row[1].text for row in rows}) > 1 else ()
+        ((LEVEL, ""),) if len({row[1].text for row in rows}) > 1 else ()
     )
     return Table(
         "Which estimator, where",
@@ -133,23 +144,43 @@ def answer_table(found: list[Answer]) -> Table:
 BUDGET = "time of"
 """The title of the column of budgets."""
 
+LEVEL = "entropy level"
+"""The title of the column of stages."""
+
 CRITERIA = (
-    "ρ is what a step along an estimate is worth beside one along the exact gradient, of the same length: 1 is as good, 0 is useless. "
-    "Every candidate gets the same time, that of some estimates of reinforce, and averages as many of its own as that allows; “time × "
-    "2” is one that takes twice as long as reinforce. Unbiased ones are judged by variance × time, which no budget changes. In brackets"
-    " the 95 % interval over instances. “Or” names all that cannot be told from the first: paired by instance, with an error rate of 5 "
-    "% for the whole list. The exact gradient does not compete."
+    f"{SCORES['rho'].meaning} Every candidate gets the same time, that of some estimates of REINFORCE, and averages as many of its own as "
+    "it allows. “Time × 2” takes twice as long as REINFORCE. Unbiased estimators are compared by variance × time, for any budget. "
+    f"Brackets are 95 % intervals over instances, from {answers.FEWEST_INSTANCES} instances on. “Or” names the estimators that are not "
+    "significantly different from the first. They are paired by instance, with an error rate of 5 % for the whole list. The exact gradient "
+    "does not compete."
 )
-_UNTIMED = " Where no times were taken, or none of reinforce, every candidate averages the same number of estimates instead."
-_FEW_INSTANCES = " With so few instances many cannot be told apart; more instances shorten the lists."
+_UNTIMED = " If no times were taken, or none of REINFORCE, every candidate averages the same number of estimates."
+_FEW_INSTANCES = " More instances shorten the lists of ties."
 _MANY = 12
 
 
 def answer_cell(answer: Answer | None) -> TableCell:
-    """The winner with its score, why, and who may be as good."""
+    """The best estimator with its score, why, and its ties; or that there is none."""
     if answer is None:
         return TableCell("–")
     shown = f"{SCORES[answer.question.score].label} {estimate(answer.score)}{unit(answer.question.score, timed=answer.timed)}"
+    if answer.outcome in ("unclear", "useless"):
+        text, why = HEADLINES[answer.outcome]
+        others = f", {listed(answer.tied)}" if answer.outcome == "unclear" else ""
+        return TableCell(text, text, notes=(f"{why} ({plural(answer.instances, 'instance')}): {answer.estimator} ({shown}){others}",))
     proof = f"; {answer.verdict}" if answer.question.unbiased and answer.verdict else ""
-    rivals = f"or {listed(answer.tied)}" if answer.tied else "ahead of all others" if answer.rivals else "no other candidate"
-    return TableCell(answer.estimator, answer.estimator, notes=(shown, answer.why + proof, rivals))
+    rivals = f"or {listed(answer.tied)}" if answer.tied else "significantly better than all others" if answer.rivals else _alone(answer)
+    notes = (shown, answer.why + proof, rivals, *([answers.uncertain_times(answer.uncertain)] if answer.uncertain else []))
+    return TableCell(answer.estimator, answer.estimator, notes=notes)
+
+
+HEADLINES = {
+    "unclear": ("none clearly best", "no estimator is clearly best here"),
+    "useless": ("none useful", "no estimator is useful here: the interval of the best ρ holds 0"),
+}
+"""The text of a cell without a best estimator, and its sentence, by `Answer.outcome`."""
+
+
+def _alone(answer: Answer) -> str:
+    """Why it has no rivals."""
+    return f"the only eligible one: {listed(answer.mostly_zero)} mostly return 0" if answer.mostly_zero else "the only eligible one"

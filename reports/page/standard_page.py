@@ -1,9 +1,8 @@
-"""The page ``docs/results/standard.md``, its figures and the finding that the README opens with, from the published table.
+"""The page ``docs/results/standard.md``, its figures, and the table of the README, from the published table.
 
 python -m structgrad.reports.page.standard_page --to docs/results [--again FOLDER --data DIR]
 
-With ``--again`` everything is measured anew first: the commands of the published table run into that folder, and go on where they were
-stopped.
+With ``--again`` everything is measured again first: the commands of the published table run into that folder, and resume interrupted runs.
 """
 
 from __future__ import annotations
@@ -35,10 +34,13 @@ from .markdown import markdown_table
 from .page import to_html
 
 GRADIENTS, VALUES, LINEAR = "squared_distance", "black_box", "squared_distance_linear"
-"""Losses: with gradients between the structures, with values only, and the first one's twin that is linear between them."""
+KINDS = {LINEAR: "linear between structures", GRADIENTS: "differentiable at relaxed inputs", VALUES: "black box"}
+"""Of losses, in words."""
+
+ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 
 PATIENT = 256
-"""A budget for which biased estimators are too many to average."""
+"""A budget with which few biased estimators are the best."""
 
 BUILT_IN, REAL = "standard-entropies", "standard-stages"
 """Names of the figures."""
@@ -46,26 +48,40 @@ BUILT_IN, REAL = "standard-entropies", "standard-stages"
 
 @dataclass(frozen=True)
 class Contest:
-    """Who is the best on the structures of one loss at one state, with one budget.
+    """The best estimators on the structures of one loss at one entropy level, with one budget.
 
     Attributes:
-        wins: how many structures each estimator is the best on, most first. ``count``: of how many.
-        rho: the median over structures of the best one's. ``undecided``: on how many others cannot be told from the best.
+        wins: on how many structures each estimator is named as the best. ``named``: likewise, ties included.
+        count: of how many structures. ``rho``: the median over structures of the best one's.
     """
 
     wins: Counter[str]
+    named: Counter[str]
     count: int
     rho: float
-    undecided: int
 
     @property
-    def winner(self) -> str:
-        """The best on most of them."""
-        return self.wins.most_common(1)[0][0]
+    def winner(self) -> str | None:
+        """The estimator that is best or tied on most structures; None if no estimator is on more of them than have no best one."""
+        leader = max(self.named, key=lambda name: (self.named[name], self.wins[name]), default=None)
+        return None if leader is None or self.named[leader] <= self.none else leader
 
-    def share(self, name: str) -> str:
-        """``7 of 9``."""
-        return f"{self.wins[name]} of {self.count}"
+    @property
+    def none(self) -> int:
+        """On how many structures no estimator is clearly best."""
+        return self.count - self.wins.total()
+
+    def cell(self) -> str:
+        """``rloo, 14 of 15``."""
+        name = self.winner
+        return f"`{name}`, {self.named[name]} of {self.count}" if name else f"none clearly best, {self.none} of {self.count}"
+
+    def phrase(self, of: str = "structures") -> str:
+        """The same in a sentence."""
+        name = self.winner
+        if name:
+            return f"`{name}` is best or tied on {self.named[name]} of {self.count} {of}"
+        return f"no estimator is clearly best on {self.none} of {self.count} {of}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +99,7 @@ class Standard:
         return cls(frame, about, answers.answers(frame, about["catalogue"]["values_only"]))
 
     def contest(self, loss: str, stage: str, budget: float = MAIN_BUDGET) -> Contest:
-        """Of one loss at one state, over all structures that were measured there; of whatever estimator the loss allows."""
+        """Of one loss at one entropy level, over all measured structures."""
         here = [
             answer
             for answer in self.found
@@ -93,7 +109,9 @@ class Standard:
             and split_loss(answer.problem)[1] == loss
         ]
         rho = float(np.median([answer.score.value for answer in here if answer.score.value is not None]))
-        return Contest(Counter(answer.estimator for answer in here), len(here), rho, sum(bool(answer.tied) for answer in here))
+        best = [answer for answer in here if answer.outcome in ("clear", "tied")]
+        named = Counter(name for answer in best for name in (answer.estimator, *answer.tied))
+        return Contest(Counter(answer.estimator for answer in best), named, len(here), rho)
 
     def exact(self, loss: str) -> list[str]:
         """The estimators without bias and variance wherever this loss was measured."""
@@ -106,45 +124,44 @@ class Standard:
         return list(worst.index[~worst])
 
     def finding(self) -> list[str]:
-        """Five sentences."""
-        flat, fair, half, peaked = (self.contest(GRADIENTS, f"h={h}") for h in (0.95, 0.7, 0.4, 0.1))
-        first, last = flat.winner, peaked.winner
-        second = next(name for name, _ in half.wins.most_common() if name != first)
-        patient = [self.contest(GRADIENTS, f"h={h}", PATIENT) for h in (0.7, 0.4)]
-        blind = [self.contest(VALUES, f"h={h}") for h in (0.95, 0.7, 0.4)]
-        late = self.contest(VALUES, "h=0.1")
-        real = [self.contest(GRADIENTS, stage) for stage in ("init", "early", "final")]
-        ahead, worth = (", ".join(words) for words in zip(*((str(one.wins[first]), number(one.rho, 2)) for one in real), strict=True))
+        """The findings, in sentences of at most 25 words."""
+        flat, _, half, peaked = (self.contest(GRADIENTS, stage) for stage in ENTROPIES)
+        patient = self.contest(GRADIENTS, "h=0.4", PATIENT)
+        blind, late = (self.contest(VALUES, stage) for stage in ("h=0.95", "h=0.1"))
+        exact = " and ".join(f"`{name}`" for name in self.exact(LINEAR))
+        early, final = (self.contest(GRADIENTS, stage) for stage in ("early", "final"))
         used = published.predictors()
         triple = coefficient_interval(Interval(*used["used"]["correlation"]))
         confirmed = "confirmed" if used["confirmed"] else "did not confirm"
         return [
-            f"With a loss that has gradients between the structures (`{GRADIENTS}`) and the time of {MAIN_BUDGET} REINFORCE estimates, "
-            f"`{first}` is the best on {flat.share(first)} structures while the model is undecided (h = 0.95, and on {fair.share(first)} "
-            f"at h = 0.7; median ρ {number(flat.rho, 2)} and {number(fair.rho, 2)}), and on {half.share(first)} at h = 0.4, where "
-            f"`{second}` is on {half.wins[second]}.",
-            f"Once it has decided (h = 0.1) nothing is good: `{last}` is the best on {peaked.share(last)}, the median ρ of the best is "
-            f"{number(peaked.rho, 2)}, and on {peaked.undecided} of {peaked.count} another one may be as good.",
-            f"With the time of {PATIENT}, `{patient[0].winner}` is the best on {patient[0].share(patient[0].winner)} at h = 0.7 and "
-            f"on {patient[1].share(patient[0].winner)} at h = 0.4 (median ρ {number(patient[0].rho, 2)} and {number(patient[1].rho, 2)}).",
-            f"With a loss that gives values only (`{VALUES}`), `{blind[0].winner}` is the best on "
-            f"{', '.join(str(one.wins[blind[0].winner]) for one in blind)} of {blind[0].count} at h = 0.95, 0.7, 0.4, and at h = 0.1 it is "
-            f"{' or '.join(f'`{name}` ({count})' for name, count in late.wins.most_common())}; with one that is linear between the "
-            f"structures, {' and '.join(f'`{name}`' for name in self.exact(LINEAR))} are exact in every state.",
-            f"On scores of trained models `{first}` is the best on {ahead} of {real[0].count} sets before, early in and after training, "
-            f"with a median ρ of the best of {worth} (`{GRADIENTS}`); and over {used['tasks']} learnt tasks the order by ρ had a rank "
-            f"correlation of {triple} with {used['outcome']}, which held-out tasks {confirmed}.",
+            f"With a differentiable loss and high entropy (h = 0.95), {flat.phrase()} (median ρ {number(flat.rho, 2)}).",
+            f"At medium entropy (h = 0.4), {half.phrase()} (median ρ {number(half.rho, 2)}).",
+            f"At low entropy (h = 0.1), {peaked.phrase()} (median ρ {number(peaked.rho, 2)}).",
+            f"With the time of {PATIENT} REINFORCE estimates instead of {MAIN_BUDGET} (h = 0.4), {patient.phrase()}.",
+            f"With a black-box loss and high entropy (h = 0.95), {blind.phrase()}.",
+            f"With a black-box loss and low entropy (h = 0.1), {late.phrase()}.",
+            *([f"If the loss is linear between structures, {exact} are exact at every entropy level."] if exact else []),
+            f"On scores of models early in training, {early.phrase('score sets')} (median ρ {number(early.rho, 2)}).",
+            f"On scores of trained models, {final.phrase('score sets')} (median ρ {number(final.rho, 2)}).",
+            f"Over {used['tasks']} trained tasks, ρ had a rank correlation of {triple} with {used['outcome']}.",
+            f"Held-out tasks {confirmed} that correlation.",
         ]
 
+    def summary(self) -> str:
+        """The best estimator by kind of loss and entropy level, as a table in Markdown."""
+        rows = [[f"{kind} (`{loss}`)", *(self.contest(loss, stage).cell() for stage in ENTROPIES)] for loss, kind in KINDS.items()]
+        lines = [["loss", *(stage.replace("=", " = ") for stage in ENTROPIES)], ["---"] * (1 + len(ENTROPIES)), *rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
     def figures(self) -> dict[str, bytes]:
-        """As PNG, by name: of structures with entropies, and of real scores at stages of training."""
+        """As PNG, by name: of structures at entropy levels, and of real scores at stages of training."""
         best = paper.winners(marks.held(self.frame, self.about["catalogue"]))
         entropies = best["stage"].str.startswith("h=")
         short = best.assign(base=best["base"].str.removesuffix("_regimes"))
         return {name: paper.saved(paper.draw_matrix(short[part]), "png") for name, part in ((BUILT_IN, entropies), (REAL, ~entropies))}
 
     def measured(self) -> pd.DataFrame:
-        """What was measured: scores, structure, how many structures, states, instances, losses."""
+        """Scores, structure, number of structures, entropy levels, instances and losses, one row per set of scores."""
         rows = self.frame.assign(scores=self.frame["problem"].map(lambda name: split_loss(str(name))[0]).astype(object))
         lines = []
         for scores, part in rows.groupby("scores", sort=False):
@@ -154,15 +171,15 @@ class Standard:
             stages = ", ".join(part["stage"].astype(object).drop_duplicates())
             sizes = self.about["catalogue"].get("sizes", {}).get(part["problem"].iloc[0], "")
             lines.append((scores, part["oracle"].iloc[0], sizes, counts, stages, instances, part["loss"].nunique()))
-        return pd.DataFrame(lines, columns=["scores", "structure", "sizes", "structures", "states", "instances each", "losses"])
+        return pd.DataFrame(lines, columns=["scores", "structure", "sizes", "structures", "entropy levels", "instances each", "losses"])
 
     def unsure(self) -> str:
         """On how much the real scores rest: ``With 16 instances each, 12 of 30 of the best cannot be told from others``."""
         contests = [self.contest(GRADIENTS, stage) for stage in ("init", "early", "final")]
-        undecided, count = (sum(getattr(one, name) for one in contests) for name in ("undecided", "count"))
+        none, count = (sum(getattr(one, name) for one in contests) for name in ("none", "count"))
         real = self.frame[self.frame["stage"] == "final"]
         instances = real[real["instance"].fillna("") != ""].groupby("problem", observed=True)["instance"].nunique().max()
-        return f"With {whole(instances)} instances each, {undecided} of {count} of the best cannot be told from others"
+        return f"With {whole(instances)} instances each, no estimator is clearly best in {none} of {count} cells"
 
 
 def write(folder: Path, *, of: Path = published.FOLDER) -> list[Path]:
@@ -181,18 +198,18 @@ def write(folder: Path, *, of: Path = published.FOLDER) -> list[Path]:
 
 
 def again(folder: Path, data: Path, to: Path = published.FOLDER) -> Path:
-    """Measure the published table anew: run its commands, and make it of what they find.
+    """Measure the published table again: run its commands, and make it of their results.
 
     Args:
-        folder: of the runs, a folder each; a run that was stopped there goes on.
+        folder: of the runs, a folder each; an interrupted run is resumed.
         data: the folder of the real score files.
         to: where the table goes, by default into the package.
 
     Returns:
-        The folder of the first run, whose page stands beside the finding.
+        The folder of the first run, whose page is linked from the finding.
 
     Raises:
-        CalledProcessError: a run that failed, which has said why.
+        CalledProcessError: a run that failed, after its own message.
     """
     runs = []
     for position, command in enumerate(published.load()[1]["command"].split(" && ")):
@@ -216,6 +233,7 @@ def page(standard: Standard) -> str:
     names = standard.frame["estimator"].astype(object).drop_duplicates()
     return _template().render(
         finding=standard.finding(),
+        summary=standard.summary(),
         entropies=BUILT_IN,
         stages=REAL,
         unsure=standard.unsure(),
@@ -239,7 +257,7 @@ def main(words: list[str] | None = None) -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(prog="python -m structgrad.reports.page.standard_page", description=__doc__)
     parser.add_argument("--to", type=Path, required=True, help="the folder of the page")
-    parser.add_argument("--again", type=Path, metavar="FOLDER", help="measure the table anew, into runs of this folder")
+    parser.add_argument("--again", type=Path, metavar="FOLDER", help="measure the table again, into runs of this folder")
     parser.add_argument("--data", type=Path, metavar="DIR", help="the folder of the real score files, for --again")
     given = parser.parse_args(words)
     if (given.again is None) != (given.data is None):

@@ -1,6 +1,6 @@
-"""The published table: what a standard run found, kept so small that it ships with the package.
+"""The published table: the results of a standard run, kept so small that it ships with the package.
 
-It holds the numbers that a recommendation asks for, in float32, without the exact gradient and without the batches behind a number. A run
+It holds the numbers that a recommendation needs, in float32, without the exact gradient and without the batches behind a number. A run
 that is compared with it is reduced in the same way first, so that what was rounded is rounded on both sides.
 """
 
@@ -36,9 +36,10 @@ METRICS = (
     "gain",
     "zero_gradient_rate",
     "seconds_per_estimate",
+    "time_ratio",
     "loss_evaluations",
 )
-"""What a recommendation asks for."""
+"""The metrics that a recommendation needs."""
 
 LEFT_OUT = (
     "cell",
@@ -111,8 +112,8 @@ def write(*runs: Path, folder: Path = FOLDER) -> Path:
 
     Raises:
         FileNotFoundError: there is no run.
-        ValueError: a run that is not finished, or without what a recommendation asks for; two of the same problem, or a table of more than
-            `LARGEST` bytes.
+        ValueError: a run that is not finished, or without a metric that a recommendation needs; two of the same problem, or a table of more
+            than `LARGEST` bytes.
     """
     import pandas as pd
 
@@ -136,7 +137,7 @@ def _finished(run: Path) -> tuple[pd.DataFrame, results.Manifest]:
     """What is kept of a run, and its manifest."""
     frame, manifest = results.read(run)
     if manifest.get("status", "finished") != "finished":
-        raise ValueError(f"{run} is a run that is {manifest['status']}; expected a finished one, go on with it first")
+        raise ValueError(f"{run} is a run that is {manifest['status']}; expected a finished one, resume it first")
     rows = reduced(frame)
     missing = [name for name in METRICS if not (rows["metric"] == name).any()]
     if missing:
@@ -216,7 +217,7 @@ def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
 
 
 def predictors(folder: Path = FOLDER) -> dict[str, Any]:
-    """What is known of how well numbers of gradients foretell what a model learns: figures of ``docs/results/learning.md``.
+    """How well metrics of gradients predict the accuracy of trained models: figures of ``docs/results/learning.md``.
 
     Example:
         >>> found = predictors()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from .interval import BATCHES, LEVEL, Interval
+from .interval import LEVEL, Interval
 
 Array = np.ndarray
 
@@ -19,7 +19,7 @@ class Selection:
     Attributes:
         winner: its position.
         score: its mean score over instances, with a 95 % interval.
-        tied: positions of all others that the measurement cannot tell from it, best first.
+        tied: positions of all others that are not significantly different from it, best first.
     """
 
     winner: int
@@ -27,62 +27,55 @@ class Selection:
     tied: tuple[int, ...]
 
 
-def best(scores: Array, errors: Array) -> Selection:
+def best(scores: Array, common: Array | None = None, *, fewest: int = 2) -> Selection:
     """The contender with the largest mean score, and a set of rivals such that the truly best one is among them all.
 
     Scores are compared in pairs on the same instances: ``d = score of the winner − score of the rival``, with ``mean d ± t s(d) / √n``. The
     level is shared out over the rivals (Bonferroni), so that the truly best contender is missed with a chance of 5 % at most, however many
-    there are. A single instance says nothing about the next one; there the errors of its own measurement are compared.
+    there are.
 
     Args:
         scores: float64 [contenders, instances], finite, the larger the better.
-        errors: the standard error of each; used where there is one instance only.
+        common: float64 [contenders], the standard error that all scores of a contender share, such as that of its cost; 0 by default.
+        fewest: with fewer instances all rivals are tied, and there is no interval.
 
     Raises:
         ValueError: no contender, or no instance.
 
     Example:
         >>> scores = np.array([[0.1, 0.2, 0.3, 0.2], [0.8, 0.9, 1.0, 0.9], [0.6, 1.0, 0.9, 1.0]])
-        >>> found = best(scores, np.zeros_like(scores))
+        >>> found = best(scores)
         >>> found.winner, round(found.score.value, 2), found.tied
         (1, 0.9, (2,))
     """
     if scores.ndim != 2 or 0 in scores.shape:
         raise ValueError(f"`best` got scores of shape {scores.shape}; expected [contenders, instances], at least one of each")
+    common = np.zeros(len(scores)) if common is None else common
     means = scores.mean(1)
     winner = int(means.argmax())
     rivals = np.argsort(-means, kind="stable")
     rivals = rivals[rivals != winner]
-    halves = _half_widths(scores[winner] - scores[rivals], np.hypot(errors[winner], errors[rivals]), (1 - LEVEL) / 2 / max(len(rivals), 1))
+    tail = (1 - LEVEL) / 2 / max(len(rivals), 1)
+    halves = _half_widths(scores[winner] - scores[rivals], np.hypot(common[winner], common[rivals]), tail, fewest)
     tied = tuple(int(rival) for rival in rivals[halves >= means[winner] - means[rivals]])
-    return Selection(winner, mean_interval(scores[winner], errors[winner]), tied)
+    (middle,), (low,), (high,) = mean_intervals(scores[[winner]], common[[winner]], fewest=fewest)
+    score = Interval(float(middle), float(low), float(high), "t") if np.isfinite(low) else Interval(float(middle))
+    return Selection(winner, score, tied)
 
 
-def mean_interval(scores: Array, errors: Array) -> Interval:
-    """The mean of one contender over instances with a 95 % interval; of a single instance with that of its own measurement.
+def mean_intervals(scores: Array, common: Array, *, fewest: int = 2) -> tuple[Array, Array, Array]:
+    """The mean of every contender over instances, and the ends of its 95 % interval; infinite ends with too few instances.
 
     Args:
-        scores: float64 [instances].
-        errors: the standard error of each.
+        scores: float64 [contenders, instances].
+        common: float64 [contenders], the standard error that all scores of a contender share.
+        fewest: instances that an interval needs.
 
     Example:
-        >>> found = mean_interval(np.array([0.5, 0.7]), np.zeros(2))
-        >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
-        (0.6, -0.67, 1.87)
-    """
-    mean, half = scores.mean(), _half_width(scores, errors, (1 - LEVEL) / 2)
-    return Interval(float(mean), float(mean - half), float(mean + half), "t")
-
-
-def mean_intervals(scores: Array, errors: Array) -> tuple[Array, Array, Array]:
-    """`mean_interval` of every contender [contenders, instances]: means, lower and upper ends.
-
-    Example:
-        >>> [ends.round(2).tolist() for ends in mean_intervals(np.array([[0.5, 0.7]]), np.zeros((1, 2)))]
+        >>> [ends.round(2).tolist() for ends in mean_intervals(np.array([[0.5, 0.7]]), np.zeros(1))]
         [[0.6], [-0.67], [1.87]]
     """
-    scores = np.ascontiguousarray(scores)
-    means, halves = scores.mean(1), _half_widths(scores, errors, (1 - LEVEL) / 2)
+    means, halves = scores.mean(1), _half_widths(scores, common, (1 - LEVEL) / 2, fewest)
     return means, means - halves, means + halves
 
 
@@ -99,20 +92,16 @@ def student_mean(values: Array) -> Interval:
     middle = float(known.mean())
     if len(known) < 2:
         return Interval(middle)
-    half = _half_width(known, known, (1 - LEVEL) / 2)
+    half = float(_half_widths(known[None], np.zeros(1), (1 - LEVEL) / 2)[0])
     return Interval(middle, middle - half, middle + half, "t")
 
 
-def _half_width(values: Array, errors: Array, tail: float) -> float:
-    """Of the interval of a mean over instances, with a chance of ``tail`` on each side."""
-    return float(_half_widths(values[None], errors[None], tail)[0])
-
-
-def _half_widths(values: Array, errors: Array, tail: float) -> Array:
-    """The same of several means [contenders, instances]."""
+def _half_widths(values: Array, common: Array, tail: float, fewest: int = 2) -> Array:
+    """Of the intervals of means over instances [contenders, instances], with a chance of ``tail`` on each side."""
     count = values.shape[1]
-    if count == 1:
-        return -np.asarray(scipy.special.stdtrit(BATCHES - 1, tail) * errors[:, 0])
-    # Rows one behind the other: the sum of a row has the same bits beside other rows as alone.
+    if count < max(fewest, 2):
+        return np.full(len(values), np.inf)
+    # Rows one behind the other: the sum of a row has the same bits with other rows as alone.
     spread = np.ascontiguousarray(values).std(axis=1, ddof=1)
-    return -np.asarray(scipy.special.stdtrit(count - 1, tail) * spread / np.sqrt(count))
+    own, shared = scipy.special.stdtrit(count - 1, tail) * spread / np.sqrt(count), scipy.special.ndtri(tail) * common
+    return np.asarray(np.where(shared == 0, -own, np.hypot(own, shared)))

@@ -91,7 +91,7 @@ def test_claims_hold_what_was_declared_and_measured(frame: pd.DataFrame) -> None
 
 def test_times_of_the_first_stage_serve_every_stage(frame: pd.DataFrame) -> None:
     claims = tables.claims(frame)
-    assert [spread.median for spread in claims["time_ratio"]] == [1.5] * 8
+    assert [spread.median for spread in claims["time_ratio"]] == [1000, 1, 2, 0.5] * 2
 
 
 def test_times_of_that_very_stage_serve_other_losses_of_the_scores() -> None:

@@ -28,7 +28,9 @@ def take_no_time_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks show the time of this thread on the processor, and what it slept; others, which may wait for a kernel, sleep as they did."""
     slept, sleep, own = [0.0], time.sleep, threading.get_ident()
     monkeypatch.setattr(time, "sleep", lambda seconds: slept.append(seconds) if threading.get_ident() == own else sleep(seconds))
-    monkeypatch.setattr(time, "perf_counter", lambda: time.thread_time() + sum(slept))
+    busy = time.thread_time
+    for name in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(time, name, lambda: busy() + sum(slept))
 
 
 @dataclass(frozen=True)

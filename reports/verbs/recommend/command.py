@@ -35,19 +35,22 @@ def recommend(  # noqa: PLR0913 - one parameter per option
     stage: Annotated[
         str,
         typer.Option(
+            "--stage",
+            "--entropy-level",
             help="Entropy level of your model: init, early, final, or h=<entropy / maximal entropy>, such as h=0.4.",
-            metavar="STAGE",
+            metavar="LEVEL",
             autocompletion=names.complete_stages,
         ),
     ] = "early",
     run: Annotated[
         str | None,
         typer.Option(
-            help="Your own run: a folder, a results.parquet, or a URL.",
+            help="Your own run: a folder, a results.parquet, or a URL; or “published”, the table of the package.",
             metavar="DIR",
-            show_default="the published table",
+            show_default="your newest finished run on a score file with this structure in ./structgrad-results, else published",
         ),
     ] = None,
+    whole: Annotated[bool, typer.Option("--all", help="Also print all eligible estimators in their order.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Recommend an estimator for your structure, loss, batch size and entropy level, from existing measurements.
@@ -59,7 +62,9 @@ def recommend(  # noqa: PLR0913 - one parameter per option
     with sentences():
         if loss_gradients not in _ANSWERS:
             raise ValueError(f"--loss-gradients got {loss_gradients!r}; expected yes or no")
+        from ...analysis.recommendation import newest_run
         from ...analysis.recommendation import recommend as found_by
+        from ...published import NAME
         from . import wording
 
         found = found_by(
@@ -69,6 +74,6 @@ def recommend(  # noqa: PLR0913 - one parameter per option
             batch=batch,
             loss_cost=loss_cost,
             stage=stage,
-            run=run,
+            run=newest_run(oracle) if run is None else None if run == NAME else run,
         )
-        typer.echo(wording.as_json(found) if as_json else "\n".join(wording.lines(found)))
+        typer.echo(wording.as_json(found) if as_json else "\n".join(wording.lines(found, whole=whole)))

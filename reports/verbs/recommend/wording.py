@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ....suites.statistics.interval import Interval
-from ....suites.text import ZERO, coefficient_interval, estimate, exponential, number, percent, plural, setting
+from ....suites.text import ZERO, coefficient_interval, estimate, exponential, listed, number, percent, plural, setting
+from ...analysis.answers import uncertain_times
 from ...analysis.recommendation import Candidate, Recommendation, Recommended
 
 _WHEN = {"init": "before training", "early": "early in training", "final": "after training"}
@@ -18,60 +19,85 @@ _WIDTH = 120
 _INDENT = "  "
 
 
-def lines(found: Recommendation) -> list[str]:
-    """For people."""
+def lines(found: Recommendation, *, whole: bool = False) -> list[str]:
+    """For people.
+
+    Args:
+        found: the recommendation.
+        whole: whether all eligible estimators are listed.
+    """
     wish = found.wish
     asked = [
         wish.oracle,
-        "loss with gradients" if wish.loss_gradients else "loss that gives values only",
+        "differentiable loss" if wish.loss_gradients else "black-box loss",
         *(["unbiased"] if wish.unbiased else []),
         f"batch of {wish.batch}",
         *([f"an evaluation of the loss takes {setting(wish.loss_cost)} REINFORCE estimates"] if wish.loss_cost else []),
-        wish.stage,
+        f"entropy level {wish.stage}",
     ]
     text = [", ".join(asked), *(line for note in found.notes for line in _wrapped(note))]
     for answer in found.answers:
         text += ["", *_answer_lines(answer)]
-        text += [line for one in found.elsewhere if one.loss == answer.loss for line in _wrapped(_beside(one, answer))]
-    return [*text, "", *_wrapped(foretelling(found.predictors)), *_wrapped(_source(found))]
+        others = [one for one in found.elsewhere if one.loss == answer.loss and not answer.why]
+        text += [line for one in others for line in _wrapped(_other_scores(one, answer))]
+        text += [line for one in answer.order if whole for line in _row(one, answer)]
+    timed = all(answer.timed for answer in found.answers)
+    return [*text, "", *_wrapped(_definition(timed=timed)), *_wrapped(predictive_value(found.predictors)), *_wrapped(_source(found))]
 
 
 def _answer_lines(answer: Recommended) -> Iterator[str]:
     yield from _wrapped(f"Loss {answer.loss}" + (f": {answer.meaning}." if answer.meaning else "."), "")
-    yield f"{_INDENT}take {answer.best.estimator}, ρ {estimate(answer.best.rho)}"
-    yield from _wrapped(_rivals(answer))
+    yield from _wrapped(_headline(answer))
     yield from _wrapped(f"{answer.best.estimator}: {evidence(answer.best, timed=answer.timed)}.")
     yield from _wrapped(_measured(answer))
-    zeros = [
+    left_out = [
         f"{name} ({reason})"
         for name, reason in answer.left_out.items()
-        if reason.endswith((" are 0", "found biased", "measured", "not resolved"))
+        if reason.endswith((" are 0", "found biased", "estimates", "measured", "not resolved"))
     ]
-    if zeros:
-        yield from _wrapped(f"Left out: {', '.join(zeros)}.")
+    if left_out:
+        yield from _wrapped(f"Left out: {', '.join(left_out)}.")
 
 
-def _beside(other: Recommended, answer: Recommended) -> str:
-    """What other scores say of the same question."""
-    best, tied = other.best, [rival.estimator for rival in other.tied]
-    agrees = answer.best.estimator in (best.estimator, *tied)
-    also = f", or {answer.best.estimator}" if agrees and tied and best.estimator != answer.best.estimator else ""
-    return f"{_where(other)}, {plural(other.instances, 'instance')}: {best.estimator}{also}, ρ {estimate(best.rho)}" + (
-        "." if agrees else f"; {answer.best.estimator} is behind."
-    )
+def _headline(answer: Recommended) -> str:
+    """The answer, and the ties or the reason behind it."""
+    best, ties = answer.best, [f"{rival.estimator} ({number(rival.rho.value)})" for rival in answer.tied]
+    first = f"{best.estimator}, ρ {estimate(best.rho)}"
+    instances = plural(answer.instances, "instance")
+    if answer.outcome == "useless":
+        return f"No estimator is useful here ({instances}): the ρ of the best is not significantly above 0 ({first})."
+    if answer.outcome == "unclear":
+        return f"No estimator is clearly best here ({instances}): {first}, and {listed(ties, len(ties))} are not significantly different."
+    if answer.why:
+        return f"Take {first}: {answer.why} Also tied: {listed(ties, len(ties))}."
+    if ties:
+        return f"Take {first}, or {listed(ties, len(ties))}: not significantly different from it, of {plural(answer.rivals, 'other')}."
+    if answer.rivals:
+        return f"Take {first}: significantly better than {'the only other' if answer.rivals == 1 else f'all {answer.rivals} others'}."
+    return f"Take {first}: no other estimator is eligible."
 
 
-def _rivals(answer: Recommended) -> str:
-    if not answer.rivals:
-        return "Nobody else competes."
-    if not answer.tied:
-        return f"Ahead of the {plural(answer.rivals, 'other')}."
-    tied = ", ".join(f"{rival.estimator} ({number(rival.rho.value)})" for rival in answer.tied)
-    return f"or {tied}: {len(answer.tied)} of {answer.rivals} that cannot be told from it"
+def _other_scores(other: Recommended, answer: Recommended) -> str:
+    """Whether other scores of the structure have the same answer."""
+    where, named = f"{_where(other)}, {plural(other.instances, 'instance')}", (other.best.estimator, *(one.estimator for one in other.tied))
+    if other.outcome in ("unclear", "useless"):
+        return f"On {where}, no estimator is {'clearly best' if other.outcome == 'unclear' else 'useful'}."
+    if answer.best.estimator not in named:
+        return f"Other scores differ: on {where}, {other.best.estimator} is best, ρ {estimate(other.best.rho)}."
+    alone = "best" if len(named) == 1 else f"one of {len(named)} ties"
+    rho = next(one.rho for one in other.order if one.estimator == answer.best.estimator)
+    return f"Other scores agree: on {where}, {answer.best.estimator} is {alone}, ρ {estimate(rho)}."
+
+
+def _row(one: Candidate, answer: Recommended) -> Iterator[str]:
+    """A line of the whole order."""
+    standing = "best" if one is answer.best else "tied" if one in answer.tied else ""
+    cost = f"time × {number(one.cost)}" if answer.timed else ""
+    yield f"{_INDENT}{one.estimator:<28} ρ {estimate(one.rho):<26} {cost:<16}{standing}".rstrip()
 
 
 def evidence(found: Candidate, *, timed: bool = True) -> str:
-    """What is known of an estimator, in words.
+    """The evidence on an estimator, in words.
 
     Example:
         >>> known = Candidate("ste", Interval(0.5), 21.333, 0.2, 0.3, "unresolved", 4.0, 0.0, 2e-5, 1.5, 2.0, 4096)
@@ -106,30 +132,39 @@ def bias(found: Candidate) -> str:
 
 
 def _measured(answer: Recommended) -> str:
-    """On what: problem, sizes, state, instances, replicates."""
+    """On what: problem, sizes, entropy level, instances, replicates."""
     sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
-    where = f"Measured on {_where(answer)}, {plural(answer.instances, 'instance')}, {sampled}"
-    return where + ("." if answer.timed else "; no times were taken: the same number of estimates for all.")
+    where = f"Measured on {_where(answer)}, {plural(answer.instances, 'instance')}, {sampled}."
+    if answer.uncertain:
+        return f"{where} {uncertain_times(answer.uncertain)}"
+    return where + ("" if answer.timed else " No times were taken: all get the same number of estimates.")
 
 
 def _where(answer: Recommended) -> str:
-    """Scores, sizes, state."""
+    """Scores, sizes, entropy level."""
     least, most = answer.structures
     counted = " to ".join(dict.fromkeys(exponential(math.log(end)) for end in (least, most)))
     state = answer.stage if answer.entropy is None or answer.stage.startswith("h=") else f"{answer.stage} (h={number(answer.entropy, 2)})"
     return ", ".join(filter(None, [answer.problem, answer.sizes, f"{counted} structures", state]))
 
 
-def foretelling(known: Mapping[str, Any]) -> str:
-    """On what the order rests: how well it foretold what models learn."""
+def _definition(*, timed: bool) -> str:
+    """The number that decides, and the meaning of brackets."""
+    same = "all get the same time" if timed else "all do the same work"
+    return (
+        f"ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²) lies between −1 and 1, higher is better. g is the exact gradient, ĝ the average over a batch; {same}. "
+        f"Brackets are 95 % intervals."
+    )
+
+
+def predictive_value(known: Mapping[str, Any]) -> str:
+    """How well the order by ρ predicted the accuracy of trained models."""
     used, halves = known["used"], known["halves"]
     others = "; ".join(f"{one['predictor']} {_WHEN[one['stage']]} {_signed(one['correlation'])}" for one in known["others"])
-    tasks, outcome, found = known["tasks"], known["outcome"], _signed(used["correlation"])
-    confirmed = "confirmed" if known["confirmed"] else "not confirmed"
+    held_out = f"{'confirmed' if known['confirmed'] else 'did not confirm'} it, {_signed(halves['held_out'])}"
     return (
-        f"Rests on the order by ρ of averaged estimates. Over {tasks} learnt tasks its rank correlation with {outcome} was {found} "
-        f"({used['predictor']} per item {_WHEN[used['stage']]}); on the held-out half it was {confirmed}, {_signed(halves['held_out'])}. "
-        f"Others: {others} ({known['page']})."
+        f"The rank correlation of ρ with {known['outcome']} was {_signed(used['correlation'])} over {known['tasks']} trained tasks "
+        f"({used['predictor']} per item {_WHEN[used['stage']]}). Held-out tasks {held_out}. Other predictors: {others} ({known['page']})."
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from ....estimators import Reinforce
 from ....estimators.base import Estimator, Loss, check_call
 from ...base import REFERENCE, Problem, pairing
 from ...statistics import seeds
+from ...statistics.budgets import MAX_RATIO_ERROR
 from ...statistics.metrics import Interval
 from ...text import reason_of
 from ..suite import Context, Finding, Suite
@@ -50,7 +53,10 @@ LAUNCH = 8e-3
 """Seconds that such a launch takes of most estimators, unless `BATCH` rows take more."""
 
 FAR = 8
-"""Estimators that take so many times as long as most of those beside them are launched with fewer rows."""
+"""Estimators that take so many times as long as most of the others are launched with fewer rows."""
+
+MAX_RETRIES = 3
+"""How often an uncertain `time_ratio` is timed again, each time with as many rounds as at first."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +64,11 @@ class Times:
     """What one estimator takes on a batch of `BATCH` rows, with 95 % intervals of the medians; all empty where it failed.
 
     Attributes:
-        forward, backward: seconds. ``ratio``: their sum relative to that of the reference, paired within rounds.
-        oracle_share: of the sum, what is spent inside the oracle.
-        per_estimate: seconds per row of one launch of ``rows`` rows.
+        forward, backward: seconds of one step.
+        oracle_share: of their sum, what is spent inside the oracle.
+        per_estimate: seconds per row of one launch of ``rows`` rows. On a CPU the processor time of the thread: other programs that run at
+            the same time lengthen it little, and time in which the estimator waits is not counted.
+        ratio: the same relative to the reference, launched with as many rows, paired within rounds.
         failure: the error of an estimator that raised.
     """
 
@@ -108,17 +116,43 @@ def measure_times(  # noqa: PLR0913
             failures[name] = reason_of(error)
     # Of as many rows for all, so that what a launch costs is shared alike; of fewer only for those that would take far longer.
     usual = statistics.median(probes.values()) if probes else 0.0
+    rows = {name: _launch_rows(usual if probe <= FAR * usual else probe, len(scores)) for name, probe in probes.items()}
     for name, probe in probes.items():
-        rows = _launch_rows(usual if probe <= FAR * usual else probe, len(scores))
-        contenders |= {(name, what): call for what, call in _calls(made[name], setting, probe, budget, rows).items()}
-    spent = {key: probes[key[0]] for key in contenders}
-    found = interleave(contenders, rounds=rounds, budget=budget, spent=spent)
+        contenders |= {(name, what): call for what, call in _calls(made[name], setting, probe, budget).items()}
+        more_scores = _more_rows(scores, rows[name])
+        for one in (name, REFERENCE):
+            if one in probes:
+                contenders[one, rows[name]] = functools.partial(_launch, made[one], setting, more_scores)
+    found = interleave(contenders, rounds=rounds, budget=budget, spent={key: probes[key[0]] for key in contenders})
     failures |= {name: reason for (name, _), reason in found.failures.items()}
-    base = _steps(found.seconds, REFERENCE)
-    return {name: Times(failure=failures[name]) if name in failures else _times(found.seconds, name, base) for name in estimators}
+    seconds = found.seconds
+    known = [name for name in probes if name not in failures]
+    pairs = {name: [(seconds[name, rows[name]], seconds.get((REFERENCE, rows[name])))] for name in known}
+    for _ in range(MAX_RETRIES):
+        wide = [name for name in known if uncertain(_ratio(pairs[name]))]
+        again = {(one, rows[name]): contenders[one, rows[name]] for name in wide for one in (name, REFERENCE)}
+        more = interleave(again, rounds=rounds, budget=budget).seconds
+        for name in wide:
+            if {(name, rows[name]), (REFERENCE, rows[name])} <= more.keys():
+                pairs[name].append((more[name, rows[name]], more[REFERENCE, rows[name]]))
+    return {
+        name: Times(failure=failures[name]) if name in failures else _times(seconds, name, rows[name], pairs[name]) for name in estimators
+    }
 
 
-_Key = tuple[str, str]
+def uncertain(ratio: Interval) -> bool:
+    """Whether the 95 % interval of a ratio is wider than ± `MAX_RATIO_ERROR`; False without an interval.
+
+    Example:
+        >>> uncertain(Interval(2.0, 1.9, 2.2)), uncertain(Interval(2.0, 1.5, 2.5)), uncertain(Interval(2.0))
+        (False, True, False)
+    """
+    return ratio.value is not None and ratio.half_width is not None and ratio.half_width > MAX_RATIO_ERROR * ratio.value
+
+
+_Key = tuple[str, str | int]
+"""An estimator, with ``step``, ``share`` or the number of rows of a launch."""
+
 _Call = Callable[[], tuple[float, ...]]
 
 
@@ -140,14 +174,12 @@ def _probe(estimator: Estimator[Any], setting: _Setting, budget: float) -> float
     return min([seconds, *(sum(_step(estimator, setting)) for _ in range(again))])
 
 
-def _calls(estimator: Estimator[Any], setting: _Setting, probe: float, budget: float, rows: int) -> dict[str, _Call]:
-    """What is timed of an estimator: a step, a step under the stopwatch, and a launch of many rows. A slow one is spared what it can be."""
+def _calls(estimator: Estimator[Any], setting: _Setting, probe: float, budget: float) -> dict[str, _Call]:
+    """A step under the stopwatch, and one without unless the estimator is slow."""
     oracle, loss, scores, watch = setting.oracle, setting.loss, setting.scores, setting.watch
     calls: dict[str, _Call] = {"share": functools.partial(oracle_seconds, estimator, timed_oracle(oracle, watch), loss, scores, watch)}
     if probe <= PATIENCE * budget:
         calls["step"] = functools.partial(_step, estimator, setting)
-    if rows > len(scores):
-        calls[f"launch {rows}"] = functools.partial(_launch, estimator, setting, _more_rows(scores, rows))
     return calls
 
 
@@ -157,9 +189,10 @@ def _step(estimator: Estimator[Any], setting: _Setting) -> tuple[float, float]:
 
 def _launch(estimator: Estimator[Any], setting: _Setting, scores: Tensor) -> tuple[float]:
     generator = torch.Generator(scores.device).manual_seed(0)
-    start = clock(scores.device)
+    now = time.thread_time if scores.device.type == "cpu" else functools.partial(clock, scores.device)
+    start = now()
     estimator.gradient(setting.loss, setting.oracle, scores, generator=generator)
-    return (clock(scores.device) - start,)
+    return (now() - start,)
 
 
 def _launch_rows(seconds: float, rows: int) -> int:
@@ -174,41 +207,37 @@ def _more_rows(scores: Tensor, rows: int) -> Tensor:
     return (scores + shifts.reshape(-1, *[1] * scores.ndim)).flatten(0, 1)
 
 
-def _steps(seconds: Mapping[_Key, Any], name: str) -> Any:
-    """Forward and backward of every round, [rounds, 2], or None."""
-    found = seconds.get((name, "step"), seconds.get((name, "share")))
-    return None if found is None else found[:, :2]
-
-
-def _times(seconds: Mapping[_Key, Any], name: str, base: Any) -> Times:
-    steps, shares = _steps(seconds, name), seconds[name, "share"]
-    total = steps.sum(-1)
-    rows, launch = next(
-        ((int(what[7:]), seconds[own, what][:, 0]) for own, what in seconds if own == name and "launch" in what), (BATCH, total)
-    )
-    shared = 0 if base is None else min(len(total), len(base))
+def _times(seconds: Mapping[_Key, Any], name: str, rows: int, pairs: list[tuple[Any, Any]]) -> Times:
+    shares = seconds[name, "share"]
+    steps = seconds.get((name, "step"), shares)
     return Times(
         forward=median_interval(steps[:, 0]),
         backward=median_interval(steps[:, 1]),
-        ratio=median_interval(total[:shared] / base[:shared].sum(-1)) if shared else Interval(None),
+        ratio=_ratio(pairs),
         oracle_share=median_interval(shares[:, 2] / shares[:, :2].sum(-1)),
-        per_estimate=median_interval(launch / rows),
+        per_estimate=median_interval(np.concatenate([own[:, 0] for own, _ in pairs]) / rows),
         rows=rows,
     )
+
+
+def _ratio(pairs: list[tuple[Any, Any]]) -> Interval:
+    """Of launches of an estimator and of the reference, by rounds in which both took part; empty without the reference."""
+    found = [own[: len(base), 0] / base[: len(own), 0] for own, base in pairs if base is not None]
+    return median_interval(np.concatenate(found)) if found else Interval(None)
 
 
 class WallClock(Suite):
     """How long one training step takes: forward, backward, inside the oracle, and relative to `REFERENCE`.
 
-    The batch is `BATCH` rows around the largest instance. `REFERENCE` takes part wherever it can, asked for or not, so that ratios of
-    different runs mean the same. Findings are about the whole problem.
+    Steps are those of `BATCH` rows around the largest instance, costs of an estimate those of launches of more rows. `REFERENCE` is
+    always timed too, so that ratios of different runs mean the same. Findings are about the whole problem.
     """
 
     name: ClassVar[str] = "wall_clock"
     summary: ClassVar[str] = "seconds of a training step, forward, backward and inside the oracle, in interleaved rounds"
     exclusive: ClassVar[bool] = True
     together: ClassVar[bool] = True
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def findings(self, problem: Problem, estimators: Mapping[str, Estimator[Any]], context: Context) -> Iterator[Finding]:
         """Times of all estimators, side by side; one that raises has a finding that says so."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import numpy as np
+import pytest
 import torch
 
 from structgrad.estimators import ImplicitMLE, Reinforce, SparseMAP, StraightThrough, StructuredAttention, make_estimator
@@ -72,6 +74,41 @@ def test_rows_of_a_launch_are_as_many_for_all_but_the_far_slower(monkeypatch):
 
 PLANTED = {"reinforce": 1e-3, "ste": 1e-4, "rloo": 7e-3, "exact": 2e-2, "identity": 1e-3}
 """Seconds of a step: that of the middle is 1 millisecond, so that launches of 8 have 8 batches."""
+
+
+def test_the_ratio_is_that_of_launches_of_as_many_rows_in_the_same_round(monkeypatch):
+    """A round that is slow for all moves no ratio; a slower estimator is compared with fewer rows of the reference."""
+    mood = np.random.default_rng(0).uniform(1, 100, 30)
+    plant_launches(monkeypatch, {"ste": 3.0, "exact": 50.0}, lambda name, turn: mood[turn])
+    times = measure_times({name: make_estimator(name) for name in PLANTED}, Subset(2), loss, scores(), rounds=30, budget=60)
+    assert (times["ste"].ratio.value, times["exact"].ratio.value) == (pytest.approx(3), pytest.approx(50))
+    assert times["ste"].ratio.half_width < 1e-9
+
+
+@pytest.mark.parametrize(("calm_after", "turns"), [(30, 120), (0, 30), (10**9, 120)])
+def test_an_uncertain_ratio_is_timed_again_and_that_is_bounded(monkeypatch, calm_after, turns):
+    noise = np.random.default_rng(0).lognormal(0, 3, 1000)
+    called = plant_launches(monkeypatch, {}, lambda name, turn: noise[turn] if name == "ste" and turn < calm_after else 1.0)
+    times = measure_times({"reinforce": Reinforce(), "ste": StraightThrough()}, Subset(2), loss, scores(), rounds=30, budget=60)
+    assert 30 <= called["ste"] <= turns
+    assert wall_clock.uncertain(times["ste"].ratio) == (calm_after == 10**9)
+
+
+def plant_launches(monkeypatch, slower, factor):
+    """Let a launch of a row take a second times what is said, by estimator and timed turn; count the turns."""
+    called = Counter()
+    monkeypatch.setattr(wall_clock, "time_once", lambda estimator, *given: (PLANTED.get(estimator.name, 1e-3), 0.0))
+
+    def launch(estimator, setting, batch):
+        turn = called[estimator.name, len(batch)]
+        called[estimator.name, len(batch)] += 1
+        if turn % (WARM_UP + 30) >= WARM_UP:
+            called[estimator.name] += 1
+        timed = max(turn % (WARM_UP + 30) - WARM_UP, 0) + 30 * (turn // (WARM_UP + 30))
+        return (len(batch) * slower.get(estimator.name, 1.0) * float(factor(estimator.name, timed)),)
+
+    monkeypatch.setattr(wall_clock, "_launch", launch)
+    return called
 
 
 def contender(order, name, *seconds):

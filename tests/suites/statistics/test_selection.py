@@ -16,7 +16,7 @@ def miss_rate(instances: int, *, gap: float, seed: int = 0, runs: int = 300) -> 
     for _ in range(runs):
         common = 3 * random.standard_normal(instances)
         scores = means[:, None] + common + random.standard_normal((5, instances))
-        found = best(scores, np.ones_like(scores))
+        found = best(scores)
         missed += 0 not in (found.winner, *found.tied)
         tied += len(found.tied)
     return missed / runs, tied / runs
@@ -36,51 +36,48 @@ def test_pairing_by_instance_tells_estimators_apart_that_differ_less_than_instan
 
 def test_the_interval_of_the_winner_is_over_instances() -> None:
     scores = np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
-    found = best(scores, np.zeros_like(scores))
+    found = best(scores)
     assert found.score.value == 2
     assert (found.score.low, found.score.high) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5), abs=1e-3)
 
 
-def test_one_instance_has_the_errors_of_its_own_measurement() -> None:
-    scores = np.array([[1.0], [0.9], [0.2]])
-    found = best(scores, np.array([[0.1], [0.1], [0.1]]))
-    assert found.tied == (1,)
-    assert best(scores, np.zeros((3, 1))).tied == ()
+def test_too_few_instances_tie_all_and_have_no_interval() -> None:
+    scores = np.array([[1.0, 1.1, 1.2], [0.1, 0.2, 0.3], [0.0, 0.0, 0.0]])
+    assert best(scores).tied == ()
+    for found in (best(scores, fewest=4), best(scores[:, :1])):
+        assert (found.tied, found.score.low) == ((1, 2), None)
+
+
+def test_an_error_that_all_scores_of_a_contender_share_is_not_divided_by_their_number() -> None:
+    """Two equals, whose costs are known to ± 0.1 each, are told apart in 5 % of the runs, however many instances there are."""
+    random, told = np.random.default_rng(0), 0
+    for _ in range(400):
+        scores = random.standard_normal((2, 100)) * 0.01 + 0.1 * random.standard_normal((2, 1))
+        told += not best(scores, np.array([0.1, 0.1])).tied
+    assert 0.02 <= told / 400 <= 0.08
 
 
 def test_equals_are_tied() -> None:
-    assert best(np.ones((3, 4)), np.zeros((3, 4))).tied == (1, 2)
+    assert best(np.ones((3, 4))).tied == (1, 2)
 
 
 def test_nobody_cannot_be_best() -> None:
     with pytest.raises(ValueError, match=r"`best` got scores of shape \(0, 4\); expected \[contenders, instances\]"):
-        best(np.zeros((0, 4)), np.zeros((0, 4)))
+        best(np.zeros((0, 4)))
 
 
 def test_rho_and_error_of_a_budget_are_those_of_averages() -> None:
     random, gradient, mean = np.random.default_rng(0), np.array([1.0, 2.0]), np.array([1.5, 1.0])
     draws = mean + random.standard_normal((40_000, 4, 2)) * np.array([1.0, 2.0])
     averaged, square = draws.mean(1), gradient @ gradient
-    values = ((mean - gradient) @ (mean - gradient) / square, 5.0 / square, mean @ gradient / square, 0.0, 0.0, 0.0)
+    values = ((mean - gradient) @ (mean - gradient) / square, 5.0 / square, mean @ gradient / square)
     worth = Worth(*(np.array([value]) for value in values))
     rho = (averaged @ gradient).mean() / np.sqrt(square * (averaged**2).sum(-1).mean())
     error = ((averaged - gradient) ** 2).sum(-1).mean() / square
-    assert worth.rho(np.array([4.0]))[0][0] == pytest.approx(rho, rel=0.01)
-    assert worth.squared_error(np.array([4.0]))[0][0] == pytest.approx(error, rel=0.01)
+    assert worth.rho(np.array([4.0]))[0] == pytest.approx(rho, rel=0.01)
+    assert worth.squared_error(np.array([4.0]))[0] == pytest.approx(error, rel=0.01)
 
 
 def test_an_estimate_that_is_always_zero_is_worth_nothing() -> None:
-    nothing = Worth(*(np.array([value]) for value in (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)))
-    assert nothing.rho(np.array([1.0])) == (np.array([0.0]), np.array([0.0]))
-
-
-def test_standard_errors_follow_the_errors_of_the_moments() -> None:
-    random = np.random.default_rng(1)
-    middle, errors = np.array([0.2, 3.0, 0.9]), np.array([0.01, 0.1, 0.02])
-    drawn = middle + errors * random.standard_normal((20_000, 3))
-    scattered = Worth(*drawn.T, *np.zeros((3, 20_000)))
-    point = Worth(*(np.array([value]) for value in (*middle, *errors)))
-    for score in ("rho", "squared_error"):
-        values, _ = getattr(scattered, score)(np.array([2.0]))
-        (error,) = getattr(point, score)(np.array([2.0]))[1]
-        assert error == pytest.approx(values.std(), rel=0.03)
+    nothing = Worth(*(np.array([value]) for value in (1.0, 0.0, 0.0)))
+    assert nothing.rho(np.array([1.0])) == np.array([0.0])
