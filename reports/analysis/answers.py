@@ -226,8 +226,23 @@ class AnsweredStage:
         known = {name: verdicts.get((*found.at, name), "") for name in names}
         below_at = {name: bounds[(*found.at, name)] for name in names if (*found.at, name) in bounds}
         taken = {str(found.names[name]): value for name, value in found.seconds.items()}
-        how = (worth, costs, errors, timed, uncertain)
-        return cls(*found.at, found.loss, names, items, *how, found.declared, known, zeros, taken, evaluations, below_at)
+        return cls(
+            *found.at,
+            found.loss,
+            names,
+            items,
+            worth,
+            costs,
+            errors,
+            timed,
+            uncertain,
+            found.declared,
+            known,
+            zeros,
+            taken,
+            evaluations,
+            below_at,
+        )
 
     def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
         """To all questions for which there are eligible estimators, with all budgets."""
@@ -347,7 +362,7 @@ class AnsweredStage:
         if score == "rho":
             return self.worth.rho(count)
         value = self.worth.squared_error(count) if score == "squared_error" else self.worth.variance * costs[:, None]
-        return -np.log(np.maximum(value, _SMALLEST))
+        return np.asarray(-np.log(np.maximum(value, _SMALLEST)))
 
     def _why(self, position: int) -> str:
         bias = np.sqrt(np.maximum(np.median(self.worth.bias_squared[position]), 0))
@@ -412,9 +427,9 @@ def _interval(value: float, low: float, high: float) -> Interval:
 
 def _shown(score: Interval, question: Question) -> Interval:
     """The score as people read it."""
-    ends = (np.array([np.nan if end is None else end]) for end in (score.value, score.low, score.high))
-    value, low, high = (float(end[0]) for end in _shown_ends(*ends, question))
-    return _interval(value, low, high)
+    value, low, high = (np.array([np.nan if end is None else end]) for end in (score.value, score.low, score.high))
+    value, low, high = _shown_ends(value, low, high, question)
+    return _interval(value[0], low[0], high[0])
 
 
 def _shown_ends(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -48,4 +48,4 @@ class Worth:
             >>> float(one.squared_error(np.array([20.0]))[0])
             0.08
         """
-        return np.maximum(self.bias_squared, 0) + self.variance / count
+        return np.asarray(np.maximum(self.bias_squared, 0) + self.variance / count)
