@@ -72,9 +72,12 @@ class Contest:
         return self.count - self.wins.total()
 
     def cell(self) -> str:
-        """``rloo, 14 of 15``."""
+        """``rloo, 14 of 15``, with the others that are as often best or tied."""
         name = self.winner
-        return f"`{name}`, {self.named[name]} of {self.count}" if name else f"none clearly best, {self.none} of {self.count}"
+        if name is None:
+            return f"none clearly best, {self.none} of {self.count}"
+        equal = [other for other in self.named if self.named[other] == self.named[name] and other != name]
+        return f"{' or '.join(f'`{one}`' for one in (name, *equal))}, {self.named[name]} of {self.count}"
 
     def phrase(self, of: str = "structures") -> str:
         """The same in a sentence."""
