@@ -195,7 +195,7 @@ def _rank(metric: str) -> int:
 
 
 def _shared(judged: Mapping[Tally, int], tallies: Mapping[Tally, int]) -> tuple[list[str], set[Tally]]:
-    """Lines on what many estimators share: numbers of one side's plan alone, and a reason why numbers cannot be compared."""
+    """Lines on many numbers at once: those of one side's plan alone, and those that cannot be compared for one reason."""
     lines, spoken = [], set[Tally]()
     for verdict, text in _OTHER_PLAN.items():
         lacking = {tally for tally in tallies if tally.verdict == verdict}
@@ -217,9 +217,10 @@ def _shared(judged: Mapping[Tally, int], tallies: Mapping[Tally, int]) -> tuple[
             reasons[tally.reason].append(tally)
     for reason, some in reasons.items():
         estimators = {tally.estimator for tally in some}
-        if len(estimators) > 1:
+        if len(estimators) > 1 or len({tally.metric for tally in some}) > 1:
             count = plural(sum(judged[tally] for tally in some), "number")
-            lines.append(f"{SYMBOLS['incomparable']} {count} of {len(estimators)} estimators cannot be compared: {reason}")
+            of = f"{len(estimators)} estimators" if len(estimators) > 1 else min(estimators)
+            lines.append(f"{SYMBOLS['incomparable']} {count} of {of} cannot be compared: {reason}")
             spoken |= set(some)
     return lines, spoken
 

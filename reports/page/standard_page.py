@@ -225,8 +225,9 @@ def again(folder: Path, data: Path, to: Path = published.FOLDER) -> Path:
 
 
 def page_of_run(run: Path) -> bytes:
-    """The page of a run, with nothing of its folders."""
+    """The page of a run, without the paths of its folders, and without the suites whose rows would double its size."""
     frame, manifest = results.read(run)
+    frame = frame[~frame["suite"].isin(["descent", "scaling"])]
     return to_html(frame, {**manifest, "command": published.command_of(str(manifest["command"])), "folder": "standard"}).encode()
 
 
