@@ -250,26 +250,24 @@ def _leader(answer: Any) -> tuple[str, str]:
     names = (answer.estimator, *answer.tied)
     if answer.score.low is None:
         return f"none clearly best ({plural(answer.instances, 'instance')})", "dim"
-    if answer.score.low <= 0:
+    if answer.outcome == "useless":
         return "none useful", "dim"
-    if len(names) > MOST_NAMED or (answer.tied and 2 * len(names) > answer.rivals + 1):
+    if answer.outcome == "unclear" or len(names) > MOST_NAMED:
         return f"none clearly best ({len(names)} of {answer.rivals + 1} tied)", "dim"
     return f"{' or '.join(names)} {number(answer.score.value)}", "green" if len(names) == 1 else ""
 
 
 def compared(frame: pd.DataFrame) -> list[str]:
     """A sentence for every estimator of the user's own: how it compares with `rloo`, or that it was not measured."""
-    import numpy as np
-
-    from ..suites.statistics.selection import mean_interval
+    from ..suites.statistics.selection import student_mean
     from .analysis import answers, tables
 
     signs: dict[str, list[int]] = {name: [] for name in tables.order(frame, "estimator") if ":" in name}
     for place in answers.places(frame) if signs else ():
-        scores, errors = place.scores("rho", answers.MAIN_BUDGET)
+        scores, _ = place.scores("rho", answers.MAIN_BUDGET)
         for name in [name for name in signs if {name, RIVAL} <= {*place.names}]:
             mine, other = place.names.index(name), place.names.index(RIVAL)
-            change = mean_interval(scores[mine] - scores[other], np.hypot(errors[mine], errors[other]))
+            change = student_mean(scores[mine] - scores[other])
             signs[name].append((change.low > 0) - (change.high < 0) if change.low is not None and change.high is not None else 0)
     return [
         f"{name} has a higher ρ than {RIVAL} in {found.count(1)} of {plural(len(found), 'case')} (problem and entropy level) "

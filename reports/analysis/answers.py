@@ -33,7 +33,7 @@ MAIN_BUDGET = 16
 """What is shown where there is room for one."""
 
 MOSTLY = 0.5
-"""Share of estimates that are exactly 0 from which on an estimator is not recommended."""
+"""Share of averages over a budget that are exactly 0 above which an estimator is not recommended."""
 
 FEWEST_INSTANCES = 4
 """With fewer there is no interval, and no estimator is clearly best."""
@@ -247,13 +247,15 @@ class AnsweredStage:
     def answers(self, values_only: Callable[[str], bool]) -> Iterator[Answer]:
         """To all questions for which there are eligible estimators, with all budgets."""
         for question in QUESTIONS:
-            allowed = self._allowed(question, values_only)
-            yield from (self._answer(question, budget, allowed) for budget in BUDGETS if allowed)
+            for budget in BUDGETS:
+                allowed = self._allowed(question, values_only, budget)
+                if allowed:
+                    yield self._answer(question, budget, allowed)
 
     def standings(self, values_only: Callable[[str], bool]) -> Iterator[dict[str, list[Any]]]:
         """The rows of `standings`, as columns, a question and a budget at a time."""
-        allowed_for = [(question, self._allowed(question, values_only)) for question in QUESTIONS]
-        for (question, allowed), budget in product(allowed_for, BUDGETS):
+        for question, budget in product(QUESTIONS, BUDGETS):
+            allowed = self._allowed(question, values_only, budget)
             if not allowed:
                 continue
             scores, common, chosen = self._selection(question, budget, tuple(allowed))
@@ -279,9 +281,9 @@ class AnsweredStage:
             self._selected[at] = (scores, common, chosen)
         return self._selected[at]
 
-    def _allowed(self, question: Question, values_only: Callable[[str], bool]) -> list[int]:
+    def _allowed(self, question: Question, values_only: Callable[[str], bool], budget: float) -> list[int]:
         """The positions of the eligible."""
-        return [position for position in range(len(self.names)) if self._refusal(position, question, values_only) is None]
+        return [position for position in range(len(self.names)) if self._refusal(position, question, values_only, budget) is None]
 
     def with_loss_cost(self, evaluation: float) -> AnsweredStage:
         """The same with a loss of which one evaluation takes so many times as long as one estimate of `REFERENCE` without a loss.
@@ -294,11 +296,11 @@ class AnsweredStage:
         costs = (self.costs + evaluation * calls) / (1 + evaluation * own) if evaluation > 0 else self.costs
         return replace(self, costs=costs, errors=self.errors * self.costs / costs / (1 + evaluation * own))
 
-    def refusal(self, name: str, question: Question, values_only: Callable[[str], bool]) -> str | None:
+    def refusal(self, name: str, question: Question, values_only: Callable[[str], bool], budget: float) -> str | None:
         """Why an estimator does not compete for an answer; None if it does."""
-        return self._refusal(self.names.index(name), question, values_only)
+        return self._refusal(self.names.index(name), question, values_only, budget)
 
-    def _refusal(self, position: int, question: Question, values_only: Callable[[str], bool]) -> str | None:
+    def _refusal(self, position: int, question: Question, values_only: Callable[[str], bool], budget: float) -> str | None:
         name = self.names[position]
         verdict = self.verdicts[name]
         if verdict == "broken":
@@ -309,16 +311,18 @@ class AnsweredStage:
             return "it needs gradients or relaxed inputs of the loss"
         if question.unbiased and not self.declared[name]:
             return "it does not declare itself unbiased for the expected loss"
-        if self._mostly_zero(name):
-            return f"{percent(self.zeros[name])} of its estimates are 0"
+        if self._zero_share(position, budget) > MOSTLY:
+            return f"{percent(self._zero_share(position, budget))} of its averages over the budget are 0"
         return None if np.isfinite(self.costs[position]) else "its number of oracle calls or loss evaluations was not measured"
 
-    def _mostly_zero(self, name: str) -> bool:
-        return self.zeros.get(name, 0.0) > MOSTLY
+    def _zero_share(self, position: int, budget: float) -> float:
+        """The probability that the average of all estimates that a budget buys is 0; a deterministic estimator repeats itself."""
+        count = max(budget / float(self.costs[position]), 1.0) if self.worth.variance[position].any() else 1.0
+        return float(self.zeros.get(self.names[position], 0.0) ** count)
 
     def answer(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> Answer | None:
         """With the time of so many estimates of `REFERENCE` for each candidate; None if no estimator is eligible."""
-        allowed = self._allowed(question, values_only)
+        allowed = self._allowed(question, values_only, budget)
         return self._answer(question, budget, allowed) if allowed else None
 
     def _answer(self, question: Question, budget: float, allowed: list[int]) -> Answer:
@@ -339,12 +343,12 @@ class AnsweredStage:
             scores.shape[1],
             self.timed,
             self.uncertain,
-            tuple(name for name in self.names if self._mostly_zero(name)),
+            tuple(name for position, name in enumerate(self.names) if self._zero_share(position, budget) > MOSTLY),
         )
 
     def order(self, question: Question, budget: float, values_only: Callable[[str], bool]) -> list[tuple[str, Interval]]:
         """All eligible estimators with their scores as people read them, best first."""
-        allowed = self._allowed(question, values_only)
+        allowed = self._allowed(question, values_only, budget)
         scores, common = self.scores(question.score, budget)
         middles, lows, highs = mean_intervals(scores[allowed], common[allowed], fewest=FEWEST_INSTANCES)
         return [

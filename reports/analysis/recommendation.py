@@ -434,7 +434,7 @@ class _Place:
 
     def _left_out(self, priced: AnsweredStage, wish: Wish, values_only: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
         for name in priced.names:
-            reason = priced.refusal(name, wish.question, values_only)
+            reason = priced.refusal(name, wish.question, values_only, wish.batch)
             if reason is not None:
                 yield name, reason
         reasons = self.rows["reason"].astype(object) if "reason" in self.rows else pd.Series("", self.rows.index)

@@ -55,7 +55,7 @@ def test_the_page_of_the_run_is_small_and_opens_anywhere(tmp_path: Path, width: 
 
 def test_the_table_holds_all_structures_at_four_entropies_and_real_scores_at_three_stages(standard: Standard) -> None:
     measured = standard.measured().set_index("scores")
-    assert len(measured) == 15 + 10
+    assert len(measured) == 16 + 10
     assert all(measured["sizes"])
     assert set(measured["losses"]) == {3}
     built_in = measured[measured.index.str.endswith("_regimes")]
