@@ -60,7 +60,7 @@ FEW_PROBLEMS = 3
 """The most problems that are shown with the numbers of every estimator."""
 
 MOST_NAMED = 3
-"""The most estimators that are named as the best; of more, none is clearly best."""
+"""The most estimators whose names a cell shows; of more it shows the first and how many others."""
 
 RIVAL = "rloo"
 """The estimator that those of the user's own are compared with."""
@@ -252,9 +252,10 @@ def _leader(answer: Any) -> tuple[str, str]:
         return f"none clearly best ({plural(answer.instances, 'instance')})", "dim"
     if answer.outcome == "useless":
         return "none useful", "dim"
-    if answer.outcome == "unclear" or len(names) > MOST_NAMED:
+    if answer.outcome == "unclear":
         return f"none clearly best ({len(names)} of {answer.rivals + 1} tied)", "dim"
-    return f"{' or '.join(names)} {number(answer.score.value)}", "green" if len(names) == 1 else ""
+    shown = " or ".join(names) if len(names) <= MOST_NAMED else f"{names[0]} or {len(names) - 1} others"
+    return f"{shown} {number(answer.score.value)}", "green" if len(names) == 1 else ""
 
 
 def compared(frame: pd.DataFrame) -> list[str]:

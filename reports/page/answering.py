@@ -183,4 +183,6 @@ HEADLINES = {
 
 def _alone(answer: Answer) -> str:
     """Why it has no rivals."""
-    return f"the only eligible one: averages of {listed(answer.mostly_zero)} are mostly 0" if answer.mostly_zero else "the only eligible one"
+    return (
+        f"the only eligible one: averages of {listed(answer.mostly_zero)} are mostly 0" if answer.mostly_zero else "the only eligible one"
+    )

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.reports import page, results, terminal
+from structgrad.reports.analysis import answers
 from structgrad.reports.cli import app
 from structgrad.reports.page.drawing import paper
 from structgrad.reports.verbs.describe import names
@@ -410,14 +411,16 @@ def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyP
     [
         (0.8, 8, (), "rloo 0.900"),
         (0.8, 8, ("ste", "imle"), "rloo or ste or imle 0.900"),
-        (0.8, 8, ("ste", "imle", "simple"), "none clearly best (4 of 9 tied)"),
+        (0.8, 8, ("ste", "imle", "simple"), "rloo or 3 others 0.900"),
         (0.8, 4, ("ste", "imle"), "none clearly best (3 of 5 tied)"),
         (-0.1, 8, (), "none useful"),
         (None, 8, (), "none clearly best (2 instances)"),
     ],
 )
 def test_at_most_three_estimators_are_named_as_the_best(low: float | None, rivals: int, tied: tuple[str, ...], text: str) -> None:
-    found = SimpleNamespace(estimator="rloo", tied=tied, rivals=rivals, instances=2, score=Interval(0.9, low, 1.0))
+    score = Interval(0.9, low, 1.0)
+    decided = answers.outcome(score, len(tied), rivals)
+    found = SimpleNamespace(estimator="rloo", tied=tied, rivals=rivals, instances=2, score=score, outcome=decided)
     assert terminal._leader(found)[0] == text
 
 
