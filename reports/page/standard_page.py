@@ -8,6 +8,7 @@ With ``--again`` everything is measured again first: the commands of the publish
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import subprocess
 import sys
@@ -152,7 +153,11 @@ class Standard:
 
     def summary(self) -> str:
         """The best estimator by kind of loss and entropy level, as a table in Markdown."""
-        rows = [[f"{kind} (`{loss}`)", *(self.contest(loss, stage).cell() for stage in ENTROPIES)] for loss, kind in KINDS.items()]
+        rows = []
+        for loss, kind in KINDS.items():
+            cells = [self.contest(loss, stage).cell() for stage in ENTROPIES]
+            same = [later if later != before else "the same" for before, later in itertools.pairwise(cells)]
+            rows.append([f"{kind} (`{loss}`)", cells[0], *same])
         lines = [["loss", *(stage.replace("=", " = ") for stage in ENTROPIES)], ["---"] * (1 + len(ENTROPIES)), *rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
