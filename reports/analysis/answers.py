@@ -352,7 +352,7 @@ class AnsweredStage:
         scores, common = self.scores(question.score, budget)
         middles, lows, highs = mean_intervals(scores[allowed], common[allowed], fewest=FEWEST_INSTANCES)
         return [
-            (self.names[allowed[position]], _shown(_interval(middles[position], lows[position], highs[position]), question))
+            (self.names[allowed[position]], _shown(_ends_of(middles[position], lows[position], highs[position]), question))
             for position in np.argsort(-middles, kind="stable")
         ]
 
@@ -425,7 +425,7 @@ def _estimator(name: str) -> Any:
         return None
 
 
-def _interval(value: float, low: float, high: float) -> Interval:
+def _ends_of(value: float, low: float, high: float) -> Interval:
     return Interval(float(value), float(low), float(high), "t") if np.isfinite(low) else Interval(float(value))
 
 
@@ -433,7 +433,7 @@ def _shown(score: Interval, question: Question) -> Interval:
     """The score as people read it."""
     value, low, high = (np.array([np.nan if end is None else end]) for end in (score.value, score.low, score.high))
     value, low, high = _shown_ends(value, low, high, question)
-    return _interval(value[0], low[0], high[0])
+    return _ends_of(value[0], low[0], high[0])
 
 
 def _shown_ends(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -91,7 +91,7 @@ def test_the_first_screen_is_a_table_of_structures_by_entropy_levels(opened: bro
     assert "loss: quadratic" in head
     name, score, rivals, size = found["toy"][0].split("\n")
     assert name in {*examples.ESTIMATORS, "none clearly best"}
-    assert re.match(r"ρ 0\.\d+ \[", score)
+    assert re.match(r"ρ 0\.\d+$", score)  # of 3 instances there is no interval
     assert rivals.startswith(("tied with ", "better than", "not significantly different: "))
     assert size == "3 instances, 4,096 replicates"
     assert opened.run("document.querySelector('#matrix').getBoundingClientRect().top") < 760
@@ -106,14 +106,15 @@ def test_the_loss_the_case_and_the_budget_can_be_chosen(opened: browser.Browser,
         rows = known[(known["problem"] == problem) & (known["question"] == question) & (known["budget"] == budget)]
         rows = rows[rows["stage"] == "init"].set_index("standing")
         first, tied = rows.loc["best"], sum(rows.index == "tied")
-        if question in ("gradients", "values") and not first["low"] > 0:
+        least = first["low"] if pd.notna(first["low"]) else first["score"]
+        if question in ("gradients", "values") and not least > 0:
             return "none useful"
         return "none clearly best" if tied and 2 * (tied + 1) > len(rows) else str(first["estimator"])
 
     choose(opened, "loss", "mlp")
     assert list(matrix(opened)) == ["toy"]
     choose(opened, "question", "error")
-    assert matrix(opened)["toy"][0].startswith("imle[lambda=2.5]\nrelative MSE")
+    assert matrix(opened)["toy"][0].startswith("none clearly best\nrelative MSE")
     choose(opened, "loss", "")
     seen = set()
     for question in ("gradients", "values", "unbiased", "error"):
@@ -133,14 +134,14 @@ def test_problem_and_state_are_chosen_for_all_charts(opened: browser.Browser) ->
     assert opened.run("document.getElementById('where').textContent").startswith(
         "other, subset[k=3], 220 structures; entropy level final; loss quadratic"
     )
-    opened.until("document.querySelector('#chart-ranking').dataset.marks === '3'")
+    opened.until("document.querySelector('#chart-ranking').dataset.marks === '2'")
     assert opened.run("document.querySelector('#chart-plane').dataset.marks") == "4"
 
 
 @in_browser
 def test_a_click_on_a_mark_shows_its_numbers_its_row_and_how_to_measure_it_again(opened: browser.Browser) -> None:
     names = opened.run("[...document.querySelectorAll('#chart-ranking .mark-symbol path')].length")
-    assert names == 3
+    assert names == 2  # without the estimator that the run contradicts
     box = opened.run(
         "(() => { const mark = document.querySelector('#chart-ranking .mark-symbol path'); mark.scrollIntoView({block: 'center'});"
         "const box = mark.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
@@ -149,7 +150,7 @@ def test_a_click_on_a_mark_shows_its_numbers_its_row_and_how_to_measure_it_again
     opened.until("document.querySelector('#vg-tooltip-element.visible') !== null")
     told = opened.run("document.getElementById('vg-tooltip-element').innerText")
     assert re.search(r"instances:?\s+3\s+replicates:?\s+4,096\s+seed:?\s+7", told)
-    assert re.search(r"ρ for the time of 16 REINFORCE estimates:?\s+0\.\d+ \[0\.\d+, 0\.\d+\]", told)
+    assert re.search(r"ρ for the time of 16 REINFORCE estimates:?\s+0\.\d+", told)
     for kind in ("mousePressed", "mouseReleased"):
         opened.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
     opened.until("document.querySelector('#chosen h3') !== null")
@@ -169,7 +170,7 @@ def test_the_legend_fades_all_others(opened: browser.Browser) -> None:
     opacity = "[...document.querySelectorAll('#chart-ranking .mark-symbol path')].map(one => one.getAttribute('opacity'))"
     assert set(opened.run(opacity)) == {"0.95"}
     opened.run("document.querySelector('#legend button').click()")
-    opened.until(f"({opacity}).filter(one => one === '0.12').length === 2")
+    opened.until(f"({opacity}).filter(one => one === '0.12').length === 1")
     opened.run("document.querySelector('#legend button').click()")
     opened.until(f"({opacity}).every(one => one === '0.95')")
 
@@ -291,7 +292,7 @@ def test_cost_is_one_table_with_units() -> None:
         "problem",
     ]
     (row,) = (row for row in table.rows if (row[0].text, row[5].text) == (RLOO, "init"))
-    assert [cell.text for cell in row[1:5]] == ["2000 [1800, 2200]", "1.50 [1.35, 1.65]", "–", "–"]
+    assert [cell.text for cell in row[1:5]] == ["2000 [1800, 2200]", "2 [1.80, 2.20]", "–", "–"]
 
 
 def test_every_estimator_has_a_colour_of_its_own_that_shows_on_light_and_dark() -> None:

@@ -413,7 +413,7 @@ def test_misspelt_names_get_a_suggestion() -> None:
 def test_stages_can_be_listed() -> None:
     assert {stages_of(name) for name in BUILT_IN_PROBLEMS} == {(*STAGES, *ENTROPY_STAGES)}
     assert {name: stages_of(name) for name in REAL_PROBLEMS if stages_of(name) != STAGES} == {"dtw_speech": ("gamma=1", "gamma=0.1")}
-    with pytest.raises(ValueError, match="got the unknown problem 'dtw'; expected one of"):
+    with pytest.raises(ValueError, match="got the unknown problem 'dtw'; did you mean dtw_speech"):
         stages_of("dtw")
 
 
