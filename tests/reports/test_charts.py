@@ -156,7 +156,7 @@ def test_a_click_on_a_mark_shows_its_numbers_its_row_and_how_to_measure_it_again
     opened.until("document.querySelector('#chosen h3') !== null")
     name = opened.run("document.querySelector('#legend [aria-pressed=true]').dataset.estimator")
     assert opened.run("document.querySelector('#chosen h3').textContent") == f"{name} on toy, init"
-    assert "leave-one-out baseline" in opened.run("document.querySelector('#chosen p').textContent")
+    assert "without a baseline" in opened.run("document.querySelector('#chosen p').textContent")
     assert opened.run("document.querySelector('#chosen a').hash") == "#paper-kool2019buy"
     cell = f"init-{name}"[:12]
     assert opened.run("document.querySelector('#chosen pre').textContent") == f"structgrad replay {cell} --run runs/one"
