@@ -157,7 +157,7 @@ def test_a_click_on_a_mark_shows_its_numbers_its_row_and_how_to_measure_it_again
     name = opened.run("document.querySelector('#legend [aria-pressed=true]').dataset.estimator")
     assert opened.run("document.querySelector('#chosen h3').textContent") == f"{name} on toy, init"
     assert "without a baseline" in opened.run("document.querySelector('#chosen p').textContent")
-    assert opened.run("document.querySelector('#chosen a').hash") == "#paper-kool2019buy"
+    assert opened.run("document.querySelector('#chosen a').hash") == "#paper-williams1992simple"
     cell = f"init-{name}"[:12]
     assert opened.run("document.querySelector('#chosen pre').textContent") == f"structgrad replay {cell} --run runs/one"
     opened.run("[...document.querySelectorAll('#chosen button')].find(one => one.textContent === 'Go to its row').click()")
