@@ -62,9 +62,6 @@ FEW_PROBLEMS = 3
 MOST_NAMED = 3
 """The most estimators whose names a cell shows; of more it shows the first and how many others."""
 
-RIVAL = "rloo"
-"""The estimator that those of the user's own are compared with."""
-
 ANSWER_LEGEND = (
     "ρ compares a step along the estimate with one along the exact gradient: 1 is as good, 0 is useless.\n"
     "“or” names estimators that are not significantly different over these instances.\n"
@@ -260,23 +257,19 @@ def _leader(answer: Any) -> tuple[str, str]:
 
 def compared(frame: pd.DataFrame) -> list[str]:
     """A sentence for every estimator of the user's own: how it compares with `rloo`, or that it was not measured."""
-    from ..suites.statistics.selection import student_mean
     from .analysis import answers, tables
 
-    signs: dict[str, list[int]] = {name: [] for name in tables.order(frame, "estimator") if ":" in name}
-    for place in answers.places(frame) if signs else ():
-        scores, _ = place.scores("rho", answers.MAIN_BUDGET)
-        for name in [name for name in signs if {name, RIVAL} <= {*place.names}]:
-            mine, other = place.names.index(name), place.names.index(RIVAL)
-            change = student_mean(scores[mine] - scores[other])
-            signs[name].append((change.low > 0) - (change.high < 0) if change.low is not None and change.high is not None else 0)
-    return [
-        f"{name} has a higher ρ than {RIVAL} in {found.count(1)} of {plural(len(found), 'case')} (problem and entropy level) "
-        f"and a lower one in {found.count(-1)}. In the others they are not significantly different."
-        if found
-        else f"{name} was not compared with {RIVAL}: add -e {RIVAL} to measure both."
-        for name, found in signs.items()
-    ]
+    base, found = answers.against_rival(frame)
+    sentences = []
+    for name in filter(answers.is_own, tables.order(frame, "estimator")):
+        signs = [answers.sign_of(change) for _, one, change in found if one == name]
+        sentences.append(
+            f"{name} has a higher ρ than {base} in {signs.count(1)} of {plural(len(signs), 'case')} (problem and entropy level) "
+            f"and a lower one in {signs.count(-1)}. In the others they are not significantly different."
+            if signs
+            else f"{name} was not compared with {answers.RIVAL}: add -e {answers.RIVAL} to measure both."
+        )
+    return sentences
 
 
 def _problem(name: str, claims: pd.DataFrame) -> Overview:

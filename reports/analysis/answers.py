@@ -3,8 +3,8 @@
 Four questions are asked of every problem at every entropy level, each with a budget: the time that a number of `REINFORCE` estimates take.
 All candidates get the same time: an estimator of cost c is averaged over T/c estimates. Costs are the paired ratios `time_ratio`; where one
 of them is uncertain, calls of the oracle and evaluations of the loss are counted instead. The reference families compute the truth and do
-not compete, and neither do estimators that mostly return 0, or that a run contradicts. An answer names the best candidate, and all others
-that are not significantly different from it; or it says that no estimator is clearly best, or useful.
+not compete, and neither do estimators whose averages are mostly 0, or that a run contradicts. An answer names the best candidate, and all
+others that are not significantly different from it. Otherwise it says that no estimator is clearly best, or useful.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pandas as pd
 from ...suites.base import REFERENCE
 from ...suites.statistics.budgets import MAX_RATIO_ERROR, Worth
 from ...suites.statistics.interval import Interval
-from ...suites.statistics.selection import Selection, best, mean_intervals
+from ...suites.statistics.selection import Selection, best, interval_of, mean_intervals
 from ...suites.text import ZERO, below, listed, number, percent
 from . import tables
 from .measured_places import MeasuredPlace, measured_places
@@ -92,7 +92,7 @@ class Answer:
         why: its bias, variance and time.
         verdict: of the test for bias. ``instances``: how many were measured.
         timed: whether all get the same time. Otherwise the same number of estimates, or of calls and evaluations where times are uncertain.
-        uncertain: the estimators whose times are uncertain. ``mostly_zero``: those that do not compete because they mostly return 0.
+        uncertain: the estimators whose times are uncertain. ``mostly_zero``: those whose averages are mostly 0.
     """
 
     problem: str
@@ -352,7 +352,7 @@ class AnsweredStage:
         scores, common = self.scores(question.score, budget)
         middles, lows, highs = mean_intervals(scores[allowed], common[allowed], fewest=FEWEST_INSTANCES)
         return [
-            (self.names[allowed[position]], _shown(_ends_of(middles[position], lows[position], highs[position]), question))
+            (self.names[allowed[position]], _shown(interval_of(middles[position], lows[position], highs[position]), question))
             for position in np.argsort(-middles, kind="stable")
         ]
 
@@ -425,15 +425,11 @@ def _estimator(name: str) -> Any:
         return None
 
 
-def _ends_of(value: float, low: float, high: float) -> Interval:
-    return Interval(float(value), float(low), float(high), "t") if np.isfinite(low) else Interval(float(value))
-
-
 def _shown(score: Interval, question: Question) -> Interval:
     """The score as people read it."""
     value, low, high = (np.array([np.nan if end is None else end]) for end in (score.value, score.low, score.high))
     value, low, high = _shown_ends(value, low, high, question)
-    return _ends_of(value[0], low[0], high[0])
+    return interval_of(value[0], low[0], high[0])
 
 
 def _shown_ends(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -445,6 +441,50 @@ def _shown_ends(value: np.ndarray, low: np.ndarray, high: np.ndarray, question: 
     return value, np.maximum(low, -1.0), np.minimum(high, 1.0)
 
 
+RIVAL = "rloo"
+"""The estimator that those of the user's own are compared with."""
+
+
+def is_own(estimator: str) -> bool:
+    """Whether an estimator comes from a file or module of the user's.
+
+    Example:
+        >>> is_own("./mine.py:Mine[k=2]"), is_own("rloo")
+        (True, False)
+    """
+    return ":" in estimator.partition("[")[0]
+
+
+def against_rival(frame: pd.DataFrame) -> tuple[str, list[tuple[AnsweredStage, str, Interval]]]:
+    """The differences in ρ between the user's own estimators and `RIVAL`, paired by instance, at the time of `MAIN_BUDGET` estimates.
+
+    Returns:
+        The name of the rival in the table, empty if it was not measured. A tuple per own estimator, problem and entropy level where both
+        were measured: the place, the estimator, and the mean difference with its 95 % interval from `FEWEST_INSTANCES` instances on.
+    """
+    base = next((name for name in tables.order(frame, "estimator") if name.partition("[")[0] == RIVAL), "")
+    found = []
+    for place in places(frame):
+        own = [name for name in place.names if name != base and is_own(name)]
+        if not own or base not in place.names:
+            continue
+        scores = place.scores("rho", MAIN_BUDGET)[0]
+        gaps = scores[[place.names.index(name) for name in own]] - scores[place.names.index(base)]
+        ends = zip(*mean_intervals(gaps, np.zeros(len(own)), fewest=FEWEST_INSTANCES), strict=True)
+        found += [(place, name, interval_of(*end)) for name, end in zip(own, ends, strict=True)]
+    return base, found
+
+
+def sign_of(change: Interval) -> int:
+    """1 if the interval of a difference lies above 0, −1 if it lies below, 0 otherwise.
+
+    Example:
+        >>> sign_of(Interval(0.2, 0.1, 0.3)), sign_of(Interval(0.2, -0.1, 0.5)), sign_of(Interval(0.2))
+        (1, 0, 0)
+    """
+    return 0 if change.low is None or change.high is None else int(change.low > 0) - int(change.high < 0)
+
+
 def uncertain_times(names: Sequence[str]) -> str:
     """Why budgets are not of time, in a sentence."""
     return (
@@ -454,7 +494,7 @@ def uncertain_times(names: Sequence[str]) -> str:
 
 
 def winners(found: list[Answer], question: str, budget: int) -> list[tuple[str, int, int, int]]:
-    """How often estimators win at a budget: (estimator, cells it is named in as the best, alone or tied, all cells), most wins first.
+    """Wins of estimators at a budget: (estimator, cells it is named in as the best, alone or tied, all cells), most wins first.
 
     A cell is a problem at an entropy level. Where no estimator is clearly best, or useful, none wins.
     """

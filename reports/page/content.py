@@ -160,7 +160,7 @@ def estimator_lines(frame: pd.DataFrame, known: Manifest) -> list[EstimatorLine]
     papers = bibliography.entries()
     return [
         EstimatorLine(str(name), "Your own estimator.", ())
-        if sections.is_own(name)
+        if answers.is_own(name)
         else EstimatorLine(str(name), texts.get(family, ""), tuple(papers[key] for key in cited.get(family, ()) if key in papers))
         for name, family in pairs.itertuples(index=False, name=None)
         if family

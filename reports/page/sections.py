@@ -10,8 +10,6 @@ from typing import Any
 import pandas as pd
 
 from ...suites.metrics import METRICS, title_of
-from ...suites.statistics.interval import Interval
-from ...suites.statistics.selection import student_mean
 from ...suites.text import below, estimate, interval, listed, number
 from ..analysis import answers, tables
 from ..analysis.tables import Spread
@@ -264,22 +262,16 @@ def _number_cell(row: Any) -> TableCell:
 
 def comparison_table(frame: pd.DataFrame) -> Table:
     """Estimators of the user's own files and modules next to `rloo`, by problem and entropy level; empty where either was not measured."""
-    base = next((name for name in tables.order(frame, "estimator") if name.partition("[")[0] == RIVAL), "")
-    known, rows, signs = tables.spreads(frame), [], []
-    for place in answers.places(frame):
-        scores = place.scores("rho", answers.MAIN_BUDGET)[0]
-        for name in [name for name in place.names if name != base and is_own(name) and base in place.names]:
-            mine, theirs = place.names.index(name), place.names.index(base)
-            change = student_mean(scores[mine] - scores[theirs])
-            change = change if scores.shape[1] >= _FEWEST_INSTANCES else Interval(change.value)
-            bounded = change.low is not None and change.high is not None
-            signs.append(((change.low or 0.0) > 0) - ((change.high or 0.0) < 0) if bounded else 0)
-            rows.append([plain(name), plain(place.problem), plain(place.stage), TableCell(estimate(change), float(change.value or 0.0))])
-            for metric in _COMPARED:
-                both = [known.get((place.problem, place.stage, one, metric)) for one in (name, base)]
-                cells = [_cost_cell(metric, one) if metric == "seconds_per_estimate" else spread_cell(one) for one in both]
-                ((cell,), _) = best_in_bold([[cell] for cell in cells], [0, 0], {0: costs_of(metric)})
-                rows[-1].append(dataclasses.replace(cell, notes=(f"{base} {cells[1].text}",)))
+    base, compared = answers.against_rival(frame)
+    known, rows = tables.spreads(frame), []
+    for place, name, change in compared:
+        rows.append([plain(name), plain(place.problem), plain(place.stage), TableCell(estimate(change), float(change.value or 0.0))])
+        for metric in _COMPARED:
+            both = [known.get((place.problem, place.stage, one, metric)) for one in (name, base)]
+            cells = [_cost_cell(metric, one) if metric == "seconds_per_estimate" else spread_cell(one) for one in both]
+            ((cell,), _) = best_in_bold([[cell] for cell in cells], [0, 0], {0: costs_of(metric)})
+            rows[-1].append(dataclasses.replace(cell, notes=(f"{base} {cells[1].text}",)))
+    signs = [answers.sign_of(change) for _, _, change in compared]
     difference = (f"difference in ρ to {base}", "mean over instances, paired, with a 95 % interval; above 0: yours is better")
     note = (
         f"Yours has a higher ρ than {base} in {signs.count(1)} of {len(rows)} pairs of problem and entropy level, and a lower one "
@@ -294,22 +286,6 @@ def comparison_table(frame: pd.DataFrame) -> Table:
         f"{listed(own)} compared with {base}" if own else "", columns, rows, note, "comparison-table", _choices(columns, rows), pinned=True
     )
 
-
-def is_own(estimator: str) -> bool:
-    """Whether an estimator comes from a file or module of the user's.
-
-    Example:
-        >>> is_own("./mine.py:Mine[k=2]"), is_own("rloo")
-        (True, False)
-    """
-    return ":" in estimator.partition("[")[0]
-
-
-RIVAL = "rloo"
-"""The name of the estimator that one of the user's own is compared with."""
-
-_FEWEST_INSTANCES = 4
-"""With fewer a difference has no interval."""
 
 _COMPARED = ("gain", "cosine", "relative_bias", "relative_variance", "rho", "seconds_per_estimate")
 

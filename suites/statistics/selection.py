@@ -59,8 +59,12 @@ def best(scores: Array, common: Array | None = None, *, fewest: int = 2) -> Sele
     halves = _half_widths(scores[winner] - scores[rivals], np.hypot(common[winner], common[rivals]), tail, fewest)
     tied = tuple(int(rival) for rival in rivals[halves >= means[winner] - means[rivals]])
     (middle,), (low,), (high,) = mean_intervals(scores[[winner]], common[[winner]], fewest=fewest)
-    score = Interval(float(middle), float(low), float(high), "t") if np.isfinite(low) else Interval(float(middle))
-    return Selection(winner, score, tied)
+    return Selection(winner, interval_of(middle, low, high), tied)
+
+
+def interval_of(middle: float, low: float, high: float) -> Interval:
+    """A mean with the ends of its interval; without an interval if these are not finite."""
+    return Interval(float(middle), float(low), float(high), "t") if np.isfinite(low) else Interval(float(middle))
 
 
 def mean_intervals(scores: Array, common: Array, *, fewest: int = 2) -> tuple[Array, Array, Array]:
@@ -97,7 +101,7 @@ def student_mean(values: Array) -> Interval:
 
 
 def _half_widths(values: Array, common: Array, tail: float, fewest: int = 2) -> Array:
-    """Of the intervals of means over instances [contenders, instances], with a chance of ``tail`` on each side."""
+    """Half-widths of the intervals of means over instances [contenders, instances], with probability ``tail`` on each side."""
     count = values.shape[1]
     if count < max(fewest, 2):
         return np.full(len(values), np.inf)
