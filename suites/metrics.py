@@ -296,7 +296,7 @@ METRICS: dict[str, Metric] = {
     "learning_rate": Metric("learning rate of Adam, chosen on the validation split with separate seeds", _NEVER),
     "chosen_option": Metric("main option of an estimator, chosen on the validation split with separate seeds", _NEVER),
 }
-"""By name, in the order of the glossary. A new metric is a record here and the code that measures it."""
+"""The metrics by name, in the order of the glossary. A new metric is a record here and the code that measures it."""
 
 
 def named(kind: Callable[[Metric], object]) -> tuple[str, ...]:

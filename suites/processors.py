@@ -40,7 +40,7 @@ def is_running(process: int) -> bool:
 
 @functools.cache
 def slowdown(seconds: float = 0.2) -> float:
-    """How many times as long as on an idle machine a process takes here and now, from so many seconds of its own processor time.
+    """The slowdown of this process by other work on the machine, measured over so many seconds of its processor time.
 
     Example:
         >>> slowdown(0.01) >= 1

@@ -88,7 +88,7 @@ def helps() -> Iterator[tuple[str, str]]:
 
 
 def text_of(page: str) -> str:
-    """Of a notebook, its cells of text."""
+    """The text cells of a notebook."""
     content = (ROOT / page).read_text()
     if not page.endswith(".ipynb"):
         return content

@@ -47,7 +47,7 @@ class Winner:
 
 
 def winner(study: Study, tasks: Sequence[str]) -> Winner | None:
-    """The best estimator on some tasks; None where none has learnt all of them. Supervised ones compete among themselves."""
+    """The best estimator on some tasks; None if none was trained on all of them. Supervised ones compete among themselves."""
     here = study.of(tasks=lambda task: task in tasks)
     learns = {name for name, values in zip(here.names, here.outcome("accuracy").swapaxes(0, 1), strict=True) if np.isfinite(values).any()}
     competing = any(one.competes for one in here.contenders if one.name in learns)

@@ -87,7 +87,7 @@ class MeasuredPlace:
 
 
 def measured_places(rows: pd.DataFrame) -> Iterator[MeasuredPlace]:
-    """What rows of `tables.measured` hold on each problem and stage, in their order."""
+    """The rows of `tables.measured` by problem and stage, in their order."""
     place = tables.numbered(rows, ["problem", "stage"])
     pairs = list(tables.distinct(rows, ["problem", "stage"]).itertuples(index=False, name=None))
     metric, on_instance = rows["metric"], (rows["instance"] != "").to_numpy()

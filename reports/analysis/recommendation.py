@@ -137,7 +137,7 @@ class Recommended:
     left_out: dict[str, str]
 
     def decided_by(self, others: Sequence[Recommended]) -> Recommended:
-        """The same, where of several ties the one is taken that is clearly the best on other scores of the structure."""
+        """A copy that names the tie that is clearly best on other scores of the structure, if there is one."""
         names = [one.estimator for one in self.tied]
         other = next((one for one in others if one.outcome == "clear" and one.best.estimator in [self.best.estimator, *names]), None)
         if self.outcome not in ("tied", "unclear") or other is None:

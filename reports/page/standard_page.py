@@ -36,7 +36,7 @@ from .page import to_html
 
 GRADIENTS, VALUES, LINEAR = "squared_distance", "black_box", "squared_distance_linear"
 KINDS = {LINEAR: "linear between structures", GRADIENTS: "differentiable at relaxed inputs", VALUES: "black box"}
-"""Of losses, in words."""
+"""Kinds of losses, in words."""
 
 ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 
@@ -52,7 +52,7 @@ class Contest:
     """The best estimators on the structures of one loss at one entropy level, with one budget.
 
     Attributes:
-        wins: on how many structures each estimator is named as the best. ``named``: likewise, ties included.
+        wins: on how many structures each estimator is named as the best. ``named``: the same with ties included.
         count: of how many structures. ``rho``: the median over structures of the best one's.
     """
 
@@ -81,7 +81,7 @@ class Contest:
         return f"{' or '.join(f'`{one}`' for one in (name, *equal))}, {self.named[name]} of {self.count}"
 
     def phrase(self, of: str = "structures") -> str:
-        """The same in a sentence."""
+        """The content of the cell in a sentence."""
         name = self.winner
         if name:
             return f"`{name}` is best or tied on {self.named[name]} of {self.count} {of}"
@@ -103,7 +103,7 @@ class Standard:
         return cls(frame, about, answers.answers(frame, about["catalogue"]["values_only"]))
 
     def contest(self, loss: str, stage: str, budget: float = MAIN_BUDGET) -> Contest:
-        """Of one loss at one entropy level, over all measured structures."""
+        """The best estimators for one loss at one entropy level, over all measured structures."""
         here = [
             answer
             for answer in self.found
@@ -162,7 +162,7 @@ class Standard:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def figures(self) -> dict[str, bytes]:
-        """As PNG, by name: of structures at entropy levels, and of real scores at stages of training."""
+        """PNG images by name: structures at entropy levels, and real scores at stages of training."""
         best = paper.winners(marks.held(self.frame, self.about["catalogue"]))
         entropies = best["stage"].str.startswith("h=")
         short = best.assign(base=best["base"].str.removesuffix("_regimes"))

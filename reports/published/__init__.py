@@ -217,7 +217,7 @@ def load(folder: Path = FOLDER) -> tuple[pd.DataFrame, results.Manifest]:
 
 
 def predictors(folder: Path = FOLDER) -> dict[str, Any]:
-    """How well metrics of gradients predict the accuracy of trained models: figures of ``docs/results/learning.md``.
+    """Correlations between metrics of gradients and the accuracy of trained models: figures of ``docs/results/learning.md``.
 
     Example:
         >>> found = predictors()

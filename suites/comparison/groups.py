@@ -38,7 +38,7 @@ def tally_of(item: Comparison) -> Tally:
 
 
 def tallies_of(items: Iterable[Comparison]) -> Counter[Tally]:
-    """How many comparisons belong to each tally."""
+    """The number of comparisons of each tally."""
     found = getattr(items, "tallies", None)
     return found() if found else Counter(map(tally_of, items))
 
@@ -87,7 +87,7 @@ def grouped(
 
 
 def group(items: Sequence[Comparison], judged: Sequence[Comparison]) -> Group:
-    """Of all comparisons of a group, and those of them that are judged."""
+    """A group of comparisons, and those of them that are judged."""
     verdict = min((item.verdict for item in judged), key=list(MEANING).index)
     sharing = [item for item in judged if item.verdict == verdict]
     known = [item for item in items if item.change.value is not None]

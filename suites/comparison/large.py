@@ -231,7 +231,7 @@ def compare_large(
 def gate_large(
     blocks: Blocks, machines: tuple[Machine, Machine] = ({}, {}), settings: Settings | None = None
 ) -> tuple[LargeComparison, list[Claim], Counter[str]]:
-    """What `gating.gate` finds in two large runs: comparisons, claims of estimators that break one, how many each has."""
+    """The result of `gating.gate` for two large runs: comparisons, claims of estimators that break one, and counts of claims."""
     settings = settings or Settings()
     work = _Large(settings).of(blocks, _Taking(machines, settings, gating=True))
     found = work.settled()
@@ -411,7 +411,7 @@ class _Large:
 
 
 def _without_savings(found: LargeComparison) -> None:
-    """What `verdicts.settle` does last: a cheaper wrong gradient is no improvement."""
+    """Make improved costs of wrong gradients inconclusive, as `verdicts.settle` does."""
     tallies = found.tallies()
     wrong = {item[1:4] for item in tallies if is_wrong(item.metric, item.verdict)}
     costs = {item[1:5] for item in tallies if item.verdict == "improved" and is_cost(item.metric) and item[1:4] in wrong}

@@ -90,7 +90,7 @@ def test_the_paired_ratio_is_the_cost_and_medians_only_without_it(frame: pd.Data
 
 @pytest.mark.parametrize(("error", "timed", "tied"), [(0.01, True, False), (0.19, True, True), (0.25, False, True)])
 def test_the_interval_of_a_ratio_goes_into_that_of_rho_and_into_the_ties(tmp_path: Path, error: float, timed: bool, tied: bool) -> None:
-    """Of two estimators of one variance the one that is timed at 95 % wins; if times are uncertain, work is counted, and they tie."""
+    """The faster of two estimators of one variance wins; if times are uncertain, work is counted, and they tie."""
     known = {name: Made(variance=100.0, unbiased=True, verdict="unbiased-exact") for name in ("reinforce", "reinforce_constant")}
     known["reinforce_constant"] = replace(known["reinforce"], cost=0.95, cost_error=error)
     known |= dict.fromkeys(("ste", "imle", "spigot"), Made(bias=9.0))

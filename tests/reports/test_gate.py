@@ -86,7 +86,7 @@ def test_what_is_worse_on_one_instance_alone_is_named_by_it(base: str, tmp_path:
 
 
 def test_every_estimator_has_one_line_and_every_metric_one_after_it(tmp_path: Path) -> None:
-    """On two problems: the most telling metric first, no square of a bias beside the bias, other seeds as one line."""
+    """The most telling metric comes first, a bias without its square, and other seeds are one line."""
     both = [replace(row, problem=name) for name in ("toy", "play") for row in rows(gain={"value": 1.0}, relative_bias={"value": 0.0})]
     worse = {"gain": 0.75, "relative_bias": 0.25, "relative_bias_squared": 0.0625, "relative_variance": 0.5}
     head = [replace(row, value=worse.get(row.metric, row.value)) if row.estimator == "imle[lambda=2.5]" else row for row in both]

@@ -35,10 +35,10 @@ entmax fusedmax oscarmax csparsemax csoftmax arm disarm arsm rebar relax
 """Families by colour; within one, the marker tells them apart."""
 
 _COLOURS = (INK, *["#0173b2", "#b28600", "#028e66", "#dc4413", "#c05fd0", "#8a5a3c", "#d6336c", "#6f63e0", "#6f8500", "#1f93a8"])
-"""Of lines and marks: each has a contrast of at least 3 : 1 on a white page and on a dark one."""
+"""Colours of lines and marks, with a contrast of at least 3 : 1 on a white page and on a dark one."""
 
 _GREY = "#808080"
-"""Of the exact gradient on pages, and of nothing else."""
+"""The colour of the exact gradient on pages, and of no other estimator."""
 
 _BRIGHTNESS = (0.135, 0.285)
 """Relative luminances within which a colour has a contrast of 3 : 1 on both backgrounds."""

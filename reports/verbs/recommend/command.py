@@ -57,7 +57,7 @@ def recommend(  # noqa: PLR0913 - one parameter per option
 
     Every candidate gets the time of one REINFORCE estimate per item of the batch. Candidates are ordered by
     ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²), with ĝ the average over the batch and g the exact gradient: 1 is as good as g, 0 is useless.
-    Ties are listed. An estimator that returns exactly 0 in most cases is never recommended.
+    Ties are listed. An estimator whose average is exactly 0 in most cases is never recommended.
     """
     with sentences():
         if loss_gradients not in _ANSWERS:

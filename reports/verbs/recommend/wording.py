@@ -158,7 +158,7 @@ def _definition(*, timed: bool) -> str:
 
 
 def predictive_value(known: Mapping[str, Any]) -> str:
-    """How well the order by ρ predicted the accuracy of trained models."""
+    """The correlation between ρ and the accuracy of trained models, in sentences."""
     used, halves = known["used"], known["halves"]
     others = "; ".join(f"{one['predictor']} {_WHEN[one['stage']]} {_signed(one['correlation'])}" for one in known["others"])
     held_out = f"{'confirmed' if known['confirmed'] else 'did not confirm'} it, {_signed(halves['held_out'])}"

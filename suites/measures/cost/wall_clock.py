@@ -56,7 +56,7 @@ FAR = 8
 """Estimators that take so many times as long as most of the others are launched with fewer rows."""
 
 MAX_RETRIES = 3
-"""How often an uncertain `time_ratio` is timed again, each time with as many rounds as at first."""
+"""The most retries of an uncertain `time_ratio`, each with as many rounds as at first."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _times(seconds: Mapping[_Key, Any], name: str, rows: int, pairs: list[tuple[
 
 
 def _ratio(pairs: list[tuple[Any, Any]]) -> Interval:
-    """Of launches of an estimator and of the reference, by rounds in which both took part; empty without the reference."""
+    """The ratio of launches of an estimator and of the reference, paired within rounds; empty without the reference."""
     found = [own[: len(base), 0] / base[: len(own), 0] for own, base in pairs if base is not None]
     return median_interval(np.concatenate(found)) if found else Interval(None)
 
