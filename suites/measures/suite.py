@@ -79,7 +79,6 @@ class Effort:
         cap: the largest space that is enumerated. ``replay_cap``: the largest number of tuples of samples that is dealt out.
         alpha: level of one test for bias. ``equivalence``: a bias below this share of ‖g‖ counts as none.
         rounds: timed calls of each contender.
-        strict: whether the e-process decides on bias too.
     """
 
     replicates: int = 4096
@@ -90,13 +89,12 @@ class Effort:
     alpha: float = 1e-3
     equivalence: float = 0.02
     rounds: int = 40
-    strict: bool = False
 
 
 EFFORTS: dict[str, Effort] = {
     "quick": Effort(replicates=512, most_replicates=512, seconds=5.0, cap=200_000, replay_cap=4_000, equivalence=0.05, rounds=10),
     "standard": Effort(most_replicates=8192, seconds=10.0),
-    "thorough": Effort(most_replicates=1_048_576, seconds=300.0, cap=10_000_000, equivalence=0.01, rounds=160, strict=True),
+    "thorough": Effort(most_replicates=1_048_576, seconds=300.0, cap=10_000_000, equivalence=0.01, rounds=160),
 }
 """By the names of the presets."""
 

@@ -89,7 +89,8 @@ def plan_from(settings: Mapping[str, Any]) -> Plan:
         raise ValueError(f"the run has the setting {unknown[0][:50]!r}, which this version does not know; use the structgrad that wrote it")
     try:
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-        values["effort"] = Effort(**settings.get("effort", {}))
+        effort = {name: value for name, value in settings.get("effort", {}).items() if name != "strict"}  # of earlier runs
+        values["effort"] = Effort(**effort)
         values["portions"] = tuple((name, Portion(**portion)) for name, portion in settings.get("portions", ()))
         if settings.get("file"):
             values["file"] = ScoreFile(**{**settings["file"], "convention": Convention(**settings["file"]["convention"])})

@@ -42,7 +42,9 @@ def test_the_plan_comes_back(folder: Path) -> None:
 def test_a_plan_with_everything_comes_back() -> None:
     file = ScoreFile("scores.npz", "subset[k=2]", convention=Convention(temperature=2.0))
     plan = dataclasses.replace(PLAN, file=file, portions=(("memory", Portion(1, 2)),))
-    assert plan_from(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
+    settings = json.loads(json.dumps(dataclasses.asdict(plan)))
+    assert plan_from(settings) == plan
+    assert plan_from(settings | {"effort": settings["effort"] | {"strict": True}}) == plan  # of earlier runs
 
 
 @pytest.mark.parametrize("pattern", ["bias categorical_regimes h=0.95 imle", "bias*rloo", "sparsity*rloo"])
