@@ -265,7 +265,7 @@ def compared(frame: pd.DataFrame) -> list[str]:
         signs = [answers.sign_of(change) for _, one, change in found if one == name]
         sentences.append(
             f"{name} has a higher ρ than {base} in {signs.count(1)} of {plural(len(signs), 'case')} (problem and entropy level) "
-            f"and a lower one in {signs.count(-1)}. In the others they are not significantly different."
+            f"and a lower one in {signs.count(-1)}. Otherwise they are not significantly different."
             if signs
             else f"{name} was not compared with {answers.RIVAL}: add -e {answers.RIVAL} to measure both."
         )

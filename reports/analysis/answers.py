@@ -468,9 +468,10 @@ def against_rival(frame: pd.DataFrame) -> tuple[str, list[tuple[AnsweredStage, s
         own = [name for name in place.names if name != base and is_own(name)]
         if not own or base not in place.names:
             continue
-        scores = place.scores("rho", MAIN_BUDGET)[0]
-        gaps = scores[[place.names.index(name) for name in own]] - scores[place.names.index(base)]
-        ends = zip(*mean_intervals(gaps, np.zeros(len(own)), fewest=FEWEST_INSTANCES), strict=True)
+        scores, common = place.scores("rho", MAIN_BUDGET)
+        mine, other = [place.names.index(name) for name in own], place.names.index(base)
+        errors = np.hypot(common[mine], common[other])
+        ends = zip(*mean_intervals(scores[mine] - scores[other], errors, fewest=FEWEST_INSTANCES), strict=True)
         found += [(place, name, interval_of(*end)) for name, end in zip(own, ends, strict=True)]
     return base, found
 

@@ -326,8 +326,9 @@ class _Table:
                     raise ValueError(f"--stage got {wish.stage!r}, and no entropies were measured; expected one of {stages}")
                 here = [min(apart, key=lambda place: apart[place])]
                 asked = f"{wish.stage}, which is h={number(wanted, 2)} of {wish.oracle}," if wish.stage in STATES else wish.stage
-                command = self._command(rows, wish)
-                notes.append(f"{asked} was not measured; the nearest is {here[0].answered.stage}; {command} measures it.")
+                # Scores of a user's file have the entropy that they have: no command measures another level of them.
+                more = "" if here[0].answered.stage == "file" else f"; {self._command(rows, wish)} measures it"
+                notes.append(f"{asked} was not measured; the nearest is {here[0].answered.stage}{more}.")
             nearest += here
         # Where a loss is linear between the structures, relaxations are exact: it flatters them, and comes last.
         return sorted(nearest, key=lambda place: place.extension == "linear"), notes

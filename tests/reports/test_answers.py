@@ -179,6 +179,20 @@ def test_rivals_that_cannot_be_told_apart_are_named(frame: pd.DataFrame) -> None
     assert {answer.estimator, *answer.tied} == {RLOO, "reinforce_constant"}
 
 
+def test_an_equal_estimator_of_ones_own_does_not_win_by_the_noise_of_its_time(frame: pd.DataFrame) -> None:
+    """Both are timed at the same ratio with ± 10 %, and the own one by chance 3 % faster."""
+    more = frame[frame["instance"] == "item2"].assign(instance="item3")
+    both = pd.concat([frame.astype({"instance": object}), more.astype({"instance": object})])
+    mine = both[both["estimator"] == RLOO].assign(estimator="./mine.py:Mine")
+    timed = mine["metric"] == "time_ratio"
+    assert timed.any()
+    mine.loc[timed, ["value", "low", "high"]] *= 0.97
+    base, found = answers.against_rival(pd.concat([both.astype({"estimator": object}), mine], ignore_index=True))
+    assert base == RLOO
+    assert [(name, answers.sign_of(change)) for _, name, change in found] == [("./mine.py:Mine", 0)] * 2
+    assert all(change.value > 0 > change.low for _, _, change in found)
+
+
 def test_winners_count_cells(found: list[Answer]) -> None:
     assert answers.winners(found, "unbiased", 16) == [(RLOO, 2, 2, 2)]
 
