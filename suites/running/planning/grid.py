@@ -173,11 +173,6 @@ def _portion(stages: list[str], most: int | None) -> list[str]:
     return stages if most is None else stages[:: -(-len(stages) // most)]
 
 
-def estimator_names(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Registry names that match, and names with options or of the user's own classes as they are; each of them can be built."""
-    return tuple(_built(patterns))
-
-
 def _built(patterns: tuple[str, ...]) -> dict[str, Estimator[Any]]:
     """The estimators of the names, each built once."""
     names: list[str] = []

@@ -15,7 +15,7 @@ from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.problems.named import BUILT_IN_PROBLEMS, OWN_LOSS
 from structgrad.suites.running import scores
-from structgrad.suites.running.planning.grid import estimator_names, grid
+from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Plan, Portion
 from structgrad.suites.running.planning.presets import CORE, FIRST_PROBLEMS, PRESETS, SECOND, plan_of
 from structgrad.suites.running.progress import CostModel, time_limit
@@ -91,7 +91,9 @@ def test_a_shape_that_is_out_of_reach_is_a_skip():
 
 
 def test_patterns_and_options():
-    assert estimator_names(("spigot*", "imle[lambda=2.5]")) == ("spigot", "spigot_steps", "spigot_ce", "spigot_eg", "imle[lambda=2.5]")
+    found = grid(dataclasses.replace(SMALL, estimators=("spigot*", "imle[lambda=2.5]")))
+    names = {name for cell in found.cells for name in cell.estimators} | {row.estimator for row in found.skips}
+    assert names == {"spigot", "spigot_steps", "spigot_ce", "spigot_eg", "imle[lambda=2.5]"}
 
 
 def test_a_suite_takes_its_portion_of_the_grid():
