@@ -302,8 +302,8 @@ class Launch:
         verbosity.say(f"results: {self._path(results.TABLE)}\nreport:  {self._path(PAGE, absolute=True)}", important=True)
         verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
         if self.preset == DEFAULT and not left:
-            deeper = self.repeat.partition(" --out ")[0].replace(f"--preset {DEFAULT}", "--preset standard")
-            verbosity.say(f"for conclusions, with more instances and structures: {deeper}")
+            deeper = self.repeat.partition(" --out ")[0].replace(f"--preset {DEFAULT}", "--preset standard").replace(" --quick", "")
+            verbosity.say(f"for conclusions, with more instances or steps: {deeper}")
         learnt = page.learning_of(frame)
         verbosity.outcome(self._outcome(counts, manifest, learnt.sentences if learnt else []))
         return counts
@@ -316,7 +316,7 @@ class Launch:
         self._mirror_documents()
         verbosity.say(f"results: {self._path(results.TABLE)}", important=True)
         verbosity.say(
-            f"report:  {self._path(PAGE, absolute=True)}, and a page for each structure beside it"
+            f"report:  {self._path(PAGE, absolute=True)}, and a page for each structure next to it"
             if paged
             else f"no page yet, for more than {whole_run.MOST} rows: structgrad report {shlex.quote(self.place)}",
             important=True,

@@ -98,7 +98,7 @@ def lines(found: Outline, plan: Plan, machine: Machine) -> list[str]:
     effort = plan.effort
     limit = "" if trained else f"{effort.replicates} to {effort.most_replicates} replicates within {setting(effort.seconds)} s, "
     precision = "" if trained else f", {plan.dtype} on {plan.device}"
-    quick = ": a first look, not for conclusions; --preset standard measures in earnest" if found.preset == "quick" else ""
+    quick = ": a first look, not for conclusions" if found.preset == "quick" else ""
     compiling = f", {duration(found.compiling)} of it to compile kernels, once per machine" if found.compiling >= _NOTED else ""
     return [
         f"preset {found.preset}{quick}",

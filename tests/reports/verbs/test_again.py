@@ -142,7 +142,7 @@ def test_a_run_of_too_many_rows_to_be_held_has_the_same_table_and_a_large_page(f
     said = call(*SMALL, *FEW, "-e", "ste", "--out", folder, "--rerun", "ste", "--json")
     assert said.exit_code == 0
     path = folder / results.PAGE
-    assert f"report:  {path}, and a page for each structure beside it" in said.stderr
+    assert f"report:  {path}, and a page for each structure next to it" in said.stderr
     assert (json.loads(said.stdout)["ok"], json.loads(said.stdout)["report"]) == (1, str(path))
     assert all(f"{file.parent.name}/{file.name}" in path.read_text() for file in (folder / "report-structures").iterdir())
     large, manifest = results.read(folder)
