@@ -14,7 +14,7 @@ from ..analysis import tables
 from ..analysis.answers import QUESTIONS
 from ..results import Manifest
 from . import answering, charts, dataset, marks, sections, vega
-from .content import Report, report
+from .content import report
 from .drawing.learning import draw_learning
 from .learning import of_gradients
 
@@ -23,25 +23,12 @@ MANY_ROWS = 30
 
 
 def to_html(frame: pd.DataFrame, manifest: Manifest) -> str:
-    """The page. It holds its style, scripts and data, and asks for nothing else.
+    """Render the page of a run. It loads nothing from anywhere else.
 
     Where the manifest has a ``folder``, the commands that measure a cell again name it.
     """
     frame = tables.by_loss(frame)
-    return rendered(frame, manifest, report(frame, manifest), dataset.held(frame))
-
-
-def rendered(frame: pd.DataFrame, manifest: Manifest, found: Report, held: dict[str, pd.DataFrame], **words: str) -> str:
-    """The page of a report and tables that are known already.
-
-    Args:
-        frame: the rows of a run, with one loss per problem.
-        manifest: of the run.
-        found: the content.
-        held: the tables that the page holds.
-        words: of the page of one ``structure`` of a large run, which shows charts and answers only; ``beside`` is a sentence on where its
-            numbers are, ``back`` the address of the page of all.
-    """
+    found, held = report(frame, manifest), dataset.held(frame)
     drawn = marks.held(of_gradients(frame), manifest.get("catalogue", {}))
     return (
         environment()
@@ -51,9 +38,7 @@ def rendered(frame: pd.DataFrame, manifest: Manifest, found: Report, held: dict[
             problems=found.problems,
             bibtex="\n\n".join(entry.source for entry in found.references),
             data=dataset.packed(held),
-            numbers=words.get("beside") or dataset.summary(held, len(frame)),
-            brief=bool(words),
-            **words,
+            numbers=dataset.summary(held, len(frame)),
             learning=draw_learning(found.learning.material) if found.learning else [],
             charts=len(drawn["cells"]) > 0,
             marks=dataset.packed(drawn),

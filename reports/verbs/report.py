@@ -90,13 +90,7 @@ def _checked(kind: str, output: Path | None, *, show: bool) -> None:
 
 
 def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -> None:
-    is_large = _is_large(run)
-    if is_large and kind == "html":
-        path = _large_page(run, output, url)
-        if show:
-            typer.launch(path.resolve().as_uri())
-        return
-    content = _rendered_large(run, kind) if is_large else _rendered(run, kind, url)
+    content = _rendered(run, kind, url)
     if str(output) == "-":
         typer.echo(content, nl=False)
         return
@@ -105,46 +99,6 @@ def _write(run: Path, kind: str, output: Path | None, *, show: bool, url: str) -
     typer.echo(f"report: {_uploaded(url, FORMATS[kind], content) if url and output is None else path.resolve()}")
     if show:
         typer.launch(path.resolve().as_uri())
-
-
-def _is_large(run: Path) -> bool:
-    """Whether a table has so many rows that it is read some structures at a time; one of a run that trains is read at once."""
-    from .. import results
-    from ..analysis import loading
-    from ..page import large
-
-    return results.length(run) >= loading.LARGE and not large.trains(results.opened(run)[0])
-
-
-def _large_page(run: Path, output: Path | None, url: str) -> Path:
-    from .. import results
-    from ..page import large
-
-    folder = run if run.is_dir() else run.parent
-    if str(output) == "-" or (url and output is None):
-        beside = "--output -" if str(output) == "-" else url
-        rows = results.length(run)
-        raise ValueError(f"`report` got {beside} for {rows} rows, whose page needs a folder next to it; name a local file with --output")
-    path = output or folder / FORMATS["html"]
-    try:
-        pages = large.write(run, url or str(folder), path)
-    except OSError as error:
-        raise ValueError(f"`report` cannot write {path} ({error.strerror}); name another file with --output") from error
-    typer.echo(f"report: {path.resolve()}, with a page for each structure in {pages.resolve()}")
-    return path
-
-
-def _rendered_large(run: Path, kind: str) -> bytes:
-    from ..page import large
-    from ..page.markdown import markdown_of
-
-    found = large.gather(run)
-    if kind == "md":
-        return markdown_of(found.report()).encode()
-    import pyarrow as pa
-
-    medians = pa.concat_tables(found.medians, promote_options="permissive").to_pandas()
-    return bytes(medians.to_parquet(index=False)) if kind == "parquet" else medians.to_csv(index=False).encode()
 
 
 def _uploaded(url: str, name: str, content: bytes) -> str:

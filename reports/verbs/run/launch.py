@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 import platform
-import shlex
 import signal
 import sys
 from collections import defaultdict
@@ -38,7 +37,6 @@ from ....suites.running.scores import load_problem
 from ....suites.running.work import Cell, Grid
 from ... import bibliography, page, results, terminal
 from ...analysis import answers, tables
-from ...page import large
 from ...results import PAGE
 from ...terminal import Verbosity
 from . import again
@@ -237,8 +235,8 @@ class Launch:
                 settings: dict[str, Any] = {"machine": self.machine, "progress": progress, "scope": self.scope, "work": self.work}
                 runner.measure(self.plan, self.folder, mirror=self.mirror, **settings)
             left = len(self._unmeasured())
-            facts = _write(self.plan, self.folder, self.work, {**manifest, **_ending(left)})
-            counts = self._finish(left) if facts is None else self._finish_large(left, facts)
+            _write(self.plan, self.folder, self.work, {**manifest, **_ending(left)})
+            counts = self._finish(left)
             if not left and not counts["failed"]:
                 again.remember(self.asked, self.repeat, self.folder, self.work, self.verbosity.told)
             return counts
@@ -308,24 +306,6 @@ class Launch:
         verbosity.outcome(self._outcome(counts, manifest, learnt.sentences if learnt else []))
         return counts
 
-    def _finish_large(self, left: int, facts: Facts) -> dict[str, int]:
-        """Of a run of which not all rows are held at once: page and counts."""
-        paged = self.mirror is None and _large_page(self.folder, self.place)
-        counts, verbosity = {**facts.counts(), "left": left}, self.verbosity
-        verbosity.say(text.cells_line(counts), important=True, apart=True)
-        self._mirror_documents()
-        verbosity.say(f"results: {self._path(results.TABLE)}", important=True)
-        verbosity.say(
-            f"report:  {self._path(PAGE, absolute=True)}, and a page for each structure next to it"
-            if paged
-            else f"no page yet, for more than {whole_run.MOST} rows: structgrad report {shlex.quote(self.place)}",
-            important=True,
-        )
-        verbosity.say(f"{_again(counts)}: {self.repeat}", important=True)
-        outcome = self._outcome(counts, results.manifest_of(self.folder), [])
-        verbosity.outcome({name: value for name, value in outcome.items() if paged or name != "report"})
-        return counts
-
     def _path(self, name: str, *, absolute: bool = False) -> str:
         """Of a file of the run, or the run itself, for people and programs."""
         if self.mirror is not None:
@@ -369,38 +349,25 @@ def conclude(folder: Path, work: Grid, manifest: results.Manifest, shards: list[
     plan = plan_from(manifest["plan"])
     plugins.use(plan.plugins)
     parent = {name: value for name, value in manifest.items() if name not in ("shard", "argv", "process")}
-    facts = _write(plan, folder, work, {**parent, **_ending(left)}, shards=shards)
-    if facts is not None:
-        _large_page(folder, str(folder))
-        return facts.counts()
+    _write(plan, folder, work, {**parent, **_ending(left)}, shards=shards)
     frame, whole = results.read(folder)
     results.write_whole(folder / PAGE, page.to_html(frame, {**whole, "folder": str(folder)}).encode())
     return tables.counts(frame)
-
-
-def _large_page(folder: Path, place: str) -> bool:
-    """Write the page of a run of which not all rows are held at once; not of one that trains, whose page holds all of them."""
-    if large.trains(results.opened(folder)[0]):
-        (folder / PAGE).unlink(missing_ok=True)  # of an earlier run, with fewer rows
-        return False
-    large.write(folder, place, folder / PAGE)
-    return True
 
 
 def _ending(left: int) -> results.Manifest:
     return {"status": "stopped" if left else "finished", "finished": _now()}
 
 
-def _write(plan: Plan, folder: Path, work: Grid, manifest: results.Manifest, **more: Any) -> Facts | None:
-    """Write the table of a run; where it has more rows than are held at once, block by block, and then what is said of it is returned."""
+def _write(plan: Plan, folder: Path, work: Grid, manifest: results.Manifest, **more: Any) -> None:
+    """Write the table of a run; block by block if it has more rows than are held at once."""
     whole = WholeRun(folder, work)
     if whole.rows <= whole_run.MOST:
         rows = runner.collect(folder)
         results.write(rows, folder, {**manifest, "catalogue": _catalogue(plan, Facts.of_rows(rows)), **more})
-        return None
+        return
     facts = whole.facts()
     results.write_blocks(whole.tables(), folder, {**manifest, "catalogue": _catalogue(plan, facts), **more})
-    return facts
 
 
 def _catalogue(plan: Plan, facts: Facts) -> results.Manifest:
