@@ -21,7 +21,7 @@ from ..statistics.intervals import UNRESOLVED
 from ..statistics.metrics import Interval, estimated_metrics, exact_metrics
 from ..statistics.moments import BATCHES, Moments
 from ..statistics.reference_metrics import estimated_against, exact_against
-from ..tasks.references import learnt_model, remembered
+from ..tasks.references import learnt_model, reference_estimator, remembered
 from ..tasks.task import Task
 from ..tasks.training import order
 from .draws import Draws, estimates
@@ -122,7 +122,7 @@ class ModelBatch:
         key = ("parameter_bias", task.name, problem.stage, str(seed))
         draws = Draws(task.oracle, within(task, batch, task.loss(model, batch), scores), scores, context, key, batch.lengths)
         replicates = max(FEWEST, BATCHES * (context.effort.rounds // 8))
-        return cls(draws, theta, parameters, common, learner_of("", task), replicates, task)
+        return cls(draws, theta, parameters, common, reference_estimator(task), replicates, task)
 
     def truth(self) -> Gradient:
         """The exact gradient, or the mean of many estimates; computed once on a machine."""

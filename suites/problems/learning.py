@@ -67,7 +67,7 @@ def kinds_of(name: str) -> tuple[str, ...]:
 def learner_of(name: str, task: Task) -> Estimator[Any]:
     """Whose run items come from: what follows ``@`` in a problem's name, or the reference."""
     own = name.partition("@")[2]
-    return make_estimator(own) if own else reference_estimator(task)
+    return make_estimator(own) if own else reference_estimator(task, training=True)
 
 
 def comes_from_task(name: str) -> bool:

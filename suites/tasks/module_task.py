@@ -178,7 +178,7 @@ class ModuleTask(Task):
             return self._reached(seed, lambda batch, empty: empty if batch.gold is None else batch.gold)
         from .references import reference_estimator
 
-        learnt = train(self, reference_estimator(self), rate=self.rates[len(self.rates) // 2], seed=seed)
+        learnt = train(self, reference_estimator(self, training=True), rate=self.rates[len(self.rates) // 2], seed=seed)
         return self.evaluate(learnt)
 
     def _reached(self, seed: int, seen: Callable[[Batch, Tensor], Tensor]) -> dict[str, float]:

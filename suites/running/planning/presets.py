@@ -12,7 +12,7 @@ from ....oracles.registry import unknown
 from ... import problems
 from ...measures.suite import EFFORTS, Effort
 from ...problems import BUILT_IN_PROBLEMS, OWN_LOSS
-from ...tasks.references import LONGEST_LIST
+from ...tasks.references import LONGEST_TRAINING_LIST
 from .plan import Plan, Portion
 
 CORE = tuple(name for name, kind in ESTIMATORS.items() if kind.tier == "core")
@@ -60,7 +60,7 @@ LEARNERS = (
 """What learning is compared of in earnest; those that do not fit the structures of a task are skipped there."""
 
 STUDIED = (
-    f"exact[limit={LONGEST_LIST}]",
+    f"exact[limit={LONGEST_TRAINING_LIST}]",
     *LEARNERS[1:],
     "frozen",
     "relaxed_top_k",

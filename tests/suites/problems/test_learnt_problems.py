@@ -187,10 +187,10 @@ def test_seconds_to_a_target_are_steps_times_their_cost(tmp_path: Path):
 
 def test_what_is_kept_is_computed_on_one_thread(monkeypatch):
     seen, before = [], torch.get_num_threads()
-    monkeypatch.setattr(references, "_path", lambda task, estimator, seed: seen.append(torch.get_num_threads()) or {"init": {}})
+    monkeypatch.setattr(references, "_path", lambda task, estimator, seed: seen.append(torch.get_num_threads()) or {"early": {}})
     torch.set_num_threads(2)
     with pytest.raises(RuntimeError, match="Missing key"):
-        references.learnt_model(TASK, ExactMarginalisation(), 99, "init")
+        references.learnt_model(TASK, ExactMarginalisation(), 99, "early")
     assert (seen, torch.get_num_threads()) == ([1], 2)
     torch.set_num_threads(before)
 
