@@ -55,7 +55,13 @@ def _headline(found: Audit) -> Iterator[Text]:
         yield Text(
             f"next to the gradient of the expected loss: gain {gain}, cosine {cosine}, relative bias {bias} ({row.where}, flat scores)"
         )
-    told = {"likely cause": found.causes, "seen": found.seen, "to change": found.remedies, "note": found.notes}
+    told = {
+        "likely cause": found.causes,
+        "seen": found.seen,
+        "possible cause": found.possible,
+        "to change": found.remedies,
+        "note": found.notes,
+    }
     for word, lines in told.items():
         for line in lines[:CAUSES_SHOWN]:
             yield Text(f"{word}: {line}", style="bold")

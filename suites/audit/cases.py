@@ -128,6 +128,13 @@ def all_structures(structure: Structure) -> Tensor:
     return listed
 
 
+def off_structures(points: Tensor, structure: Structure) -> bool:
+    """Whether any of some points is no structure."""
+    flat = points.reshape(-1, 1, *structure.event).double()
+    distances = (flat - all_structures(structure)).flatten(2).abs().amax(-1)
+    return bool((distances.amin(-1) > 1e-9).any())
+
+
 class AuditLoss:
     """A quadratic form of the parts through a sine, an exponential and an offset; or its linear term alone.
 

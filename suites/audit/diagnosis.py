@@ -1,13 +1,12 @@
-"""Diagnosis of wrong means: every cause predicts the means of all places, and the predictions compete.
+"""Causes of wrong means: every candidate predicts the means at all scores, and the predictions compete by likelihood.
 
-A cause is named where its predictions are not rejected, and beat those of all others by `MARGIN`: of other causes, of a wrong part, and of
-"a factor on everything", which has no cause. Factors that are made of options are told from others, and from a factor that happens to have
-the same value, by changing these options. Else what was seen is told.
+A cause is reported if its predictions are not rejected and beat all others by `MARGIN`. The others are further causes, wrong parts, and "a
+factor on everything", which has no cause. Factors of options are separated from equal ones by other values of these options.
 """
 
 from __future__ import annotations
 
-import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,42 +15,29 @@ import torch
 from scipy import optimize, special
 from torch import Tensor
 
-from .expansions import Expansions
-
 EXACT = 1e-6
-"""Relative distance below which two exact numbers are the same."""
+"""Relative distance below which two exact numbers are equal."""
 
 REJECTED = 0.01
-"""p-value below which a prediction is rejected, after Bonferroni's correction over the places."""
+"""p-value below which a prediction is rejected, after Bonferroni's correction over the points."""
 
 OTHER = 1e-3
-"""p-value below which two means are not the same."""
+"""p-value below which two means differ."""
 
 MARGIN = 10.0
-"""By how much −2 log-likelihood + penalty of the runner-up must be greater: odds of 150 to 1."""
+"""Least distance of −2 log-likelihood + penalty to the second best: odds of 150 to 1."""
 
 SIGN = "the estimate has the wrong sign: is the loss treated as a reward?"
-NOT_RETURNED = (
-    "the mean lacks Cov(z) γ(μ), the gradient of the loss's expansion at the marginals: a control variate is taken from the losses, and "
-    "its mean is not put back"
-)
-OWN_SLOPE = (
-    "the mean is off by a multiple of the covariance of a sample with its own slope: the slope of the control variate of a sample includes "
-    "that of the sample itself; take those of the others"
-)
 NO_NORMALISER = "the mean is off by a multiple of μ: the score of a sample is z − μ; is its log-probability ⟨θ, z⟩ without the normaliser?"
+MASKS = "the mean is wrong with forbidden parts alone: they are counted, or a normaliser includes them"
 
 _DECAYS = ("decay", "momentum", "ema", "beta", "alpha", "smoothing")
-_MOST_DIRECTIONS = 16
+_MAX_DIRECTIONS = 16
 
 
 @dataclass(frozen=True)
 class Setting:
-    """With which options an estimator was looked at.
-
-    Attributes:
-        numbers: its numeric options by name. ``losses``: that one estimate takes: N, where no option says it.
-    """
+    """Numeric options of an estimator by name, and the number of losses of one estimate: N, if no option is that."""
 
     numbers: Mapping[str, float]
     losses: float | None = None
@@ -59,13 +45,15 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """What was found at one place, and what is wanted there.
+    """The mean of an estimator at some scores, and its target.
 
     Attributes:
-        where: the structure and the scores. ``event``: shape of a structure.
-        found: ``[n, d]``: exact rows, or means of batches whose spread is the error. ``wanted``: likewise, or ``[d]``.
-        setting: with which options.
-        marginals: ``[d]``, where they are known. ``expansions``: makes those of the loss, where they can be had.
+        where: the structure and the scores.
+        event: shape of a structure.
+        found: ``[n, d]``: exact rows, or means of batches, whose spread is the error.
+        wanted: ``[n, d]`` or ``[d]``.
+        setting: the options.
+        marginals: ``[d]``, if known.
         tolerance: relative, of exact rows; None for batches.
     """
 
@@ -76,56 +64,61 @@ class Point:
     setting: Setting
     marginals: Tensor | None = None
     tolerance: float | None = EXACT
-    expansions: Callable[[], Expansions | None] = lambda: None
 
     @property
-    def mean(self) -> Tensor:
-        """``[n, d]`` of exact rows, ``[1, d]`` of batches."""
-        return self.found if self.tolerance is not None else self.found.mean(0, keepdim=True)
+    def exact(self) -> bool:
+        """Whether the mean has no sampling error."""
+        return self.tolerance is not None
 
     @property
     def target(self) -> Tensor:
-        """Shaped like the mean."""
-        return self.wanted.expand_as(self.found) if self.tolerance is not None else self.wanted.expand_as(self.found).mean(0, keepdim=True)
+        """Shaped like what was found."""
+        return self.wanted.expand_as(self.found)
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """The mean and its target, ``[n, d]`` of exact rows, ``[1, d]`` of batches."""
+        return (self.found, self.target) if self.exact else (self.found.mean(0, keepdim=True), self.target.mean(0, keepdim=True))
 
     @property
     def gain(self) -> float:
         """``⟨m, g⟩ / ‖g‖²``."""
-        return float((self.mean * self.target).sum() / self.target.square().sum().clamp(min=1e-300))
+        mean, target = self.pair
+        return float((mean * target).sum() / target.square().sum().clamp(min=1e-300))
 
     def distance(self, predicted: Tensor) -> tuple[float, float]:
-        """−2 log-likelihood of a prediction, up to a constant, and the p-value of its test."""
+        """−2 log-likelihood of a prediction, up to a constant, and the p-value of its test (Hotelling's, for batches)."""
         residual = self.found - predicted
         if self.tolerance is not None:
             size = max(float(self.found.norm()), float(predicted.norm()))
             ratio = float(residual.norm()) / (self.tolerance * size + 1e-12)
             return ratio**2, 1.0 if ratio <= 3 else 0.0
-        return _hotelling(residual, EXACT * float(self.wanted.norm()))
+        rounding, count, mean = EXACT * float(self.wanted.norm()), len(residual), residual.mean(0)
+        values, vectors = torch.linalg.eigh((residual - mean).mT @ (residual - mean) / (count * (count - 1)))
+        along = mean @ vectors
+        moves = values > max(rounding**2, 1e-12 * float(values.max()))
+        moves &= torch.arange(len(values)) >= len(values) - _MAX_DIRECTIONS
+        rank = int(moves.sum())
+        # Directions without a spread must be 0 up to rounding.
+        fixed = float((along[~moves & (values <= rounding**2)].norm() / max(rounding, 1e-300)) ** 2)
+        square = float((along[moves].square() / values[moves]).sum())
+        p_value = float(special.fdtrc(rank, count - rank, square * (count - rank) / (rank * (count - 1)))) if rank else 1.0
+        return count * math.log1p(square / (count - 1)) + fixed, p_value if fixed <= 9 * len(values) else 0.0
 
-
-def _hotelling(residual: Tensor, rounding: float) -> tuple[float, float]:
-    """Of the mean of batches ``[n, d]`` against 0, whose covariance is theirs; what has no spread must be 0 up to rounding."""
-    count, mean = len(residual), residual.mean(0)
-    spread = residual - mean
-    values, vectors = torch.linalg.eigh(spread.mT @ spread / (count * (count - 1)))
-    along = mean @ vectors
-    moves = values > max(rounding**2, 1e-12 * float(values.max()))
-    moves &= torch.arange(len(values)) >= len(values) - _MOST_DIRECTIONS
-    rank = int(moves.sum())
-    fixed = float((along[~moves & (values <= rounding**2)].norm() / max(rounding, 1e-300)) ** 2)
-    square = float((along[moves].square() / values[moves]).sum())
-    p_value = float(special.fdtrc(rank, count - rank, square * (count - rank) / (rank * (count - 1)))) if rank else 1.0
-    return count * math.log1p(square / (count - 1)) + fixed, p_value if fixed <= 9 * len(values) else 0.0
+    def is_wrong(self, tests: int) -> bool:
+        """Whether the target is rejected, as one of some tests."""
+        return self.distance(self.target)[1] * tests < REJECTED
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What may be wrong, with the means that it predicts.
+    """A possible cause.
 
     Attributes:
-        text: for people; empty where it is no cause.
-        predict: of the mean of a place, shaped like what was found; None where it says nothing of it.
-        parameters: fitted ones. ``options``: by changing which its factor is told from others.
+        text: the cause; empty if it is none.
+        predict: the means at a point, shaped like those found; None if it predicts nothing there.
+        parameters: how many are fitted.
+        options: those by which its factor is separated from others.
     """
 
     text: str
@@ -133,273 +126,190 @@ class Hypothesis:
     parameters: int = 0
     options: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True)
-class Fit:
-    """How well a hypothesis predicts all places: the less the score the better."""
-
-    hypothesis: Hypothesis
-    score: float
-    rejected: bool
+    def fit(self, points: Sequence[Point]) -> tuple[float, bool]:
+        """The score at all points, the less the better, and whether it is rejected."""
+        predictions = [self.predict(point) for point in points]
+        if any(predicted is None for predicted in predictions):
+            return math.inf, True
+        found = [point.distance(predicted) for point, predicted in zip(points, predictions, strict=True) if predicted is not None]
+        size = sum(point.pair[0].numel() for point in points)
+        score = sum(distance for distance, _ in found) + self.parameters * math.log(size)
+        return score, min(p_value for _, p_value in found) * len(found) < REJECTED
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The cause of wrong means, or what was seen of them, and whether that is one factor on everything."""
+    """The cause of wrong means, or their symptoms, and whether these are one factor on everything.
+
+    Without a cause, ``likely`` has the two most likely ones.
+    """
 
     cause: str = ""
     seen: str = ""
     parallel: bool = False
+    likely: tuple[str, ...] = ()
 
 
-Ask = Callable[[str], Sequence[Point]]
-"""Looks again with another value of an option."""
-
-
-def explain(points: Sequence[Point], ask: Ask = lambda option: ()) -> Explanation:
-    """The cause that predicts the means best, or what was seen of them.
+def explain(points: Sequence[Point], ask: Callable[[str], Sequence[Point]] = lambda option: ()) -> Explanation:
+    """The cause that predicts the means best, or the symptoms.
 
     Args:
-        points: all places where the mean is known, those where it is right too.
-        ask: gives further places, with another value of an option; nothing where it has no other.
+        points: all scores with a known mean, also if it is right.
+        ask: gives further points, with another value of an option; nothing if there is no other.
     """
     factor = best_factor(points)
-    constant = fitted(points, on_everything(factor))
-    if not constant.rejected and math.isclose(factor, -1, abs_tol=_resolution(points)):
+    scaled = not on_everything(factor).fit(points)[1]
+    resolution = 10 * EXACT if all(point.exact for point in points) else 0.1
+    if scaled and math.isclose(factor, -1, abs_tol=resolution):
         return Explanation(SIGN)
-    seen = constant_gain(points, factor) if not constant.rejected else described(points)
-    fits = [fitted(points, one) for one in factors(points[0].setting)]
-    possible = [fit.hypothesis for fit in fits if not fit.rejected and not _says_nothing(fit.hypothesis, points)]
-    if constant.rejected:
-        possible = []
+    seen = _constant_gain(points, factor) if scaled else _symptoms(points)
+    possible = []
+    for one in factors(points[0].setting) if scaled else ():
+        predicted = one.predict(points[0])
+        says_something = predicted is not None and not torch.allclose(predicted, points[0].target, rtol=EXACT, atol=0)
+        possible += [one] if says_something and not one.fit(points)[1] else []
     further = [*points]
     for option in dict.fromkeys(option for one in possible for option in one.options if option):
         further += ask(option)
-    rivals = [on_everything(best_factor(further)), *possible, *parts(points), *multiples_of_marginals(points), *control_variates(points)]
-    first, second = sorted((fitted(further, one) for one in rivals), key=lambda fit: fit.score)[:2]
-    if first.hypothesis.text and not first.rejected and second.score - first.score >= MARGIN:
-        return Explanation(first.hypothesis.text)
-    return Explanation(seen=seen, parallel=not constant.rejected)
+    rivals = [on_everything(best_factor(further)), *possible, *parts(points), *multiples_of_marginals(points)]
+    first, second = sorted(((*one.fit(further), one.text) for one in rivals), key=lambda fit: fit[0])[:2]
+    if first[2] and not first[1] and second[0] - first[0] >= MARGIN:
+        return Explanation(first[2])
+    wrong = [point.where for point in points if point.is_wrong(len(points))]
+    masks = bool(wrong) and all(where.endswith("masked") for where in wrong) and len(wrong) < len(points)
+    return Explanation(seen=seen, parallel=scaled, likely=(MASKS,) if masks else ())
 
 
-def fitted(points: Sequence[Point], hypothesis: Hypothesis) -> Fit:
-    """A hypothesis against all places; one that says nothing of a place is rejected."""
-    predictions = [hypothesis.predict(point) for point in points]
-    if any(predicted is None for predicted in predictions):
-        return Fit(hypothesis, math.inf, rejected=True)
-    found = [point.distance(predicted) for point, predicted in zip(points, predictions, strict=True) if predicted is not None]
-    size = sum(point.mean.numel() for point in points)
-    score = sum(distance for distance, _ in found) + hypothesis.parameters * math.log(size)
-    return Fit(hypothesis, score, min(p_value for _, p_value in found) * len(found) < REJECTED)
-
-
-def mended(points: Sequence[Point], others: Sequence[Point]) -> bool:
-    """Whether the means of other options are right, and others than those that were found; of means by replicates both are tests."""
+def corrected(points: Sequence[Point], others: Sequence[Point]) -> bool:
+    """Whether the means with other options are right, and differ from those that were found. For replicates, both are tests."""
     found = {point.where: point for point in points}
-    right = all(point.distance(point.wanted.expand_as(point.found))[1] * len(others) >= REJECTED for point in others)
-    apart = [point.distance(found[point.where].found)[1] for point in others if point.where in found]
-    return right and any(p_value < OTHER for p_value in apart)
+    right = not any(point.is_wrong(len(others)) for point in others)
+    return right and any(point.distance(found[point.where].found)[1] < OTHER for point in others if point.where in found)
 
 
 def on_everything(factor: float) -> Hypothesis:
-    """A factor that was fitted."""
-    return Hypothesis("", lambda point: factor * point.wanted.expand_as(point.found), parameters=1)
+    """A fitted factor."""
+    return Hypothesis("", lambda point: factor * point.target, parameters=1)
 
 
 def best_factor(points: Sequence[Point]) -> float:
-    """The factor x for which x g predicts best: of exact places by least squares, else by the likelihood."""
-    exact = [point for point in points if point.tolerance is not None]
-    weights = [1 / max(float(point.target.square().sum()), 1e-24) for point in exact or points]
-    products = [float((point.mean * point.target).sum()) for point in exact or points]
-    start = math.fsum(map(math.prod, zip(weights, products, strict=True))) / len(weights)
+    """The factor x for which x g predicts best: by least squares of exact points, else by the likelihood."""
+    exact = [point for point in points if point.exact]
+    pairs = [point.pair for point in exact or points]
+    start = math.fsum(float((m * g).sum()) / max(float(g.square().sum()), 1e-24) for m, g in pairs) / len(pairs)
     if exact:
         return start
     reach = 0.5 * abs(start) + 0.1
-    far = optimize.minimize_scalar(
-        lambda x: fitted(points, on_everything(x)).score, bounds=(start - reach, start + reach), method="bounded"
-    )
-    return float(far.x)
+    score: Callable[[float], float] = lambda x: on_everything(x).fit(points)[0]  # noqa: E731
+    return float(optimize.minimize_scalar(score, bounds=(start - reach, start + reach), method="bounded").x)
 
 
-def factors(setting: Setting) -> Iterator[Hypothesis]:
-    """Factors that are made of the number of samples and of options, with what they mean."""
-    counts = {name: value for name, value in setting.numbers.items() if "sample" in name or name in ("n", "num", "k", "m")}
-    options = {name: _option(name) for name in setting.numbers}
-    numbers = {name: options[name] for name in counts}
-    if setting.losses is not None and setting.losses not in counts.values():
-        numbers[""] = lambda setting: setting.losses
-    for name, count in numbers.items():
-        yield from _of_count(name, count, setting)
-        for other in setting.numbers:
-            if other.rpartition(".")[2] in _DECAYS:
-                yield from _of_decay((other, name), options[other], count, setting)
-    for name, value in options.items():
+def factors(setting: Setting) -> Iterator[Hypothesis]:  # noqa: C901 - one line per factor
+    """Factors of the number of samples and of options, with their meaning."""
+    counts = [name for name in setting.numbers if "sample" in name or name in ("n", "num", "k", "m")]
+    if setting.losses is not None and setting.losses not in [setting.numbers[name] for name in counts]:
+        counts.append("")
+
+    def factor(text: str, function: Callable[..., float], *names: str) -> Hypothesis:
+        def value(setting: Setting) -> float | None:
+            given = [setting.numbers.get(name) if name else setting.losses for name in names]
+            try:
+                return None if None in given else function(*given)
+            except ZeroDivisionError:
+                return None
+
+        def predict(point: Point) -> Tensor | None:
+            here = value(point.setting)
+            return None if here is None else here * point.target
+
+        here = value(setting)
+        return Hypothesis(f"gain {math.nan if here is None else here:.4g} = {text}", predict, options=names)
+
+    for count in counts:
+        size = f"N = {(setting.numbers[count] if count else setting.losses) or 0:g}"
+        yield factor(f"(N − 1)/N with {size}: the baseline of a sample includes the sample itself", lambda n: (n - 1) / n, count)
+        text = f"N/(N − 1) with {size}: the correction for leaving one out is made twice, or where none is due"
+        yield factor(text, lambda n: n / (n - 1), count)
+        yield factor(f"N with {size}: the samples are summed, not averaged", lambda n: n, count)
+        yield factor(f"1/N with {size}: the mean over the samples is taken twice", lambda n: 1 / n, count)
+        for name in setting.numbers:
+            if name.rpartition(".")[2] in _DECAYS:
+                known = f"with {name} = {setting.numbers[name]:g}, {size}: the running mean is updated before it is used"
+                yield factor(f"1 − (1 − {name})/N {known}", lambda decay, n: 1 - (1 - decay) / n, name, count)
+                yield factor(f"1 − {name}/N {known}", lambda decay, n: 1 - decay / n, name, count)
+    for name in setting.numbers:
         if name not in counts:
-            yield from _of_option(name, value, setting)
-
-
-Number = Callable[[Setting], float | None]
-"""A number of a setting."""
-
-
-def _option(name: str) -> Number:
-    return lambda setting: setting.numbers.get(name)
-
-
-def _of_count(option: str, count: Number, setting: Setting) -> Iterator[Hypothesis]:
-    n = f"with N = {count(setting) or 0:g}"
-    yield _factor(
-        f"(N − 1)/N {n}: the baseline of a sample includes the sample itself",
-        lambda s: _of(count(s), lambda v: (v - 1) / v),
-        (option,),
-        setting,
-    )
-    yield _factor(
-        f"N/(N − 1) {n}: the correction for leaving one out is made twice, or where none is due",
-        lambda s: _of(count(s), lambda v: v / (v - 1)),
-        (option,),
-        setting,
-    )
-    yield _factor(f"N {n}: the samples are summed, not averaged", count, (option,), setting)
-    yield _factor(f"1/N {n}: the mean over the samples is taken twice", lambda s: _of(count(s), lambda v: 1 / v), (option,), setting)
-
-
-def _of_decay(names: tuple[str, str], decay: Number, count: Number, setting: Setting) -> Iterator[Hypothesis]:
-    name = names[0]
-    known = f"with {name} = {decay(setting) or 0:g}, N = {count(setting) or 0:g}: the running mean is updated before it is used"
-
-    def shortened(share: Callable[[float], float]) -> Number:
-        return lambda s: _of(decay(s), lambda d: _of(count(s), lambda n: 1 - share(d) / n))
-
-    yield _factor(f"1 − (1 − {name})/N {known}", shortened(lambda d: 1 - d), names, setting)
-    yield _factor(f"1 − {name}/N {known}", shortened(lambda d: d), names, setting)
-
-
-def _of_option(name: str, value: Number, setting: Setting) -> Iterator[Hypothesis]:
-    known = f"with {name} = {value(setting) or 0:g}: the estimate is"
-    yield _factor(f"{name}: the estimate is multiplied by {name}, or not divided by it", value, (name,), setting)
-    yield _factor(f"1/{name} {known} divided by {name}, once too often", lambda s: _of(value(s), lambda v: 1 / v), (name,), setting)
-    yield _factor(
-        f"{name}² {known} multiplied by {name} where it should be divided", lambda s: _of(value(s), lambda v: v**2), (name,), setting
-    )
-    yield _factor(f"1/{name}² {known} divided by {name} twice too often", lambda s: _of(value(s), lambda v: 1 / v**2), (name,), setting)
-
-
-def _of(value: float | None, function: Callable[[float], float | None]) -> float | None:
-    try:
-        return None if value is None else function(value)
-    except ZeroDivisionError:
-        return None
-
-
-def _factor(text: str, value: Number, options: tuple[str, ...], setting: Setting) -> Hypothesis:
-    """A known factor; the text says its value here."""
-    here = value(setting)
-
-    def predict(point: Point) -> Tensor | None:
-        factor = value(point.setting)
-        return None if factor is None else factor * point.wanted.expand_as(point.found)
-
-    return Hypothesis(f"gain {math.nan if here is None else here:.4g} = {text}", predict, options=options)
-
-
-def _says_nothing(hypothesis: Hypothesis, points: Sequence[Point]) -> bool:
-    """Whether its factor is 1."""
-    predicted, wanted = hypothesis.predict(points[0]), points[0].wanted.expand_as(points[0].found)
-    return predicted is None or bool(torch.allclose(predicted, wanted, rtol=EXACT, atol=0))
+            known = f"with {name} = {setting.numbers[name]:g}: the estimate is"
+            yield factor(f"{name}: the estimate is multiplied by {name}, or not divided by it", lambda x: x, name)
+            yield factor(f"1/{name} {known} divided by {name}, once too often", lambda x: 1 / x, name)
+            yield factor(f"{name}² {known} multiplied by {name} where it should be divided", lambda x: x**2, name)
+            yield factor(f"1/{name}² {known} divided by {name} twice too often", lambda x: 1 / x**2, name)
 
 
 def parts(points: Sequence[Point]) -> Iterator[Hypothesis]:
-    """One part, the same at all places, is turned round, or left out; or all parts that have one last index."""
-    several = any(len(point.event) > 1 for point in points)
-    starts, ends = (range(min(point.event[axis] for point in points)) if several else () for axis in (0, -1))
-    flat = range(min(point.found.shape[-1] for point in points))
-    named = [(f"part ({_index(points[0], index)}) has", "gets", functools.partial(_flat, index)) for index in flat]
-    named += [(f"the parts with the last index {index} have", "get", functools.partial(_last, index)) for index in ends]
-    named += [(f"the parts with the first index {index} have", "get", functools.partial(_first, index)) for index in starts]
-    for name, gets, where in named:
-        yield Hypothesis(f"{name} the other sign, and all others are right", _changed(where, -1.0), parameters=1)
-        without = f"{name.removesuffix(' has').removesuffix(' have')} {gets} no gradient, and all others are right"
-        yield Hypothesis(without, _changed(where, 0.0), parameters=1)
+    """A part with a factor of its own, or two that change places; parts with one index in common may share a factor."""
+    first, exact = points[0], all(point.exact for point in points)
+    size = min(point.found.shape[-1] for point in points)
+
+    def group(axis: int | None, index: int) -> Callable[[Point], Tensor]:
+        def chosen(point: Point) -> Tensor:
+            flags = torch.zeros(point.event, dtype=torch.bool)
+            (flags.view(-1) if axis is None else flags.movedim(axis, 0))[index] = True
+            return flags.flatten()
+
+        return chosen
+
+    groups = [(f"part ({_index(first, part)}) has", group(None, part)) for part in range(size)]
+    for name, axis in (("last", -1), ("first", 0)) if any(len(point.event) > 1 for point in points) else ():
+        indices = range(min(point.event[axis] for point in points))
+        groups += [(f"the parts with the {name} index {index} have", group(axis, index)) for index in indices]
+    for name, chosen in groups:
+        pairs = [(mean[:, chosen(point)], target[:, chosen(point)]) for point in points for mean, target in (point.pair,)]
+        own = math.fsum(float((m * g).sum()) for m, g in pairs) / max(math.fsum(float(g.square().sum()) for _, g in pairs), 1e-300)
+        others = [(own, f"a factor of {own:.3g}")] if exact and min(abs(own + 1), abs(own)) > 1e-4 else []
+        for factor, what in [(-1.0, "the other sign"), (0.0, "no gradient"), *others]:
+
+            def predict(point: Point, factor: float = factor, chosen: Callable[[Point], Tensor] = chosen) -> Tensor:
+                return torch.where(chosen(point), factor, 1.0).to(point.target) * point.target
+
+            yield Hypothesis(f"{name} {what}, and all others are right", predict, parameters=1)
+    for pair in itertools.combinations(range(size), 2) if exact and len({point.event for point in points}) == 1 else ():
+        order = torch.arange(size)
+        order[list(pair)] = order[list(reversed(pair))]
+        text = "parts {} and {} change places, and all others are right".format(*(f"({_index(first, part)})" for part in pair))
+        yield Hypothesis(text, lambda point, order=order: point.target[:, order], parameters=1)  # type: ignore[misc]
 
 
-def _flat(index: int, point: Point) -> Tensor:
-    return torch.arange(point.found.shape[-1]) == index
-
-
-def _last(index: int, point: Point) -> Tensor:
-    return torch.arange(point.found.shape[-1]) % point.event[-1] == index
-
-
-def _first(index: int, point: Point) -> Tensor:
-    return torch.arange(point.found.shape[-1]) // math.prod(point.event[1:]) == index
-
-
-def _index(point: Point, index: int) -> str:
-    """A part as the event has it."""
-    return ", ".join(str(int(place)) for place in torch.unravel_index(torch.tensor(index), point.event))
-
-
-def _changed(where: Callable[[Point], Tensor], factor: float) -> Callable[[Point], Tensor]:
-    return lambda point: torch.where(where(point), factor, 1.0).to(point.wanted) * point.wanted.expand_as(point.found)
+def _index(point: Point, part: int) -> str:
+    """Indices of a part in the event."""
+    return ", ".join(str(int(index)) for index in torch.unravel_index(torch.tensor(part), point.event))
 
 
 def multiples_of_marginals(points: Sequence[Point]) -> Iterator[Hypothesis]:
-    """The mean is off by a multiple of μ, another one at each place."""
-    if any(point.marginals is None for point in points):
-        return
+    """The mean is off by a multiple of μ, another one at each point."""
+    if all(point.marginals is not None for point in points):
 
-    def predict(point: Point) -> Tensor | None:
-        if point.marginals is None:
-            return None
-        share = (point.mean - point.target).mean(0) @ point.marginals / point.marginals.square().sum()
-        return point.wanted.expand_as(point.found) + share * point.marginals
+        def predict(point: Point) -> Tensor | None:
+            if point.marginals is None:
+                return None
+            mean, target = point.pair
+            return point.target + (mean - target).mean(0) @ point.marginals / point.marginals.square().sum() * point.marginals
 
-    yield Hypothesis(NO_NORMALISER, predict, parameters=len(points))
-
-
-def control_variates(points: Sequence[Point]) -> Iterator[Hypothesis]:
-    """The mean lacks what a control variate took away, or is off by what a slope of the sample's own adds: one multiple at all places."""
-    found = [point.expansions() for point in points]
-    if not all(found):
-        return
-
-    def lacking(point: Point) -> Tensor | None:
-        expansion = point.expansions()
-        return None if expansion is None else point.wanted.expand_as(point.found) - expansion.at_mean
-
-    yield Hypothesis(NOT_RETURNED, lacking)
-    own = torch.cat([expansion.own for expansion in found if expansion is not None])
-    share = own @ torch.cat([(point.mean - point.target).mean(0) for point in points]) / own.square().sum().clamp(min=1e-300)
-
-    def moved(point: Point) -> Tensor | None:
-        expansion = point.expansions()
-        return None if expansion is None else point.wanted.expand_as(point.found) + share * expansion.own
-
-    yield Hypothesis(OWN_SLOPE, moved, parameters=1)
+        yield Hypothesis(NO_NORMALISER, predict, parameters=len(points))
 
 
-def _resolution(points: Sequence[Point]) -> float:
-    """How far a fitted factor may be from a round one."""
-    return 10 * EXACT if all(point.tolerance is not None for point in points) else 0.1
-
-
-def constant_gain(points: Sequence[Point], factor: float) -> str:
-    """Of a mean that is a multiple of what is wanted."""
-    exact = any(point.tolerance is not None for point in points)
-    error = 0.0 if exact else math.sqrt(sum(map(_gain_variance, points))) / len(points)
+def _constant_gain(points: Sequence[Point], factor: float) -> str:
+    """Symptoms of a mean that is a multiple of the target."""
+    exact, variance = any(point.exact for point in points), 0.0
+    for point in () if exact else points:
+        gains = (point.found * point.target).sum(-1) / point.target.square().sum(-1).clamp(min=1e-300)
+        variance += float(gains.var()) / len(gains)
+    error = math.sqrt(variance) / len(points)
     turned = "; the sign is wrong too" if factor < -max(10 * EXACT, 3 * error) else ""
     factor = 0.0 if abs(factor) < EXACT else factor
     gain = f"{factor:.4g}" if exact else f"{factor:.3g} ± {2 * error:.1g}"
-    hint = f" (log-probabilities at a temperature of {1 / factor:.3g} would do it too)" if factor > 0.01 else ""
-    return f"gain {gain} on every part {_places(points, points)}, and no cause that would tell why{hint}{turned}"
-
-
-def _gain_variance(point: Point) -> float:
-    """Of the gain of the mean of batches."""
-    wanted = point.wanted.expand_as(point.found)
-    gains = (point.found * wanted).sum(-1) / wanted.square().sum(-1).clamp(min=1e-300)
-    return float(gains.var()) / len(gains)
+    hint = f" (log-probabilities at a temperature of {1 / factor:.3g} have this gain too)" if factor > 0.01 else ""
+    return f"gain {gain} on every part {_places(points, points)}, and no certain cause{hint}{turned}"
 
 
 def _places(some: Sequence[Point], points: Sequence[Point]) -> str:
@@ -408,36 +318,33 @@ def _places(some: Sequence[Point], points: Sequence[Point]) -> str:
     return f"at all {len(points)} places" if len(some) == len(points) else f"at {len(some)} of {len(points)} places"
 
 
-def described(points: Sequence[Point]) -> str:
-    """Of any other mean: where it is wrong, in which parts, and by how much there."""
-    wrong = [point for point in points if point.distance(point.wanted.expand_as(point.found))[1] * len(points) < REJECTED]
+def _symptoms(points: Sequence[Point]) -> str:
+    """Where any other mean is wrong, in which parts, and by how much."""
+    wrong = [point for point in points if point.is_wrong(len(points))]
     if not wrong:
         return ""
     gains = sorted(point.gain for point in wrong)
     gain = f"gain {gains[0]:.3g}" + (f" to {gains[-1]:.3g}" if gains[-1] - gains[0] > 1e-3 else "")
-    first = max(wrong, key=lambda point: float((point.mean - point.target).norm()) / max(float(point.target.norm()), 1e-300))
-    return f"the mean is wrong {_places(wrong, points)}, {gain}; {_wrong_parts(first)}"
 
+    def relative_error(point: Point) -> float:
+        mean, target = point.pair
+        return float((mean - target).norm()) / max(float(target.norm()), 1e-300)
 
-def _wrong_parts(point: Point) -> str:
-    """Which parts are wrong at a place, beside what they should be."""
-    off = (point.mean - point.target).abs()
-    if point.tolerance is not None:
-        noise = 3 * point.tolerance * float(point.target.norm())
-        clear = off.amax(0) > noise
+    point = max(wrong, key=relative_error)
+    mean, target = point.pair
+    if point.tolerance is None:
+        noise = 4 * (point.found - point.wanted).std(0) / math.sqrt(len(point.found))
     else:
-        clear = off[0] > 4 * (point.found - point.wanted).std(0) / math.sqrt(len(point.found))
-    indices = clear.nonzero().flatten().tolist()
-    total = point.found.shape[-1]
-    if not indices:
-        return f"no single part stands out ({point.where})"
-    if len(indices) == total:
-        return f"every part is ({point.where})"
-    names = [f"({_index(point, index)})" for index in indices]
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    one = indices[0]
-    found, wanted = float(point.mean[0, one]), float(point.target[0, one])
-    return f"{len(names)} of {total} parts are, {shown}: {found:.3g} for {wanted:.3g} in the first ({point.where})"
+        noise = torch.tensor(3 * point.tolerance * float(target.norm()))
+    clear = (mean - target).abs().amax(0) > noise
+    indices, total = clear.nonzero().flatten().tolist(), len(clear)
+    what = f"no single part stands out ({point.where})" if not indices else f"every part is ({point.where})"
+    if 0 < len(indices) < total:
+        shown = ", ".join(f"({_index(point, index)})" for index in indices[:4])
+        shown += f" and {len(indices) - 4} more" if len(indices) > 4 else ""
+        values = f"{float(mean[0, indices[0]]):.3g} for {float(target[0, indices[0]]):.3g} in the first ({point.where})"
+        what = f"{len(indices)} of {total} parts are, {shown}: {values}"
+    return f"the mean is wrong {_places(wrong, points)}, {gain}; {what}"
 
 
 def diagonal_estimate(marginals: Tensor, gamma: Tensor) -> Tensor:

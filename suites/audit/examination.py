@@ -20,11 +20,11 @@ from ..base import NonFiniteError
 from .cases import Structure, structures_for
 from .comparison import compare, twin_of
 from .confirmation import settled
-from .diagnosis import Explanation, Point, explain, mended
-from .interventions import cause_by_intervention, cause_of_noise
+from .diagnosis import Explanation, Point, corrected, explain
+from .dissection import cause_by_intervention, cause_of_noise
 from .laws.batching import batch_checks
 from .laws.behaviour import behaviour_checks
-from .laws.declarations import declaration_checks, observed, off_structures, parameter_check
+from .laws.declarations import declaration_checks, observed, parameter_check
 from .laws.direction import jacobian_check, sign_check
 from .laws.objective import expected_checks
 from .laws.own_objective import relaxed_checks
@@ -108,7 +108,7 @@ class _Work:
     start: float = field(default_factory=time.monotonic)
     start_of_means: float = 0.0
     losses: float | None = None
-    differentiates: bool = True
+    possible: tuple[str, ...] = ()
     checks: list[Check] = field(default_factory=list)
     comparisons: list[FlatComparison] = field(default_factory=list)
     points: dict[str, list[Point]] = field(default_factory=lambda: {"objective": [], "mean_of": []})
@@ -141,6 +141,7 @@ class _Work:
             seed=self.effort.seed,
             seconds=time.monotonic() - self.start,
             seen=tuple(seen),
+            possible=self.possible,
             notes=tuple(notes),
         )
 
@@ -150,14 +151,15 @@ class _Work:
         for law, points in self.points.items():
             if law not in violated or not points or violated & set(SPOILING):
                 continue
-            if not self.differentiates:  # no control variate is made of the gradient of the loss
-                points = [replace(point, expansions=lambda: None) for point in points]
             found = explain([self._with_losses(point, self.losses) for point in points], functools.partial(self._changed, law))
-            if not found.cause and (cause := self._switch(law) or self._dissected(law)):
-                found = Explanation(cause)
+            if not found.cause:
+                cause, likely = self._dissected(law)
+                cause = "; ".join(filter(None, (cause, self._switch(law))))
+                found = Explanation(cause) if cause else replace(found, likely=(*found.likely, *likely)[:2])
             checks = [replace(check, cause=found.cause) if (check.law, check.status) == (law, "violated") else check for check in checks]
             meant = "" if found.parallel or law == "mean_of" else self._if_meant()
             seen += [found.seen + meant] if found.seen else []
+            self.possible += found.likely
         return checks, seen
 
     def _if_meant(self) -> str:
@@ -188,7 +190,7 @@ class _Work:
 
         others = switched(self._fresh())
         found = seen(self._fresh()) if others else []
-        right = [text for text, estimator in others if mended(found, seen(estimator))]
+        right = [text for text, estimator in others if corrected(found, seen(estimator))]
         names = " or ".join(dict.fromkeys(text.partition("=")[0] for text in right))
         return f"with {' or '.join(right)} the mean is right: what is wrong is what the option {names} does" if right else ""
 
@@ -222,16 +224,16 @@ class _Work:
             f"{found.cause or found.seen}; if it should be, --mean-of {name} makes that a law"
         )
 
-    def _dissected(self, law: str) -> str:
-        """The cause that shows when losses are changed one by one; empty where nothing fits."""
+    def _dissected(self, law: str) -> tuple[str, tuple[str, ...]]:
+        """The cause that shows if losses are changed one by one, else the two most likely ones."""
         objective, noise = self.subject.estimator.objective, getattr(self.subject.estimator, "noise", Gumbel())
         counts = any("sample" in name for name in self.subject.numbers())
         with contextlib.suppress(Exception):  # the estimator may be anybody's
             if law == "objective" and objective == "expected":
-                return cause_by_intervention(self._fresh(), self.structures[0], counts=counts)
+                return cause_by_intervention(self._fresh(), self.structures[0], has_count=counts)
             if law == "objective" and objective == "perturbed" and isinstance(noise, SmoothNoise):
-                return cause_of_noise(self._fresh(), self.structures[0], noise)
-        return ""
+                return cause_of_noise(self._fresh(), self.structures[0], noise), ()
+        return "", ()
 
     def _seen_with(self, law: str, estimator: Estimator[Any], reference: Estimator[Any] | None, replicates: int = 4096) -> list[Point]:
         """What a law finds of another estimator on the first structure; nothing where it cannot be had."""
@@ -281,8 +283,7 @@ class _Work:
 
     def _count(self, structure: Structure) -> Iterator[Check]:
         ledger = observed(self._fresh(), structure)
-        at_structures = any(not off_structures(points, structure) for points in ledger.points)
-        self.losses, self.differentiates = ledger.loss_evaluations, at_structures and ledger.counts["loss_gradients"] > 0
+        self.losses = ledger.loss_evaluations
         yield from ()
 
     def _means(self, structure: Structure) -> None:

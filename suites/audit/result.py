@@ -79,6 +79,7 @@ class Audit:
         losses: evaluations of the loss that one estimate was seen to take; a gradient counts as two more.
         seed, seconds: of the audit.
         seen: what is known of wrong means that no cause explains.
+        possible: the two most likely causes, if none is certain.
         notes: warnings that are no violations: estimates that are mostly 0, a mean that is not that of the registered twin.
     """
 
@@ -93,6 +94,7 @@ class Audit:
     seconds: float
     seen: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    possible: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

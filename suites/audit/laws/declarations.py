@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....estimators.base import Estimator
 from ....oracles.capabilities import Oracle
-from ..cases import FLAT, AuditLoss, Structure, all_structures, random_scores, seeded
+from ..cases import FLAT, AuditLoss, Structure, off_structures, random_scores, seeded
 from ..counting import COUNTED, Ledger, counting_loss, counting_oracle
 from ..remedies import to_change
 from ..result import Check
@@ -77,13 +77,6 @@ def _remedy(estimator: Estimator[Any], counted: dict[str, float], wrong: list[st
     meaning = "; ".join(f"{name}: {COUNTED[name]}" for name in wrong)
     change = to_change(estimator, "evaluations", f"return Evaluations({code})")
     return f"{change}, with these options; what counts, per row of the batch: {meaning}"
-
-
-def off_structures(points: Tensor, structure: Structure) -> bool:
-    """Whether any of some points is no structure."""
-    flat = points.reshape(-1, 1, *structure.event).double()
-    distances = (flat - all_structures(structure)).flatten(2).abs().amax(-1)
-    return bool((distances.amin(-1) > 1e-9).any())
 
 
 def parameter_check(fresh: Callable[[], Estimator[Any]], structure: Structure) -> Check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +20,6 @@ from ...statistics.moments import Moments
 from ...truth import Target
 from ..cases import FLAT, PEAKED, USUAL, AuditLoss, Structure, masked_scores, random_scores, target
 from ..diagnosis import Point, Setting
-from ..expansions import expansions
 from ..means import AuditEffort, Mean, exact_mean, sampler, scaled
 from ..result import Check, Status
 from ..subject import Subject
@@ -54,7 +52,6 @@ def expected_checks(
         summary = exact_mean(fresh(), aim, sampling)
         where = f"{structure.name}, {regime}"
         known: dict[str, Any] = {"where": where, "event": structure.event, "setting": setting, "marginals": aim.truth.marginals.flatten()}
-        known["expansions"] = functools.cache(functools.partial(expansions, aim))
         if summary is not None:
             points.append(Point(found=(summary.error + summary.gradient).unsqueeze(0), wanted=summary.gradient, **known))
             yield _exact(where, summary, aim)

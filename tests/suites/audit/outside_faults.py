@@ -167,6 +167,115 @@ def wrong_row(losses: Tensor) -> Tensor:
     return losses - (losses.sum(0) - losses).roll(1, -1) / (len(losses) - 1)
 
 
+def reinforce(direction: Any, change: Any = leave_one_out, count: int = 4) -> Estimate:
+    """Losses times a direction of samples and probabilities."""
+
+    def estimate(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+        z, p = oracle.sample(scores, count, generator=generator), probabilities(scores)
+        return (change(loss(z)).unsqueeze(-1) * direction(z, p, scores)).mean(0)
+
+    return estimate
+
+
+def with_term(term: Any) -> Estimate:
+    """Leave-one-out with a further term."""
+    plain = score_function(leave_one_out)
+    return lambda loss, oracle, scores, generator: plain(loss, oracle, scores, generator) + term(scores, oracle)
+
+
+def entropy_slope(scores: Tensor, oracle: Any) -> Tensor:
+    return -0.1 * derivative(lambda theta: -(theta.softmax(-1) * theta.log_softmax(-1)).sum(-1), scores)
+
+
+def clamped_score(z: Tensor, p: Tensor, scores: Tensor) -> Tensor:
+    leaf = scores.expand(z.shape).clone().requires_grad_()
+    with torch.enable_grad():
+        (found,) = torch.autograd.grad((z * leaf.softmax(-1).clamp(min=0.2).log()).sum(), leaf)
+    return found
+
+
+def loss_of_the_mean(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores, 2, generator=generator)
+    return (loss(z.mean(0)).unsqueeze(-1) * (z - probabilities(scores))).mean(0)
+
+
+def sum_and_sample(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    p = probabilities(scores)
+    top = one_hot(p.argmax(-1), scores)
+    rest = (p * (1 - top)) / (p * (1 - top)).sum(-1, keepdim=True).clamp(min=1e-30)
+    z = draw(rest.nan_to_num(0).clamp(min=1e-30), 1, generator)[0]
+    return ((p * top).sum(-1) * loss(top)).unsqueeze(-1) * (top - p) + loss(z).unsqueeze(-1) * (z - p)
+
+
+def hot_samples(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores / 2, 2, generator=generator)
+    return (loss(z).unsqueeze(-1) * (z - probabilities(scores))).mean(0)
+
+
+def linear_control(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores, 2, generator=generator)
+    weights = torch.linspace(-1, 1, scores.shape[-1]).to(scores)
+    return ((loss(z) - z @ weights).unsqueeze(-1) * (z - probabilities(scores))).mean(0)
+
+
+def products_of_means(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores, 3, generator=generator)
+    return loss(z).mean(0).unsqueeze(-1) * (z - probabilities(scores)).mean(0)
+
+
+def norm_clipped(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    found = score_function(leave_one_out)(loss, oracle, scores, generator)
+    return found / found.norm(dim=-1, keepdim=True).clamp(min=0.3) * 0.3
+
+
+def label_smoothed(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    p = probabilities(scores)
+    z = draw(0.7 * p + 0.3 * uniform(scores), 2, generator)
+    return (loss(z).unsqueeze(-1) * (z - p)).mean(0)
+
+
+def loss_at_the_best(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z, best = oracle.sample(scores, 1, generator=generator)[0], oracle.argmax(scores)
+    return loss(best).unsqueeze(-1) * (z - probabilities(scores))
+
+
+def pair_of_differences(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores, 2, generator=generator)
+    losses = loss(z)
+    return (losses[0] - losses[1]).unsqueeze(-1) * (z[0] - z[1])
+
+
+def with_a_pathwise_term(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    z = oracle.sample(scores, 1, generator=generator)[0]
+    p = probabilities(scores)
+    leaf = z.clone().requires_grad_()
+    with torch.enable_grad():
+        losses = loss(leaf)
+        (gamma,) = torch.autograd.grad(losses.sum(), leaf)
+    return losses.detach().unsqueeze(-1) * (z - p) + p * (gamma - (p * gamma).sum(-1, keepdim=True))
+
+
+def two_calls(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator, correction: float = 1.0) -> Tensor:
+    """The baseline includes the sample itself, by a second call."""
+    z = oracle.sample(scores, 4, generator=generator)
+    return derivative(
+        lambda theta: ((loss(z) - loss(z.detach()).mean(0)).detach() * correction * oracle.log_prob(z, theta)).mean(0), scores
+    )
+
+
+def expanded_rows(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator, correction: float = 1.0) -> Tensor:
+    """The baseline includes the sample itself; rows are repeated by hand."""
+    rows = scores.expand(4, *scores.shape)
+    z = oracle.sample(rows, generator=generator)
+    losses = loss(z)
+    return derivative(lambda theta: ((losses - losses.mean(0)).detach() * correction * oracle.log_prob(z, theta)).mean(0), scores)
+
+
+def gumbel_expected(loss: Any, oracle: Any, scores: Tensor, generator: torch.Generator) -> Tensor:
+    noise = gumbel(scores, generator)
+    return derivative(lambda theta: loss(((theta + noise) / 0.5).softmax(-1)), scores)
+
+
 FAULTS: dict[str, tuple[Estimate, str]] = {
     "importance weights missing": (weighted(uniform, torch.ones_like), "importance weights p/q are missing"),
     "importance weights clipped": (weighted(uniform, lambda w: w.clamp(max=2)), "importance weights are clipped: they go from"),
@@ -181,7 +290,7 @@ FAULTS: dict[str, tuple[Estimate, str]] = {
     "a beam of its own mass": (beam, "the set is normalised by its own mass"),
     "score of another sample": (score_of_another, "the score of another sample"),
     "advantages clipped": (score_function(lambda losses: leave_one_out(losses).clamp(-0.3, 0.3)), "losses or advantages are clipped"),
-    "advantages clipped below": (score_function(lambda losses: leave_one_out(losses).clamp(min=-0.3)), "losses or advantages are clipped"),
+    "advantages clipped below": (score_function(lambda losses: leave_one_out(losses).clamp(min=-0.3)), "are clipped"),
     "advantages standardised": (
         score_function(lambda losses: (losses - losses.mean(0)) / (losses.std(0) + 1e-3)),
         "divided by their standard deviation",
@@ -203,6 +312,43 @@ FAULTS: dict[str, tuple[Estimate, str]] = {
     "half precision": (score_function(lambda losses: leave_one_out(losses.half()).double()), "float16 or bfloat16"),
     "mean over the batch": (score_function(lambda losses: leave_one_out(losses) / max(1, losses[0].numel())), "averaged over the batch"),
     "baseline of another row": (score_function(wrong_row), "taken over the batch"),
+    "inverted ratio": (weighted(uniform, lambda w: 1 / w), "p/q are inverted"),
+    "entropy bonus": (with_term(entropy_slope), "the gradient of the entropy is added"),
+    "clamped probabilities": (reinforce(clamped_score), "another vector than its score"),
+    "loss of the mean": (loss_of_the_mean, "a mean of 2 samples"),
+    "squared losses": (score_function(lambda losses: leave_one_out(losses**2)), "for large losses as L^2"),
+    "remainder without its weight": (sum_and_sample, "the weights of the samples are wrong"),
+    "samples at another temperature": (hot_samples, "another distribution than p"),
+    "control variate not returned": (linear_control, "it is not put back"),
+    "advantages of the next sample": (score_function(lambda losses: leave_one_out(losses).roll(1, 0)), "the score of another sample"),
+    "product of means": (products_of_means, "the product of the mean of the losses"),
+    "norm clipped": (norm_clipped, "the gradient are clipped"),
+    "mean over the parts": (reinforce(lambda z, p, scores: (z - p) / z.shape[-1]), "a mean over the 4 parts"),
+    "weight decay": (with_term(lambda scores, oracle: 0.1 * scores), "weight decay is added"),
+    "smoothed proposal": (label_smoothed, "another distribution than p"),
+    "logarithms of losses": (
+        score_function(lambda losses: leave_one_out((1 + losses.abs()).log())),
+        "not linear in the losses: they are transformed before",
+    ),
+    "loss at the best structure": (loss_at_the_best, "evaluated at a fixed structure, such as the argmax"),
+    "half of the own sample": (
+        score_function(lambda losses: losses - 0.5 * losses.mean(0)),
+        "1 − 0.5/N with N = 4: the baseline of a sample includes",
+    ),
+    "pairs without a half": (pair_of_differences, "N with N = 2: the samples are summed"),
+    "rounded advantages": (score_function(lambda losses: leave_one_out(losses).round(decimals=0)), "are rounded"),
+    "unit scores": (reinforce(lambda z, p, s: (z - p) / (z - p).norm(dim=-1, keepdim=True)), "another vector than its score"),
+    "centred by 1/K": (reinforce(lambda z, p, s: z - 1 / z.shape[-1], lambda losses: losses), "z − c, and c is not the marginals"),
+    "marginals of other scores": (
+        reinforce(lambda z, p, s: z - probabilities(s / 2), lambda losses: losses),
+        "that of the temperature 2",
+    ),
+    "a pathwise term too": (with_a_pathwise_term, "a pathwise term is added"),
+    "weights to the power of a half": (weighted(uniform, lambda w: w.sqrt()), "taken to the power 0.5"),
+    "ratio doubled": (weighted(uniform, lambda w: w**2), "multiplied twice"),
+    "own sample, by two calls": (two_calls, "the baseline of a sample includes the sample itself"),
+    "own sample, rows repeated": (expanded_rows, "the baseline of a sample includes the sample itself"),
+    "a relaxed sample": (gumbel_expected, "between the structures"),
     "a frozen generator": (frozen, "a generator that is seeded again"),
 }
 """An estimate for categories, and the cause to be named."""

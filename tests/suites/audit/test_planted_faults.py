@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from structgrad.suites.audit import Audit, audit
+from tests.suites.audit import outside_faults
 from tests.suites.audit import planted_faults as faults
 from tests.suites.audit.outside_faults import FAULTS
 from tests.suites.audit.published_mistakes import leave_one_out
@@ -26,7 +28,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "gain below 0": (
         faults.Turned,
         "",
-        "gain -0.7 on every part at all 10 places, and no cause that would tell why; the sign is wrong too",
+        "gain -0.7 on every part at all 10 places, and no certain cause; the sign is wrong too",
     ),
     "an option that shrinks by a half": (faults.Shrunk, "gain 0.5 = shrink: the estimate is multiplied by shrink", ""),
     "another value of it": (lambda: faults.Shrunk(3, shrink=2 / 3), "gain 0.6667 = shrink: the estimate is multiplied by shrink", ""),
@@ -36,15 +38,15 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "own sample of a function, which has no option to tell by": (lambda: own_sample, f"gain 0.75 = (N − 1)/N with N = 4: {OWN_SAMPLE}", ""),
     "sum over samples": (lambda: faults.SumOverSamples(3), "gain 3 = N with N = 3: the samples are summed, not averaged", ""),
     "sign of one part": (faults.PartTurned, "part (0) has the other sign, and all others are right", ""),
-    "one part dropped": (faults.PartDropped, "part (1) gets no gradient, and all others are right", ""),
-    "one part halved": (faults.PartHalved, "", "1 of 4 parts are, (2): "),
-    "two parts swapped": (faults.Swapped, "", "2 of 4 parts are, (0), (1): "),
+    "one part dropped": (faults.PartDropped, "part (1) has no gradient, and all others are right", ""),
+    "one part halved": (faults.PartHalved, "part (2) has a factor of 0.5, and all others are right", ""),
+    "two parts swapped": (faults.Swapped, "parts (0) and (1) change places, and all others are right", ""),
     "at masks alone": (faults.AtMasksAlone, "", "the mean is wrong at 2 of 10 places, gain 0.5; "),
     "every second call": (faults.EverySecondCall, f"state {KEPT}", ""),
     "every third call": (faults.EveryThirdCall, f"state {KEPT}", ""),
     "stale noise": (faults.StaleNoise, "noise that is kept from an earlier call, outside of the estimator", ""),
     "no score-function term": (faults.NoScoreFunction, "the estimate does not depend on the losses", ""),
-    "no pathwise term": (faults.NoPathwise, "", "the mean is wrong at all 10 places"),
+    "no pathwise term": (faults.NoPathwise, "has a mean, and it is not put back", ""),
     "says that it is unbiased": (faults.SaysUnbiased, "made of the gradient of the loss alone, as a straight-through estimate", ""),
     "a global generator": (faults.GlobalDraw, "a draw without generator=", ""),
     "a baseline over the batch": (faults.MixedBatch, "a baseline, a norm or a running value that is taken over the batch", ""),
@@ -144,7 +146,7 @@ def test_a_wrong_declaration_beside_a_wrong_gradient_is_wrong_with_both() -> Non
 def test_a_part_of_events_of_several_dimensions() -> None:
     result = found(faults.PartTurned, "categorical", "categories")
     assert result.causes == ("the parts with the last index 0 have the other sign, and all others are right",)
-    assert found(faults.PartDropped, "categories").causes == ("the parts with the last index 1 get no gradient, and all others are right",)
+    assert found(faults.PartDropped, "categories").causes == ("the parts with the last index 1 have no gradient, and all others are right",)
 
 
 def test_which_calls_are_wrong_is_told() -> None:
@@ -156,3 +158,9 @@ def test_the_twin_with_both_terms_is_right() -> None:
     for make in (faults.BothTerms, faults.Opaque):
         result = found(make)
         assert (result.verdict, result.causes, result.seen) == ("right", (), ())
+
+
+@pytest.mark.parametrize("estimate", [outside_faults.two_calls, outside_faults.expanded_rows])
+def test_two_calls_of_the_loss_and_rows_repeated_by_hand_are_right(estimate: Any) -> None:
+    result = found(lambda: functools.partial(estimate, correction=4 / 3), "categorical")
+    assert (result.verdict, result.violations) == ("right", ())

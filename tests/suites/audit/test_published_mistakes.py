@@ -42,8 +42,18 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {
         "gain 0.6667 = (N − 1)/N with N = 3",
     ),
     "the same as a function, whose N is fixed": (lambda: own_sample, ON_CLASSES, "objective", "(N − 1)/N with N = 4"),
-    "own gradient in the double control": (mistakes.OwnGradient, ON_CLASSES, "objective", "the covariance of a sample with its own slope"),
-    "a control variate whose mean is forgotten": (mistakes.NothingReturned, ON_CLASSES, "objective", "the mean lacks Cov(z) γ(μ)"),
+    "own gradient in the double control": (
+        mistakes.OwnGradient,
+        ON_CLASSES,
+        "objective",
+        "the slope of the control variate of a sample includes that of the sample itself",
+    ),
+    "a control variate whose mean is forgotten": (
+        mistakes.NothingReturned,
+        ON_CLASSES,
+        "objective",
+        "the mean of a control variate is not put back",
+    ),
     "weights of a coupling that are clipped": (mistakes.ClippedWeights, ON_CLASSES, "objective", "with most=1 the mean is right"),
     "a constant in the ratio of a Stein operator": (
         mistakes.SmoothedStein,
