@@ -24,7 +24,7 @@ from structgrad.oracles import (
     Subset,
     TiedChain,
 )
-from structgrad.suites.truth.replay import ReplayOracle
+from structgrad.suites.truth.replay_oracle import scripted
 from tests.derived_cases import DERIVED_CASES
 from tests.helpers import (
     OracleCase,
@@ -341,7 +341,7 @@ def loss_gradient(loss: Loss, points: Tensor) -> Tensor:
 def exact_mean(estimator: Estimator[Any], case: OracleCase, loss: Loss, scores: Tensor) -> Tensor:
     """The mean of an estimator that draws one sample, over all samples: [*event]."""
     space = structures(case)
-    dealt: Any = ReplayOracle(case.oracle, space.unsqueeze(0))
+    dealt: Any = scripted(case.oracle, space.unsqueeze(0))
     estimates = estimator.gradient(loss, dealt, scores.expand(len(space), *case.event), generator=torch.Generator())
     probabilities = enumerate_truth(case, scores).probabilities[0]
     return torch.einsum("s,s...->...", probabilities, estimates)

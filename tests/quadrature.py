@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from structgrad.estimators import Estimator, Gumbel, Loss
-from structgrad.suites.truth.replay import ReplayOracle
+from structgrad.suites.truth.replay_oracle import scripted
 
 
 def pieces(cuts: Sequence[float], nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,7 @@ def deal_uniforms(monkeypatch: pytest.MonkeyPatch, values: Tensor) -> None:
 def estimates_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor, samples: Tensor | int) -> Tensor:
     """One estimate per row of noise that was dealt; samples ``[rows, *event]`` are dealt too, or drawn where there is but their number."""
     if isinstance(samples, Tensor):
-        oracle, samples = ReplayOracle(oracle, samples.unsqueeze(0)), len(samples)
+        oracle, samples = scripted(oracle, samples.unsqueeze(0)), len(samples)
     return estimator.gradient(loss, oracle, scores.expand(samples, *scores.shape), generator=torch.Generator())
 
 

@@ -17,7 +17,8 @@ from ..statistics.intervals import Interval
 from ..statistics.metrics import Summary, estimated_metrics, exact_metrics, summarise
 from ..statistics.moments import Moments
 from ..truth import Target
-from ..truth.replay import replay, slots_of
+from ..truth.replay import replay
+from ..truth.replay_oracle import slots_of
 from .laws.behaviour import world_state
 
 REPLAY_CAP = 20_000

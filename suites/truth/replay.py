@@ -25,10 +25,8 @@ from ..statistics.exact_moments import ExactMoments
 from ..statistics.metrics import Estimates, Summary
 from .enumeration import Target, Truth
 from .loss_checks import values
-from .replay_oracle import DistinctReplayOracle, ReplayOracle, slots_of
+from .replay_oracle import scripted
 from .space import Space
-
-__all__ = ["CHUNK", "REPLAY_CAP", "ReplayOracle", "replay", "replay_outside", "replay_samples", "slots_of"]
 
 REPLAY_CAP = 200_000
 """The largest number of tuples of samples that is dealt out, unless an effort says otherwise."""
@@ -41,7 +39,7 @@ def replay(estimator: Estimator[Any], target: Target, slots: int, information: T
     """The exact mean and covariance of one estimate, over all ``count ** slots`` tuples of samples.
 
     Args:
-        estimator: draws ``slots`` structures through the oracle and nothing else, see `slots_of`.
+        estimator: draws ``slots`` structures through the oracle and nothing else, see `draws_of`.
         target: the instance.
         slots: samples per estimate.
         information: Fisher's, [d, d], for what is measured in its metric; None leaves that at 0.
@@ -153,7 +151,7 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
         rest = log_mass_of_others(log_probs, ranks)
         drawn = DrawnSet(space[ranks.T], chosen, rest, torch.full_like(rest, math.nan))
         rows = scores.expand(len(ranks), *scores.shape)
-        return estimator.gradient(target.loss, DistinctReplayOracle(oracle, dealt=drawn), rows, generator=torch.Generator(scores.device))
+        return estimator.gradient(target.loss, scripted(oracle, drawn_set=drawn), rows, generator=torch.Generator(scores.device))
 
     def after_best(first: Tensor) -> Tensor:
         filled = nothing.expand(len(first), draws - 1 - len(best))
@@ -308,8 +306,7 @@ def _floor(losses: Tensor, target: Target) -> Tensor:
 def _scripted(estimator: Estimator[Any], target: Target, dealt: Tensor) -> Tensor:
     """Estimates ``[rows, *event]`` for samples ``[slots, rows, *event]``."""
     rows = target.scores.expand(dealt.shape[1], *target.scores.shape)
-    script = ReplayOracle(target.oracle, dealt)
-    return estimator.gradient(target.loss, script, rows, generator=torch.Generator(target.scores.device))
+    return estimator.gradient(target.loss, scripted(target.oracle, dealt), rows, generator=torch.Generator(target.scores.device))
 
 
 def _dealer(target: Target, slots: int) -> Callable[[int, int], tuple[Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""An oracle whose samples are dealt from a script, and how many of them an estimator asks for."""
+"""Oracles whose samples are dealt from a script, and how many samples an estimator asks for."""
 
 from __future__ import annotations
 
@@ -10,185 +10,63 @@ from torch import Tensor
 
 from ...estimators.base import Estimator, Loss
 from ...estimators.score_function.without_replacement import draw_set
-from ...oracles.active_set.solution import Projection
-from ...oracles.active_set.start import Start
-from ...oracles.capabilities import (
-    DistinctSamplingOracle,
-    DrawnSet,
-    EnumerableOracle,
-    FactorisedOracle,
-    KBestOracle,
-    MarginalOracle,
-    PolicyOracle,
-    ProjectionOracle,
-    RelaxedOracle,
-    SamplingOracle,
-    SubsetOracle,
-)
-from ...oracles.capabilities.projection import RowArgmax
-from ...oracles.capabilities.relaxation import Maximum
-from ...oracles.kernels import AnyKernel
+from ...oracles.capabilities import DistinctSamplingOracle, DrawnSet, MarginalOracle, SamplingOracle
 from ...oracles.random_streams import RowGenerator
+from ..oracle_proxy import hooked
 
 
-@dataclass(eq=False)
-class ReplayOracle(
-    FactorisedOracle, SubsetOracle, PolicyOracle, SamplingOracle, RelaxedOracle, ProjectionOracle, EnumerableOracle, KBestOracle
-):
-    """An oracle whose samples are dealt from a script; everything else is the real oracle's.
+@dataclass
+class Script:
+    """Samples that replace those of an oracle, and a record of what was asked for.
 
-    Args:
-        real: the oracle that answers everything but `sample`.
-        script: structures ``[slots, rows, *event]``, taken slot by slot; None counts the slots that are asked for.
-        law: the scores ``[*event]`` whose law a script weighs; `strayed` tells whether samples of other scores were asked for,
-            or from another generator than the one that was given.
+    Attributes:
+        oracle: the real oracle.
+        samples: ``[slots, rows, *event]``, dealt slot by slot; None deals the best structure and counts.
+        drawn_set: the result of every `sample_distinct`; None draws a fixed one.
+        law: the scores ``[*event]`` that samples must be drawn from; None allows all.
+        taken: the number of samples dealt. ``set_sizes``: the sizes of the sets dealt.
+        strayed: whether samples of other scores, or from another generator, were asked for.
     """
 
-    real: Any
-    script: Tensor | None = None
+    oracle: Any
+    samples: Tensor | None = None
+    drawn_set: DrawnSet | None = None
     law: Tensor | None = None
-    taken: int = field(default=0, init=False)
-    strayed: bool = field(default=False, init=False)
+    taken: int = 0
+    set_sizes: list[int] = field(default_factory=list)
+    strayed: bool = False
 
-    def __post_init__(self) -> None:
-        self.name, self.event_ndim = self.real.name, self.real.event_ndim  # type: ignore[misc]
-        self.index_ndim, self._indices_are_parts = self.real.index_ndim, self.real._indices_are_parts  # type: ignore[misc]
-        self.kernel, self._ignores_entries = self.real.kernel, self.real._ignores_entries  # type: ignore[misc]
-        if isinstance(self.real, SubsetOracle):
-            self.k = self.real.k
+    def __call__(self, name: str, _: Any, scores: Tensor, size: int | None = None, **named: Any) -> Any:
+        """Answer a call of `sample` or of `sample_distinct`."""
+        # Samples of a generator of the estimator's own share random numbers; rows repeated by hand are several samples of one call.
+        own = isinstance(named["generator"], RowGenerator) or scores.shape[: scores.ndim - self.oracle.event_ndim].numel() > 1
+        self.strayed |= self.law is not None and (own or not bool((scores == self.law).all()))
+        if name == "sample":
+            return self._sample(scores, named.get("num_samples", size), as_indices=named.get("as_indices", False))
+        return self._set(scores, named["k"] if size is None else size)
 
-    @classmethod
-    def event_shape(cls, **sizes: int) -> tuple[int, ...]:
-        raise TypeError("a scripted oracle has no sizes of its own")
-
-    def count(self, event_shape: tuple[int, ...]) -> int:
-        return int(self.real.count(event_shape))
-
-    def read_mask(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        mask: Tensor = self.real.read_mask(event_shape, device)
-        return mask
-
-    def sample(
-        self,
-        scores: Tensor,
-        num_samples: int | None = None,
-        *,
-        generator: torch.Generator,
-        lengths: Tensor | None = None,
-        as_indices: bool = False,
-    ) -> Tensor:
-        slots = 1 if num_samples is None else num_samples
-        first, self.taken = self.taken, self.taken + slots
-        self._watch(scores, generator)
-        if self.script is None:
-            dealt = self.real.argmax(scores).expand(slots, *scores.shape)
+    def _sample(self, scores: Tensor, num_samples: int | None, *, as_indices: bool) -> Tensor:
+        first, self.taken = self.taken, self.taken + (1 if num_samples is None else num_samples)
+        if self.samples is None:
+            dealt = self.oracle.argmax(scores).expand(self.taken - first, *scores.shape)
         else:
-            dealt = self.script[first : self.taken].to(scores.dtype)
+            dealt = self.samples[first : self.taken].to(scores.dtype)
         result: Tensor = dealt[0] if num_samples is None else dealt
-        return self.indices(result) if as_indices else result
+        return self.oracle.indices(result) if as_indices else result
 
-    def _watch(self, scores: Tensor, generator: torch.Generator) -> None:
-        # A stream of the estimator's own: samples that share random numbers are not independent.
-        # Rows that are repeated by hand are several samples of one call.
-        repeated = scores.shape[: scores.ndim - self.event_ndim].numel() > 1
-        self.strayed |= self.law is not None and (isinstance(generator, RowGenerator) or repeated or not bool((scores == self.law).all()))
-
-    def _check_event(self, call: str, event_shape: tuple[int, ...]) -> None:
-        self.real._check_event(call, event_shape)
-
-    def _kernel(self, operation: str, rows: Tensor) -> AnyKernel | None:
-        return self.real._kernel(operation, rows)  # type: ignore[no-any-return]
-
-    def kernel_options(self) -> tuple[Any, ...]:
-        return self.real.kernel_options()  # type: ignore[no-any-return]
-
-    def natural_parameters(self, scores: Tensor) -> Tensor:
-        return self.real.natural_parameters(scores)  # type: ignore[no-any-return]
-
-    def _log_partition_of(self, valid: Tensor) -> Tensor:
-        return self.real._log_partition_of(valid)  # type: ignore[no-any-return]
-
-    def _argmax(self, rows: Tensor) -> Tensor:
-        return self.real._argmax(rows)  # type: ignore[no-any-return]
-
-    def _log_partition(self, rows: Tensor) -> Tensor:
-        return self.real._log_partition(rows)  # type: ignore[no-any-return]
-
-    def _sample(self, rows: Tensor, uniforms: Tensor) -> Tensor:
-        raise AssertionError("samples are dealt by `sample`")
-
-    def _noise_size(self, event_shape: tuple[int, ...]) -> int:
-        return 0
-
-    def _project(self, rows: Tensor, argmax: RowArgmax, inside: Tensor | None, start: Start | None) -> Projection:
-        return self.real._project(rows, argmax, inside, start)  # type: ignore[no-any-return]
-
-    def _kbest(self, rows: Tensor, k: int) -> Tensor:
-        return self.real._kbest(rows, k)  # type: ignore[no-any-return]
-
-    def _best_parts(self, rows: Tensor, k: int) -> Tensor | None:
-        return self.real._best_parts(rows, k)  # type: ignore[no-any-return]
-
-    def _value(self, rows: Tensor, maximum: Maximum) -> Tensor:
-        return self.real._value(rows, maximum)  # type: ignore[no-any-return]
-
-    def step_log_probs(self, scores: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        return self.real.step_log_probs(scores, lengths=lengths)  # type: ignore[no-any-return]
-
-    def steps(self, event_shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-        return self.real.steps(event_shape, device)  # type: ignore[no-any-return]
-
-    def index_shape(self, event_shape: tuple[int, ...]) -> tuple[int, ...]:
-        return self.real.index_shape(event_shape)  # type: ignore[no-any-return]
-
-    def _index_limit(self, event_shape: tuple[int, ...]) -> int:
-        return self.real._index_limit(event_shape)  # type: ignore[no-any-return]
-
-    def _parts(self, indices: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return self.real._parts(indices, event_shape)  # type: ignore[no-any-return]
-
-    def _from_parts(self, parts: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return self.real._from_parts(parts, event_shape)  # type: ignore[no-any-return]
-
-    def _indices_of(self, structures: Tensor) -> Tensor:
-        return self.real._indices_of(structures)  # type: ignore[no-any-return]
-
-    def _rank(self, structures: Tensor) -> Tensor:
-        return self.real._rank(structures)  # type: ignore[no-any-return]
-
-    def _unrank(self, ranks: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        return self.real._unrank(ranks, event_shape)  # type: ignore[no-any-return]
-
-
-@dataclass(eq=False)
-class DistinctReplayOracle(ReplayOracle, DistinctSamplingOracle):
-    """An oracle whose draws without replacement are dealt too.
-
-    Args:
-        dealt: the set that every call of `sample_distinct` returns; None draws a fixed one.
-        drawn: the sizes of the sets that were asked for.
-    """
-
-    dealt: DrawnSet | None = None
-    drawn: list[int] = field(default_factory=list, init=False)
-
-    def sample_distinct(  # type: ignore[misc]
-        self, scores: Tensor, k: int, *, generator: torch.Generator, lengths: Tensor | None = None
-    ) -> DrawnSet:
-        self.drawn.append(min(k, self.count(tuple(scores.shape[scores.ndim - self.event_ndim :]))))
-        self._watch(scores, generator)
-        if self.dealt is not None:
-            return replace(self.dealt, structures=self.dealt.structures.to(scores.dtype))
+    def _set(self, scores: Tensor, k: int) -> DrawnSet:
+        self.set_sizes.append(min(k, self.oracle.count(tuple(scores.shape[scores.ndim - self.oracle.event_ndim :]))))
+        if self.drawn_set is not None:
+            return replace(self.drawn_set, structures=self.drawn_set.structures.to(scores.dtype))
         fixed = torch.Generator(scores.device).manual_seed(0)
-        if isinstance(self.real, DistinctSamplingOracle):
-            return self.real.sample_distinct(scores, k, generator=fixed)
-        return draw_set(self.real, scores, k, generator=fixed)
+        if isinstance(self.oracle, DistinctSamplingOracle):
+            return self.oracle.sample_distinct(scores, k, generator=fixed)
+        return draw_set(self.oracle, scores, k, generator=fixed)
 
-    def _distinct_noise_size(self, event_shape: tuple[int, ...], k: int) -> int:
-        return 0
 
-    def _sample_distinct(self, rows: Tensor, items: Tensor, k: int, uniforms: Tensor) -> DrawnSet:
-        raise AssertionError("sets are dealt by `sample_distinct`")
+def scripted(oracle: Any, samples: Tensor | None = None, **script: Any) -> Any:
+    """A copy of an oracle whose samples come from the `Script` of these arguments, its attribute ``hook``."""
+    return hooked(oracle, ("sample", "sample_distinct"), Script(oracle, samples, **script), SamplingOracle, DistinctSamplingOracle)
 
 
 def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> int | None:
@@ -200,7 +78,7 @@ def slots_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor)
 def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor) -> tuple[int, int] | None:
     """How many structures one estimate draws through `sample`, and through one call of `sample_distinct`.
 
-    A trial run counts the samples that are asked for, of these scores alone, and looks whether the generator was touched.
+    A trial run counts the samples of these scores, and checks that the generator was not used otherwise.
 
     Returns:
         None where the estimate is random in another way too.
@@ -209,8 +87,9 @@ def draws_of(estimator: Estimator[Any], oracle: Any, loss: Loss, scores: Tensor)
         return None
     generator = torch.Generator(scores.device).manual_seed(0)
     before = generator.get_state()
-    scripted = DistinctReplayOracle(oracle, law=scores)
-    estimator.gradient(loss, scripted, scores.unsqueeze(0), generator=generator)
-    if not torch.equal(before, generator.get_state()) or scripted.strayed or len(scripted.drawn) > 1:
+    copy = scripted(oracle, law=scores)
+    script: Script = copy.hook
+    estimator.gradient(loss, copy, scores.unsqueeze(0), generator=generator)
+    if not torch.equal(before, generator.get_state()) or script.strayed or len(script.set_sizes) > 1:
         return None
-    return scripted.taken, sum(scripted.drawn)
+    return script.taken, sum(script.set_sizes)

@@ -38,8 +38,9 @@ from structgrad.estimators.factorised.common import conditional_race
 from structgrad.estimators.policies import relaxed
 from structgrad.oracles import ShiftReduce
 from structgrad.suites.measures.bias import Sampling, measure
+from structgrad.suites.oracle_proxy import hooked
 from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.replay import ReplayOracle
+from structgrad.suites.truth.replay_oracle import scripted
 from tests.estimator_cases import LOSSES, VARIANTS, FixedNoise, exact_mean, numbers
 from tests.helpers import OracleCase, derivations, enumerate_truth, make_scores, seeded, shift_reduce_policy, structures
 from tests.laws.test_estimator_forbidden import forbidding_scores
@@ -155,18 +156,15 @@ def test_no_baseline_of_the_prefix_moves_the_mean(case: OracleCase, regime: floa
         assert relative is None or relative * norm <= 1e-10 * norm + rounding, estimator
 
 
-class Completed(ReplayOracle):
+class Completed:
     """Deals a sample, and then completions of its prefixes, whose probabilities under the scores that are asked for it keeps."""
 
     def __init__(self, real: Any, samples: Tensor, completions: Tensor) -> None:
-        super().__init__(real, samples.unsqueeze(0))
-        self.completions, self.probabilities = completions, None
+        self.real, self.samples, self.completions, self.probabilities = real, samples, completions, torch.tensor(math.nan)
 
-    def sample(
-        self, scores: Tensor, num_samples: int | None = None, *, generator: torch.Generator, lengths: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, name: str, operation: Any, scores: Tensor, num_samples: int | None = None, **_: Any) -> Tensor:
         if num_samples is not None:
-            return super().sample(scores, num_samples, generator=generator)
+            return self.samples.unsqueeze(0)
         dealt = self.completions.unsqueeze(1)
         self.probabilities = self.real.log_prob(dealt, scores).exp().flatten(1).prod(-1)
         return dealt
@@ -187,9 +185,11 @@ def completions(space: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def sampled_moments(case: OracleCase, loss: Loss, scores: Tensor) -> tuple[Tensor, float]:
     """The mean of `StepSampled` and the trace of its covariance, over every sample and every tuple of completions."""
     samples, completed = (torch.stack(each) for each in zip(*completions(structures(case)), strict=True))
-    dealt: Any = Completed(case.oracle, samples, completed)
-    estimates = StepSampled().gradient(loss, dealt, scores.expand(len(samples), *case.event), generator=seeded())
-    weights = case.oracle.log_prob(samples, scores).exp() * dealt.probabilities
+    script = Completed(case.oracle, samples, completed)
+    estimates = StepSampled().gradient(
+        loss, hooked(case.oracle, ["sample"], script), scores.expand(len(samples), *case.event), generator=seeded()
+    )
+    weights = case.oracle.log_prob(samples, scores).exp() * script.probabilities
     assert float(weights.sum()) == pytest.approx(1.0, abs=1e-12)
     mean = torch.einsum("s,s...->...", weights, estimates)
     return mean, float(weights @ (estimates - mean).square().flatten(1).sum(-1))
@@ -362,10 +362,10 @@ def test_an_action_that_went_too_far_adds_nothing() -> None:
     case = derivation_case("local", 4)
     z = ShiftReduce.structure(torch.tensor([0, 0, 1, 0, 0, 1, 1]), torch.float64)
     old = torch.zeros(case.event, dtype=torch.float64)
-    dealt: Any = ReplayOracle(case.oracle, z.reshape(1, 1, *case.event).expand(1, 2, *case.event))
+    dealt: Any = scripted(case.oracle, z.reshape(1, 1, *case.event).expand(1, 2, *case.event))
     ppo = StepPPO(clip=0.2)
     for sign, action in ((1.0, -1.0), (-1.0, 1.0)):
-        dealt.taken = 0
+        dealt.hook.taken = 0
         rollout = ppo.rollout(lambda z, sign=sign: 3 * sign * z[..., 0, 0, 0], dealt, old.expand(2, *case.event), generator=seeded())
         moved = torch.zeros(2, *case.event, dtype=torch.float64)
         moved[:, 2, 2, 1] = torch.tensor([0.39, 0.55]) * action  # ratios 1 ± 0.193 and 1 ± 0.268
@@ -453,7 +453,7 @@ def test_the_temperature_divides_the_scores_of_a_policy(temperature: float) -> N
     case = derivation_case("local", 4)
     scores, weights = numbers(*case.event), numbers(*case.event, seed=6)
     space = structures(case)
-    dealt: Any = ReplayOracle(case.oracle, space.unsqueeze(0))
+    dealt: Any = scripted(case.oracle, space.unsqueeze(0))
     found = StepStraightThrough(temperature).gradient(
         lambda z: (z * weights).flatten(-3).sum(-1), dealt, scores.expand(5, *case.event), generator=seeded()
     )
@@ -484,7 +484,7 @@ def choice_by_quadrature(case: OracleCase, scores: Tensor, monkeypatch: pytest.M
         noise = torch.zeros(len(nodes), *case.event, dtype=torch.float64)
         noise[:, 2, 2, lost] = (1 - share).log() - share.log()  # −log r
         monkeypatch.setattr(relaxed, "Gumbel", lambda noise=noise: FixedNoise(noise))
-        dealt: Any = ReplayOracle(case.oracle, z.expand(1, len(nodes), *case.event))
+        dealt: Any = scripted(case.oracle, z.expand(1, len(nodes), *case.event))
         estimator = StepStraightThroughGumbel()
         estimates = estimator.gradient(lambda z: z[..., 2, 2, 0], dealt, scores.expand(len(nodes), *case.event), generator=seeded())
         total += probability * torch.einsum("s,s...->...", weights / 2, estimates)

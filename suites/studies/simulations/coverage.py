@@ -18,7 +18,8 @@ from ...statistics.moments import Moments
 from ...statistics.seeds import seed_sequence
 from ...truth import Target
 from ...truth.geometry import geometry
-from ...truth.replay import replay, slots_of
+from ...truth.replay import replay
+from ...truth.replay_oracle import slots_of
 from .instances import instance, law
 from .laws import EstimateLaw
 from .lines import Part, SimulationLine

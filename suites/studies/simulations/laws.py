@@ -18,7 +18,8 @@ from ....estimators.base import Estimator
 from ...statistics.moments import BATCHES, Moments
 from ...truth import Target
 from ...truth.geometry import geometry
-from ...truth.replay import ReplayOracle, slots_of, structures_and_probabilities
+from ...truth.replay import structures_and_probabilities
+from ...truth.replay_oracle import scripted, slots_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class EstimateLaw:
         structures, weights = structures_and_probabilities(target)
         index = torch.arange(len(weights) ** slots)
         ranks = torch.stack([index // len(weights) ** slot % len(weights) for slot in range(slots)])
-        script, rows = ReplayOracle(target.oracle, structures[ranks]), target.scores.expand(len(index), *target.scores.shape)
+        script, rows = scripted(target.oracle, structures[ranks]), target.scores.expand(len(index), *target.scores.shape)
         estimates = estimator.gradient(target.loss, script, rows, generator=torch.Generator())
         probabilities = weights[ranks].prod(0).numpy()
         information = geometry(target.oracle, target.scores, target.truth)

@@ -21,7 +21,8 @@ from ...statistics.metrics import estimated_metrics, exact_metrics, metric_value
 from ...statistics.moments import Moments
 from ...statistics.seeds import seed_sequence
 from ...truth import Target, exact_truth
-from ...truth.replay import replay, slots_of
+from ...truth.replay import replay
+from ...truth.replay_oracle import slots_of
 from .laws import EstimateLaw
 from .lines import Part, SimulationLine
 

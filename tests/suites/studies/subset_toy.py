@@ -23,7 +23,7 @@ from structgrad.suites.measures.bias import Sampling, measure
 from structgrad.suites.problems.losses import SquaredDistance
 from structgrad.suites.statistics.seeds import generator
 from structgrad.suites.truth import Truth, exact_truth
-from structgrad.suites.truth.replay import ReplayOracle, slots_of
+from structgrad.suites.truth.replay_oracle import scripted, slots_of
 
 SEEDS = (1234, 1067, 9198, 9453, 6240, 7044, 1755, 7898, 3131, 1277)
 SAMPLES = 10_000
@@ -67,10 +67,10 @@ def _estimates(estimator: Estimator[Any], scores: Tensor, loss: SquaredDistance,
     oracle = Subset(5)
     if slots_of(estimator, oracle, loss, scores) == 1:
         structures = oracle.enumerate(tuple(scores.shape), dtype=torch.float64)
-        scripted = ReplayOracle(oracle, structures.unsqueeze(0))
+        dealt = scripted(oracle, structures.unsqueeze(0))
         rows = scores.expand(len(structures), -1)
         weights = (structures @ scores - truth.log_partition).exp()
-        return estimator.gradient(loss, scripted, rows, generator=torch.Generator()), weights
+        return estimator.gradient(loss, dealt, rows, generator=torch.Generator()), weights
     stream = generator(0, "subset_toy")
     estimates = estimator.gradient(loss, oracle, scores.expand(SAMPLES, -1), generator=stream)
     return estimates, estimates.new_full((SAMPLES,), 1 / SAMPLES)

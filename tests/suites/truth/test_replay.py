@@ -35,7 +35,8 @@ from structgrad.suites.measures.bias import measure
 from structgrad.suites.statistics.metrics import exact_metrics
 from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.geometry import fisher_information
-from structgrad.suites.truth.replay import REPLAY_CAP, ReplayOracle, replay, replay_samples, slots_of
+from structgrad.suites.truth.replay import REPLAY_CAP, replay, replay_samples
+from structgrad.suites.truth.replay_oracle import scripted, slots_of
 from tests.helpers import ORACLE_CASES, OracleCase, make_scores
 from tests.suites.cases import ORACLES, BatchMeanBaseline, target_of
 
@@ -125,24 +126,24 @@ def test_counts_the_samples_and_notices_other_noise(estimator, slots):
 def test_samples_are_dealt_slot_by_slot():
     oracle, event = ORACLES["subset"]
     script = torch.arange(12.0).reshape(3, 2, 2).repeat_interleave(3, -1)
-    scripted = ReplayOracle(oracle, script)
+    copy = scripted(oracle, script)
     scores, generator = torch.zeros(2, *event), torch.Generator()
-    first = scripted.sample(scores, 2, generator=generator)
-    second = scripted.sample(scores, generator=generator)
+    first = copy.sample(scores, 2, generator=generator)
+    second = copy.sample(scores, generator=generator)
     assert torch.equal(first, script[:2])
     assert torch.equal(second, script[2])
-    assert scripted.taken == 3
+    assert copy.hook.taken == 3
 
 
 def test_everything_else_is_the_real_oracle():
     target = target_of("linear_chain")
-    scripted = ReplayOracle(target.oracle)
+    copy = scripted(target.oracle)
     scores = target.scores
-    assert torch.equal(scripted.argmax(scores), target.oracle.argmax(scores))
-    assert torch.equal(scripted.marginals(scores), target.oracle.marginals(scores))
-    assert torch.equal(scripted.project(scores).mean, target.oracle.project(scores).mean)
-    assert torch.equal(scripted.enumerate((3, 3, 3)), target.oracle.enumerate((3, 3, 3)))
-    assert scripted.count((3, 3, 3)) == 27
+    assert torch.equal(copy.argmax(scores), target.oracle.argmax(scores))
+    assert torch.equal(copy.marginals(scores), target.oracle.marginals(scores))
+    assert torch.equal(copy.project(scores).mean, target.oracle.project(scores).mean)
+    assert torch.equal(copy.enumerate((3, 3, 3)), target.oracle.enumerate((3, 3, 3)))
+    assert copy.count((3, 3, 3)) == 27
 
 
 def test_forbidden_structures_are_not_dealt():
@@ -172,9 +173,9 @@ def test_samples_of_other_scores_are_not_replayed():
 @pytest.mark.parametrize(("real", "event"), [(SemiMarkov(), (4, 2, 2, 2)), (ShiftReduce(), (5, 5, 2)), (LinearChain(), (4, 3, 3))], ids=str)
 def test_a_scripted_oracle_is_served_as_the_real_one(real: Any, event: tuple[int, ...]) -> None:
     scores = torch.randn(3, *event, generator=torch.Generator().manual_seed(0))
-    scripted = ReplayOracle(real)
-    assert torch.equal(scripted.marginals(scores), real.marginals(scores))
-    assert torch.equal(scripted.argmax(scores), real.argmax(scores))
+    copy = scripted(real)
+    assert torch.equal(copy.marginals(scores), real.marginals(scores))
+    assert torch.equal(copy.argmax(scores), real.argmax(scores))
 
 
 AVERAGES = [

@@ -18,7 +18,7 @@ from structgrad.suites.measures.bias import measure
 from structgrad.suites.truth import Target, exact_truth
 from structgrad.suites.truth.geometry import fisher_information
 from structgrad.suites.truth.replay import REPLAY_CAP, replay_outside
-from structgrad.suites.truth.replay_oracle import DistinctReplayOracle, draws_of, slots_of
+from structgrad.suites.truth.replay_oracle import draws_of, scripted, slots_of
 from tests.helpers import ORACLE_CASES, OracleCase
 from tests.suites.cases import ORACLES, target_of
 from tests.suites.truth.test_replay import law_target, peaked
@@ -38,7 +38,7 @@ def all_draws(estimator: Any, target: Target, draws: int) -> tuple[torch.Tensor,
         weights += log_probs[drawn] - torch.where(left, log_probs, -math.inf).logsumexp(-1)
         left.scatter_(1, drawn.unsqueeze(-1), value=False)
     rest = torch.where(left, log_probs, -math.inf).logsumexp(-1)
-    dealt = DistinctReplayOracle(target.oracle, dealt=DrawnSet(space[ranks.T], log_probs[ranks], rest, rest))
+    dealt = scripted(target.oracle, drawn_set=DrawnSet(space[ranks.T], log_probs[ranks], rest, rest))
     rows = target.scores.expand(len(ranks), *target.scores.shape)
     return estimator.gradient(target.loss, dealt, rows, generator=torch.Generator()).flatten(1), weights.exp()
 
@@ -144,7 +144,7 @@ class LastDraw(SumAndSample):
     def _other(self, oracle, scores, best, generator):
         flipped = oracle.sample_distinct(scores, self.k + 1, generator=generator)
         flipped = replace(flipped, structures=flipped.structures.flip(0), log_probs=flipped.log_probs.flip(-1))
-        return super()._other(DistinctReplayOracle(oracle, dealt=flipped), scores, best, generator)
+        return super()._other(scripted(oracle, drawn_set=flipped), scores, best, generator)
 
 
 @dataclass(frozen=True)
