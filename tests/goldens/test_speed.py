@@ -1,4 +1,4 @@
-"""Numbers of the statistics, names of benchmarks, and lines of `doctor`, frozen before the small house; write anew with this file as a script."""
+"""Statistics, names of benchmarks and checks of `doctor`, frozen from earlier code; run this file as a script to write them again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def statistics_of_draws() -> dict[str, Any]:
     return found
 
 
-_SUMS = "count mean square along zero nonzero signs descents cosines quartics informed total_mean".split()
+_SUMS = ["count", "mean", "square", "along", "zero", "nonzero", "signs", "descents", "cosines", "quartics", "informed", "total_mean"]
 
 
 def exact_statistics() -> dict[str, Any]:
