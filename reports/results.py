@@ -12,10 +12,8 @@ import json
 import os
 import platform
 import subprocess
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,16 +26,12 @@ from ..suites.trust import check_table, json_of, text_of, visible, visible_words
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 TABLE = "results.parquet"
 MANIFEST = "run.json"
 PAGE = "report.html"
 _METADATA_VERSION = b"structgrad_schema_version"
 _METADATA_MANIFEST = b"structgrad_manifest"
-
-BLOCK = 1_000_000
-"""Rows of a large table that are held at once."""
 
 _PACKAGES = ("structgrad", "torch", "numpy", "scipy", "pandas")
 _SETTLED_ELSEWHERE = ("batch_size", "threads")
@@ -46,16 +40,17 @@ Manifest = dict[str, Any]
 """What a run was: plan, command, times, environment. JSON values only."""
 
 
-def write(rows: Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> Path:
+def write(rows: pd.DataFrame | Iterable[Row], directory: Path, manifest: Mapping[str, Any]) -> Path:
     """Write ``results.parquet`` and ``run.json`` into a folder, each as a whole or not at all.
 
     Returns:
         The path of the table.
     """
+    import pandas as pd
     import pyarrow.parquet as pq
 
     text = _text(manifest)
-    table = _as_arrow(to_frame(rows))
+    table = _as_arrow(rows if isinstance(rows, pd.DataFrame) else to_frame(rows))
     metadata = {_METADATA_VERSION: str(SCHEMA_VERSION).encode(), _METADATA_MANIFEST: text.encode()}
     buffer = io.BytesIO()
     pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), buffer)
@@ -136,13 +131,14 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
+def read(path: Path | str, columns: Sequence[str] | None = None) -> tuple[pd.DataFrame, Manifest]:
     """The table and the manifest of a run; of one that was killed or interrupted, what its cells hold so far.
 
     Where a table is damaged and the cells are there, it is derived from them again.
 
     Args:
         path: the folder of a run, or its table.
+        columns: some of its columns, which saves memory; batches of replicates are then arrays.
 
     Raises:
         FileNotFoundError: there is no table.
@@ -164,119 +160,20 @@ def read(path: Path | str) -> tuple[pd.DataFrame, Manifest]:
         _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
         with pq.ParquetFile(file) as found:
             check_table(found, file)
-        table = pq.read_table(file)
+        table = pq.read_table(file, columns=columns and list(columns))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if has_cells:
             return _derived(folder)
         raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
     try:
-        frame = table.to_pandas()
-        frame["batches"] = frame["batches"].map(tuple)
-        return with_visible_names(frame[list(COLUMNS)].astype(COLUMNS)), _manifest(metadata[_METADATA_MANIFEST])
+        frame, names = table.to_pandas(), list(columns or COLUMNS)
+        if columns is None:
+            frame["batches"] = frame["batches"].map(tuple)
+        return with_visible_names(frame[names].astype({name: COLUMNS[name] for name in names})), _manifest(metadata[_METADATA_MANIFEST])
     except (KeyError, TypeError, ValueError, pa.ArrowException, OverflowError) as error:
         raise ValueError(
             f"{file} is not what its schema version {SCHEMA_VERSION} says ({' '.join(str(error).split())}); measure it again"
         ) from error
-
-
-def length(path: Path) -> int:
-    """How many rows the table of a run has, without reading it; 0 where there is none that is whole."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = path / TABLE if path.is_dir() else path
-    if not file.is_file() or (path.is_dir() and (path / PLAN).is_file() and _unfinished(path)):
-        return 0
-    try:
-        return int(pq.read_metadata(file).num_rows)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        return 0
-
-
-def opened(path: Path) -> tuple[pq.ParquetFile, Manifest]:
-    """The table of a run, of which nothing is read yet, and its manifest.
-
-    Raises:
-        OtherSchemaError: a table of another schema version.
-        ValueError: the file is no table of structgrad, or damaged.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = path / TABLE if path.is_dir() else path
-    try:
-        found = pq.ParquetFile(file)
-        metadata = dict(found.schema_arrow.metadata or {})
-        _check_version(file, metadata.get(_METADATA_VERSION, b"").decode())
-        return found, _manifest(metadata[_METADATA_MANIFEST])
-    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is no Parquet file, or damaged; expected the {TABLE} of a run") from error
-
-
-@dataclass(frozen=True)
-class TableBlock:
-    """Rows of some tables that are read together.
-
-    Attributes:
-        problems: of which all rows are in it. ``groups``: for each table the row groups that have some of them.
-        alone: for each table whether these row groups hold nothing else.
-    """
-
-    problems: tuple[str, ...]
-    groups: tuple[tuple[int, ...], ...]
-    alone: tuple[bool, ...]
-
-    def read(self, tables: Sequence[pq.ParquetFile], columns: Sequence[str]) -> tuple[pa.Table, ...]:
-        """The rows of each table, with these columns, ``problem`` among them."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        found, names = [], pa.array(self.problems)
-        for table, groups, alone in zip(tables, self.groups, self.alone, strict=True):
-            some = table.read_row_groups(list(groups), columns=list(columns))
-            if not alone:
-                some = some.filter(pc.is_in(some["problem"].cast(pa.string()), names))
-            found.append(some.select(list(columns)))
-        return tuple(found)
-
-
-def blocks(tables: Sequence[pq.ParquetFile], most: int | None = None, together: Callable[[str], str] = str) -> Iterator[TableBlock]:
-    """The rows of some tables for some problems at a time, each problem once.
-
-    Args:
-        tables: as `opened` gives them.
-        most: rows of all tables together that are read at once, `BLOCK` if None; more only where a single problem has more.
-        together: problems of which this is the same come in the same block.
-    """
-    most = BLOCK if most is None else most
-    places = [[problems_of(table, group) for group in range(table.num_row_groups)] for table in tables]
-    sizes: Counter[str] = Counter()
-    members: dict[str, dict[str, None]] = {}
-    for found in places[::-1]:
-        for group in found:
-            for problem, count in group.items():
-                sizes[together(problem)] += count
-                members.setdefault(together(problem), {})[problem] = None
-    chosen: list[str] = []
-    held = 0
-    for number, (key, size) in enumerate(sizes.items(), start=1):
-        chosen += members[key]
-        held += size
-        if number < len(sizes) and held + size < most:
-            continue
-        groups = [tuple(place for place, group in enumerate(found) if not group.keys().isdisjoint(chosen)) for found in places]
-        own = set(chosen)
-        alone = (all(found[place].keys() <= own for place in some) for found, some in zip(places, groups, strict=True))
-        yield TableBlock(tuple(chosen), tuple(groups), tuple(alone))
-        chosen, held = [], 0
-
-
-def problems_of(table: pq.ParquetFile, group: int) -> dict[str, int]:
-    """How many rows of a row group each problem has."""
-    import pyarrow as pa
-
-    found = table.read_row_group(group, columns=["problem"])["problem"].cast(pa.string()).value_counts()
-    return {entry["values"]: entry["counts"] for entry in found.to_pylist()}
 
 
 def _check_version(file: Path, version: str) -> None:

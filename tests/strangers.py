@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 
 from structgrad.reports import results
 from structgrad.reports.analysis.loading import load
-from structgrad.reports.comparison.configuration import settings_of
+from structgrad.suites.comparison.settings import load_settings
 from structgrad.suites.problems.score_files import ScoreFile, ScoreTables
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.parts import journal
@@ -131,7 +131,7 @@ KINDS = {
     "file of a cell (.json)": Kind(_run, "cells/*/*.json", _known),
     "journal (.jsonl)": Kind(_run, "parts/journal.jsonl", _known),
     "part (.parquet)": Kind(_run, "parts/*/*.parquet", _known),
-    "configuration (.toml)": Kind(_toml, "gate.toml", lambda folder: settings_of(folder / "gate.toml")),
+    "configuration (.toml)": Kind(_toml, "gate.toml", lambda folder: load_settings(folder / "gate.toml")),
     "packed text (.gz)": Kind(_gz, "text.gz", lambda folder: text_of(folder / "text.gz", 10_000)),
 }
 

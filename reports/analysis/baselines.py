@@ -6,19 +6,20 @@ saved by hand, never by a run.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import tempfile
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 
-from ...suites.base import FAILED, Row
-from ...suites.comparison.matching import compared
+from ...suites.base import FAILED
+from ...suites.comparison.pairs import is_compared
+from ...suites.frames import COLUMNS
 from ...suites.metrics import rule_of
 from .. import results
 
@@ -44,25 +45,25 @@ def names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.parquet")) if folder.is_dir() else []
 
 
-def needed(rows: Iterable[Row]) -> list[Row]:
-    """The rows that a gate may look at: gated metrics and failures, without what only people read."""
-    kept = (row for row in rows if (compared(row) and rule_of(row.metric).gated) or (row.status in FAILED and not row.metric))
-    return [dataclasses.replace(row, traceback="", seconds=None, source="") for row in kept]
+def needed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that a gate may look at: gated metrics and failures."""
+    gated = frame["metric"].isin([name for name in frame["metric"].unique() if rule_of(name).gated])
+    return frame[(is_compared(frame) & gated) | (frame["status"].isin(FAILED) & frame["metric"].eq(""))]
 
 
-def save(path: Path, rows: Iterable[Row], manifest: results.Manifest, **about: Any) -> int:
+def save(path: Path, frame: pd.DataFrame, manifest: results.Manifest, **about: Any) -> int:
     """Write a baseline, as a whole or not at all.
 
     Args:
         path: the file.
-        rows: of a run.
+        frame: the table of a run.
         manifest: of that run.
         **about: stored beside: the name, and why it was saved although the gate was red.
 
     Returns:
         How many rows it holds.
     """
-    kept = needed(rows)
+    kept = needed(frame).assign(traceback="", seconds=np.nan, source="").astype(COLUMNS)
     note = {"saved": datetime.now(UTC).isoformat(timespec="seconds"), "rows": len(kept), **about}
     with tempfile.TemporaryDirectory() as folder:
         written = results.write(kept, Path(folder), {**manifest, "baseline": note})

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from ...suites.base import Row
-from ...suites.comparison.columns import COLUMNS as COMPARED
 from ...suites.running.remote.objects import is_url
 from ...suites.running.remote.snapshot import reading
 from .. import published, results
 from . import baselines
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +47,13 @@ class Loaded:
         return self.manifest.get("kind") == published.NAME
 
 
-def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
-    """The rows of the folder of a run, of a table, also under a URL, or of a baseline of this name; ``published`` is that of the package.
+def load(name: str, folder: Path = baselines.FOLDER, columns: Sequence[str] | None = None) -> Loaded:
+    """The table of a run folder, a file, a URL, or a baseline of this name; ``published`` is the table of the package.
+
+    Args:
+        name: one of them.
+        folder: where baselines are.
+        columns: some columns, as in `results.read`.
 
     Raises:
         FileNotFoundError: there is neither.
@@ -63,7 +62,7 @@ def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
     """
     if is_url(name):
         with reading(name) as fetched:
-            return Loaded(name, *results.read(fetched))
+            return Loaded(name, *results.read(fetched, columns))
     path: Path | None = Path(name)
     if not Path(name).exists():
         known = baselines.names(folder)
@@ -73,123 +72,25 @@ def load(name: str, folder: Path = baselines.FOLDER) -> Loaded:
             more = f"; {hint(name, [*known, published.NAME])}" if known else f", and {folder} holds no baseline"
             raise FileNotFoundError(f"found neither a run nor a baseline {name!r}{more}")
         path = baselines.path_of(name, folder) if name in known else None
-    frame, manifest = published.load() if path is None else results.read(path)
+    frame, manifest = published.load() if path is None else results.read(path, columns)
     return Loaded(name, frame, manifest)
 
 
-LARGE = 500_000
-"""Rows of a table from which on two runs are compared block by block."""
+def comparable(base: Loaded, head: Loaded) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of two tables that are compared.
 
-
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A large run or a baseline beside one, of which nothing but the manifest is read.
-
-    Attributes:
-        name: as it was given. ``stored``: its table. ``manifest``: what it was.
+    A baseline is compared with the rows that a baseline keeps. The published table is compared with the cells that both hold, rounded as it
+    is.
     """
-
-    name: str
-    stored: StoredTable
-    manifest: results.Manifest
-
-    @property
-    def machine(self) -> dict[str, Any]:
-        """Where it was measured."""
-        found: dict[str, Any] = self.manifest.get("environment", {})
-        return found
-
-
-def opened(names: Sequence[str], folder: Path = baselines.FOLDER) -> list[Opened] | None:
-    """Runs and baselines, where one of them is large and all have a table of their own; else None, and `load` is the way."""
-    with ExitStack() as stack:
-        places = [name if is_url(name) or Path(name).exists() else folder / f"{name}.parquet" for name in names]
-        paths = [stack.enter_context(reading(place)) for place in places]
-        lengths = [results.length(path) for path in paths]
-        if 0 in lengths or max(lengths) < LARGE:
-            return None
-        # A table that is open stays what it is, whatever takes its place.
-        stored = [StoredTable.of(path) for path in paths]
-        return [Opened(name, table, table.opened[1]) for name, table in zip(names, stored, strict=True)]
-
-
-def blocks(base: Opened, head: Opened) -> list[ComparedBlock]:
-    """What is compared of both, for some problems at a time, each read when it is called."""
-    both = base.stored, head.stored
-    return [ComparedBlock(both, block) for block in results.blocks([one.opened[0] for one in both])]
-
-
-@dataclass(frozen=True, eq=False)
-class StoredTable:
-    """The file of a table, which another process opens for itself.
-
-    Attributes:
-        path: a table, or the folder of a run. ``stamp``: by which it is told from what takes its place.
-    """
-
-    path: Path
-    stamp: tuple[int, ...]
-
-    @classmethod
-    def of(cls, path: Path) -> StoredTable:
-        """What lies there now."""
-        return cls(path, cls._stamp(path))
-
-    @cached_property
-    def opened(self) -> tuple[pq.ParquetFile, results.Manifest]:
-        """`results.opened`.
-
-        Raises:
-            ValueError: something else lies there by now.
-        """
-        found = results.opened(self.path)
-        if self._stamp(self.path) != self.stamp:
-            raise ValueError(f"{self.path} was written anew while it was read; do it again")
-        return found
-
-    @staticmethod
-    def _stamp(path: Path) -> tuple[int, ...]:
-        found = (path / results.TABLE if path.is_dir() else path).stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "stamp": self.stamp}
-
-
-@dataclass(frozen=True)
-class ComparedBlock:
-    """Some rows of two large runs.
-
-    Attributes:
-        both: the tables of base and head. ``block``: which of their rows.
-    """
-
-    both: tuple[StoredTable, StoredTable]
-    block: results.TableBlock
-
-    def __call__(self) -> tuple[pa.Table, pa.Table]:
-        """What is compared of them."""
-        before, after = self.block.read([one.opened[0] for one in self.both], COMPARED)
-        return before, after
-
-
-def comparable(base: Loaded, head: Loaded) -> tuple[list[Row], list[Row]]:
-    """What of two tables is compared: beside a baseline what it keeps; beside the published table what both hold, rounded as it is."""
-    if base.is_published or head.is_published:
-        old, new = (loaded.frame if loaded.is_published else published.reduced(loaded.frame) for loaded in (base, head))
-        # Of the published table a run mostly holds some problems: the others never become rows.
-        shared = set(old["problem"].cat.categories) & set(new["problem"].cat.categories)
-        first, second = (rows_of(frame[frame["problem"].isin(shared)]) for frame in (old, new))
-        known = {_place(row) for row in first} & {_place(row) for row in second}
-        if not known:
-            names = ", ".join(dict.fromkeys((old if base.is_published else new)["problem"].astype(object)))
-            raise ValueError(f"{base.name} and {head.name} have no estimator on an instance in common; the published table holds {names}")
-        return [row for row in first if _place(row) in known], [row for row in second if _place(row) in known]
-    return base.rows, baselines.needed(head.rows) if "baseline" in base.manifest else head.rows
-
-
-def _place(row: Row) -> tuple[str, ...]:
-    return row.problem, row.stage, row.instance, row.estimator
+    if not (base.is_published or head.is_published):
+        return base.frame, baselines.needed(head.frame) if "baseline" in base.manifest else head.frame
+    frames = [loaded.frame if loaded.is_published else published.reduced(loaded.frame) for loaded in (base, head)]
+    cells = [pd.MultiIndex.from_frame(frame[["problem", "stage", "instance", "estimator"]].astype(str)) for frame in frames]
+    old, new = (frame[own.isin(other)] for frame, own, other in zip(frames, cells, cells[::-1], strict=True))
+    if old.empty:
+        names = ", ".join(dict.fromkeys(frames[0 if base.is_published else 1]["problem"].astype(str)))
+        raise ValueError(f"{base.name} and {head.name} have no estimator on an instance in common; the published table holds {names}")
+    return old, new
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:

@@ -46,6 +46,7 @@ def save(  # noqa: PLR0913 - one parameter per option
     with sentences():
         from ..analysis import baselines
         from ..analysis.loading import load
+        from ..comparison import formats
 
         path = baselines.path_of(name, folder)
         if path.exists() and not replace:
@@ -55,34 +56,28 @@ def save(  # noqa: PLR0913 - one parameter per option
         loaded = load(run, folder)
         result = _gated(loaded, path, config)
         if result.outcome == "failed" and force is None:
-            _refuse(result, name)
+            typer.echo(formats.gate_text(result), err=True, nl=False)
+            fail(f"baseline {name} is not saved, because the gate fails; to save it anyway, use --force 'the reason'", REGRESSED)
         about = {"name": name, **({"reason": force} if force else {})}
-        count = baselines.save(path, loaded.rows, loaded.manifest, **about)
+        count = baselines.save(path, loaded.frame, loaded.manifest, **about)
         typer.echo(f"baseline {name}: {count} rows, {path.stat().st_size} bytes, {path}")
 
 
 def _gated(loaded: Loaded, path: Path, config: Path | None) -> GateResult:
-    """Against the baseline that is replaced; without one, claims alone are checked. One of another schema version is none."""
+    """The gate against the baseline that is replaced; only claims are checked without one, or if it has another schema version."""
     from ...suites.comparison import gate
+    from ...suites.comparison.settings import load_settings
     from ...suites.running.store import OtherSchemaError
     from ..analysis.loading import load
-    from ..comparison.configuration import settings_of
 
-    settings = settings_of(config)
-    if not path.exists():
-        return gate([], loaded.rows, settings=settings)
+    settings = load_settings(config)
     try:
-        before = load(str(path))
+        before = load(str(path)) if path.exists() else None
     except OtherSchemaError:
-        return gate([], loaded.rows, settings=settings)
-    return gate(before.rows, loaded.rows, (before.machine, loaded.machine), settings)
-
-
-def _refuse(result: GateResult, name: str) -> None:
-    from ..comparison import terminal
-
-    typer.echo("\n".join(terminal.gate_lines(result)), err=True)
-    fail(f"baseline {name} is not saved, because the gate fails; to save it anyway, use --force 'the reason'", REGRESSED)
+        before = None
+    if before is None:
+        return gate([], loaded.frame, settings=settings)
+    return gate(before.frame, loaded.frame, (before.machine, loaded.machine), settings)
 
 
 @app.command("list")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from .outcome import sentences
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...suites.comparison import Comparison, Settings
-
 FORMATS = ("text", "md", "html", "json", "csv")
-_SUFFIXES = {".md": "md", ".html": "html", ".json": "json", ".csv": "csv"}
 
 
 def compare(  # noqa: PLR0913 - one parameter per option
@@ -50,25 +45,41 @@ def compare(  # noqa: PLR0913 - one parameter per option
     To get a verdict as exit code, use gate.
     """
     with sentences():
-        kind = _format(format_, output)
+        suffix = output.suffix[1:] if output and output.suffix[1:] in FORMATS else "text"
+        kind = format_ or suffix
+        _check(kind, FORMATS, "--format")
         _check(sort, ("effect", "name"), "--sort")
         _check(only, ("all", "changed"), "--only")
-        from ...suites.comparison import LargeComparison
-        from .. import results
-        from ..comparison import words
-        from ..comparison.configuration import settings_of
+        from ...suites.comparison import compare as compare_tables
+        from ...suites.comparison.pairs import COLUMNS
+        from ...suites.comparison.settings import load_settings, selects
+        from .. import published, results
+        from ..analysis.loading import comparable, load
+        from ..comparison import formats
+        from ..comparison.groups import CHANGED, ordered
 
-        settings = settings_of(config)
+        settings = load_settings(config)
         base, others = (base, heads or []) if with_ is None else (with_, [base, *(heads or [])])
         if not others:
             raise ValueError(f"`compare` got only {base}; expected a second run, or a base with --with BASE")
         results.check_output("compare", output, base, *others)
-        found = []
+        columns = None if published.NAME in (base, *others) else COLUMNS
+        before, found = load(base, baselines, columns), []
         for name in others:
-            items = _compared(base, name, baselines, settings)
-            chosen = words.selected(items, changed=only == "changed", estimators=estimator, metrics=metric)
-            found.append((name, chosen if isinstance(chosen, LargeComparison) else words.ordered(chosen, sort)))
-        text = _rendered(kind, base, found, sort)
+            head = load(name, baselines, columns)
+            items = compare_tables(*comparable(before, head), (before.machine, head.machine), settings)
+            for column, patterns in (("estimator", estimator), ("metric", metric)):
+                names = [one for one in items[column].unique() if any(selects(pattern, one) for pattern in patterns)]
+                items = items[items[column].isin(names)] if patterns else items
+            found.append((name, ordered(items[items["verdict"].isin(CHANGED)] if only == "changed" else items, sort)))
+        if kind == "html":
+            from ..page import vega
+
+            text = formats.comparison_page(base, found, sort, vega.packed)
+        else:
+            writers = {"text": formats.comparison_text, "md": formats.comparison_markdown}
+            writers |= {"json": formats.comparison_json, "csv": formats.comparison_csv}
+            text = writers[kind](base, found, sort)
         if output is None:
             typer.echo(text, nl=False)
             return
@@ -76,46 +87,8 @@ def compare(  # noqa: PLR0913 - one parameter per option
         typer.echo(f"comparison: {output.resolve()}")
 
 
-def _compared(base: str, head: str, folder: Path, settings: Settings) -> Sequence[Comparison]:
-    """Number by number; of large runs some problems at a time."""
-    from ...suites.comparison import compare as compare_rows
-    from ...suites.comparison import compare_large
-    from ...suites.comparison.large import is_gated
-    from ..analysis.loading import blocks, comparable, load, opened
-
-    large = opened((base, head), folder)
-    if large is not None:
-        one, other = large
-        asked = is_gated if "baseline" in one.manifest else bool
-        return compare_large(blocks(one, other), (one.machine, other.machine), settings, asked=asked)
-    first, second = load(base, folder), load(head, folder)
-    old, new = comparable(first, second)
-    return compare_rows(old, new, (first.machine, second.machine), settings)
-
-
-def _format(given: str | None, output: Path | None) -> str:
-    kind = given or _SUFFIXES.get(output.suffix if output else "", "text")
-    _check(kind, FORMATS, "--format")
-    return kind
-
-
 def _check(value: str, known: Sequence[str], option: str) -> None:
     if value not in known:
         from ...oracles.registry import hint
 
         raise ValueError(f"{option} got {value!r}; {hint(value, known)}")
-
-
-def _rendered(kind: str, base: str, found: Sequence[tuple[str, Sequence[Comparison]]], sort: str) -> str:
-    from ..comparison import markdown, page, records, terminal
-
-    if kind == "json":
-        return records.comparison_json(base, found)
-    if kind == "csv":
-        return records.comparison_csv(base, found)
-    if kind == "md":
-        return markdown.comparison_page(base, found, sort=sort)
-    if kind == "html":
-        return page.comparison_page(base, found, sort=sort)
-    blocks = ["\n".join(terminal.comparison_lines(base, head, items, sort=sort)) for head, items in found]
-    return "\n\n".join(blocks) + "\nexit code 0, whatever changed; `structgrad gate` decides\n"

@@ -11,11 +11,10 @@ import typer
 from .outcome import NOTHING_TO_COMPARE, OK, REGRESSED, UNDECIDED, fail, sentences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import pandas as pd
 
-    from ...suites.comparison import GateResult, Settings
-    from ...suites.comparison.timing import TimeComparison, TimedCell
-    from ..analysis.loading import Loaded
+    from ...suites.comparison import Settings
+    from ...suites.comparison.timing import TimeComparison
 
 
 def gate(  # noqa: PLR0913 - one parameter per option
@@ -47,98 +46,58 @@ def gate(  # noqa: PLR0913 - one parameter per option
     Exit codes: 0 passed, 1 failed, 2 bad input, 4 inconclusive under --strict, 5 no number in common with the baseline.
     """
     with sentences():
-        from ..comparison import markdown, records, terminal
-        from ..comparison.configuration import settings_of
-        from ..results import check_output
+        from ...suites.comparison import gate as decide
+        from ...suites.comparison.pairs import COLUMNS
+        from ...suites.comparison.settings import load_settings
+        from ...suites.running.store import OtherSchemaError
+        from .. import results
+        from ..analysis.loading import load
+        from ..comparison import formats
 
-        check_output("gate", junit, run, baseline)
-        result = _decided(run, baseline, baselines, settings_of(config), timing_base)
-        code = exit_code(result, strict=strict)
+        results.check_output("gate", junit, run, baseline)
+        settings = load_settings(config)
+        head = load(run, baselines, COLUMNS)
+        try:
+            base = load(baseline, baselines, COLUMNS)
+        except OtherSchemaError as error:
+            fail(f"no comparable baseline: {error}", NOTHING_TO_COMPARE)
+        if base.is_published:
+            more = f"expected a baseline or a run (`structgrad compare` accepts {baseline})"
+            raise ValueError(f"--baseline got {baseline}, whose numbers are rounded; {more}")
+        times = _times(timing_base, base.frame, head.frame, settings) if timing_base else []
+        result = decide(base.frame, head.frame, (base.machine, head.machine), settings, times)
+        undecided = UNDECIDED if strict else OK
+        code = {"passed": OK, "failed": REGRESSED, "undecided": undecided, "nothing to compare": NOTHING_TO_COMPARE}[result.outcome]
         for override in result.idle:
             typer.echo(f"warning: {override} matches no compared number", err=True)
-        typer.echo(records.gate_json(result, code) if as_json else "\n".join(terminal.gate_lines(result)) + "\n", nl=False)
+        typer.echo(formats.gate_json(result, code) if as_json else formats.gate_text(result), nl=False)
         if junit is not None:
-            _write(junit, records.junit(result))
+            results.write_whole(junit, formats.junit(result))
         if github:
-            _tell_github(records.github_lines(result), markdown.gate_page(result))
+            for line in formats.github_lines(result):
+                typer.echo(line)
+            summary = os.environ.get("GITHUB_STEP_SUMMARY")
+            if summary:
+                with Path(summary).open("a", encoding="utf-8") as file:
+                    file.write(formats.gate_markdown(result))
     raise typer.Exit(code)
 
 
-def _decided(run: str, baseline: str, folder: Path, settings: Settings, timing_base: str | None) -> GateResult:
-    """By all rows of both; of large runs, of which no times are compared, some problems at a time."""
-    from ...suites.comparison import gate as decide
-    from ...suites.comparison import gate_tables
-    from ...suites.running.store import OtherSchemaError
-    from ..analysis.loading import blocks, load, opened
-
-    try:
-        large = None if timing_base else opened((baseline, run), folder)
-    except OtherSchemaError:
-        large = None  # said below, of the side that it is
-    if large is not None:
-        return gate_tables(blocks(*large), (large[0].machine, large[1].machine), settings)
-    head = load(run, folder)
-    base = _base(baseline, folder)
-    times = _times(timing_base, base, head, settings) if timing_base else []
-    return decide(base.rows, head.rows, (base.machine, head.machine), settings, times)
-
-
-def exit_code(result: GateResult, *, strict: bool) -> int:
-    """From the outcome."""
-    undecided = UNDECIDED if strict else OK
-    return {"passed": OK, "failed": REGRESSED, "undecided": undecided, "nothing to compare": NOTHING_TO_COMPARE}[result.outcome]
-
-
-def _base(name: str, folder: Path) -> Loaded:
-    """The baseline; one of another schema version is none."""
-    from ...suites.running.store import OtherSchemaError
-    from ..analysis.loading import load
-
-    try:
-        found = load(name, folder)
-    except OtherSchemaError as error:
-        fail(f"no comparable baseline: {error}", NOTHING_TO_COMPARE)
-    if found.is_published:
-        raise ValueError(
-            f"--baseline got {name}, whose numbers are rounded; expected a baseline or a run (`structgrad compare` accepts {name})"
-        )
-    return found
-
-
-def _times(interpreter: str, base: Loaded, head: Loaded, settings: Settings) -> list[TimeComparison]:
-    """Interleaved times of the estimators and problems that both runs have."""
-    from ...suites.comparison.timing import compare_times
-
-    return compare_times(interpreter, _cells(base, head, settings), settings=settings.timing, alpha=settings.alpha)
-
-
-def _cells(base: Loaded, head: Loaded, settings: Settings) -> list[TimedCell]:
-    """Every estimator on every problem, at the first of its stages that both have."""
+def _times(interpreter: str, base: pd.DataFrame, head: pd.DataFrame, settings: Settings) -> list[TimeComparison]:
+    """Times of the estimators and problems of both runs, measured in turns, at the first entropy level that both have."""
+    from ...suites.comparison.pairs import items_of
     from ...suites.comparison.settings import selects
-    from ...suites.comparison.timing import TimedCell
+    from ...suites.comparison.timing import TimedCell, compare_times
 
-    known = {(row.problem, row.stage, row.estimator) for row in base.rows if row.metric and row.status == "ok"}
-    found: dict[tuple[str, str], TimedCell] = {}
-    for row in head.rows:
-        wanted = any(selects(pattern, row.problem) for pattern in settings.timing.problems) and any(
-            selects(pattern, row.estimator) for pattern in settings.timing.estimators
-        )
-        if wanted and row.metric and (row.problem, row.stage, row.estimator) in known:
-            found.setdefault((row.problem, row.estimator), TimedCell(row.problem, row.stage, row.estimator))
-    return list(found.values())
-
-
-def _write(path: Path, content: bytes) -> None:
-    from .. import results
-
-    results.write_whole(path, content)
-
-
-def _tell_github(lines: Iterable[str], page: str) -> None:
-    """Annotations on standard output, and the page in the summary of the job, where there is one."""
-    for line in lines:
-        typer.echo(line)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(page)
+    both = []
+    for frame in (base, head):
+        measured = frame[frame["metric"].ne("") & frame["status"].eq("ok")]
+        both.append(measured[["problem", "stage", "estimator"]].astype(str).drop_duplicates())
+    cells = both[1].merge(both[0]).drop_duplicates(["problem", "estimator"])
+    chosen = [
+        TimedCell(*cell)
+        for cell in items_of(cells)
+        if any(selects(pattern, cell.problem) for pattern in settings.timing.problems)
+        and any(selects(pattern, cell.estimator) for pattern in settings.timing.estimators)
+    ]
+    return compare_times(interpreter, chosen, settings=settings.timing, alpha=settings.alpha)

@@ -1,27 +1,13 @@
-"""Two runs side by side: which numbers changed, whether for the worse, and whether that is proven.
+"""Compare two runs: which numbers changed, whether for the worse, and whether that is proven.
 
-Pure functions of rows; what people see of them is in `structgrad.reports.comparison`.
+`compare` and `gate` are functions of result tables; `structgrad.reports.comparison` shows their results.
 """
 
 from __future__ import annotations
 
-from .gating import GateResult, gate, gate_tables
-from .large import LargeComparison, compare_large
-from .matching import Key, Pair, match
+from .gating import GateResult, gate
+from .pairs import KEY
 from .settings import Settings, read_settings
-from .verdicts import Comparison, compare
+from .verdicts import MEANING, compare
 
-__all__ = [
-    "Comparison",
-    "GateResult",
-    "Key",
-    "LargeComparison",
-    "Pair",
-    "Settings",
-    "compare",
-    "compare_large",
-    "gate",
-    "gate_tables",
-    "match",
-    "read_settings",
-]
+__all__ = ["KEY", "MEANING", "GateResult", "Settings", "compare", "gate", "read_settings"]

@@ -1,121 +1,91 @@
-"""The gate: does anything keep this run from taking the place of the baseline?"""
+"""The gate: a run passes if nothing in it is worse than in the baseline, and if every claim to be unbiased holds."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import pandas as pd
+
 from ..base import Row
-from ..statistics.testing.multiplicity import holm
-from .claims import Claim, claims, decided, p_values
-from .large import Blocks, LargeComparison, gate_large, verdicts_of
-from .learning import alike
-from .matching import Machine, match
-from .pooling import pooled
+from .pairs import KEY, matched, prepared
 from .settings import Reaction, Settings
 from .timing import TimeComparison
-from .verdicts import Comparison, Verdict, drafts, settle
+from .verdicts import MEANING, VERDICTS, Machine, drafted, holm_with, settled
 
 Outcome = Literal["passed", "failed", "undecided", "nothing to compare"]
 
-SEEN: tuple[Verdict, ...] = ("new", "fixed", "improved", "equivalent", "identical")
-"""Verdicts that a gate lets through."""
+PASSING = ("new", "fixed", "improved", "equivalent", "identical")
+"""Verdicts that pass."""
+
+CURVE = "curve_accuracy"
+_MIN_POINTS = 3
 
 
 @dataclass(frozen=True)
 class GateResult:
-    """What a gate found.
+    """The findings of a gate.
 
     Attributes:
-        comparisons: of all numbers that it looks at. ``claims``: of all estimators that claim to be unbiased; of a large run those alone
-            that are of an estimator that breaks one. ``checked``: how many claims each estimator has.
-        timings: of the interleaved timing, where there was one.
-        settings: by which it decided.
+        comparisons: of all gated numbers, as `compare` returns them, with a column ``reaction``: ``fail``, ``warn`` or ``pass``.
+        claims: a row for each claim to be unbiased: the columns `KEY`, ``effect`` (relative bias, or the error of the gain if that is
+            larger), ``exact``, ``broken``, ``p_adjusted`` (over all tests of the gate), ``evidence`` and ``reason``.
+        timings: comparisons of times, if there are any.
+        settings: level, margins and reactions.
+        idle: overrides that match no number.
     """
 
-    comparisons: Sequence[Comparison]
-    claims: list[Claim]
+    comparisons: pd.DataFrame
+    claims: pd.DataFrame
     timings: list[TimeComparison]
     settings: Settings
-    checked: Counter[str]
+    idle: list[str]
 
-    def number(self, level: Reaction) -> int:
-        """How many checks fail, or stay open."""
-        counts = verdicts_of(self.comparisons)
-        found = sum(count for verdict, count in counts.items() if reaction(verdict, self.settings) == level)
-        found += sum(reaction(item.verdict, self.settings) == level for item in self.timings)
-        return found + (sum(claim.broken for claim in self.claims) if level == "fail" else 0)
-
-    @property
-    def failures(self) -> list[Comparison | Claim | TimeComparison]:
-        """What is proven wrong, or must not be missing."""
-        found: list[Comparison | Claim | TimeComparison] = [claim for claim in self.claims if claim.broken]
-        found += [item for item in self.comparisons if reaction(item.verdict, self.settings) == "fail"]
-        return found + [item for item in self.timings if reaction(item.verdict, self.settings) == "fail"]
-
-    @property
-    def warnings(self) -> list[Comparison | TimeComparison]:
-        """What is neither proven wrong nor right."""
-        found: list[Comparison | TimeComparison] = [*self.comparisons, *self.timings]
-        return [item for item in found if reaction(item.verdict, self.settings) == "warn"]
-
-    @property
-    def idle(self) -> list[str]:
-        """Overrides that matched no number: a pattern with a slip changes nothing, and would not be missed."""
-        return [
-            f"[[gate.override]] number {number} ({', '.join(f'{name} = {pattern!r}' for name, pattern in override.patterns.items())})"
-            for number, override in enumerate(self.settings.overrides, start=1)
-            if not override.met
-        ]
+    def count(self, reaction: Reaction) -> int:
+        """The number of checks that fail, or stay open."""
+        count = int(self.comparisons["reaction"].eq(reaction).sum())
+        count += sum(reaction_to(item.verdict, self.settings) == reaction for item in self.timings)
+        return count + (int(self.claims["broken"].sum()) if reaction == "fail" else 0)
 
     @property
     def outcome(self) -> Outcome:
-        """A proven fault weighs more than a missing baseline, and that more than an open question."""
-        if any(claim.broken for claim in self.claims):
+        """A proven fault weighs more than a missing baseline, and that weighs more than an open question."""
+        found = self.comparisons
+        common = found["base_status"].ne("") & found["head_status"].ne("") & found["verdict"].ne("incomparable")
+        if self.claims["broken"].any():
             return "failed"
-        if not _has_common_numbers(self.comparisons):
-            return "failed" if verdicts_of(self.comparisons)["broken"] else "nothing to compare"
-        if self.number("fail"):
+        if not common.any():
+            return "failed" if found["verdict"].eq("broken").any() else "nothing to compare"
+        if self.count("fail"):
             return "failed"
-        return "undecided" if self.number("warn") else "passed"
+        return "undecided" if self.count("warn") else "passed"
 
 
-def _has_common_numbers(items: Sequence[Comparison]) -> bool:
-    if isinstance(items, LargeComparison):
-        return items.has_common_numbers()
-    return any(item.base is not None and item.head is not None and item.verdict != "incomparable" for item in items)
-
-
-def reaction(verdict: Verdict, settings: Settings) -> Reaction | Literal["pass"]:
-    """What a verdict leads to."""
-    if verdict in SEEN:
+def reaction_to(verdict: str, settings: Settings) -> Literal["fail", "warn", "pass"]:
+    """The reaction to a verdict."""
+    if verdict in PASSING:
         return "pass"
-    chosen = {
-        "missing": settings.on_missing,
-        "changed": settings.on_changed,
-        "inconclusive": settings.on_inconclusive,
-        "incomparable": settings.on_incomparable,
-    }
-    return chosen.get(verdict, "fail")
+    chosen: Reaction = getattr(settings, f"on_{verdict}", "fail")
+    return chosen
 
 
 def gate(
-    base: Iterable[Row],
-    head: Iterable[Row],
+    base: pd.DataFrame | Iterable[Row],
+    head: pd.DataFrame | Iterable[Row],
     machines: tuple[Machine, Machine] = ({}, {}),
     settings: Settings | None = None,
     timings: Sequence[TimeComparison] = (),
 ) -> GateResult:
-    """Compare what a gate looks at, and check every claim; one Holm correction covers all tests of both.
+    """Compare all gated numbers, and check every claim; one Holm correction covers all tests of both.
 
     Args:
-        base: rows of the baseline.
-        head: rows of the run.
+        base: result table, or rows, of the baseline.
+        head: those of the run.
         machines: their environments.
         settings: level, margins, reactions.
-        timings: of `compare_times`, which keeps its own level.
+        timings: of `compare_times`, which has a level of its own.
 
     Example:
         >>> from dataclasses import replace
@@ -123,20 +93,86 @@ def gate(
         >>> gate([row], [row]).outcome, gate([row], [replace(row, value=0.98)]).outcome, gate([row], []).outcome
         ('passed', 'failed', 'nothing to compare')
     """
-    settings, rows = settings or Settings(), list(head)
-    found = drafts(match(*pooled(list(base), rows), machines), settings, lambda pair, rule: rule.gated or not pair.key.metric)
-    checked = claims(rows, settings)
-    absolute = p_values(checked)
-    comparisons = settle(found, settings, absolute)
-    everything = holm({**{number: item.worse for number, item in enumerate(found) if item.worse is not None}, **absolute})
-    counted = Counter(claim.key.estimator for claim in checked)
-    return GateResult([*comparisons, *alike(rows)], decided(checked, everything, settings), list(timings), settings, counted)
+    settings, rows = settings or Settings(), prepared(head)
+    pairs = matched(prepared(base), rows)
+    rules, idle = settings.rules(pairs.keys)
+    wanted = rules["gated"].to_numpy(bool) | pairs.keys["metric"].eq("").to_numpy()
+    out, later = drafted(pairs, rules, machines, settings.alpha, wanted)
+    claims = claims_of(rows, settings)
+    tests = claims["p_value"].dropna().tolist()
+    comparisons = pd.concat([settled(out, later, settings.alpha, tests), identical_curves(rows)], ignore_index=True)
+    reactions = {verdict: reaction_to(verdict, settings) for verdict in MEANING}
+    comparisons = comparisons.assign(
+        verdict=comparisons["verdict"].astype(VERDICTS), reaction=comparisons["verdict"].map(reactions).astype(object)
+    )
+    return GateResult(comparisons, _decided(claims, out["worse"].to_numpy(float), settings), list(timings), settings, idle)
 
 
-def gate_tables(
-    blocks: Blocks, machines: tuple[Machine, Machine] = ({}, {}), settings: Settings | None = None, timings: Sequence[TimeComparison] = ()
-) -> GateResult:
-    """`gate` of two large runs, block by block."""
-    settings = settings or Settings()
-    comparisons, broken, checked = gate_large(blocks, machines, settings)
-    return GateResult(comparisons, broken, list(timings), settings, checked)
+def claims_of(rows: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+    """The claims to be unbiased that can be checked, and estimates that are NaN or infinite, which break every claim.
+
+    Exact claims are decided: an exact bias fails beyond rounding, which in single precision is as large as a small bias. Of sampled claims
+    the p-value is returned.
+    """
+    broken = rows["verdict"].eq("broken")
+    claims = rows["unbiased"].astype(bool) & rows["objective"].eq("expected") & rows["reference"].eq("expected") & rows["status"].eq("ok")
+    rejected = rows["verdict"].eq("biased") & rows["p_value"].notna()  # too few replicates carry the variance for the size of the bias
+    claims &= rows["metric"].eq("relative_bias") & rows["setting"].eq("") & (rows["value"].notna() | rejected)
+    found = (
+        rows[claims | broken]
+        .drop_duplicates([*KEY, "verdict"], keep="last")
+        .sort_values("verdict", key=lambda one: one.ne("broken"), kind="stable")
+    )
+    place = [name for name in KEY if name != "metric"]
+    gains = rows[rows["metric"].eq("gain") & rows["value"].notna()].drop_duplicates(KEY, keep="last")
+    gain = found[place].merge(gains[[*place, "value"]], on=place, how="left")["value"].to_numpy(float)
+    nonfinite = found["verdict"].eq("broken").to_numpy()
+    bias = np.where(nonfinite, np.inf, found["value"].fillna(np.inf))
+    effect = np.fmax(bias, np.abs(gain - 1))
+    exact = found["tier"].eq("exact").to_numpy() | nonfinite
+    least = np.where(found["dtype"].eq("float64"), 0.0, settings.minimum_bias)
+    return found[KEY].assign(
+        effect=effect,
+        exact=exact,
+        broken=nonfinite | (exact & found["verdict"].eq("biased").to_numpy() & (effect > least)),
+        p_value=np.where(exact, np.nan, found["p_value"]),
+        evidence=np.where(nonfinite, found["reason"].astype(object), ""),
+        reason=np.where(nonfinite, found["reason"].astype(object), ""),
+    )
+
+
+def _decided(claims: pd.DataFrame, worse: np.ndarray, settings: Settings) -> pd.DataFrame:
+    """Sampled claims are broken if the adjusted test rejects, and the effect is not negligible."""
+    adjusted = holm_with(claims["p_value"].to_numpy(float), worse[~np.isnan(worse)].tolist())
+    with np.errstate(invalid="ignore"):
+        broken = claims["broken"] | ((adjusted < settings.alpha) & (claims["effect"] > settings.minimum_bias))
+    found = claims.assign(broken=broken, p_adjusted=adjusted).drop(columns="p_value").reset_index(drop=True)
+    for at in np.flatnonzero(broken.to_numpy() & found["evidence"].eq("").to_numpy()):
+        effect, exact, p_adjusted = found.loc[at, ["effect", "exact", "p_adjusted"]]
+        size = "of unknown size" if effect == np.inf else f"{effect:.2%} of the gradient"
+        evidence = f"{size} ({'exactly' if exact else f'adjusted p = {p_adjusted:.2g}'})"
+        found.loc[at, ["evidence", "reason"]] = evidence, f"claims to be unbiased, and is found biased: {evidence}"
+    return found
+
+
+def identical_curves(rows: pd.DataFrame) -> pd.DataFrame:
+    """Broken comparisons of estimators whose training curves are equal at every step of every seed: one of them is not what it says.
+
+    Two deterministic estimators of one objective may be one function on a structure, and pass. So do curves that never move.
+    """
+    curves = rows[rows["suite"].eq("learning") & rows["metric"].eq(CURVE) & rows["status"].eq("ok")]
+    seen: dict[object, list[tuple[str, bool, str]]] = {}
+    found = []
+    for _, curve in curves.groupby(["problem", "stage", "estimator"], observed=True, sort=False):
+        if curve["value"].nunique(dropna=False) < _MIN_POINTS:
+            continue
+        points = tuple(sorted(zip(curve["instance"], curve["setting"], curve["value"].fillna(-1.0), strict=True)))
+        first = curve.iloc[0]
+        problem, stage, name = (str(first[column]) for column in ("problem", "stage", "estimator"))
+        same = seen.setdefault((problem, stage, points), [])
+        for other, deterministic, objective in same:
+            if not (first["deterministic"] and deterministic and first["objective"] == objective):
+                reason = f"{name} and {other} learn the same at every step of every seed; expected them to differ"
+                found.append({**first[KEY], "instance": "", "setting": "", "verdict": "broken", "reason": reason, "head": first["value"]})
+        same.append((name, bool(first["deterministic"]), first["objective"]))
+    return pd.DataFrame(found).assign(scale="ratio", method="", base_status="", head_status="ok") if found else pd.DataFrame()

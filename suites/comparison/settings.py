@@ -1,221 +1,212 @@
-"""Settings of a gate: level, margins, and what fails; from the defaults, a configuration, and patterns for single cells."""
+"""Settings of a gate: level, margins and reactions, from a TOML file."""
 
 from __future__ import annotations
 
-import fnmatch
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from dataclasses import fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ...oracles.registry import hint
 from ..metrics import METRICS, Rule, rule_of
-from .matching import Key
+from ..trust import toml_of
 
 Reaction = Literal["fail", "warn"]
-"""What a gate does about a verdict. There is no ``pass``: what is not measured is never silently accepted."""
+"""What a gate does about a verdict. There is no ``pass``: a missing measurement is never accepted silently."""
 
 PATTERNS = ("suite", "problem", "stage", "instance", "estimator", "metric", "setting")
-"""Columns that an override may select by."""
+"""Columns that an override selects by."""
+
+Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Margins(_Table):
+    """Changes of the rule of a metric; see `structgrad.suites.metrics.Rule`."""
+
+    gated: bool | None = None
+    minimum_change: Margin | None = None
+    floor: Margin | None = None
+    equivalence: Margin | None = None
+    ceiling: Margin | None = None
+    tolerance: Margin | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """The fields that are given, without patterns."""
+        return {name: value for name, value in self if value is not None and name not in PATTERNS}
+
+
+class Override(Margins):
+    """Another rule for the numbers that match all patterns."""
+
+    suite: str | None = None
+    problem: str | None = None
+    stage: str | None = None
+    instance: str | None = None
+    estimator: str | None = None
+    metric: str | None = None
+    setting: str | None = None
+
+    def patterns(self) -> dict[str, str]:
+        """The patterns by column."""
+        return {name: pattern for name, pattern in self if name in PATTERNS and pattern is not None}
+
+    @model_validator(mode="after")
+    def _has_patterns(self) -> Override:
+        if not self.patterns():
+            raise ValueError(f"expected at least one pattern, a text for one of {', '.join(PATTERNS)}")
+        return self
+
+
+class Timing(_Table):
+    """Settings for times of two installations that are measured in turns.
+
+    Attributes:
+        pairs: calls of each side; four times as many if these do not decide.
+        minimum_change: a slowdown below it is none. ``equivalence``: times are equivalent if the slowdown is surely below it.
+        problems, estimators: patterns of the cells that are timed.
+    """
+
+    pairs: Annotated[int, Field(ge=40)] = 40
+    minimum_change: Margin = 0.02
+    equivalence: Margin = 0.05
+    problems: list[str] = ["*"]
+    estimators: list[str] = ["*"]
+
+
+class Settings(_Table):
+    """The table ``[gate]`` of a configuration.
+
+    Attributes:
+        alpha: chance of any false alarm in one gate on unchanged code, over all its tests together.
+        minimum_bias: the smallest sampled bias, as a share of ‖g‖, that breaks the claim to be unbiased; an exact bias always does.
+        on_missing, on_changed, on_inconclusive, on_incomparable: reactions to these verdicts.
+        metric: changes of rules by metric. ``override``: changes for single cells; the last one that matches counts.
+        timing: see `Timing`.
+
+    Example:
+        >>> settings = read_settings({"gate": {"alpha": 0.05, "metric": {"gain": {"minimum_change": 0.1}}}})
+        >>> settings.alpha, settings.metric["gain"].minimum_change
+        (0.05, 0.1)
+    """
+
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    minimum_bias: Margin = 0.005
+    on_missing: Reaction = "fail"
+    on_changed: Reaction = "fail"
+    on_inconclusive: Reaction = "warn"
+    on_incomparable: Reaction = "warn"
+    metric: dict[str, Margins] = {}
+    override: list[Override] = []
+    timing: Timing = Timing()
+
+    @field_validator("metric")
+    @classmethod
+    def _are_compared(cls, metrics: dict[str, Margins]) -> dict[str, Margins]:
+        for name in metrics:
+            if name not in METRICS:
+                raise ValueError(f"{name!r} is no metric; {hint(name, METRICS)}")
+            if METRICS[name].rule.role == "never":
+                raise ValueError(f"{name!r} is never compared between runs; expected another metric (--timing-base compares times)")
+        return metrics
+
+    def rules(self, keys: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+        """The rule of each number, a column per field of `Rule`; and the overrides that match no number.
+
+        Args:
+            keys: the columns `PATTERNS` of each number.
+        """
+        codes, names = pd.factorize(keys["metric"])
+        known = [replace(rule_of(name), **(self.metric[name].changes() if name in self.metric else {})) for name in names]
+        rules = pd.DataFrame(known, columns=[field.name for field in fields(Rule)]).iloc[codes].reset_index(drop=True)
+        idle = []
+        for number, override in enumerate(self.override, start=1):
+            matches = np.ones(len(keys), bool)
+            for column, pattern in override.patterns().items():
+                matches &= keys[column].isin([name for name in keys[column].unique() if selects(pattern, name)]).to_numpy()
+            for name, value in override.changes().items():
+                rules.loc[matches, name] = value
+            if not matches.any():
+                patterns = ", ".join(f"{name} = {pattern!r}" for name, pattern in override.patterns().items())
+                idle.append(f"[[gate.override]] number {number} ({patterns})")
+        return rules, idle
 
 
 def selects(pattern: str, name: str) -> bool:
-    """Whether a pattern is about a name, which may have brackets of its own.
+    """Whether a pattern matches a name, which may have brackets of its own.
 
     Example:
         >>> selects("subset[k=3]", "subset[k=3]"), selects("subset*", "subset[k=3]"), selects("subset", "subset[k=3]")
         (True, True, False)
     """
-    return pattern == name or fnmatch.fnmatchcase(name, pattern)
+    return pattern == name or fnmatchcase(name, pattern)
 
 
-@dataclass(frozen=True)
-class Override:
-    """Another rule for the cells that all patterns match.
-
-    Attributes:
-        patterns: by the name of a column. ``changes``: fields of the rule.
-        met: the first number that it matched, so that one which matches none can be told.
-    """
-
-    patterns: Mapping[str, str]
-    changes: Mapping[str, Any]
-    met: list[Key] = field(default_factory=list, compare=False, repr=False)
-
-    def matches(self, key: Key) -> bool:
-        """Whether it is about a number."""
-        found = all(selects(pattern, getattr(key, name)) for name, pattern in self.patterns.items())
-        if found and not self.met:
-            self.met.append(key)
-        return found
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Of the interleaved timing of two installations.
-
-    Attributes:
-        pairs: of calls, one of each side; four times as many where these do not decide.
-        minimum_change: a slowdown below it is none. ``equivalence``: one that is surely below it is none.
-        problems, estimators: patterns of what is timed.
-    """
-
-    pairs: int = 40
-    minimum_change: float = 0.02
-    equivalence: float = 0.05
-    problems: tuple[str, ...] = ("*",)
-    estimators: tuple[str, ...] = ("*",)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """A whole configuration.
-
-    Attributes:
-        alpha: chance of any false alarm in one gate on unchanged code, over all its tests together.
-        minimum_bias: a proven bias of an estimator that claims to have none fails from this share of ‖g‖ on; an exact one always.
-        on_missing, on_changed, on_inconclusive, on_incomparable: what these verdicts lead to.
-        metrics: changes of the rules of metrics. ``overrides``: of single cells; the last one that matches holds.
-        timing: see `Timing`.
-
-    Example:
-        >>> settings = read_settings({"gate": {"alpha": 0.05, "metric": {"gain": {"minimum_change": 0.1}}}})
-        >>> settings.alpha, settings.rule(Key(*[""] * 6, "gain", *[""] * 4)).minimum_change
-        (0.05, 0.1)
-    """
-
-    alpha: float = 0.01
-    minimum_bias: float = 0.005
-    on_missing: Reaction = "fail"
-    on_changed: Reaction = "fail"
-    on_inconclusive: Reaction = "warn"
-    on_incomparable: Reaction = "warn"
-    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    overrides: tuple[Override, ...] = ()
-    timing: Timing = Timing()
-
-    def rule(self, key: Key) -> Rule:
-        """How a number is compared: the rule of its metric, with what the configuration changes."""
-        rule = replace(rule_of(key.metric), **self.metrics.get(key.metric, {}))
-        for override in self.overrides:
-            if override.matches(key):
-                rule = replace(rule, **override.changes)
-        return rule
-
-
-_CHANGEABLE = ("gated", "minimum_change", "floor", "equivalence", "ceiling", "tolerance")
-"""Fields of a rule that a configuration may change; what is better is not a matter of taste."""
-
-_PLAIN = ("alpha", "minimum_bias", "on_missing", "on_changed", "on_inconclusive", "on_incomparable")
+_EXPECTED = {
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "greater_than_equal": "a number that is at least {ge:g}",
+    "greater_than": "a number between 0 and 1",
+    "less_than": "a number between 0 and 1",
+    "literal_error": "{expected}",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+}
 
 
 def read_settings(content: Mapping[str, Any]) -> Settings:
-    """Settings from the content of a TOML file; tables other than ``gate`` are somebody else's.
+    """Settings from the content of a TOML file; tables other than ``gate`` are ignored.
 
     Raises:
-        ValueError: one sentence on the first key or value that cannot be, with the nearest known key.
+        ValueError: one sentence on the first wrong key or value.
 
     Example:
         >>> read_settings({"gate": {"alpa": 0.01}})
         Traceback (most recent call last):
-        ValueError: [gate] got the key 'alpa'; did you mean alpha?
+        ValueError: gate.alpa is no setting; did you mean alpha?
     """
     if "gate" not in content:
         raise ValueError(
             f"the configuration got {', '.join(map(repr, content)) or 'nothing'}; expected a table [gate], an empty one for the defaults"
         )
-    table = content["gate"]
-    if not isinstance(table, Mapping):
-        raise ValueError(f"the configuration got gate = {table!r}; expected a table [gate]")
-    _known("[gate]", table, (*_PLAIN, "metric", "override", "timing"))
-    plain = {name: _plain("[gate]", name, table[name]) for name in _PLAIN if name in table}
-    return Settings(
-        **plain,
-        metrics={name: _metric(name, changes) for name, changes in _table("[gate.metric]", table.get("metric", {})).items()},
-        overrides=tuple(_override(number, item) for number, item in enumerate(_list(table.get("override", [])), start=1)),
-        timing=_timing(_table("[gate.timing]", table.get("timing", {}))),
-    )
+    try:
+        return Settings.model_validate(content["gate"])
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ["gate", *first["loc"]]
+        where = "".join(f"[{one + 1}]" if isinstance(one, int) else f".{one}" for one in place)[1:]
+        if first["type"] == "extra_forbidden":
+            tables: dict[str, type[_Table]] = {"metric": Margins, "override": Override, "timing": Timing}
+            kind: type[_Table] = tables.get(str(place[1]), Settings) if len(place) > 2 else Settings
+            raise ValueError(f"{where} is no setting; {hint(str(place[-1]), kind.model_fields)}") from None
+        if first["type"] == "value_error":
+            raise ValueError(f"{where}: {first['ctx']['error']}") from None
+        expected = _EXPECTED.get(first["type"], first["msg"]).format(**first.get("ctx", {}))
+        raise ValueError(f"{where} got {first['input']!r}; expected {expected}") from None
 
 
-def _known(where: str, table: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    for name in table:
-        if name not in names:
-            from ...oracles.registry import hint
+def load_settings(path: Path | None) -> Settings:
+    """Settings from a TOML file; the defaults without one.
 
-            raise ValueError(f"{where} got the key {name!r}; {hint(name, names)}")
-
-
-def _table(where: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where} got {value!r}; expected a table")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"[gate] got override = {value!r}; expected tables [[gate.override]]")
-    return value
-
-
-def _plain(where: str, name: str, value: Any) -> Any:
-    if name.startswith("on_"):
-        if value not in get_args(Reaction):
-            raise ValueError(f"{where} got {name} = {value!r}; expected 'fail' or 'warn': what is not decided is never a silent pass")
-        return value
-    number = _number(where, name, value)
-    if name == "alpha" and not 0 < number < 1:
-        raise ValueError(f"{where} got alpha = {number:g}; expected a number between 0 and 1")
-    return number
-
-
-def _number(where: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{where} got {name} = {value!r}; expected a finite number that is not negative")
-    return float(value)
-
-
-def _metric(name: str, changes: Any) -> dict[str, Any]:
-    where = f"[gate.metric.{name}]"
-    if name not in METRICS:
-        from ...oracles.registry import hint
-
-        raise ValueError(f"[gate.metric] got the metric {name!r}; {hint(name, METRICS)}")
-    if METRICS[name].rule.role == "never":
-        raise ValueError(f"{where} is never compared between runs; expected another metric (times are compared by --timing-base)")
-    return _changes(where, _table(where, changes))
-
-
-def _changes(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    _known(where, table, _CHANGEABLE)
-    return {name: _gated(where, value) if name == "gated" else _number(where, name, value) for name, value in table.items()}
-
-
-def _gated(where: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{where} got gated = {value!r}; expected true or false")
-    return value
-
-
-def _override(number: int, item: Any) -> Override:
-    where = f"[[gate.override]] number {number}"
-    table = _table(where, item)
-    _known(where, table, (*PATTERNS, *_CHANGEABLE))
-    patterns = {name: table[name] for name in PATTERNS if name in table}
-    if not patterns or not all(isinstance(pattern, str) for pattern in patterns.values()):
-        raise ValueError(f"{where} got {dict(table)!r}; expected at least one pattern, a text for one of {', '.join(PATTERNS)}")
-    return Override(patterns, _changes(where, {name: value for name, value in table.items() if name not in PATTERNS}))
-
-
-def _timing(table: Mapping[str, Any]) -> Timing:
-    where = "[gate.timing]"
-    _known(where, table, tuple(item.name for item in fields(Timing)))
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        if name in ("problems", "estimators"):
-            if not isinstance(value, list) or not all(isinstance(pattern, str) for pattern in value):
-                raise ValueError(f"{where} got {name} = {value!r}; expected a list of patterns")
-            found[name] = tuple(value)
-        else:
-            found[name] = _number(where, name, value)
-    if found.get("pairs", 40) < 40:
-        raise ValueError(f"{where} got pairs = {found['pairs']:g}; expected at least 40, which an interval of 99 % needs")
-    return Timing(**{**found, "pairs": int(found.get("pairs", 40))})
+    Raises:
+        OSError: it cannot be read.
+        ValueError: one sentence that names the file.
+    """
+    if path is None:
+        return Settings()
+    try:
+        return read_settings(toml_of(path))
+    except ValueError as error:  # also from TOML
+        raise ValueError(f"{path}: {str(error)[:1000]}") from error

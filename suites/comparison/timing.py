@@ -25,7 +25,6 @@ import scipy
 from ..statistics.interval import Interval
 from ..statistics.testing.multiplicity import holm
 from .settings import Timing
-from .verdicts import Verdict
 
 WORKER = Path(__file__).with_name("timing_worker.py")
 SHORTEST = 1e-3
@@ -59,7 +58,7 @@ class TimeComparison:
     """
 
     cell: TimedCell
-    verdict: Verdict
+    verdict: str
     change: Interval = Interval(None)
     pairs: int = 0
     p_value: float | None = None
@@ -199,7 +198,7 @@ def verdict_on(cell: TimedCell, ratios: Sequence[float], settings: Timing, alpha
     """
     value, low, high = median_bounds(ratios, alpha)
     slower, harmless = math.log1p(settings.minimum_change), math.log1p(settings.equivalence)
-    verdict: Verdict = "inconclusive"
+    verdict = "inconclusive"
     if low > slower:
         verdict = "regressed"
     elif high < harmless:

@@ -1,33 +1,23 @@
-"""The verdict on every number that two runs have in common."""
+"""The verdict on each number of two runs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import special
 
 from ..base import Row
-from ..metrics import RTOL, Rule, unit_of
-from ..statistics.interval import Interval
-from ..statistics.testing.multiplicity import holm
-from .contrasts import Contrast, Direction, Estimate, beyond, common_random_numbers, contrast, exact, log_beyond, log_ratio
-from .gains import AT_GAIN, at_gain, estimates_at, known_gain
-from .matching import Key, Machine, Pair, match
-from .pooling import pooled
+from ..metrics import rule_of, unit_of
+from ..statistics.interval import LEVEL
+from ..statistics.testing.multiplicity import holm_values
+from .estimates import AT_GAIN, Estimates, contrast, is_close, is_exact, p_above
+from .pairs import KEY, SCORES, VERSIONS, Pairs, matched, prepared
 from .settings import Settings
 
-Verdict = Literal[
-    "regressed", "changed", "broken", "missing", "inconclusive", "incomparable", "improved", "fixed", "new", "equivalent", "identical"
-]
-
-SMALLEST_SHARE = 1e-6
-"""Numbers further apart are compared by their difference."""
-
-LARGEST_RATIO = 1000.0
-"""A change beyond it is told as a difference: what came from rounding has no ratio that means anything."""
-
-MEANING: dict[Verdict, str] = {
+MEANING: dict[str, str] = {
     "regressed": "worse by more than the smallest change that counts, and that is proven",
     "changed": "different, for a metric that must stay the same; proven",
     "broken": "the base has a number, and the head failed, or has NaN or infinity",
@@ -42,308 +32,311 @@ MEANING: dict[Verdict, str] = {
 }
 """The verdicts, gravest first."""
 
+VERDICTS = pd.CategoricalDtype(list(MEANING), ordered=True)
 
-@dataclass(frozen=True)
-class Comparison:
-    """A pair with its verdict.
+Machine = Mapping[str, Any]
+"""The ``environment`` of a manifest: processor, cores, versions."""
 
-    Attributes:
-        key, base, head: as in `Pair`.
-        rule: by which it was compared.
-        verdict: a key of `MEANING`. ``reason``: in one sentence, where it needs one.
-        change: ``head / base`` for positive numbers less than a thousandfold apart, else ``head − base``; with a 95 % interval where it is
-            estimated. ``scale``: which of the two.
-        method: ``exact``, ``paired`` or ``independent``; empty where nothing was compared.
-        p_value: that it is worse (or, of what must stay, that it changed). ``p_adjusted``: over all comparisons.
-    """
+SMALLEST_SHARE = 1e-6
+"""Numbers further apart are compared by their difference."""
 
-    key: Key
-    base: Row | None
-    head: Row | None
-    rule: Rule
-    verdict: Verdict
-    reason: str = ""
-    change: Interval = Interval(None)
-    scale: Literal["ratio", "difference"] = "ratio"
-    method: Literal["", "exact", "paired", "independent"] = ""
-    p_value: float | None = None
-    p_adjusted: float | None = None
+LARGEST_RATIO = 1000.0
+"""A larger change is shown as a difference: the ratio to a rounding error has no meaning."""
+
+MIN_GAIN, MIN_GAIN_ERRORS = 1e-6, 5.0
+"""Errors are divided by a gain that is larger than this, and than so many standard errors."""
+
+UNKNOWN_ERROR = "the error of one of them is not known"
+NO_SAVING = "its gradient is wrong here, and a cheaper wrong gradient is no improvement"
+
+_OTHER_FACTS = {"": (), "torch": ("torch",), "machine": ("cpu", "cores", "python", "torch")}
+_WRONG = ("gain", "relative_bias", "absolute_bias", "orthogonal_bias", "null_bias")
+_TESTED = ["verdict", "reason", "scale", "method", "change", "low", "high", "worse", "better"]
+_CHUNK = 50_000
+_SKIP = "-"
 
 
 def compare(
-    base: Iterable[Row], head: Iterable[Row], machines: tuple[Machine, Machine] = ({}, {}), settings: Settings | None = None
-) -> list[Comparison]:
+    base: pd.DataFrame | Iterable[Row],
+    head: pd.DataFrame | Iterable[Row],
+    machines: tuple[Machine, Machine] = ({}, {}),
+    settings: Settings | None = None,
+) -> pd.DataFrame:
     """Compare all numbers of two runs; p-values are adjusted over all of them.
 
     Args:
-        base: rows of the run that is compared with.
-        head: rows of the other run.
+        base: result table, or rows, of the run that is compared with.
+        head: those of the other run.
         machines: their environments.
         settings: margins and level; by default those of `METRICS`.
 
+    Returns:
+        A row for each number: the columns `KEY`, and
+
+        - ``verdict``: one of `MEANING`; ``reason``: in a sentence, if it needs one.
+        - ``base, head``: the numbers. ``base_status, head_status``: the statuses of their rows; empty without a row.
+        - ``change``: ``head / base`` for positive numbers less than a thousandfold apart, else ``head − base``. ``low, high``: its 95 %
+          interval, if it is estimated. ``scale``: ``ratio`` or ``difference``.
+        - ``method``: ``exact``, ``paired``, ``independent``, or empty if nothing was compared.
+        - ``p_value``: of "it is not worse", or "it did not change" for metrics that must stay. ``p_adjusted``: over all comparisons.
+
     Example:
+        >>> from dataclasses import replace
         >>> row = Row("c", "sparsity", "toy", "init", "", "subset[k=3]", "mlp", "ste", "ste", metric="support", value=3.0, tier="exact")
-        >>> [found.verdict for found in compare([row], [replace(row, value=4.0)])]
+        >>> compare([row], [replace(row, value=4.0)])["verdict"].tolist()
         ['regressed']
     """
     settings = settings or Settings()
-    return settle(drafts(match(*pooled(list(base), list(head)), machines), settings), settings)
+    pairs = matched(prepared(base), prepared(head))
+    rules, _ = settings.rules(pairs.keys)
+    return settled(*drafted(pairs, rules, machines, settings.alpha), settings.alpha)
 
 
-@dataclass(frozen=True)
-class Draft:
-    """A comparison before the correction for many tests.
+def drafted(
+    pairs: Pairs, rules: pd.DataFrame, machines: tuple[Machine, Machine], alpha: float, wanted: np.ndarray | bool = True
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Comparisons before the correction for many tests, of the pairs that are wanted, with p-values ``worse`` and ``better``.
 
-    Attributes:
-        comparison: with the verdict that it has unless a test says more: ``equivalent`` or ``inconclusive``, or a final one.
-        worse, better: p-values; None where there is nothing to test.
-        at_gain: the same at the same gain, which holds where the gain is found to have changed.
+    The second table holds the errors at the same gain, which replace others where the gain is found to have changed.
     """
+    exists = pairs.places[:, 0] >= 0, pairs.places[:, 1] >= 0
+    status, values, reasons = (pairs.both(name) for name in ("status", "value", "reason"))
+    out = pairs.keys.assign(
+        verdict="", reason="", scale="ratio", method="", base=values[0], head=values[1], base_status=status[0], head_status=status[1],
+        change=np.nan, low=np.nan, high=np.nan, worse=np.nan, better=np.nan, role=rules["role"],
+    )  # fmt: skip
+    ok, has = [one == "ok" for one in status], [~np.isnan(one) for one in values]
+    lost, failure = exists[0] & ~exists[1], pairs.column("reason", pairs.failure)
+    undefined, blank = exists[0] & exists[1] & has[0] & ~has[1], np.full(len(out), "", object)
+    cases: list[tuple[np.ndarray, str, Any]] = [  # the first one that holds
+        (lost & ~ok[0], "incomparable", "failed in the base: " + reasons[0]),
+        (lost & ~has[0], _SKIP, blank),
+        (lost & (pairs.failure >= 0), "broken", failure),
+        (lost, "missing", blank + "the head has no such number"),
+        (~exists[0] & ok[1], "new", blank),
+        (~exists[0], "incomparable", "failed, and the base does not have it: " + reasons[1]),
+        (~ok[1] & ok[0], "broken", reasons[1]),
+        (~ok[1], "incomparable", "failed in both: " + reasons[1]),
+        (~ok[0], "fixed", "it was: " + reasons[0]),
+        (undefined & (reasons[1] != ""), "inconclusive", reasons[1]),
+        (undefined, "broken", blank + "the metric is not defined any more"),
+        (~has[0] & has[1], "new", blank + "the metric was not defined in the base"),
+        (~has[0] & ~has[1], _SKIP, blank),
+    ]
+    verdict, reason = np.where(wanted, blank, _SKIP).astype(object), blank.copy()
+    for where, name, why in cases:
+        where = where & (verdict == "")
+        verdict[where], reason[where] = name, why[where]
+    free = np.ones(len(out), bool)
+    for where, text, first, second in _obstacles(pairs, machines):
+        where &= exists[0] & exists[1]
+        free &= ~where
+        where &= verdict == ""
+        verdict[where] = "incomparable"
+        reason[where] = [text.format(one, other) for one, other in zip(first[where], second[where], strict=True)]
+    exact = is_exact(pairs, pairs.places[:, 0]) & is_exact(pairs, pairs.places[:, 1])
+    verdict[(rules["scale"] == "exact").to_numpy() & ~exact & (verdict == "")] = _SKIP
+    out["verdict"], out["reason"] = verdict, reason
+    paired = np.logical_and.reduce([np.equal(*pairs.both(name)) for name in ("seed", "tier")])
+    replicates = pairs.both("replicates")
+    paired &= (replicates[0] == replicates[1]) | (np.isnan(replicates[0]) & np.isnan(replicates[1]))
+    open_ = np.flatnonzero(verdict == "")
+    tests = []
+    for rows in _chunks(pairs, open_):
+        base, head = (Estimates.of(pairs, pairs.places[rows, one]) for one in (0, 1))
+        tests.append(tested(base, head, paired[rows], rules.iloc[rows], alpha).set_index(rows))
+    for test in tests:
+        for name in _TESTED:
+            out.loc[test.index, name] = test[name]
+    later = _at_same_gain(out, pairs, rules, open_, free, paired, alpha)
+    kept = out["verdict"] != _SKIP
+    return out[kept], later.loc[later.index.isin(out.index[kept])]
 
-    comparison: Comparison
-    worse: float | None = None
-    better: float | None = None
-    at_gain: Draft | None = None
+
+def _chunks(pairs: Pairs, rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Some pairs at a time, those without batches first."""
+    column = pairs.rows["batches"].to_numpy()
+    sizes = np.append([0 if one is None else len(one) for one in column], 0).astype(int)[pairs.places[rows]].max(1)
+    ordered = rows[np.argsort(sizes, kind="stable")]
+    yield from np.array_split(ordered, np.arange(_CHUNK, len(ordered), _CHUNK)) if len(ordered) else ()
 
 
-def settle(drafts: Sequence[Draft], settings: Settings, others: Mapping[object, float] | None = None) -> list[Comparison]:
-    """Verdicts of all tests together: Holm's correction over what can fail, and over what can improve.
+def _obstacles(pairs: Pairs, machines: tuple[Machine, Machine]) -> Iterator[tuple[np.ndarray, str, np.ndarray, np.ndarray]]:
+    """Why two rows cannot be compared, in order: where, and a sentence with two gaps for what differs."""
+    for name in (*VERSIONS, "dtype", "device"):
+        first, second = pairs.both(name)
+        shown = "{:.0f}" if name in VERSIONS else "{}"
+        yield first != second, f"{name} is {shown} in the base and {shown} in the head", first, second
+    other = np.zeros(len(pairs.keys), bool)
+    for name in SCORES:
+        first, second = pairs.both(name)
+        with np.errstate(invalid="ignore"):
+            near = np.abs(first - second) <= np.maximum(1e-6 * np.maximum(np.abs(first), np.abs(second)), 1e-12)
+        other |= ~(near | (first == second) | (np.isnan(first) & np.isnan(second)))
+    first, second = pairs.both("seed")
+    # Another seed gives built-in problems other scores. Other scores of the same seed are a change of the code, and are compared.
+    yield (first != second) & other, "other scores: the seed is {:.0f} in the base and {:.0f} in the head", first, second
+    needs = pairs.keys["metric"].map({name: rule_of(name).needs for name in pairs.keys["metric"].unique()}).to_numpy(object)
+    facts = [{**machine, "torch": machine.get("packages", {}).get("torch")} for machine in machines]
+    for kind, names in _OTHER_FACTS.items():
+        for name in names:
+            one, two = (fact.get(name) for fact in facts)
+            if one is None or one != two:
+                filled = [np.full(len(needs), fact, object) for fact in (one, two)]
+                yield needs == kind, f"another machine: {name} is {{}} in the base and {{}} in the head", *filled
 
-    Where a gain is found to have changed, the errors beside it are judged again, at the same gain. That adds no false alarm to unchanged
-    code: a gain that changed is one itself.
+
+def tested(base: Estimates, head: Estimates, paired: np.ndarray, rules: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """The columns ``verdict`` to ``better`` of pairs with a number on both sides, from one-sided tests against the margins."""
+    rule = {name: rules[name].to_numpy() for name in rules}
+    stable, lower = rule["role"] == "stable", rule["role"] == "lower"
+    b, h, exact, known = base.value, head.value, base.exact & head.exact, base.known & head.known
+    paired = paired & (base.count == head.count) & (base.count > 1)
+    near = (b > 0) & (h > 0) & (np.maximum(b, h) < LARGEST_RATIO * np.minimum(b, h))
+    numbers = np.concatenate([b[:, None], base.batches, h[:, None], head.batches], axis=1)
+    # A batch without a rare event leaves rounding, whose logarithm looks precise: such numbers are compared by their difference.
+    logs = (rule["scale"] == "ratio") & (np.fmin.reduce(numbers, 1) > SMALLEST_SHARE * np.fmax.reduce(numbers, 1))
+    ratio = near & (logs | exact)
+    width = min(base.batches.shape[1], head.batches.shape[1])
+    equal = is_close(np.nan_to_num(base.batches[:, :width]), np.nan_to_num(head.batches[:, :width])).all(1)
+    same = is_close(b, h, np.where(exact, rule["tolerance"], 1e-12))
+    same &= exact | (is_close(base.error, head.error) & equal & (base.count == head.count))
+    with np.errstate(all="ignore"):
+        change = np.where(ratio, h / b, h - b)
+        inside = (rule["needs"] != "") & (np.abs(h - b) <= rule["minimum_change"] * np.abs(b) + rule["floor"])
+    moved = np.where(stable, "changed", np.where((h > b) == lower, "regressed", "improved"))
+    out = {
+        "verdict": np.where(known, np.where(same, "identical", np.where(inside, "equivalent", moved)), "inconclusive").astype(object),
+        "reason": np.where(known, "", UNKNOWN_ERROR).astype(object),
+        "scale": np.where(ratio | ~known, "ratio", "difference").astype(object),
+        "method": np.where(known, np.where(exact, "exact", np.where(paired, "paired", "independent")), "").astype(object),
+        "change": np.where(known, np.where(same & ~exact, np.where(ratio, 1.0, 0.0), change), np.nan),
+        **{name: np.full(len(b), np.nan) for name in ("low", "high", "worse", "better")},
+    }
+    rows = np.flatnonzero(known & ~exact & ~same)
+    if not len(rows):
+        return pd.DataFrame(out)
+    base, head = base[rows], head[rows]
+    paired, logs, ratio, stable, lower = (one[rows] for one in (paired, logs, ratio, stable, lower))
+    rule = {name: values[rows] for name, values in rule.items()}
+
+    def beyond(sign: int, relative: np.ndarray, absolute: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """By how much the head lies above (1) or below (−1) the base by more than a margin."""
+        log, share, margin = (one[:, None] for one in (logs & (absolute == 0), relative, absolute))
+
+        def statistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            if log.all():
+                return np.asarray(sign * np.log(y / x) - np.log1p(share))
+            plain = sign * (y - x) - share * np.abs(x) - margin
+            return np.asarray(np.where(log, sign * np.log(np.where(log, y / x, 1.0)) - np.log1p(share), plain) if log.any() else plain)
+
+        return contrast(statistic, base, head, paired)
+
+    up, down = (p_above(*beyond(sign, rule["minimum_change"], rule["floor"])) for sign in (1, -1))
+    excess = [beyond(sign, rule["equivalence"], rule["ceiling"]) for sign in (1, -1)]
+    harmless = [p_above(-estimate, error, degrees) for estimate, error, degrees in excess]
+    harm = np.where(stable, np.maximum(*harmless), np.where(lower, *harmless))
+    estimate, error, degrees = contrast(lambda x, y: np.where(ratio[:, None], np.log(y / x), y - x), base, head, paired)
+    half = np.where(error > 0, special.stdtrit(degrees, (1 + LEVEL) / 2) * error, 0.0)
+    with np.errstate(over="ignore"):
+        ends = [np.where(ratio, np.exp(one), one) for one in (estimate, estimate - half, estimate + half)]
+    found = {
+        "verdict": np.where(harm < alpha, "equivalent", "inconclusive"),
+        **dict(zip(("change", "low", "high"), ends, strict=True)),
+        "worse": np.where(stable, np.minimum(1.0, 2 * np.minimum(up, down)), np.where(lower, up, down)),
+        "better": np.where(stable, np.nan, np.where(lower, down, up)),
+    }
+    for name, column in found.items():
+        out[name][rows] = column
+    return pd.DataFrame(out)
+
+
+def _at_same_gain(  # noqa: PLR0913, PLR0917 - all of them are columns of the same pairs
+    out: pd.DataFrame, pairs: Pairs, rules: pd.DataFrame, open_: np.ndarray, free: np.ndarray, paired: np.ndarray, alpha: float
+) -> pd.DataFrame:
+    """Compare errors of ``ĝ / γ`` if the gain γ changed: a smaller estimate has smaller errors, and is not better.
+
+    If both gains are exact, this replaces the comparison in ``out``. Else the errors can only improve at both gains, and the result, with
+    the index of ``out``, counts if a test finds that the gain changed.
+    """
+    place = [name for name in KEY if name != "metric"]
+    metric = pairs.keys["metric"].to_numpy(object)
+    shrinks = np.isin(metric, list(AT_GAIN)) & (rules["role"] != "stable").to_numpy()
+    gains = np.flatnonzero((metric == "gain") & (pairs.places >= 0).all(1) & free)
+    mine = open_[shrinks[open_]]
+    found = pairs.keys.loc[mine, place].assign(row=mine).merge(pairs.keys.loc[gains, place].assign(gain=gains), on=place)
+    later = []
+    for number in _chunks(pairs, np.arange(0)) if found.empty else np.array_split(np.arange(len(found)), len(found) // _CHUNK + 1):
+        row, gain = found["row"].to_numpy()[number], found["gain"].to_numpy()[number]
+        sides = [(Estimates.of(pairs, pairs.places[row, one]), Estimates.of(pairs, pairs.places[gain, one])) for one in (0, 1)]
+        sure = [size.known & (np.abs(size.value) > np.maximum(MIN_GAIN, MIN_GAIN_ERRORS * size.error)) for _, size in sides]
+        both = sure[0] & sure[1]
+        base, head = (error.at_gain(size, metric[row]) for error, size in sides)
+        again = tested(base, head, paired[row], rules.iloc[row], alpha).set_index(row)
+        blank = {"verdict": "inconclusive", "reason": "", "scale": "ratio", "method": ""}
+        again.loc[~both, list(blank)] = list(blank.values())
+        again.loc[~both, ["change", "low", "high", "worse", "better"]] = np.nan
+        again["reason"] = [
+            (f"at the same gain, which was {was} and is {now}" + (f"; {reason}" if reason else ""))
+            if one
+            else f"the gain was {was} and is {now}: errors cannot be compared at the same gain"
+            for was, now, reason, one in zip(*(_shown(size.value) for _, size in sides), again["reason"], both, strict=True)
+        ]
+        exact = sides[0][1].exact & sides[1][1].exact
+        changed = ~is_close(sides[0][1].value, sides[1][1].value, rules["tolerance"].to_numpy()[gain])
+        some = sure[0] | sure[1]
+        out.loc[row[some & exact & changed], _TESTED] = again[some & exact & changed]
+        rest = again[some & ~exact]
+        out.loc[rest.index, "better"] = np.maximum(out.loc[rest.index, "better"], rest["better"])
+        later.append(rest)
+    return pd.concat(later) if later else out.iloc[:0]
+
+
+def _shown(values: np.ndarray) -> list[str]:
+    return ["missing" if np.isnan(value) else f"{value:.4g}" for value in values]
+
+
+def settled(out: pd.DataFrame, again: pd.DataFrame, alpha: float, others: Sequence[float] = ()) -> pd.DataFrame:
+    """The comparisons with their final verdicts.
+
+    Holm's correction covers all tests that can fail, and apart from them all tests that can improve. If the gain is found to have changed,
+    its errors are compared again at the same gain. That adds no false alarm to unchanged code: a gain that changed is one.
 
     Args:
-        drafts: of all comparisons.
-        settings: with the level.
-        others: p-values of further tests that share the level, under keys of their own.
+        out: as `drafted` returns it.
+        again: as `drafted` returns it.
+        alpha: the level.
+        others: p-values of other tests that share the level.
     """
-    first = _settled_together(drafts, settings, others)
-    changed = {estimates_at(found.key) for found in first if found.key.metric == "gain" and found.verdict == "changed"}
-    again = {number: item.at_gain for number, item in enumerate(drafts) if item.at_gain and estimates_at(item.comparison.key) in changed}
-    if again:
-        second = _settled_together([again.get(number, item) for number, item in enumerate(drafts)], settings, others)
-        first = [second[number] if number in again else found for number, found in enumerate(first)]
-    wrong = {found.key.cell[1:] for found in first if is_wrong(found.key.metric, found.verdict)}
-    return [
-        replace(found, verdict="inconclusive", reason=NO_SAVING)
-        if found.verdict == "improved" and is_cost(found.key.metric) and found.key.cell[1:] in wrong
-        else found
-        for found in first
-    ]
+
+    def adjusted(frame: pd.DataFrame) -> pd.DataFrame:
+        stable = (frame["role"] == "stable").to_numpy()
+        worse, better = holm_with(frame["worse"].to_numpy(), others), holm_with(frame["better"].to_numpy())
+        verdict = frame["verdict"].to_numpy(object).copy()
+        with np.errstate(invalid="ignore"):
+            verdict[(better < alpha) & ~stable] = "improved"
+            verdict[worse < alpha] = np.where(stable[worse < alpha], "changed", "regressed")
+        return frame.assign(verdict=verdict, p_adjusted=worse)
+
+    place = [name for name in KEY if name != "metric"]
+    first = adjusted(out)
+    gains = first.loc[first["metric"].eq("gain") & first["verdict"].eq("changed"), place]
+    hit = again.index[pd.MultiIndex.from_frame(out.loc[again.index, place]).isin(pd.MultiIndex.from_frame(gains))]
+    if len(hit):
+        second = out.copy()
+        second.loc[hit, _TESTED] = again.loc[hit, _TESTED]
+        first.loc[hit] = adjusted(second).loc[hit]
+    cell = ["problem", "stage", "estimator"]
+    wrong = first.loc[first["metric"].isin(_WRONG) & first["verdict"].isin(["regressed", "changed", "broken"]), cell]
+    cost = first["metric"].isin([name for name in first["metric"].unique() if unit_of(name) != "1"]) & first["verdict"].eq("improved")
+    cost &= pd.MultiIndex.from_frame(first[cell]).isin(pd.MultiIndex.from_frame(wrong))
+    first.loc[cost, ["verdict", "reason"]] = "inconclusive", NO_SAVING
+    found = first.rename(columns={"worse": "p_value"}).drop(columns=["better", "role"])
+    return found.astype({"verdict": VERDICTS}).reset_index(drop=True)
 
 
-NO_SAVING = "its gradient is wrong here, and a cheaper wrong gradient is no improvement"
-
-
-def is_wrong(metric: str, verdict: Verdict) -> bool:
-    """Whether a verdict says that the mean of an estimator is wrong, and was not."""
-    return metric in ("gain", "relative_bias", "absolute_bias", "orthogonal_bias", "null_bias") and verdict in (
-        "regressed",
-        "changed",
-        "broken",
-    )
-
-
-def is_cost(metric: str) -> bool:
-    """Whether a metric counts parts, evaluations, bytes or seconds."""
-    return unit_of(metric) != "1"
-
-
-def _settled_together(drafts: Sequence[Draft], settings: Settings, others: Mapping[object, float] | None) -> list[Comparison]:
-    failing = {number: item.worse for number, item in enumerate(drafts) if item.worse is not None}
-    worse = holm({**failing, **(others or {})})
-    better = holm({number: item.better for number, item in enumerate(drafts) if item.better is not None})
-    return [settled(item, worse.get(number), better.get(number), settings.alpha) for number, item in enumerate(drafts)]
-
-
-def settled(item: Draft, worse: float | None, better: float | None, alpha: float) -> Comparison:
-    """The verdict of a draft whose p-values are adjusted."""
-    found = replace(item.comparison, p_value=item.worse, p_adjusted=worse)
-    if worse is not None and worse < alpha:
-        return replace(found, verdict="changed" if found.rule.role == "stable" else "regressed")
-    if better is not None and better < alpha and found.rule.role != "stable":
-        return replace(found, verdict="improved")
+def holm_with(p_values: np.ndarray, others: Sequence[float] = ()) -> np.ndarray:
+    """Holm's adjusted p-values, with other tests beside them; NaN is no test."""
+    found, where = p_values.astype(float).copy(), ~np.isnan(p_values)
+    found[where] = holm_values(np.concatenate([found[where], others]))[: where.sum()]
     return found
-
-
-def drafts(pairs: Iterable[Pair], settings: Settings, wanted: Callable[[Pair, Rule], bool] = lambda pair, rule: True) -> list[Draft]:
-    """What every pair that is wanted says, knowing how the gain of its estimates changed."""
-    listed = list(pairs)
-    gains = {estimates_at(pair.key): pair for pair in listed if pair.key.metric == "gain" and not pair.obstacle}
-    rules = [(pair, settings.rule(pair.key)) for pair in listed]
-    found = [_draft(pair, rule, gains.get(estimates_at(pair.key)), settings) for pair, rule in rules if wanted(pair, rule)]
-    return [item for item in found if item is not None]
-
-
-def _draft(pair: Pair, rule: Rule, gain: Pair | None, settings: Settings) -> Draft | None:
-    """None for a sampled number that another metric speaks for."""
-    known = Comparison(pair.key, pair.base, pair.head, rule, "inconclusive")
-    absent = _absent(pair)
-    if absent is not None:
-        return Draft(replace(known, verdict=absent[0], reason=absent[1]))
-    base, head = pair.base, pair.head
-    if base is None or head is None or (base.value is None and head.value is None):
-        return None
-    if pair.obstacle:
-        return Draft(replace(known, verdict="incomparable", reason=pair.obstacle))
-    if rule.scale == "exact" and not (exact(base) and exact(head)):
-        return None
-    found = _between(known, Estimate.of(base), Estimate.of(head), settings)
-    return found if gain is None or rule.role == "stable" or pair.key.metric not in AT_GAIN else _told_by_gain(found, known, gain, settings)
-
-
-def _between(known: Comparison, base: Estimate | None, head: Estimate | None, settings: Settings) -> Draft:
-    """Two numbers without another thought."""
-    if base is None or head is None:
-        return Draft(replace(known, reason="; ".join(filter(None, (known.reason, "the error of one of them is not known")))))
-    if known.base is not None and known.head is not None and exact(known.base) and exact(known.head):
-        return Draft(_compared_exactly(known, base.value, head.value))
-    return _tested(known, base, head, settings.alpha)
-
-
-def _told_by_gain(found: Draft, known: Comparison, gain: Pair, settings: Settings) -> Draft:
-    """An error that shrinks with the estimate: better only where it is so at the same gain too, and that alone where the gain changed."""
-    if known.base is None or known.head is None or gain.base is None or gain.head is None:
-        return found
-    sure = [known_gain(row) for row in (gain.base, gain.head)]
-    if not any(sure):
-        return found
-    values = [math.nan if row.value is None else row.value for row in (gain.base, gain.head)]
-    was, now = ("missing" if math.isnan(value) else f"{value:.4g}" for value in values)
-    told = replace(known, reason=f"at the same gain, which was {was} and is {now}")
-    if not all(sure):
-        same = Draft(replace(told, reason=f"the gain was {was} and is {now}: errors cannot be compared at the same gain"))
-    else:
-        same = _between(told, at_gain(known.base, gain.base), at_gain(known.head, gain.head), settings)
-    if exact(gain.base) and exact(gain.head):
-        return found if math.isclose(*values, rel_tol=RTOL, abs_tol=settings.rule(gain.key).tolerance) else same
-    better = None if found.better is None or same.better is None else max(found.better, same.better)
-    return replace(found, better=better, at_gain=same)
-
-
-def _absent(pair: Pair) -> tuple[Verdict, str] | None:
-    """The verdict where a side has no number; None where both have one, or neither needs one."""
-    base, head = pair.base, pair.head
-    if head is None:
-        return None if base is None else _lost(base, pair.failure)
-    if base is None:
-        return ("new", "") if head.status == "ok" else ("incomparable", f"failed, and the base does not have it: {head.reason}")
-    if head.status != "ok":
-        return ("broken", head.reason) if base.status == "ok" else ("incomparable", f"failed in both: {head.reason}")
-    if base.status != "ok":
-        return "fixed", f"it was: {base.reason}"
-    return _undefined(base, head)
-
-
-def _lost(base: Row, failure: Row | None) -> tuple[Verdict, str] | None:
-    """Where the head has no such row."""
-    if base.status != "ok":
-        return "incomparable", f"failed in the base: {base.reason}"
-    if base.value is None:
-        return None
-    return ("missing", "the head has no such number") if failure is None else ("broken", failure.reason)
-
-
-def _undefined(base: Row, head: Row) -> tuple[Verdict, str] | None:
-    """Where a metric, such as a signal-to-noise ratio without noise, is defined on one side only."""
-    if (base.value is None) == (head.value is None):
-        return None
-    if head.value is not None:
-        return "new", "the metric was not defined in the base"
-    return ("inconclusive", head.reason) if head.reason else ("broken", "the metric is not defined any more")
-
-
-def _compared_exactly(known: Comparison, base: float, head: float) -> Comparison:
-    """Exact numbers: the same up to rounding, or better, or worse; bytes and the like have a margin."""
-    ratio = _is_ratio(base, head)
-    found = replace(known, method="exact", scale="ratio" if ratio else "difference", change=Interval(head / base if ratio else head - base))
-    if math.isclose(base, head, rel_tol=RTOL, abs_tol=known.rule.tolerance):
-        return replace(found, verdict="identical")
-    if known.rule.needs and abs(head - base) <= known.rule.minimum_change * abs(base) + known.rule.floor:
-        return replace(found, verdict="equivalent")
-    if known.rule.role == "stable":
-        return replace(found, verdict="changed")
-    return replace(found, verdict="regressed" if (head > base) == (known.rule.role == "lower") else "improved")
-
-
-def _is_ratio(base: float, head: float) -> bool:
-    """Whether a ratio tells how two numbers differ."""
-    return base > 0 and head > 0 and max(base, head) < LARGEST_RATIO * min(base, head)
-
-
-def _tested(known: Comparison, base: Estimate, head: Estimate, alpha: float) -> Draft:
-    """Sampled numbers: one-sided tests against the margins."""
-    if known.base is None or known.head is None:
-        raise AssertionError("a pair without a side has no test")
-    # A batch that is not finite leaves a side without batches.
-    paired = common_random_numbers(known.base, known.head) and bool(base.batches and head.batches)
-    ratio = known.rule.scale == "ratio" and _comparable_logarithms(base, head)
-    told = ratio and _is_ratio(base.value, head.value)
-    found = replace(known, scale="ratio" if told else "difference", method="paired" if paired else "independent")
-    if _same(base, head):
-        return Draft(replace(found, verdict="identical", change=Interval(1.0 if told else 0.0)))
-    sides = _Sides(base, head, known.rule, paired=paired, ratio=ratio)
-    worse, better, harmless = sides.tests()
-    verdict: Verdict = "equivalent" if harmless < alpha else "inconclusive"
-    return Draft(replace(found, verdict=verdict, change=sides.change(ratio=told)), worse, better)
-
-
-def _comparable_logarithms(base: Estimate, head: Estimate) -> bool:
-    """Whether all numbers behind both sides are positive, and none is the rounding of a 0.
-
-    Where what carries the variance is rare, a run, or a run without one of its batches, may have seen nothing of it. The logarithm of what
-    is left is noise that looks precise; the difference has an error that knows how rare it was.
-    """
-    numbers = [value for side in (base, head) for value in (side.value, *side.batches)]
-    return min(numbers) > SMALLEST_SHARE * max(numbers)
-
-
-def _same(base: Estimate, head: Estimate) -> bool:
-    """Whether every number behind both sides agrees up to rounding."""
-    pairs = zip((base.value, base.error, *base.batches), (head.value, head.error, *head.batches), strict=False)
-    return len(base.batches) == len(head.batches) and all(math.isclose(b, h, rel_tol=RTOL, abs_tol=1e-12) for b, h in pairs)
-
-
-@dataclass(frozen=True)
-class _Sides:
-    """Two estimates and the rule between them."""
-
-    base: Estimate
-    head: Estimate
-    rule: Rule
-    paired: bool
-    ratio: bool
-
-    def tests(self) -> tuple[float, float | None, float]:
-        """p-values that it is worse, better, and not worse by more than the margin of equivalence."""
-        up, down = self._change(1), self._change(-1)
-        if self.rule.role == "stable":
-            return min(1.0, 2 * min(up, down)), None, max(self._harmless(1), self._harmless(-1))
-        worse: Direction = 1 if self.rule.role == "lower" else -1
-        return (up, down, self._harmless(worse)) if worse == 1 else (down, up, self._harmless(worse))
-
-    def change(self, *, ratio: bool) -> Interval:
-        """The ratio or the difference with its interval."""
-        found = self._contrast(log_ratio if ratio else lambda base, head: head - base)
-        values = (found.estimate, *found.bounds())
-        value, low, high = (_exponential(number) if ratio else number for number in values)
-        return Interval(value, low, high, "jackknife" if self.base.batches or self.head.batches else "t")
-
-    def _change(self, sign: Direction) -> float:
-        rule = self.rule
-        return self._contrast(self._beyond(sign, rule.minimum_change, rule.floor)).p_above()
-
-    def _harmless(self, sign: Direction) -> float:
-        inside = self._contrast(self._beyond(sign, self.rule.equivalence, self.rule.ceiling))
-        return replace(inside, estimate=-inside.estimate).p_above()
-
-    def _beyond(self, sign: Direction, relative: float, absolute: float) -> Callable[[float, float], float]:
-        return log_beyond(sign, relative) if self.ratio and absolute == 0 else beyond(sign, relative, absolute)
-
-    def _contrast(self, statistic: Callable[[float, float], float]) -> Contrast:
-        return contrast(statistic, self.base, self.head, paired=self.paired)
-
-
-def _exponential(number: float) -> float:
-    """``eˣ``, infinite where that is no float."""
-    return math.exp(number) if number < 700 else math.inf

@@ -24,14 +24,13 @@ from structgrad.reports import results
 from structgrad.reports.analysis.loading import load
 from structgrad.reports.cli import app
 from structgrad.suites.base import Row
-from structgrad.suites.comparison import compare, gate, read_settings
+from structgrad.suites.comparison import KEY, GateResult, compare, gate, read_settings
 from tests.suites.comparison.rows import batch_means, exact, sampled
 
 FOLDER = Path(__file__).parent
 VERDICTS, TRANSCRIPTS = FOLDER / "comparison.parquet", FOLDER / "comparison.txt"
 MACHINE = {"cpu": "x", "cores": 2, "python": "3.11", "packages": {"torch": "2.8"}}
 METRICS = {"relative_variance": 4.0, "relative_mse": 5.0, "relative_bias_squared": 1e-3, "null_bias": 0.3, "rho": 0.4}
-KEY = ("suite", "problem", "stage", "instance", "loss", "estimator", "metric", "setting", "reference", "dtype", "device")
 NUMBERS = ("base", "head", "change", "low", "high", "p_value", "p_adjusted")
 
 
@@ -220,37 +219,22 @@ def cases() -> dict[str, Case]:
     }
 
 
-def table(items: Any) -> pd.DataFrame:
+def table(found: pd.DataFrame) -> pd.DataFrame:
     """All comparisons, in the order of their keys."""
-    rows = [
-        (
-            *item.key,
-            item.verdict,
-            item.scale,
-            item.method,
-            item.reason,
-            *(None if row is None else row.value for row in (item.base, item.head)),
-            item.change.value,
-            item.change.low,
-            item.change.high,
-            item.p_value,
-            item.p_adjusted,
-        )
-        for item in items
-    ]
-    found = pd.DataFrame(rows, columns=[*KEY, "verdict", "scale", "method", "reason", *NUMBERS])
+    found = found[[*KEY, "verdict", "scale", "method", "reason", *NUMBERS]].astype(dict.fromkeys([*KEY, "verdict"], str))
     return found.astype(dict.fromkeys(NUMBERS, float)).sort_values([*KEY, "verdict", "reason"], ignore_index=True)
 
 
-def summary(result: Any) -> str:
+def summary(result: GateResult) -> str:
     """A gate: its outcome, counts, claims, and overrides that match nothing."""
+    broken = result.claims[result.claims["broken"]]
     found = {
         "outcome": result.outcome,
-        "fail": result.number("fail"),
-        "warn": result.number("warn"),
-        "verdicts": dict(sorted(Counter(item.verdict for item in result.comparisons).items())),
-        "checked": dict(sorted(result.checked.items())),
-        "broken": sorted(f"{'/'.join(item.key)}: {item.reason}" for item in result.claims if item.broken),
+        "fail": result.count("fail"),
+        "warn": result.count("warn"),
+        "verdicts": dict(sorted(Counter(result.comparisons["verdict"]).items())),
+        "checked": dict(sorted(Counter(result.claims["estimator"]).items())),
+        "broken": sorted(f"{'/'.join(claim[:11])}: {claim.reason}" for claim in broken.itertuples(index=False)),
         "idle": result.idle,
     }
     return json.dumps(found, ensure_ascii=False)

@@ -13,12 +13,12 @@ import pytest
 from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import Categorical
 from structgrad.reports.analysis.loading import Loaded, load
-from structgrad.reports.comparison.configuration import settings_of
 from structgrad.suites.base import Row
 from structgrad.suites.comparison import GateResult, gate
+from structgrad.suites.comparison.settings import load_settings
 from structgrad.suites.running.planning.plan import Machine
 from structgrad.suites.running.runner import run
-from tests.suites.comparison.planted_changes import Change, failing
+from tests.suites.comparison.rows import Change, failing
 
 FOLDER = Path(__file__).parents[2] / ".ci"
 RENEW = "python .ci/measure.py /tmp/own && structgrad baseline save baseline /tmp/own --dir .ci --replace"
@@ -38,7 +38,7 @@ def test_every_estimator_has_bias_variance_and_sparsity_in_the_baseline(baseline
 
 def test_the_baseline_is_small_and_free_of_broken_claims(baseline: Loaded) -> None:
     assert (FOLDER / "baseline.parquet").stat().st_size < 1_000_000
-    assert gate(baseline.rows, baseline.rows, settings=settings_of(FOLDER / "gate.toml")).outcome == "passed"
+    assert gate(baseline.frame, baseline.frame, settings=load_settings(FOLDER / "gate.toml")).outcome == "passed"
 
 
 def measured(folder: Path) -> list[Row]:
@@ -54,7 +54,7 @@ def measured(folder: Path) -> list[Row]:
 
 def judged(baseline: Loaded, rows: list[Row]) -> GateResult:
     part = [row for row in baseline.rows if row.estimator in NAMES and row.problem == "categorical_regimes"]
-    return gate(part, rows, (baseline.machine, baseline.machine), settings_of(FOLDER / "gate.toml"))
+    return gate(part, rows, (baseline.machine, baseline.machine), load_settings(FOLDER / "gate.toml"))
 
 
 def test_the_code_still_gives_the_numbers_of_the_baseline(baseline: Loaded, tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
+"""The gate: reactions, claims, training, and its settings."""
+
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from structgrad.suites.base import Row
-from structgrad.suites.comparison import Settings, gate, read_settings
-from structgrad.suites.metrics import METRICS, Rule
-from tests.suites.comparison.rows import batch_means, exact, sampled
+from structgrad.suites.comparison import KEY, GateResult, Settings, gate, read_settings
+from tests.suites.comparison.rows import batch_means, exact, failed, failing, sampled
 
 
 def settings(**gate_table: Any) -> Settings:
@@ -25,117 +29,213 @@ def sampled_claim(value: float, p_value: float, **changes: Any) -> Row:
     return claim(value, tier="mc", verdict="biased" if p_value < 1e-3 else "unresolved", p_value=p_value, low=0.0, high=1.0, **changes)
 
 
-def test_unchanged_runs_pass_and_improvements_never_fail() -> None:
-    assert gate([exact(1.0)], [exact(1.0)]).outcome == "passed"
-    assert gate([exact(1.0)], [exact(0.5)]).outcome == "passed"
+def broken(rows: list[Row], base: list[Row] | None = None) -> bool:
+    return bool(gate(base or [], rows).claims["broken"].any())
 
 
 @pytest.mark.parametrize(
-    "head",
+    ("head", "outcome"),
     [
-        [exact(1.1)],
-        [exact(None, status="nonfinite", reason="the value is nan")],
-        [exact(None)],
-        [exact(None, metric="", status="crash", reason="died")],
-        [],
+        ([exact(1.0)], "passed"),
+        ([exact(0.5)], "passed"),
+        ([exact(1.1)], "failed"),
+        ([exact(None, status="nonfinite", reason="the value is nan")], "failed"),
+        ([exact(None)], "failed"),
+        ([failed("crash")], "failed"),
+        ([], "failed"),
     ],
-    ids=["worse", "nonfinite", "undefined", "crashed", "missing"],
 )
-def test_what_is_worse_or_gone_fails(head: list[Row]) -> None:
+def test_only_worse_or_missing_numbers_fail(head: list[Row], outcome: str) -> None:
     other = exact(2.0, estimator="ste")
     result = gate([exact(1.0), other], [*head, other])
-    assert result.outcome == "failed"
-    assert len(result.failures) == 1
-
-
-def test_a_metric_that_is_only_shown_does_not_fail_unless_it_is_told_to() -> None:
-    base, head = [exact(1.0), exact(0.9, metric="rho")], [exact(1.0), exact(0.1, metric="rho")]
-    assert gate(base, head).outcome == "passed"
-    assert gate(base, head, settings=settings(metric={"rho": {"gated": True}})).outcome == "failed"
+    assert (result.outcome, result.count("fail")) == (outcome, int(outcome == "failed"))
 
 
 def test_reactions_can_be_chosen_and_none_is_silence() -> None:
     both, one = [exact(1.0), exact(1.0, estimator="ste")], [exact(1.0)]
-    assert gate(both, one, settings=settings(on_missing="warn")).outcome == "undecided"
     raised = [exact(1.0), exact(5.0, estimator="ste", estimator_version=2)]
-    assert gate(both, raised).outcome == "undecided"
-    assert gate(both, raised, settings=settings(on_incomparable="fail")).outcome == "failed"
     gains = [[exact(value, metric="gain")] for value in (1.0, 0.9)]
-    assert gate(*gains).outcome == "failed"
-    assert gate(*gains, settings=settings(on_changed="warn")).outcome == "undecided"
-    noisy = [sampled(batch_means(seed, error=0.5), seed=seed) for seed in (0, 1)]
-    assert gate(noisy[:1], noisy[1:]).outcome == "undecided"
-    assert gate(noisy[:1], noisy[1:], settings=settings(on_inconclusive="fail")).outcome == "failed"
+    noisy = [[sampled(batch_means(seed, error=0.5), seed=seed)] for seed in (0, 1)]
+    shares = [[exact(1.0), exact(value, metric="rho")] for value in (0.9, 0.1)]
+    cases: list[tuple[list[list[Row]], dict[str, Any], str]] = [
+        ([both, one], {"on_missing": "warn"}, "undecided"),
+        ([both, raised], {}, "undecided"),
+        ([both, raised], {"on_incomparable": "fail"}, "failed"),
+        (gains, {}, "failed"),
+        (gains, {"on_changed": "warn"}, "undecided"),
+        (noisy, {}, "undecided"),
+        (noisy, {"on_inconclusive": "fail"}, "failed"),
+        (shares, {}, "passed"),
+        (shares, {"metric": {"rho": {"gated": True}}}, "failed"),
+    ]
+    for (base, head), table, outcome in cases:
+        assert gate(base, head, settings=settings(**table)).outcome == outcome, table
 
 
-def test_nothing_in_common_is_no_pass() -> None:
-    assert gate([], [exact()]).outcome == "nothing to compare"
-    assert gate([exact()], [exact(problem="another")]).outcome == "nothing to compare"
-    assert gate([exact()], [exact(estimator_version=2)]).outcome == "nothing to compare"
-    assert gate([], []).outcome == "nothing to compare"
+@pytest.mark.parametrize(
+    ("base", "head", "outcome"),
+    [
+        ([], [exact()], "nothing to compare"),
+        ([exact()], [exact(problem="another")], "nothing to compare"),
+        ([exact()], [exact(estimator_version=2)], "nothing to compare"),
+        ([], [], "nothing to compare"),
+        ([exact()], [failed()], "failed"),
+        ([], [claim(1e-15)], "nothing to compare"),
+        ([], [claim(1e-6, verdict="biased")], "failed"),
+    ],
+)
+def test_nothing_in_common_is_no_pass(base: list[Row], head: list[Row], outcome: str) -> None:
+    assert gate(base, head).outcome == outcome
 
 
-def test_a_run_in_which_everything_is_broken_fails() -> None:
-    assert gate([exact()], [exact(None, metric="", status="oom", reason="no memory")]).outcome == "failed"
-
-
-def test_an_exact_bias_breaks_a_claim_without_any_baseline() -> None:
-    assert gate([], [claim(1e-15)]).outcome == "nothing to compare"
-    result = gate([], [claim(1e-6, verdict="biased")])
-    assert result.outcome == "failed"
-    assert "claims to be unbiased" in result.claims[0].reason
-
-
-def test_nobody_else_is_held_to_the_claim() -> None:
+def test_a_bias_breaks_the_claim_of_an_unbiased_estimator_without_any_baseline() -> None:
+    assert broken([claim(1e-6, verdict="biased")])
     for change in ({"unbiased": False}, {"objective": "perturbed"}, {"reference": "perturbed"}, {"metric": "orthogonal_bias"}):
-        rows = [claim(0.5, verdict="biased", **change)]
-        assert gate(rows, rows).outcome == "passed", change
-
-
-def test_rounding_in_single_precision_is_no_bias() -> None:
-    assert not gate([], [claim(1e-4, verdict="biased", dtype="float32")]).claims[0].broken
-    assert gate([], [claim(1e-2, verdict="biased", dtype="float32")]).claims[0].broken
-
-
-def test_a_sampled_bias_needs_proof_over_all_tests_and_an_effect() -> None:
-    assert gate([], [sampled_claim(0.1, 1e-6)]).claims[0].broken
-    assert not gate([], [sampled_claim(0.001, 1e-6)]).claims[0].broken
-    gain = exact(0.98, metric="gain", tier="mc", low=0.97, high=0.99)
-    assert gate([], [sampled_claim(0.001, 1e-6), gain]).claims[0].broken
-    others = [sampled_claim(0.1, 1.0, instance=f"i{number}") for number in range(100)]
-    assert gate([], [sampled_claim(0.1, 0.005)]).claims[0].broken
-    assert not gate([], [sampled_claim(0.1, 0.005), *others]).claims[0].broken
+        assert not broken([claim(0.5, verdict="biased", **change)]), change
+    assert [broken([claim(size, verdict="biased", dtype="float32")]) for size in (1e-4, 1e-2)] == [False, True]
+    assert [broken([sampled_claim(size, 1e-6)]) for size in (0.001, 0.1)] == [False, True]
+    assert broken([sampled_claim(0.001, 1e-6), exact(0.98, metric="gain", tier="mc", low=0.97, high=0.99)])
 
 
 def test_claims_and_comparisons_share_one_level() -> None:
-    """A p-value that is proof alone is none beside a hundred comparisons."""
+    """A p-value that is proof alone is none beside a hundred comparisons, and the other way round."""
     quiet = [[sampled(batch_means(seed), seed=seed, instance=f"i{n}") for n in range(100)] for seed in (0, 1)]
-    assert gate([], [sampled_claim(0.1, 0.002)]).claims[0].broken
-    assert not gate(quiet[0], [*quiet[1], sampled_claim(0.1, 0.002)]).claims[0].broken
+    assert broken([sampled_claim(0.1, 0.002)])
+    assert not broken([*quiet[1], sampled_claim(0.1, 0.002)], quiet[0])
     base, head = [sampled(batch_means(0))], [sampled(batch_means(3, mean=1.06), seed=1)]
-    assert gate(base, head).outcome == "failed"
     calm = [sampled_claim(0.1, 1.0, instance=f"i{number}") for number in range(100)]
-    assert gate(base, [*head, *calm]).outcome == "undecided"
+    assert (gate(base, head).outcome, gate(base, [*head, *calm]).outcome) == ("failed", "undecided")
 
 
-def test_what_gates_look_at_is_the_documented_table() -> None:
-    gated = {name for name, metric in METRICS.items() if metric.rule.gated}
-    assert {"relative_bias", "relative_variance", "relative_mse", "gain", "truth_norm", "support", "peak_memory", "time_ratio"} <= gated
-    assert gated.isdisjoint({"rho", "cosine", "snr", "forward_time"})
-    assert Rule("lower").gated is False
+# Models that train.
+
+CELL = ("cell", "learning", "task:clusters", "training", "", "categorical", "cross_entropy")
+ACCURACIES = 0.8 + 0.03 * np.random.default_rng(0).standard_normal(8)
+NOISE = 0.002 * np.random.default_rng(1).standard_normal(8)
 
 
-def test_a_number_that_is_not_resolved_any_more_is_neither_worse_nor_fine() -> None:
-    known = sampled(batch_means(0), metric="relative_variance")
-    rare = replace(known, value=None, low=None, high=None, batches=(), reason="rare events: fewer than 30 replicates carry the variance")
-    other = exact(1.0, estimator="ste")
-    result = gate([known, other], [rare, other])
-    assert [(found.verdict, found.reason[:11]) for found in result.warnings] == [("inconclusive", "rare events")]
-    assert gate([rare, other], [known, other]).outcome == "passed"
+def trained(accuracies: Any, name: str = "rloo") -> list[Row]:
+    return [Row(*CELL, name, name, instance=f"seed={n}", metric="accuracy", value=float(one)) for n, one in enumerate(accuracies)]
 
 
-@pytest.mark.parametrize(("verdict", "broken"), [("biased", 1), ("unresolved: rare events", 0)])
-def test_a_claim_that_is_found_false_twice_is_broken_without_the_size_of_the_bias(verdict: str, broken: int) -> None:
-    row = claim(0.0, tier="mc", p_value=1e-9)
-    found = gate([], [replace(row, value=None, verdict=verdict, reason="rare events: fewer than 30 replicates carry the variance")])
-    assert [claim.evidence.split(" (")[0] for claim in found.claims if claim.broken] == ["of unknown size"] * broken
+def curve(name: str, rates: tuple[float, ...], **more: Any) -> list[Row]:
+    points = [(seed, rate, step) for seed, rate in enumerate(rates) for step in (0, 50, 100, 150)]
+    about = {"metric": "curve_accuracy", **more}
+    return [
+        Row(*CELL, name, name, instance=f"seed={seed}", setting=f"step={step}", size=step, value=rate * step, **about)
+        for seed, rate, step in points
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "outcome"),
+    [
+        (0.0 * NOISE, "identical", "passed"),
+        (NOISE - 0.01, "equivalent", "passed"),
+        (NOISE - 0.05, "regressed", "failed"),
+        (NOISE + 0.05, "improved", "passed"),
+        (10 * NOISE - 0.02, "inconclusive", "undecided"),
+        (ACCURACIES[::-1] - ACCURACIES - 0.02, "inconclusive", "undecided"),
+    ],
+)
+def test_accuracy_is_compared_seed_by_seed(change: np.ndarray, verdict: str, outcome: str) -> None:
+    found = gate(trained(ACCURACIES), trained(ACCURACIES + change))
+    assert found.comparisons[["instance", "verdict", "method"]].to_numpy().tolist() == [["", verdict, "paired"]]
+    assert found.outcome == outcome
+
+
+def test_only_seeds_that_both_have_count() -> None:
+    (found,) = gate(trained((0.1, 0.2, 0.9)), trained((0.1, 0.2))).comparisons["base"]
+    assert found == pytest.approx(0.15)
+    assert gate(trained((0.5,)), trained((0.5,))).comparisons["instance"].tolist() == ["seed=0"]
+
+
+def test_estimators_with_equal_curves_are_broken_unless_they_may_be_one_function() -> None:
+    def same(*rows: list[Row]) -> bool:
+        return "broken" in set(gate([], [row for some in rows for row in some]).comparisons["verdict"])
+
+    found = gate([], [*curve("reinforce", (0.001, 0.002)), *curve("running_mean", (0.001, 0.002)), *curve("rloo", (0.001, 0.003))])
+    assert found.comparisons["reason"].tolist() == [
+        "running_mean and reinforce learn the same at every step of every seed; expected them to differ"
+    ]
+    fixed = {"deterministic": True, "objective": "relaxed"}
+    assert not same(curve("structured_attention", (0.001,), **fixed), curve("differentiable_dp", (0.001,), **fixed))
+    assert same(curve("structured_attention", (0.001,), **fixed), curve("differentiable_dp", (0.001,)))
+    assert not same(curve("reinforce", (0.0, 0.0)), curve("rloo", (0.0, 0.0)))
+    assert not same([replace(row, problem="task:other") for row in curve("reinforce", (0.001,))], curve("rloo", (0.001,)))
+
+
+# Settings.
+
+EXAMPLE = """
+[gate]
+alpha = 0.05
+on_missing = "warn"
+[gate.metric.relative_variance]
+minimum_change = 0.05
+[[gate.override]]
+estimator = "st_gumbel*"
+metric = "relative_*"
+equivalence = 0.5
+[[gate.override]]
+problem = "tiny"
+gated = false
+[[gate.override]]
+problem = "none"
+gated = false
+[gate.timing]
+pairs = 80
+estimators = ["rloo"]
+[run]
+preset = "quick"
+"""
+
+
+def test_a_file_changes_only_what_it_names_and_the_last_override_counts() -> None:
+    found = read_settings(tomllib.loads(EXAMPLE))
+    assert (found.alpha, found.on_missing, found.on_changed) == (0.05, "warn", "fail")
+    assert (found.timing.pairs, found.timing.estimators, found.timing.minimum_change) == (80, ["rloo"], 0.02)
+    assert read_settings({"gate": {}}) == Settings()
+    rows = [exact(), exact(estimator="st_gumbel[temperature=2.0]"), exact(estimator="st_gumbel", metric="gain"), exact(problem="tiny")]
+    rules, idle = found.rules(pd.DataFrame([{name: getattr(row, name) for name in KEY} for row in rows]))
+    assert rules["minimum_change"].tolist() == [0.05, 0.05, 0.005, 0.05]
+    assert (rules["equivalence"].tolist(), rules["gated"].tolist()) == ([0.1, 0.5, 0.05, 0.1], [True, True, True, False])
+    assert idle == ["[[gate.override]] number 3 (problem = 'none')"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gate = 3", "gate got 3; expected a table"),
+        ("[gaet]\nalpha = 0.1", r"^the configuration got 'gaet'; expected a table \[gate\], an empty one for the defaults$"),
+        ("", r"^the configuration got nothing; expected a table \[gate\]"),
+        ("[gate]\nalpa = 1", "gate.alpa is no setting; did you mean alpha"),
+        ("[gate]\nalpha = 'x'", "gate.alpha got 'x'; expected a number"),
+        ("[gate]\nalpha = true", "gate.alpha got True; expected a number"),
+        ("[gate]\nalpha = nan", "gate.alpha got nan; expected a number between 0 and 1"),
+        ("[gate]\nalpha = 2", "gate.alpha got 2; expected a number between 0 and 1"),
+        ("[gate]\nminimum_bias = -1", "gate.minimum_bias got -1; expected a number that is at least 0"),
+        ("[gate]\nminimum_bias = inf", "gate.minimum_bias got inf; expected a finite number"),
+        ("[gate]\non_missing = 'pass'", "gate.on_missing got 'pass'; expected 'fail' or 'warn'"),
+        ("[gate.metric.relativ_variance]\nfloor = 1", "gate.metric: 'relativ_variance' is no metric; did you mean relative_variance"),
+        ("[gate.metric.forward_time]\nfloor = 1", "'forward_time' is never compared between runs"),
+        ("[gate.metric.gain]\nrole = 'lower'", "gate.metric.gain.role is no setting; "),
+        ("[gate.metric]\ngain = 1", "gate.metric.gain got 1; expected a table"),
+        ("[gate.metric.gain]\ngated = 1", "gate.metric.gain.gated got 1; expected true or false"),
+        ("[gate]\noverride = 1", "gate.override got 1; expected a list"),
+        ("[[gate.override]]\nfloor = 1", r"gate.override\[1\]: expected at least one pattern"),
+        ("[[gate.override]]\nestimator = 'a'\n[[gate.override]]\nestimator = 3", r"gate.override\[2\].estimator got 3; expected a text"),
+        ("[[gate.override]]\nestimater = 'a'", "did you mean estimator"),
+        ("[gate.timing]\npairs = 10", "gate.timing.pairs got 10; expected a number that is at least 40"),
+        ("[gate.timing]\nproblems = 'a'", "gate.timing.problems got 'a'; expected a list"),
+        ("[gate.timing]\nround = 1", "gate.timing.round is no setting"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_refused_in_a_sentence(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_settings(tomllib.loads(text))
+
+
+def test_failures_name_estimator_and_metric() -> None:
+    result: GateResult = gate([exact(1.0)], [exact(2.0), claim(0.5, verdict="biased")])
+    assert failing(result) == {("rloo", "relative_variance"), ("rloo", "relative_bias")}
