@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from ..problems.sized import size_text
@@ -11,7 +12,6 @@ from ..processors import slowdown
 from .cell_writer import CellWriter, GarbageError, examined
 from .cells import Failure, execute, failed
 from .derived import derive
-from .dispatch import Dispatcher
 from .engines import ENGINES
 from .notebook import notebook_progress
 from .parts.journal import DONE, FAILED_KIND
@@ -21,7 +21,7 @@ from .planning.plan import Machine, Plan, default_jobs
 from .planning.presets import learning_plan
 from .planning.scope import AGAIN_FAILED, Scope
 from .planning.sources import Watch, files_of
-from .progress import CostModel, Progress, Snapshot, time_limit
+from .progress import Busy, CostModel, Progress, Snapshot, time_limit
 from .remote.mirror import Mirror, mirrored
 from .remote.objects import is_url
 from .remote.snapshot import reading
@@ -181,18 +181,18 @@ class _Run:
         self.total = self.finished + len(waiting)
         self.left = {cell.identity: cell for cell in waiting}
         self.watch = Watch(files_of(self.plan.plugins, dict.fromkeys(name for cell in waiting for name in cell.estimators)))
-        self._tell("resumed" if self.finished else "", None)
+        self._tell("resumed" if self.finished else "", ())
         if not waiting:
             return
         self.writer = CellWriter(self.directory, work.cells)
         if self.mirror is not None:
             self.mirror.write_documents()
-        phases = [[cell for cell in waiting if cell.phase == phase] for phase in sorted({cell.phase for cell in waiting})]
+        waiting = sorted(waiting, key=lambda cell: cell.phase)
         try:
             if self.machine.jobs == 0 and self.machine.engine == "local":
-                self._here([cell for cells in phases for cell in cells])
+                self._here(waiting)
             else:
-                self._elsewhere(phases)
+                self._elsewhere(waiting)
         except KeyboardInterrupt:
             self._mirrored(now=True)
             raise
@@ -228,31 +228,23 @@ class _Run:
             folder = scratch.open(cell)
             text = execute(self.plan, cell, folder)
             scratch.close(folder)
-            self._keep(cell, text, None)
+            self._keep(cell, text, ())
 
-    def _elsewhere(self, phases: Sequence[Sequence[Cell]]) -> None:
-        engine = ENGINES[self.machine.engine](self.plan, self.machine)
-        dispatcher = Dispatcher(self.plan, self.directory, engine, self._limit, self.costs.seconds)
-        try:
-            for cells in phases:
-                places = 1 if cells[0].exclusive else dispatcher.engine.places()
-                for result in dispatcher.measured(() if self._stops() else cells, places):
-                    if self._stops():
-                        dispatcher.stop()
-                    if result is None:
-                        self._tell("", dispatcher)
-                        self._mirrored()
-                    else:
-                        self._keep(*result, dispatcher)
-                    if self.scope.fail_fast and self.failed:
-                        return
-        finally:
-            dispatcher.close()
+    def _elsewhere(self, cells: Sequence[Cell]) -> None:
+        with closing(ENGINES[self.machine.engine](self.plan, self.machine, self.directory, self._limit)) as engine:
+            for step in engine.measured(cells, self.costs.seconds, self._stops):
+                if step.cell is None:
+                    self._tell("", step.busy)
+                    self._mirrored()
+                else:
+                    self._keep(step.cell, step.text, step.busy)
+                if self.scope.fail_fast and self.failed:
+                    return
 
     def _limit(self, cell: Cell) -> float:
         return time_limit(self.plan, cell) if self.machine.timeout is None else self.machine.timeout
 
-    def _keep(self, cell: Cell, text: str, dispatcher: Dispatcher | None) -> None:
+    def _keep(self, cell: Cell, text: str, busy: tuple[Busy, ...]) -> None:
         try:
             content = examined(cell, text)
         except GarbageError as error:
@@ -262,19 +254,18 @@ class _Run:
         self.writer.keep(cell, text, content["seconds"], content)
         if self.mirror is not None:
             self.mirror.keep(cell.identity, text)
-            self._mirrored(now=dispatcher is None)  # without workers the next cell may take an hour, in which nothing is written
+            self._mirrored(now=self.machine.jobs == 0)  # without workers the next cell may take an hour, in which nothing is written
         self.left.pop(cell.identity, None)
         self.finished += 1
         self.failed += kind_of(content) == FAILED_KIND
         self.costs.add(cell, content["seconds"])
-        self._tell(cell.label, dispatcher)
+        self._tell(cell.label, busy)
 
     def _mirrored(self, *, now: bool = False) -> None:
         if self.mirror is not None:
             self.mirror.write(self.writer.index, self.writer.loose, now=now)
 
-    def _tell(self, label: str, dispatcher: Dispatcher | None) -> None:
-        busy = dispatcher.busy() if dispatcher is not None else ()
+    def _tell(self, label: str, busy: tuple[Busy, ...]) -> None:
         left = self._seconds(len(busy) or self.machine.jobs) - sum(item.seconds for item in busy) / max(len(busy), 1)
         self.report(Snapshot(self.finished, self.total, self.failed, label, max(left, 0.0), busy))
 

@@ -68,6 +68,21 @@ class Hanging(Reinforce):
         return scores
 
 
+class Busy(Reinforce):
+    """Computes for ever."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        while True:
+            pass
+
+
+class Exiting(Reinforce):
+    """Ends its process."""
+
+    def surrogate(self, loss, oracle, scores, *, generator) -> Tensor:
+        raise SystemExit(7)
+
+
 class Aborting(Reinforce):
     """Aborts, as compiled code does."""
 

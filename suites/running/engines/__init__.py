@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from ..planning.plan import Machine, Plan
+from ..work import Cell
 from .base import Engine
 from .local import LocalEngine
 
 
-def _local(plan: Plan, machine: Machine) -> Engine:
-    return LocalEngine(plan, machine)
-
-
-def _ray(plan: Plan, machine: Machine) -> Engine:
+def _ray(plan: Plan, machine: Machine, folder: Path, limit: Callable[[Cell], float]) -> Engine:
     from .ray import RayEngine
 
-    return RayEngine(plan, machine)
+    return RayEngine(plan, machine, folder, limit)
 
 
-ENGINES: dict[str, Callable[[Plan, Machine], Engine]] = {"local": _local, "ray": _ray}
-"""By name; what an engine needs is imported when it is chosen."""
+ENGINES: dict[str, Callable[[Plan, Machine, Path, Callable[[Cell], float]], Engine]] = {"local": LocalEngine, "ray": _ray}
+"""By name; the library of an engine is imported when it is chosen."""
 
 __all__ = ["ENGINES", "Engine"]

@@ -1,117 +1,172 @@
-"""Engines and workers: an engine hires workers, which live on from cell to cell and may die at any time."""
+"""Dispatch of cells to workers: bundles by expected seconds, cells of the same scores on the same worker."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
-from ....oracles.magnitudes import GIB
-from ..cells import Failure
+from ..planning.plan import Machine, Plan
+from ..progress import Busy
 from ..work import Cell
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+TICK = 1.0
+"""Seconds between two reports of progress."""
+
+MAX_BUNDLE = 256
+"""Most cells of a bundle: Ray sends the names of so many with a call, and stores more of them first."""
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A worker has started."""
+class Step:
+    """A finished cell with its rows, or a report of progress without one."""
 
-
-@dataclass(frozen=True)
-class Done:
-    """A worker has finished its cell; ``text`` is the content of the cell's file."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Dead:
-    """A worker is gone.
-
-    Attributes:
-        failure: what its cell shows, if it had one.
-        lost: whether the machine or a stranger killed it, so that the cell may be tried again elsewhere.
-    """
-
-    failure: Failure
-    lost: bool = False
-
-
-Message = Ready | Done | Dead
+    busy: tuple[Busy, ...] = ()
+    cell: Cell | None = None
+    text: str = ""
 
 
 class Worker(abc.ABC):
-    """A process that measures one cell at a time.
-
-    Attributes:
-        name: for people.
-    """
-
-    name: str
-
-    @property
-    def compiling(self) -> bool:
-        """Whether it is compiling kernels, or waiting for another process that does, as far as that is known."""
-        return False
-
-    def cpu_seconds(self) -> float | None:
-        """CPU time of its process so far; None if the system does not tell."""
-        return None
+    """A process that measures one bundle of cells at a time, and starts again if it dies."""
 
     @abc.abstractmethod
-    def give(self, cells: Sequence[Cell]) -> None:
-        """A bundle to measure in its order; the worker is ready and has none. Each cell is heard of when it is finished."""
+    def submit(self, cells: Sequence[Cell]) -> Future[dict[str, str]]:
+        """Start to measure a bundle."""
 
     @abc.abstractmethod
-    def heard(self) -> Message | None:
-        """The next message, if there is one; never waits."""
+    def collect(self, future: Future[dict[str, str]], cells: Sequence[Cell]) -> dict[str, str]:
+        """The texts of the finished cells of a bundle by identity; the others must be submitted again."""
 
     @abc.abstractmethod
-    def kill(self, *, traceback: bool = False) -> str:
-        """End it at once, whatever it does; returns what it was doing if that is asked for and known."""
+    def busy(self, cells: Sequence[Cell]) -> Busy:
+        """The progress of a bundle, or of an idle worker without one."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Kill the process at once."""
 
 
 class Engine(abc.ABC):
-    """Hires workers.
+    """Workers, and the cells that they measure.
 
     Attributes:
-        retries: how often a cell is tried again after its worker was lost.
-        bundle: seconds of the cells that a worker is given at once, as far as they can be foretold; 0 for one cell at a time.
-        start_limit: seconds after which a worker that is not ready counts as dead; None where it may wait for a place in a cluster.
+        bundle: seconds of the cells that a worker gets at once.
+
+    Args:
+        plan: the plan of the cells.
+        machine: jobs and limits.
+        folder: the folder of logs and checkpoints.
+        limit: CPU seconds that a cell may take.
     """
 
-    retries: int = 0
-    bundle: float = 0.0
-    start_limit: float | None = None
+    bundle: float
+
+    def __init__(self, plan: Plan, machine: Machine, folder: Path, limit: Callable[[Cell], float]) -> None:
+        self.plan, self.machine, self.folder, self.limit = plan, machine, folder, limit
+        self.workers: list[Worker] = []
 
     @abc.abstractmethod
     def places(self) -> int:
-        """How many workers may run at a time."""
+        """How many workers can run at the same time."""
 
     @abc.abstractmethod
-    def hire(self, directory: Path, place: int) -> Worker:
-        """A new worker at a place that nobody has, counted from 0; it says `Ready` when it has started."""
+    def start_worker(self, place: int) -> Worker:
+        """A new worker at a place, counted from 0."""
 
-    @abc.abstractmethod
-    def wait(self, workers: Sequence[Worker], seconds: float) -> None:
-        """Return when some worker has a message, or after so many seconds."""
+    def measured(
+        self, cells: Sequence[Cell], seconds: Callable[[Cell], float] = lambda cell: math.inf, stops: Callable[[], bool] = lambda: False
+    ) -> Iterator[Step]:
+        """Cells as they are finished, phase by phase; exclusive cells come last, one at a time.
+
+        Args:
+            cells: the cells to measure.
+            seconds: the expected seconds of a cell.
+            stops: whether no further cell may be started.
+        """
+        for (exclusive, _), group in groupby(sorted(cells, key=lambda cell: cell.phase), lambda cell: cell.phase):
+            phase = list(group)
+            places = min(1 if exclusive else self.places(), len(phase))
+            for worker in self.workers[places:]:
+                worker.close()
+            del self.workers[places:]
+            while len(self.workers) < places:
+                self.workers.append(self.start_worker(len(self.workers)))
+            yield from self._measured(_Queue(phase), seconds, stops)
+
+    def _measured(self, queue: _Queue, seconds: Callable[[Cell], float], stops: Callable[[], bool]) -> Iterator[Step]:
+        running: dict[Future[dict[str, str]], tuple[Worker, list[Cell]]] = {}
+        given: dict[Worker, list[Cell]] = {}
+        last = dict.fromkeys(self.workers, ("", ""))
+        finished: list[tuple[Cell, str]] = []
+        due = time.monotonic() + TICK
+        while queue.count or running or finished:
+            if stops():
+                queue = _Queue(())
+            for worker in self.workers:
+                if queue.count and worker not in given:
+                    taken = {scores for other, scores in last.items() if other in given}
+                    # No more than half of an equal share of the queue, so that all workers end at about the same time.
+                    cells = queue.bundle(last[worker], taken, seconds, self.bundle, queue.count // (2 * len(self.workers)))
+                    given[worker], last[worker] = cells, cells[-1].scores
+                    running[worker.submit(cells)] = worker, cells
+            # Workers measure while the results of the bundles before are written.
+            for cell, text in finished:
+                yield Step(self._busy(given), cell, text)
+            finished = []
+            for future in wait(running, timeout=max(due - time.monotonic(), 0.0), return_when=FIRST_COMPLETED).done:
+                worker, cells = running.pop(future)
+                del given[worker]
+                texts = worker.collect(future, cells)
+                finished += [(cell, texts[cell.identity]) for cell in cells if cell.identity in texts]
+                for cell in reversed(cells):
+                    if cell.identity not in texts:
+                        queue.put_back(cell)
+            if time.monotonic() >= due:
+                due = time.monotonic() + TICK
+                yield Step(self._busy(given))
+
+    def _busy(self, given: dict[Worker, list[Cell]]) -> tuple[Busy, ...]:
+        return tuple(worker.busy(given.get(worker, ())) for worker in self.workers)
 
     def close(self) -> None:
-        """Give back what the engine holds; its workers are dead."""
-        return
+        """Kill all workers."""
+        for worker in self.workers:
+            worker.close()
+        self.workers = []
 
 
-def limit_memory(gib: float) -> None:
-    """In a worker, after its imports: let the address space grow by so much over what it is now; not on Windows."""
-    used = (
-        int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
-        if Path("/proc/self/statm").exists()
-        else 0
-    )
-    most = used + int(gib * GIB)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+class _Queue:
+    """Cells in their order, grouped by their scores."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.groups: dict[tuple[str, str], deque[Cell]] = {}
+        self.count = len(cells)
+        for cell in cells:
+            self.groups.setdefault(cell.scores, deque()).append(cell)
+
+    def bundle(
+        self, last: tuple[str, str], taken: set[tuple[str, str]], seconds: Callable[[Cell], float], bundle: float, most: int
+    ) -> list[Cell]:
+        """The next cells of the scores that a worker had last, whose exact gradients it has cached; else of scores that no other has."""
+        cells: list[Cell] = []
+        while not cells or (len(cells) < min(most, MAX_BUNDLE) and bundle > 0):
+            if last not in self.groups:
+                last = next((scores for scores in self.groups if scores not in taken), next(iter(self.groups)))
+            cells.append(self.groups[last].popleft())
+            bundle -= seconds(cells[-1])
+            if not self.groups[last]:
+                del self.groups[last]
+        self.count -= len(cells)
+        return cells
+
+    def put_back(self, cell: Cell) -> None:
+        """Make a cell the next one."""
+        self.groups = {cell.scores: self.groups.pop(cell.scores, deque()), **self.groups}
+        self.groups[cell.scores].appendleft(cell)
+        self.count += 1

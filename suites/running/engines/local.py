@@ -1,4 +1,4 @@
-"""Workers on this machine: spawned processes, each with a pipe."""
+"""Workers on this machine: a pebble pool of one process for each place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import faulthandler
 import functools
 import math
-import multiprocessing
 import multiprocessing.connection
 import os
 import signal
@@ -14,280 +13,276 @@ import sys
 import threading
 import time
 import warnings
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+import torch
+from pebble import ProcessExpired, ProcessPool
+
+from ....oracles import plugins
 from ....oracles.kernels import notices
+from ....oracles.magnitudes import GIB
 from ... import device_memory
 from ...problems.padding import PaddingWarning
-from ..cells import Failure, execute, healthy, load
-from ..planning.plan import Machine, Plan
-from ..store import Scratch, log_path
+from ..cells import Failure, execute, failed, healthy, load
+from ..planning.plan import Plan
+from ..progress import Busy
+from ..store import Scratch
 from ..work import Cell
-from .base import Dead, Done, Engine, Message, Ready, Worker, limit_memory
+from .base import Engine, Worker
 
-BUNDLE = 0.25
-"""Seconds of the cells that a worker is given at once, so that it need not wait for each until the driver has kept the one before."""
+MAX_FAILED_STARTS = 3
+"""Workers in a row that died before their first cell; then no further one is started."""
 
-_LAST_WORDS = 8000
-"""Characters of the log of a dead worker that are kept, from its end."""
+IDLE = 0.05
+"""Share of a processor below which a worker counts as waiting: its limit then counts elapsed seconds instead of CPU seconds."""
+
+_COMPILING, _INDEX, _SINCE = range(3)
+"""Shared with the driver: whether kernels are being compiled, which cell of the bundle is measured, and since when."""
+
+_WAITED_TOO_LONG = 75
+_MARK = "== "
+_MAX_TAIL = 8000
 
 
 class LocalEngine(Engine):
     """Spawned workers, never forked: a fork after CUDA has started is broken, and inherits the parent's memory."""
 
-    bundle = BUNDLE
-    start_limit = 300.0
-
-    def __init__(self, plan: Plan, machine: Machine) -> None:
-        self.plan, self.machine, self.hired = plan, machine, 0
-        self._shares: dict[str, float] = {}
+    bundle = 0.25
 
     def places(self) -> int:
         return self.machine.jobs
 
-    def hire(self, directory: Path, place: int) -> Worker:
-        self.hired += 1
+    def start_worker(self, place: int) -> Worker:
         plan = self.plan.at(place)
-        name = f"worker {self.hired}" if plan == self.plan else f"worker {self.hired} on {plan.device}"
-        return LocalWorker(name, _Duty(plan, directory, self.machine.memory, self._share(plan.device)))
-
-    def _share(self, device: str) -> float:
-        """Bytes for each worker of a device: of what was free before any of them came."""
-        if self.plan.device_kind != "cuda":
-            return math.inf
-        if device not in self._shares:
-            neighbours = [self.plan.at(place).device for place in range(self.places())].count(device)
-            self._shares[device] = device_memory.free(device) / neighbours
-        return self._shares[device]
-
-    def wait(self, workers: Sequence[Worker], seconds: float) -> None:
-        mine = [worker for worker in workers if isinstance(worker, LocalWorker)]
-        multiprocessing.connection.wait([end for worker in mine for end in (worker.pipe, worker.process.sentinel)], timeout=seconds)
+        sharing = [self.plan.at(other).device for other in range(self.places())].count(plan.device)
+        name = f"worker {place + 1}" + ("" if plan == self.plan else f" on {plan.device}")
+        return LocalWorker(WorkerConfig(name, plan, self.folder, self.machine.memory, sharing), self.limit)
 
 
 @dataclass(frozen=True)
-class _Duty:
-    """What a worker is told once: its plan, which names one device, and what it may take of this machine's memory and of that device's."""
+class WorkerConfig:
+    """Settings of a worker process.
 
+    Attributes:
+        name: shown in progress, and the name of its log.
+        plan: the plan, with the one device that the worker uses.
+        folder: the folder of the log and of checkpoints.
+        memory: GiB beyond those of its imports; None for no limit.
+        sharing: workers of the same device, which share its memory.
+    """
+
+    name: str
     plan: Plan
-    directory: Path
-    memory: float | None
-    share: float = math.inf
+    folder: Path
+    memory: float | None = None
+    sharing: int = 1
+
+    @property
+    def log(self) -> Path:
+        """The file with the output of the worker's cells."""
+        return self.folder / "logs" / f"{self.name.replace(' ', '-').replace(':', '-')}.log"
 
 
 class LocalWorker(Worker):
-    """A spawned process, seen from outside."""
+    """A worker process on this machine.
 
-    def __init__(self, name: str, duty: _Duty) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.name, self.directory = name, duty.directory
-        self.cells: deque[Cell] = deque()
-        self.cell: Cell | None = None
-        self.pipe, theirs = context.Pipe()
-        self._compiling = context.RawValue("b", 0)
-        self.process = context.Process(target=_work, args=(theirs, duty, self._compiling), name=name, daemon=True)
-        with _main_module_kept_out(), _interrupts_held():
-            self.process.start()
-        theirs.close()
+    Args:
+        config: settings of the process.
+        limit: CPU seconds that a cell may take, or elapsed seconds if it waits.
+    """
 
-    @property
-    def compiling(self) -> bool:
-        return bool(self._compiling.value)
+    def __init__(self, config: WorkerConfig, limit: Callable[[Cell], float]) -> None:
+        self.config, self.limit, self.failed_starts = config, limit, 0
+        self.state = _CONTEXT.RawArray("d", 3)
+        self.pool: ProcessPool | None = None
 
-    def cpu_seconds(self) -> float | None:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # After the name, which stands in brackets and may hold anything; see proc(5).
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return None
+    def submit(self, cells: Sequence[Cell]) -> Future[dict[str, str]]:
+        self.state[_INDEX], self.state[_SINCE] = 0, time.time()
+        limits = [self.limit(cell) for cell in cells]
+        if self.failed_starts >= MAX_FAILED_STARTS:
+            refused: Future[dict[str, str]] = Future()
+            refused.set_exception(BrokenProcessPool())
+            return refused
+        if self.pool is None or not self.pool.active:
+            self.close()
+            self.config.log.parent.mkdir(parents=True, exist_ok=True)
+            self.pool = ProcessPool(max_workers=1, context=_CONTEXT, initializer=_begin, initargs=(self.config, self.state))
+        # Workers watch their limits themselves; pebble kills those that cannot.
+        return self.pool.schedule(_measure, args=(tuple(cells), limits), timeout=sum(limits) / IDLE)
 
-    def give(self, cells: Sequence[Cell]) -> None:
-        self.cells = deque(cells)
-        self.cell = cells[0]
-        with contextlib.suppress(OSError):  # of a worker that died meanwhile, which `heard` will tell
-            self.pipe.send(tuple(cells))
-
-    def heard(self) -> Message | None:
-        message = self._received()
-        if message is None and self.process.exitcode is not None:
-            # What it said before it ended may have come meanwhile.
-            message = self._received() or Dead(_death(self.process.exitcode, self._last_words()), lost=False)
-        return message
-
-    def _received(self) -> Message | None:
+    def collect(self, future: Future[dict[str, str]], cells: Sequence[Cell]) -> dict[str, str]:
+        cell = cells[int(self.state[_INDEX])]
+        limit, seconds = self.limit(cell), time.time() - self.state[_SINCE]
         try:
-            if self.pipe.poll():
-                message: Message = self.pipe.recv()
-                self._told(message)
-                return message
-        except (EOFError, OSError):
-            self.process.join(10.0)
-        return None
+            texts = future.result()
+        except TimeoutError:
+            failure = Failure("timeout", f"took longer than {limit:g} s; raise --timeout", traceback=self._tail())
+        except ProcessExpired as error:
+            failure = self._death(error.exitcode, limit)
+        except BrokenProcessPool:
+            self.failed_starts += 1
+            self.close()
+            if self.failed_starts < MAX_FAILED_STARTS:
+                return {}
+            failure = Failure("crash", "no worker could be started: several died before they were ready", traceback=self._tail())
+        except SystemExit as error:
+            failure = self._death(error.code if isinstance(error.code, int) else int(error.code is not None), limit)
+        except Exception as error:  # such as a disk that is full
+            failure = Failure("crash", f"the worker failed with {type(error).__name__}: {error}", type(error).__name__, self._tail())
+        else:
+            self.failed_starts = 0
+            if not all(map(healthy, texts.values())):
+                self.close()
+            return texts
+        return {cell.identity: failed(self.config.plan, cell, failure, seconds)}
 
-    def _told(self, message: Message) -> None:
-        """Know of a message which cell it measures now; where it has none, the last one."""
-        if isinstance(message, Done) and self.cells:
-            self.cells.popleft()
-            self.cell = self.cells[0] if self.cells else self.cell
+    def _death(self, code: int, limit: float) -> Failure:
+        if code == _WAITED_TOO_LONG:
+            return Failure("timeout", f"took longer than {limit:g} s; raise --timeout", traceback=self._tail())
+        if code >= 0:
+            return Failure("crash", f"the worker died with exit code {code}", traceback=self._tail())
+        name = signal.Signals(-code).name
+        if name == "SIGPROF":
+            return Failure("timeout", f"took longer than {limit:g} s of CPU time; raise --timeout", traceback=self._tail())
+        if name == "SIGKILL":
+            return Failure("oom", "the worker was killed by SIGKILL, as the kernel does when memory runs out", name, self._tail())
+        return Failure("crash", f"the worker died of {name}", name, self._tail())
 
-    def kill(self, *, traceback: bool = False) -> str:
-        if traceback and hasattr(signal, "SIGUSR1") and self.process.pid is not None and self.process.is_alive():
-            os.kill(self.process.pid, signal.SIGUSR1)
-            time.sleep(0.2)
-        self.process.kill()
-        self.process.join()
-        words = self._last_words() if traceback else ""
-        self.pipe.close()
-        if self.cell is not None:
-            _drop_empty(log_path(self.directory, self.cell))
-        return words
-
-    def _last_words(self) -> str:
-        if self.cell is None:
-            return ""
+    def _tail(self) -> str:
+        """The last lines that the cell printed, with the stacks of a signal."""
         with contextlib.suppress(OSError):
-            lines = log_path(self.directory, self.cell).read_text(encoding="utf-8", errors="replace").splitlines()
-            return "\n".join(line for line in lines if not line.startswith("Extension modules:"))[-_LAST_WORDS:]
+            lines = self.config.log.read_text(encoding="utf-8", errors="replace").rpartition(f"\n{_MARK}")[2].splitlines()[1:]
+            return "\n".join(line for line in lines if not line.startswith("Extension modules:"))[-_MAX_TAIL:]
         return ""
 
+    def busy(self, cells: Sequence[Cell]) -> Busy:
+        label = cells[min(int(self.state[_INDEX]), len(cells) - 1)].label if cells else "idle"
+        return Busy(self.config.name, label, time.time() - self.state[_SINCE] if cells else 0.0, bool(self.state[_COMPILING]))
 
-def _death(code: int, words: str) -> Failure:
-    """Why a process that was not killed by us is gone."""
-    if code >= 0:
-        return Failure("crash", f"the worker died with exit code {code}", traceback=words)
-    name = signal.Signals(-code).name
-    if name == "SIGKILL":
-        return Failure("oom", "the worker was killed by SIGKILL, as the kernel does when memory runs out", name, words)
-    return Failure("crash", f"the worker died of {name}", name, words)
-
-
-@contextlib.contextmanager
-def _main_module_kept_out() -> Iterator[None]:
-    """A spawned process imports the program's main module again; workers need nothing of it, and it may start a run of its own."""
-    names: dict[str, Any] = vars(sys.modules["__main__"])
-    hidden: dict[str, Any] = {name: names.pop(name) for name in ("__file__", "__spec__") if name in names}
-    names["__spec__"] = None
-    try:
-        yield
-    finally:
-        names.update(hidden)
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.stop()
+            self.pool.join()
+            self.pool = None
+        with contextlib.suppress(FileNotFoundError):
+            if self.config.log.stat().st_size == 0:
+                self.config.log.unlink()
 
 
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C reaches the whole group: a process inherits that it waits, and hears nothing of it while it imports; the parent does."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # whose start would let interrupts through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+class _Process(SpawnProcess):
+    """A spawned process that ignores Ctrl-C, and does not import the main module, which may start a run of its own."""
+
+    def start(self) -> None:
+        names: dict[str, Any] = vars(sys.modules["__main__"])
+        hidden: dict[str, Any] = {name: names.pop(name) for name in ("__file__", "__spec__") if name in names}
+        names["__spec__"] = None
+        try:
+            if not hasattr(signal, "pthread_sigmask"):
+                return super().start()
+            resource_tracker.ensure_running()  # its start would unblock signals
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                super().start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        finally:
+            names.update(hidden)
+
+
+class _Context(SpawnContext):
+    Process = _Process
+
+
+_CONTEXT = _Context()
 
 
 # In the worker.
 
 
-def _work(pipe: Connection, duty: _Duty, compiling: Any) -> None:
-    """Measure cells until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; what was held back meanwhile is dropped
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    warnings.simplefilter("ignore", PaddingWarning)  # the parent has said it
-    load()
-    device_memory.allot(duty.share)
-    if duty.memory is not None:
-        limit_memory(duty.memory)
-    pipe.send(Ready())
-    with notices.listening(functools.partial(setattr, compiling, "value")):
-        _serve(pipe, duty)
+class _Worker:
+    """The state of a worker process: its settings, log and limit."""
 
+    def __init__(self, config: WorkerConfig, state: Any) -> None:
+        self.config, self.scratch, self.state = config, Scratch(config.folder), state
+        self.file = config.log.open("ab", buffering=0)
+        self.since = self.cpu = 0.0
+        self.limit = math.inf
 
-def _serve(pipe: Connection, duty: _Duty) -> None:
-    scratch = Scratch(duty.directory)
-    with contextlib.closing(_Log()) as log:
-        while True:
-            try:
-                cells: tuple[Cell, ...] = pipe.recv()
-            except EOFError:
-                return
-            for cell in cells:
-                log.turn_to(log_path(duty.directory, cell))
-                folder = scratch.open(cell)
-                text = execute(duty.plan, cell, folder)
-                scratch.close(folder)
-                log.flush()
-                pipe.send(Done(text))
-                if not healthy(text):
-                    return
-
-
-def _die_with_parent() -> None:
-    """A parent that is killed outright cannot end its workers."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
+    def guard(self) -> None:
+        """End this process with its parent, or if its cell waits longer than its limit."""
+        parent = multiprocessing.parent_process()
+        assert parent is not None, "a worker is spawned"
+        while not multiprocessing.connection.wait([parent.sentinel], timeout=0.5):
+            age = time.monotonic() - self.since
+            if age > self.limit and time.process_time() - self.cpu < IDLE * age:
+                faulthandler.dump_traceback(self.file)
+                os._exit(_WAITED_TOO_LONG)
         os._exit(1)
 
-
-class _Log:
-    """Standard output and error of cells, those of compiled code too, with a stack where a signal ends the process: a file for each cell.
-
-    A file that a cell has left empty is renamed for the next one, for to make and to remove files is slow.
-    """
-
-    def __init__(self) -> None:
-        self.kept = [os.dup(stream) for stream in (1, 2)]
-        self.path: Path | None = None
-        self.file: IO[str] | None = None
-
-    def turn_to(self, path: Path) -> None:
-        """What is printed from now on goes there."""
-        if self.path is not None and self.file is not None and os.fstat(self.file.fileno()).st_size == 0:
-            os.replace(self.path, path)
-        else:
-            self._open(path)
-        self.path = path
-
-    def _open(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        before, self.file = self.file, path.open("w", encoding="utf-8")
-        for stream in (1, 2):
-            os.dup2(self.file.fileno(), stream)
-        faulthandler.enable(self.file)
-        if hasattr(faulthandler, "register"):
-            faulthandler.register(signal.SIGUSR1, self.file)
-        if before is not None:
-            before.close()
-
-    def flush(self) -> None:
-        """What was printed is in the file."""
+    def measure(self, cell: Cell, limit: float) -> str:
+        begin = os.fstat(self.file.fileno()).st_size
+        mark = self.file.write(f"\n{_MARK}{cell.label}\n".encode())
+        self.since, self.cpu, self.limit = time.monotonic(), time.process_time(), limit
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, limit * self.config.plan.threads)
+        folder = self.scratch.open(cell)
+        text = execute(self.config.plan, cell, folder)
+        self.scratch.close(folder)
+        self.limit = math.inf
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
         sys.stdout.flush()
         sys.stderr.flush()
-
-    def close(self) -> None:
-        """Standard output and error are again what they were."""
-        self.flush()
-        faulthandler.disable()
-        if hasattr(faulthandler, "unregister"):
-            faulthandler.unregister(signal.SIGUSR1)
-        for stream, copy in zip((1, 2), self.kept, strict=True):
-            os.dup2(copy, stream)
-            os.close(copy)
-        if self.path is not None and self.file is not None:
-            self.file.close()
-            _drop_empty(self.path)
+        if os.fstat(self.file.fileno()).st_size == begin + mark:
+            self.file.truncate(begin)
+        return text
 
 
-def _drop_empty(path: Path) -> None:
-    """Remove a file that nothing was written to."""
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size == 0:
-            path.unlink()
+_worker: _Worker | None = None
+
+
+def _begin(config: WorkerConfig, state: Any) -> None:
+    global _worker
+    _worker = _Worker(config, state)
+    threading.Thread(target=_worker.guard, daemon=True).start()
+    for stream in (1, 2):
+        os.dup2(_worker.file.fileno(), stream)
+    faulthandler.enable(_worker.file)
+    if hasattr(signal, "SIGPROF"):
+        faulthandler.register(signal.SIGPROF, _worker.file, chain=True)
+    warnings.simplefilter("ignore", PaddingWarning)  # the driver has shown it
+    load()
+    if config.sharing > 1 and config.plan.device_kind == "cuda":
+        device_memory.allot(torch.cuda.get_device_properties(config.plan.device).total_memory / config.sharing)
+    if config.memory is not None:
+        limit_memory(config.memory)
+
+
+def _measure(cells: Sequence[Cell], limits: Sequence[float]) -> dict[str, str]:
+    assert _worker is not None, "the process has begun"
+    plugins.use(_worker.config.plan.plugins)
+    texts: dict[str, str] = {}
+    with notices.listening(functools.partial(_worker.state.__setitem__, _COMPILING)):
+        for index, (cell, limit) in enumerate(zip(cells, limits, strict=True)):
+            _worker.state[_INDEX], _worker.state[_SINCE] = index, time.time()
+            texts[cell.identity] = _worker.measure(cell, limit)
+            if not healthy(texts[cell.identity]):
+                break
+    return texts
+
+
+def limit_memory(gib: float) -> None:
+    """Limit the growth of this process's address space from now on; not on Windows."""
+    import resource
+
+    statm = Path("/proc/self/statm")
+    used = int(statm.read_text(encoding="utf-8").split()[0]) * resource.getpagesize() if statm.exists() else 0
+    most = used + int(gib * GIB)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))

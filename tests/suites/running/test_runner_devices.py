@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from structgrad.reports import results
 from structgrad.reports.verbs.run import outline, repeat
-from structgrad.suites import device_memory
 from structgrad.suites.running import cells
 from structgrad.suites.running.engines import local
 from structgrad.suites.running.planning import devices
@@ -58,25 +51,12 @@ def test_what_was_measured_on_one_device_is_not_measured_again_on_two(pretended:
     assert results.plan_hash(settings[3]) != results.plan_hash(settings[0])
 
 
-class Noted(local.LocalWorker):
-    """What a worker is told, and no process."""
-
-    def __init__(self, name: str, duty: Any) -> None:
-        self.name, self.duty = name, duty
-
-
-def test_every_worker_has_one_device_and_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = {"cuda:0": 60.0, "cuda:1": 20.0}
-    asked: list[str] = []
-    monkeypatch.setattr(local, "LocalWorker", Noted)
-    monkeypatch.setattr(device_memory, "free", lambda name: (asked.append(name), free[name])[1])
-    engine = local.LocalEngine(CUDA, Machine(jobs=3))
-    duties = [engine.hire(Path("unused"), place).duty for place in (0, 1, 2, 0)]  # type: ignore[attr-defined]
-    assert [duty.plan.device for duty in duties] == ["cuda:0", "cuda:1", "cuda:0", "cuda:0"]
-    assert [duty.share for duty in duties] == [30, 20, 30, 30]
-    assert asked == ["cuda:0", "cuda:1"], "asked again, when workers had taken some"
-    alone = local.LocalEngine(SMALL, Machine(jobs=3)).hire(Path("unused"), 2)
-    assert (alone.name, alone.duty.plan, alone.duty.share) == ("worker 1", SMALL, math.inf)  # type: ignore[attr-defined]
+def test_every_worker_has_one_device_and_shares_its_memory_with_its_neighbours() -> None:
+    engine = local.LocalEngine(CUDA, Machine(jobs=3), Path("unused"), lambda cell: 60.0)
+    configs = [engine.start_worker(place).config for place in range(3)]  # type: ignore[attr-defined]
+    assert [(config.plan.device, config.sharing) for config in configs] == [("cuda:0", 2), ("cuda:1", 1), ("cuda:0", 2)]
+    alone = local.LocalEngine(SMALL, Machine(jobs=1), Path("unused"), lambda cell: 60.0).start_worker(0)
+    assert (alone.config.name, alone.config.plan) == ("worker 1", SMALL)  # type: ignore[attr-defined]
 
 
 def test_what_a_cell_calls_cuda_is_the_device_of_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,73 +114,3 @@ def test_a_run_names_its_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda name: f"card {name}")
     assert results.environment("cuda:0,cuda:1")["device_name"] == "card cuda:0, card cuda:1"
     assert results.environment("cpu")["device_name"] is None
-
-
-RAY = """
-import dataclasses, json, os, sys, time
-from pathlib import Path
-import ray
-from structgrad.suites.base import FAILED
-from structgrad.suites.running.engines import ray as engine
-from structgrad.suites.running.cells import execute
-from structgrad.suites.running.planning.plan import Machine
-from structgrad.suites.running.runner import run
-from tests.suites.running_cases import HERE, comparable
-from tests.suites.running.test_runner_ray import PLAN
-
-folder = Path(sys.argv[1])
-machine = Machine(jobs=3, engine="ray", timeout=300.0)
-plan = dataclasses.replace(PLAN, estimators=PLAN.estimators[3:])
-cuda = dataclasses.replace(plan, device="cuda")
-options = {"log_to_driver": False, "include_dashboard": False, "object_store_memory": 80_000_000}
-
-ray.init(num_cpus=3, num_gpus=0, **options)
-try:
-    run(cuda, folder / "none", machine=machine)
-except ValueError as error:
-    refused = str(error)
-ray.shutdown()
-
-def notes():
-    return [path for path in folder.iterdir() if " " in path.name]
-
-def shown():
-    return {path.name.split()[0] for path in notes()}
-
-class Pretended(engine._Actor):  # what a node without a GPU can do of it; nobody goes on before both are at work
-    def measure(self, cells):
-        for cell in cells:
-            (folder / f"{os.environ['CUDA_VISIBLE_DEVICES']} {cell.estimators[0]}").write_text(self.plan.device)
-            end = time.monotonic() + 200
-            while len(shown()) < 2 and time.monotonic() < end:
-                time.sleep(0.1)
-            yield execute(dataclasses.replace(self.plan, device="cpu"), cell)
-
-engine._Actor = Pretended
-ray.init(num_cpus=3, num_gpus=2, **options)
-most = [0]
-there = run(cuda, folder / "ray", machine=machine, progress=lambda snapshot: most.append(len(snapshot.busy)))
-here = run(plan, folder / "here", machine=HERE)
-outcome = {"refused": refused, "most": max(most), "shown": sorted(shown()), "cells": len(notes()),
-           "named": sorted({path.read_text() for path in notes()}), "failed": sum(row.status in FAILED for row in there)}
-outcome["same"] = [row.value for row in comparable(there)] == [row.value for row in comparable(here)]
-(folder / "outcome.json").write_text(json.dumps(outcome))
-ray.shutdown()
-"""
-
-
-def test_ray_gives_every_worker_a_gpu_of_its_own(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="the optional extra ray is not installed")
-    path = os.pathsep.join([os.getcwd(), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", RAY, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    outcome = json.loads((tmp_path / "outcome.json").read_text())
-    assert outcome["refused"].startswith("the engine ray got device='cuda' and a cluster without a GPU; expected one")
-    assert outcome["most"] == 2, "more workers than GPUs"
-    assert (outcome["shown"], outcome["cells"]) == (["0", "1"], 3)
-    assert outcome["named"] == ["cuda"]
-    assert outcome["failed"] == 0
-    assert outcome["same"]

@@ -15,7 +15,6 @@ import pytest
 
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.runner import collect, run
-from structgrad.suites.running.store import log_path
 from tests.suites.broken_estimators import HOLD
 from tests.suites.running_cases import HERE, SMALL, broken, comparable
 
@@ -35,8 +34,12 @@ def held(folder: Path) -> subprocess.Popen[bytes]:
     path = os.pathsep.join([os.getcwd(), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, HOLD: "1"}
     process = subprocess.Popen([sys.executable, "-c", COMMAND, str(folder)], start_new_session=True, env=environment)
-    second = log_path(folder, grid(PLAN).cells[1])
-    assert comes_true(lambda: process.poll() is not None or (second.exists() and any((folder / "cells").glob("*/*.json"))), 120)
+    log, second = folder / "logs" / "worker-1.log", grid(PLAN).cells[1].label
+
+    def is_at_second() -> bool:
+        return log.exists() and second in log.read_text() and any((folder / "cells").glob("*/*.json"))
+
+    assert comes_true(lambda: process.poll() is not None or is_at_second(), 120)
     assert process.poll() is None, "the run ended too early"
     return process
 
