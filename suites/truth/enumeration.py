@@ -1,31 +1,56 @@
-"""The exact gradient of ``E_{z∼p_θ} L(z)``, by streamed enumeration in float64.
+"""The exact gradient of ``E_{z∼p_θ} L(z)``, by enumeration in float64.
 
-The sums are those of deviations from the best structure: ``∇ E L = Cov(L, z)``, and a covariance does not change when a constant is
-subtracted from either side, while its rounding error does: the plain formula ``E[L z] − E[L] E[z]`` loses up to 12 digits where the scores
-are peaked or the loss has a large offset.
+All sums are over deviations from the best structure, the mode: ``∇ E L = Cov(L, z)``, and a covariance does not change when a constant is
+subtracted from either side. Its rounding error does: the plain formula ``E[L z] − E[L] E[z]`` loses up to 12 digits where the scores are
+peaked or the loss has a large offset.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ...estimators.base import Loss, check_call
 from ...oracles.capabilities import EnumerableOracle, Oracle
-from .comoments import ROUNDOFF, CoMoments
-from .limits import check_cap
-from .loss_checks import checked
-from .space import Space
+from ...oracles.capabilities.enumeration import MAX_RANK
+from ...oracles.magnitudes import counted, duration
+from ..device_memory import Launches, available
+from .loss_checks import checked, examine_loss, values
 
 CAP = 2_000_000
 """The largest space that is enumerated unless a caller asks for more."""
 
 UNKNOWN = "none"
 """The method of a truth without a gradient."""
+
+ROUNDOFF = 2.0**-53
+"""Half the distance of 1 from the next float64."""
+
+TYPICAL_RATE = 1e6
+"""Structures that one core enumerates per second with a cheap loss."""
+
+MAX_CHUNK = 8192
+"""The most structures of a chunk on the CPU; more do not fit the cache of one core."""
+
+CHUNK_PARTS = 2**18
+"""Parts of a chunk's structures together on the CPU, for the same reason."""
+
+BYTES = 80
+"""Memory of one part of a structure on a device: itself, its deviation, the loss's copy, and estimates with their powers."""
+
+MAX_REFINEMENTS = 40
+"""Steps in which the mean of the losses is refined at most; each gains 15 digits, and one or two suffice unless scores are very peaked."""
+
+T = TypeVar("T")
+
+
+class TooManyStructuresError(ValueError):
+    """A space that is not enumerated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +67,6 @@ class Truth:
         kurtosis_along: the same along the gradient. Where a kurtosis is large, few samples carry the variance and a t-test misleads.
         method: how the gradient was found: ``enumeration``, the closed form, or `UNKNOWN`, where it is not known and stands at 0.
         error: a bound on ‖computed − exact gradient‖, of the losses as the loss computes them; ``inf`` where none is known.
-        chunk: structures at a time; the last digits depend on it. 0 where nothing was enumerated.
     """
 
     gradient: Tensor
@@ -57,7 +81,6 @@ class Truth:
     kurtosis_along: float
     method: str = "enumeration"
     error: float = math.inf
-    chunk: int = 0
 
     @property
     def loss_deviation(self) -> float:
@@ -65,22 +88,37 @@ class Truth:
         return math.sqrt(self.loss_variance) if self.loss_variance > 0 else 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class Target:
+    """An instance with a known exact gradient, on which estimators are measured.
+
+    Attributes:
+        oracle: the structures. ``loss``: ``[..., *event] -> [...]``. ``scores``: ``[*event]``, in the dtype that estimators run in.
+        truth: of these scores.
+    """
+
+    oracle: Any
+    loss: Loss
+    scores: Tensor
+    truth: Truth
+
+
 def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the work
     loss: Loss, oracle: EnumerableOracle | str, scores: Tensor, *, cap: int = CAP, chunk: int | None = None, kurtosis: bool = True
 ) -> Truth:
-    """Enumerate all structures: once for the gradient, and once more for the kurtosis of the score function.
+    """Enumerate all structures for the exact gradient, the law of the structures, and the kurtosis of the score function.
 
-    The error bound is that of the summation, to first order in the unit roundoff u: with κ(z) for what the weight of a structure can lose,
-    ``u ‖E[(κ + N) |L − E L| |d|] + E[(κ + N) |L − E L|] E|d|‖`` and what merging adds, where d is the deviation from the best structure and
-    N, about 100, what a sum of a chunk can lose. A space on the CPU takes about a microsecond a structure, and memory for a chunk.
+    The error bound is to first order in the unit roundoff u (Higham 2002, "Accuracy and stability of numerical algorithms", section 3.3).
+    With κ(z) for the relative error of the weight of a structure, N for the number of terms of a sum and d for the deviation from the mode:
+    ``u ‖E[(κ + N) |L − E L| |d|] + E[(κ + N) |L − E L|] E|d|‖``. Memory grows by about 100 bytes a structure.
 
     Args:
-        loss: ``[..., *event] -> [...]``; evaluated in float64 on structures only.
+        loss: ``[..., *event] -> [...]``; evaluated once, in float64, on structures only.
         oracle: an enumerable oracle or its name.
         scores: ``[*event]``.
         cap: refuse spaces that are larger.
-        chunk: structures at a time, for what fits the cache of a core when None.
-        kurtosis: False leaves the kurtosis out, and takes less than half of the time.
+        chunk: structures at a time; as many as fit the cache of a core when None.
+        kurtosis: False leaves the kurtosis out, and takes half of the time.
 
     Raises:
         ValueError: more structures than the cap, or no feasible structure.
@@ -95,38 +133,207 @@ def exact_truth(  # noqa: PLR0913 - what to enumerate, and three limits on the w
         (1.1102, 3, True)
     """
     loss, structures, scores = check_call("exact_truth", loss=loss, oracle=oracle, scores=scores)
-    space = Space(loss, structures, scores, chunk)
-    check_cap("exact_truth", space, cap)
-    sums = space.sums(0, space.count)
-    return truth_of(space, sums, space.powers(0, space.count, sums) if kurtosis else None)
+    return Enumeration(loss, structures, scores, cap=cap, chunk=chunk).truth(kurtosis=kurtosis)
 
 
-def truth_of(space: Space, sums: CoMoments, powers: Tensor | None) -> Truth:
-    """The truth from the sums over all structures; kurtosis is ``inf`` without powers."""
-    # Not chunk by chunk: that would wait for the device.
-    checked(torch.stack([sums.loss + sums.rest, (sums.square / sums.weight).abs().sqrt()]))
-    gradient, error = pulled_back(space.oracle, space.scores, space.covariance(sums), float(sums.covariance_error().norm()))
-    kurtosis = torch.full_like(sums.flips, math.inf) if powers is None else _kurtosis(powers[:, :-1])
-    return Truth(
-        gradient=gradient,
-        value=float(sums.loss + sums.rest),
-        loss_variance=float(sums.square / sums.weight),
-        log_partition=float(space.pivot_score + (sums.top + sums.weight.log())),
-        entropy=float(sums.weight.log() + (sums.top - sums.score)),
-        marginals=space.marginals(sums),
-        count=space.count,
-        support=int(sums.support),
-        kurtosis=space.spread(kurtosis, math.inf),
-        kurtosis_along=math.inf if powers is None else float(_kurtosis(powers[:, -1])),
-        error=error,
-        chunk=space.chunk,
-    )
+class Enumeration:
+    """All structures of an instance with their probabilities and losses.
+
+    Structures are deviations from the mode; parts that are counted are taken as they are.
+
+    Args:
+        loss: ``[..., *event] -> [...]``; evaluated once, in float64, on structures only.
+        oracle: lists the structures.
+        scores: ``[*event]``.
+        cap: refuse spaces that are larger.
+        chunk: structures at a time; as many as fit the cache when None.
+
+    Attributes:
+        probabilities: ``[count]``, 0 where a structure is not feasible. ``errors``: ``L − E L``, ``[count]``, 0 there too.
+        value: ``E L``.
+
+    Raises:
+        ValueError: more structures than the cap, scores of another shape, or without a feasible structure.
+    """
+
+    def __init__(self, loss: Loss, oracle: EnumerableOracle, scores: Tensor, *, cap: int = CAP, chunk: int | None = None) -> None:
+        self.oracle, self.scores = oracle, scores.detach().double()
+        self.event = tuple(scores.shape)
+        if scores.ndim != oracle.event_ndim:
+            raise ValueError(f"`exact_truth` got scores of shape {self.event}; expected one instance, [*event]")
+        self.count = oracle.count(self.event)
+        self.chunk = chunk or fitting_chunk(scores)
+        potentials = oracle.natural_parameters(self.scores)
+        best = oracle.argmax(potentials if potentials is self.scores else self.scores).flatten()
+        forbidden = (potentials == -math.inf).flatten()
+        # The structure without parts, which some oracles have, is the best one where every part costs something.
+        nothing = not bool(best.any()) and bool(oracle.argmax(torch.full_like(self.scores, -1)).any())
+        if nothing or not bool(oracle.free_parts(self.scores).any()):
+            raise ValueError("`exact_truth` got scores that forbid every structure; expected at least one feasible structure")
+        examine_loss(loss, oracle, self.scores)
+        check_cap("exact_truth", self.count, cap)
+        finite = torch.where(forbidden, 0, potentials.flatten())
+        best = best * oracle.binary_mask(self.event, scores.device).flatten()
+        self._mode_score = finite @ best
+        # Only parts that are read are summed: half of the square of a constituency tree.
+        self._places = oracle.read_mask(self.event, scores.device).flatten().nonzero().squeeze(-1)
+        best, forbidden, finite = best[self._places], forbidden[self._places], finite[self._places]
+        self._mode, self._signs = best.to(torch.uint8), 1 - 2 * best
+        # By a deviation: the change of the score, the size of that change, and how many forbidden parts come in.
+        columns = torch.stack([finite * self._signs, finite.abs(), forbidden.double()], -1)
+
+        def weigh(structures: Tensor, flips: Tensor, _: slice) -> Tensor:
+            change, size, barred = (flips @ columns).unbind(-1)
+            # Relative errors of exp(change): m terms err by m times their size; the rest covers exp, the scale, and computed parameters.
+            slack = (flips.sum(-1) + 5) * (size + 4)
+            return torch.stack([torch.where(barred > 0, -math.inf, change), slack, values(loss, structures.double(), oracle.event_ndim)])
+
+        change, self._slack, losses = torch.cat(list(self._chunks(weigh)), -1).unbind()
+        self._change, self._top = change, change.amax()
+        weights = (change - self._top).exp()
+        self._weight = weights.sum()
+        self.feasible = change > -math.inf
+        self.probabilities = weights / self._weight
+        self.errors, self.value = torch.where(self.feasible, losses, 0), 0.0
+        # A rounded mean is off by the mean of the remainder, which has the digits of a mean that is rare structures' alone.
+        for _ in range(MAX_REFINEMENTS):
+            rest = float(checked(torch.stack([self.probabilities @ self.errors]))[0])
+            size = float(self.probabilities @ self.errors.abs())
+            self.errors = torch.where(self.feasible, self.errors - rest, 0)
+            self.value += rest
+            if abs(rest) <= 4 * ROUNDOFF * size:
+                break
+
+    def _chunks(self, compute: Callable[[Tensor, Tensor, slice], T]) -> Iterator[T]:
+        """Results for chunks: of structures, uint8 ``[c, *event]``, their deviations ``[c, parts]``, and the slice of their ranks."""
+        launches = Launches(f"`exact_truth` of structures of shape {self.event}", self.chunk, self.scores.device)
+
+        def launch(first: int, count: int) -> T:
+            structures = self.oracle.enumerate(self.event, first, first + count, dtype=torch.uint8, device=self.scores.device)
+            flips = (structures.flatten(1)[:, self._places] ^ self._mode).double()
+            return compute(structures, flips, slice(first, first + count))
+
+        return (found for _, found in launches.over(0, self.count, launch))
+
+    def truth(self, *, kurtosis: bool) -> Truth:
+        """The truth; without ``kurtosis``, that is infinite."""
+        p, errors = self.probabilities, self.errors
+        variance = float(checked(torch.stack([(p @ errors.square()).sqrt()]))[0].square())
+        doubt = p * (self._slack + min(self.chunk, self.count) + self.count / self.chunk + 3)
+        rows = torch.stack([p, p * errors, doubt, doubt * errors.abs()])
+        means, covariance, mean_doubt, doubts = self._total(lambda flips, part: rows[:, part] @ flips).unbind()
+        relative = doubt.sum()
+        bound = doubts + rows[3].sum() * means + covariance.abs() * (relative + 2) + mean_doubt * (p @ errors.abs())
+        gradient, error = pulled_back(self.oracle, self.scores, self._spread(self._signs * covariance, 0), ROUNDOFF * float(bound.norm()))
+        tails = torch.full((len(means) + 1,), math.inf, dtype=p.dtype, device=p.device)
+        if kurtosis:
+            squares, fourths = self._powers(means, covariance)
+            tails = torch.where(squares > 0, fourths / squares.square().clamp(min=1e-300), math.inf)
+        return Truth(
+            gradient=gradient,
+            value=self.value,
+            loss_variance=variance,
+            log_partition=float(self._mode_score + (self._top + self._weight.log())),
+            entropy=float(self._weight.log() + (self._top - p @ torch.where(self.feasible, self._change, 0))),
+            marginals=self._spread(self._mode + self._signs * means, 0),
+            count=self.count,
+            support=int(self.feasible.sum()),
+            kurtosis=self._spread(tails[:-1], math.inf),
+            kurtosis_along=float(tails[-1]),
+            error=error,
+        )
+
+    def _total(self, compute: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """The sum over chunks of a function of deviations ``[c, parts]`` and of the slice of their ranks."""
+        total, *others = self._chunks(lambda _, flips, part: compute(flips, part))
+        for other in others:
+            total = total + other
+        return total
+
+    def _spread(self, values: Tensor, missing: float) -> Tensor:
+        """Values of the parts that are read as ``[*event]``."""
+        return torch.full_like(self.scores, missing).flatten().index_copy(0, self._places, values).reshape(self.event)
+
+    def _powers(self, means: Tensor, covariance: Tensor) -> Tensor:
+        """Second and fourth central moments of ``(L − E L) ∇ log p(z)``: ``[2, p + 1]``, by part and along the gradient.
+
+        The score of a structure is ``z − μ``, pulled back where scores are not the natural parameters. That of a policy is 0 except for
+        few samples at a state where one action is nearly certain, while the parts themselves are often there.
+        """
+        jacobian = self._jacobian()
+        gradient = covariance if jacobian is None else covariance @ jacobian
+
+        def powers(flips: Tensor, part: slice) -> Tensor:
+            estimates = self.errors[part].unsqueeze(-1) * (flips - means) - covariance
+            estimates = estimates if jacobian is None else estimates @ jacobian
+            square = torch.cat([estimates, (estimates @ gradient).unsqueeze(-1)], -1).square_()
+            return torch.stack([self.probabilities[part] @ square, self.probabilities[part] @ square.square()])
+
+        return self._total(powers)
+
+    def squared_scores(self, metric: Tensor | None) -> Tensor:
+        """``E[(L − E L)ᵏ s's]`` of the scores ``s = ∇ log p(z)`` for k = 0, 1, 2, ``[1 or 2, 3]``; the second row is that of ``s'Ms``.
+
+        Args:
+            metric: M, ``[d, d]``; None leaves out the second row.
+        """
+        jacobian = self._jacobian()
+        kept = None if metric is None else metric[self._places][:, self._places]
+        p = self.probabilities
+        means = self._total(lambda flips, part: p[part] @ flips)
+        weights = torch.stack([p, p * self.errors, p * self.errors.square()], -1)
+
+        def squares(flips: Tensor, part: slice) -> Tensor:
+            centred = flips - means
+            scores = centred * self._signs if jacobian is None else centred @ jacobian
+            forms = [scores, *([] if kept is None else [scores @ kept])]
+            return torch.stack([torch.linalg.vecdot(form, scores) for form in forms]) @ weights[part]
+
+        return self._total(squares)
+
+    def extremes(self) -> Tensor:
+        """Feasible structures of least and of greatest loss, float64 ``[2, *event]``."""
+        lowest, highest = (torch.where(self.feasible, sign * self.errors, -math.inf).argmax() for sign in (-1, 1))
+        return self.oracle.unrank(torch.stack([lowest, highest]), self.event).double()
+
+    def _jacobian(self) -> Tensor | None:
+        """The derivative of natural parameters, with the signs of deviations, in the scores: ``[p, p]``; None where both are the same."""
+        with torch.enable_grad():
+            leaf = self.scores.clone().requires_grad_()
+            potentials = self.oracle.natural_parameters(leaf)
+            if potentials is leaf:
+                return None
+            unit = torch.zeros(len(self._places), leaf.numel(), dtype=leaf.dtype, device=leaf.device)
+            unit.scatter_(1, self._places.unsqueeze(-1), self._signs.to(leaf).unsqueeze(-1))
+            (rows,) = torch.autograd.grad(potentials, leaf, unit.reshape(-1, *self.event), is_grads_batched=True)
+        return rows.flatten(1)[:, self._places]
 
 
-def _kurtosis(powers: Tensor) -> Tensor:
-    """From second and fourth central moments [2, ...]."""
-    squares, fourths = powers
-    return torch.where(squares > 0, fourths / squares.square().clamp(min=1e-300), math.inf)
+def check_cap(call: str, count: int, cap: int) -> None:
+    """Refuse a space of more structures than the cap, or than ranks can count.
+
+    Raises:
+        TooManyStructuresError: the message has their number, the time that they would take, and what to do.
+    """
+    limit = min(cap, MAX_RANK)
+    if count > limit:
+        raise TooManyStructuresError(
+            f"`{call}` got a space of {counted(count)} structures; expected at most {counted(limit)}, because at a typical "
+            f"{TYPICAL_RATE:.2g} structures a second they take {duration(count, TYPICAL_RATE)}; choose smaller sizes, "
+            f"{'raise cap=, ' if count <= MAX_RANK else ''}"
+            "or a loss whose exact gradient needs no enumeration (linear, low-rank quadratic, a function of a count)"
+        )
+
+
+def fitting_chunk(scores: Tensor) -> int:
+    """How many structures of this shape are taken at a time: as many as the cache of a core holds, or on other devices a large launch."""
+    if scores.device.type != "cpu":
+        chunk = max(1, min(2**20, 2**28 // scores.numel()))
+        # Halved, for the last digits of a truth depend on it: they seldom depend on what else takes memory.
+        while chunk > 1 and BYTES * scores.numel() * chunk > available(scores.device):
+            chunk //= 2
+        return chunk
+    return int(min(MAX_CHUNK, max(64, CHUNK_PARTS // scores.numel())))
 
 
 def pulled_back(oracle: Oracle, scores: Tensor, gradient: Tensor, error: float) -> tuple[Tensor, float]:
@@ -141,18 +348,3 @@ def pulled_back(oracle: Oracle, scores: Tensor, gradient: Tensor, error: float) 
             return gradient, error
         (result,) = torch.autograd.grad(potentials, leaf, gradient)
     return result, 2 * error + 16 * ROUNDOFF * float(gradient.norm())
-
-
-@dataclass(frozen=True, eq=False)
-class Target:
-    """What estimators are measured on: an instance whose exact gradient is known.
-
-    Attributes:
-        oracle: the structures. ``loss``: ``[..., *event] -> [...]``. ``scores``: ``[*event]``, in the dtype that estimators run in.
-        truth: of these scores.
-    """
-
-    oracle: Any
-    loss: Loss
-    scores: Tensor
-    truth: Truth

@@ -23,10 +23,9 @@ from ...oracles.capabilities import DrawnSet, KBestOracle, SamplingOracle
 from ..device_memory import Launches
 from ..statistics.exact_moments import ExactMoments
 from ..statistics.metrics import Estimates, Summary
-from .enumeration import Target, Truth
+from .enumeration import Enumeration, Target, Truth
 from .loss_checks import values
 from .replay_oracle import scripted
-from .space import Space
 
 REPLAY_CAP = 200_000
 """The largest number of tuples of samples that is dealt out, unless an effort says otherwise."""
@@ -94,7 +93,7 @@ def replay_samples(estimator: Estimator[Any], target: Target, slots: int, cap: i
         >>> float(found.error.norm()) < 1e-12, round(float(found.trace), 4)
         (True, 0.4927)
     """
-    if target.truth.chunk == 0 or slots > MOST_SAMPLES or not isinstance(target.oracle, SamplingOracle):
+    if target.truth.method != "enumeration" or slots > MOST_SAMPLES or not isinstance(target.oracle, SamplingOracle):
         return None
     tuples = _Tuples.of(estimator, target, slots)
     if bool((tuples.losses == tuples.losses[0, 0]).all()):
@@ -131,7 +130,7 @@ def replay_outside(estimator: Estimator[Any], target: Target, draws: int, cap: i
     Cost:
         The estimator once per structure.
     """
-    if target.truth.chunk == 0 or draws < 2 or target.truth.count > cap or not isinstance(target.oracle, KBestOracle):
+    if target.truth.method != "enumeration" or draws < 2 or target.truth.count > cap or not isinstance(target.oracle, KBestOracle):
         return None
     oracle: Any = target.oracle
     scores = target.scores
@@ -217,7 +216,7 @@ class _Tuples:
         pool = torch.cat([oracle.argmax(scores).expand_as(drawn[0]), *drawn, drawn[1]])
         if len(values(target.loss, pool.double(), oracle.event_ndim).unique()) < 3:
             # Where all losses are equal, many forms hold: only the structure that is to be found may have another one.
-            extremes = Space(target.loss, oracle, scores, target.truth.chunk).extremes().to(pool.dtype)
+            extremes = Enumeration(target.loss, oracle, scores, cap=target.truth.count).extremes().to(pool.dtype)
             pool = torch.cat([pool, extremes.repeat_interleave(TUPLES, 0)])
         dealt = pool[torch.randint(len(pool), (slots, rows), generator=generator, device=scores.device)].double()
         dealt[:, 0] = pool[0]
@@ -283,10 +282,10 @@ _KNOWN: weakref.WeakKeyDictionary[Truth, tuple[Any, Tensor | None, Tensor]] = we
 
 
 def _squared_scores(target: Target, information: Tensor | None) -> Tensor:
-    """`Space.squared_scores`, once for a truth: all estimators of an instance share them."""
+    """`Enumeration.squared_scores`, once for a truth: all estimators of an instance share them."""
     known = _KNOWN.get(target.truth)
     if known is None or known[0] is not target.oracle or known[1] is not information:
-        space = Space(target.loss, target.oracle, target.scores, target.truth.chunk)
+        space = Enumeration(target.loss, target.oracle, target.scores, cap=target.truth.count)
         known = _KNOWN[target.truth] = (target.oracle, information, space.squared_scores(information))
     return known[2]
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from ....oracles import plugins
 from ....oracles.kernels import modules, notices, switch
 from ....user_cache import user_cache
-from ... import truth
 from ..scores import fingerprint, stages_by_problem
 from .plan import Plan
 
@@ -37,7 +36,7 @@ def cache_folders() -> list[Path]:
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
         return [Path(chosen)]
-    sources = [*modules.files("cpu"), Path(str(truth.__file__))]
+    sources = modules.files("cpu")
     return [*dict.fromkeys(path.parent / "__pycache__" for path in sources), user_cache().parent / "numba"]
 
 
@@ -133,7 +132,7 @@ def _needed(structures: tuple[str, ...]) -> tuple[Path, ...]:
         if path not in found and path in kernels:
             found[path] = None
             waiting += list(_imports(path))
-    return (*found, Path(str(truth.__file__)).parent / "summation.py")
+    return tuple(found)
 
 
 def _imports(path: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from ...measures import SUITES
 from ...measures.learning import LearningAmount
 from ...measures.suite import Effort
 from ...problems import TaskProblem, is_task
-from ...truth.limits import TYPICAL_RATE as TRUTH_RATE
+from ...truth.enumeration import TYPICAL_RATE as TRUTH_RATE
 from ..scores import sample
 from ..work import Cell
 from .plan import Plan

@@ -12,8 +12,7 @@ from ....oracles.capabilities import EnumerableOracle, MarginalOracle
 from ....oracles.magnitudes import counted
 from ....oracles.numerics import zero_ignored
 from ...problems.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, form_of
-from ..enumeration import CAP, UNKNOWN, Truth, exact_truth, pulled_back
-from ..limits import TooManyStructuresError
+from ..enumeration import CAP, UNKNOWN, TooManyStructuresError, Truth, exact_truth, pulled_back
 from ..loss_checks import examine_loss
 from .expectations import UNIT_ROUNDOFF, Expected, expected_count, expected_linear, expected_point, expected_quadratic
 from .laws import Law, entropy_of, has_law, holds_counts, law_of

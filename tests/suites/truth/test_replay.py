@@ -356,7 +356,7 @@ def test_samples_that_are_no_average_or_too_many_are_left_to_replicates():
     assert replay_samples(DoubleControl(num_samples=4), target, 4, REPLAY_CAP) is None
     assert replay_samples(MuProp(4), target, 4, 4 * target.truth.count - 1) is None
     assert replay_samples(LeaveOneOut(2000), target, 2000, REPLAY_CAP) is None
-    unknown = replace(target, truth=replace(target.truth, chunk=0))
+    unknown = replace(target, truth=replace(target.truth, method="none"))
     assert replay_samples(LeaveOneOut(4), unknown, 4, REPLAY_CAP) is None
 
 

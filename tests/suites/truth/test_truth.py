@@ -122,10 +122,10 @@ def test_one_structure_has_no_gradient():
 
 def test_refuses_a_space_beyond_the_cap():
     with pytest.raises(
-        ValueError, match=r"^`exact_truth` got a space of 1,220 structures; expected at most 1,000, because at a measured "
+        ValueError, match=r"^`exact_truth` got a space of 1,220 structures; expected at most 1,000, because at a typical "
     ) as caught:
         exact_truth(lambda z: z.sum(-1), Categorical(), torch.zeros(1220), cap=1000)
-    assert re.search(r"structures a second they take \d+ seconds; choose smaller sizes, raise cap=, or a loss whose", str(caught.value))
+    assert re.search(r"structures a second they take .*; choose smaller sizes, raise cap=, or a loss whose", str(caught.value))
 
 
 def test_refuses_a_batch():
@@ -170,26 +170,22 @@ def test_the_gradient_alone_is_the_same(name):
     assert math.isfinite(whole.kurtosis_along)
 
 
-def test_the_gradient_alone_takes_one_pass():
+def test_the_loss_is_evaluated_once():
     calls = []
 
     def loss(z):
         calls.append(len(z))
         return z.sum(-1)
 
-    exact_truth(loss, Subset(2), scores_of("subset"), kurtosis=False, chunk=5)
+    exact_truth(loss, Subset(2), scores_of("subset"), chunk=5)
     looks = [8, 8, 8, 1]  # whether it can be measured
     assert calls == [*looks, 5, 5, 5]
-    calls.clear()
-    exact_truth(loss, Subset(2), scores_of("subset"), chunk=5)
-    assert calls == [*looks, 5, 5, 5, 5, 5, 5]
 
 
 def test_says_how_it_was_found():
     truth = exact_truth(quadratic("subset"), Subset(2), scores_of("subset"), chunk=5)
-    assert (truth.method, truth.chunk) == ("enumeration", 5)
+    assert truth.method == "enumeration"
     assert 0 < truth.error < 1e-11 * truth.gradient.norm()
-    assert exact_truth(quadratic("subset"), Subset(2), scores_of("subset")).chunk == 8192
 
 
 def test_structures_that_cannot_be_told_from_impossible_ones_are_supported():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import fields
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -14,10 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ShiftReduce, SpanningTree, Subset, kernels
+from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, SpanningTree, Subset
 from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.comoments import merge
-from structgrad.suites.truth.space import Space
 
 SPACES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "linear_chain": (LinearChain(), (4, 3, 3)),
@@ -116,76 +112,3 @@ def test_a_likely_structure_with_an_extreme_loss_costs_no_digits(offset: float) 
     losses = loss(structures)
     expected = (probabilities * (losses - probabilities @ losses)) @ structures
     torch.testing.assert_close(truth.gradient, expected, rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("name", [*SPACES, "shift_reduce"])
-def test_compiled_sums_are_those_of_tensors(name: str) -> None:
-    oracle, event = SPACES.get(name, (ShiftReduce("local"), (6, 6, 2)))
-    scores = torch.randn(event, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-    def loss(z: Tensor) -> Tensor:
-        return z.flatten(1) @ torch.linspace(-3, 5, scores.numel(), dtype=z.dtype).sin() + 1e3
-
-    for chunk in (5, 200):
-        compiled = exact_truth(loss, oracle, scores, chunk=chunk)
-        with kernels.disabled():
-            twin = exact_truth(loss, oracle, scores, chunk=chunk)
-        for field in ("value", "loss_variance", "log_partition", "entropy", "support", "error"):
-            assert getattr(compiled, field) == pytest.approx(getattr(twin, field), rel=1e-9 if field == "error" else 1e-12)
-        for field in ("gradient", "marginals", "kurtosis"):
-            torch.testing.assert_close(getattr(compiled, field), getattr(twin, field), rtol=1e-11, atol=1e-14)
-
-
-@pytest.mark.parametrize("twin", [False, True], ids=["compiled", "tensors"])
-@pytest.mark.parametrize("regime", [1.0, 50.0, "masked"])
-@pytest.mark.parametrize("name", ["linear_chain", "subset"])
-def test_sums_merge_in_any_order(name: str, regime: float | str, twin: bool) -> None:
-    oracle = SPACES[name][0]
-    space = Space(loss_of(name, 1e6), oracle, scores_of(name, regime), 8)
-    edges = [0, 1, 3, 20, 40, 41, space.count]
-    if twin:
-        with kernels.disabled():
-            parts = [space.sums(*edge) for edge in pairwise(edges)]
-    else:
-        parts = [space.sums(*edge) for edge in pairwise(edges)]
-    whole = space.sums(0, space.count)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(5):
-        waiting = [parts[place] for place in torch.randperm(len(parts), generator=generator).tolist()]
-        while len(waiting) > 1:
-            place = int(torch.randint(len(waiting) - 1, (), generator=generator))
-            waiting[place : place + 2] = [waiting[place].merged(waiting[place + 1])]
-        (merged,) = waiting
-        gap = (merged.covariance() - whole.covariance()).norm()
-        assert gap <= 1e-12 * whole.covariance().norm()
-        assert float(merged.loss + merged.rest) == pytest.approx(float(whole.loss + whole.rest), rel=1e-14)
-        torch.testing.assert_close(merged.flips, whole.flips, rtol=1e-12, atol=0)
-        assert int(merged.support) == int(whole.support)
-
-
-@pytest.mark.parametrize("regime", [1.0, 50.0, "masked"])
-def test_compiled_merges_give_the_bits_of_tensors(regime: float | str) -> None:
-    space = Space(loss_of("assignment", 1e6), SPACES["assignment"][0], scores_of("assignment", regime), 8)
-    parts = [space.sums(rank, rank + 5) for rank in range(0, 115, 5)]
-    for number in (1, 2, 3, 6, 7, 23):
-        compiled = merge(parts[:number])
-        with kernels.disabled():
-            twin = merge(parts[:number])
-        for field in fields(twin):
-            assert torch.equal(getattr(compiled, field.name), getattr(twin, field.name)), (number, field.name)
-
-
-def test_ranges_without_a_feasible_structure_add_nothing() -> None:
-    scores = torch.tensor([0.3, -math.inf, 0.5, -0.1], dtype=torch.float64)
-    space = Space(lambda z: z @ torch.tensor([1.0, 5.0, -2.0, 0.5], dtype=torch.float64), Subset(2), scores, 1)
-    parts = [space.sums(rank, rank + 1) for rank in range(6)]
-    empty = [part for part in parts if int(part.support) == 0]
-    assert len(empty) == 3
-    alone = empty[0].merged(empty[1])
-    assert float(alone.weight) == 0
-    assert float(alone.top) == -math.inf
-    feasible = next(part for part in parts if int(part.support) == 1)
-    for merged in (alone.merged(feasible), feasible.merged(alone)):
-        assert torch.equal(merged.flips, feasible.flips)
-        assert float(merged.loss) == float(feasible.loss)
-        assert bool(merged.comoment_error.isfinite().all())
