@@ -108,7 +108,7 @@ def _comparisons(found: Audit) -> Table:
     """One line per structure."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("flat scores", no_wrap=True)
-    for name in ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²", "/ REINFORCE's", "/ leave-one-out's", "per second"):
+    for name in ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²", "/ REINFORCE's", "/ leave-one-out's"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in found.comparisons:
         table.add_row(row.where, *_numbers(row))
@@ -118,7 +118,7 @@ def _comparisons(found: Audit) -> Table:
 def _numbers(row: FlatComparison) -> tuple[str, ...]:
     uncertain = (plus_minus(*found) for found in (row.gain, row.relative_bias, row.cosine))
     ratios = (number(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
-    return *uncertain, percent(row.zero_rate), *ratios, number(row.per_second, 1)
+    return *uncertain, percent(row.zero_rate), *ratios
 
 
 def _small_print(found: Audit) -> str:

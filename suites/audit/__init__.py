@@ -1,4 +1,4 @@
-"""Is an estimator what it says? Laws on small structures, with a verdict at a controlled error rate."""
+"""Tests of one's own estimator or oracle: laws on small structures, with a verdict at a controlled error rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,4 @@ from .cases import STRUCTURES
 from .examination import audit
 from .result import Audit, Check, FlatComparison
 
-__all__ = ["STRUCTURES", "Audit", "Check", "Comparison", "FlatComparison", "audit"]
-
-Comparison = FlatComparison
-"""Its former name."""
+__all__ = ["STRUCTURES", "Audit", "Check", "FlatComparison", "audit"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from ...estimators.base import Estimator, Loss
 from ...oracles import Alignment, Categorical, IndependentCategoricals, LinearChain, ShiftReduce, SpanningTree, Subset
 from ...oracles.capabilities import EnumerableOracle
 from ...oracles.registry import unknown
+from ..measures.replicates import Sampling
+from ..measures.suite import Effort
 from ..problems.sized import is_sized, refuse_unsized, sized_structure
 from ..statistics.seeds import generator
 from ..truth import Target, exact_truth
@@ -174,11 +176,45 @@ class AuditLoss:
         return values.sum(-1)
 
 
-def target(structure: Structure, loss: Loss, scores: Tensor) -> Target:
-    """An instance ``[*event]`` with its exact gradient."""
-    return Target(structure.oracle, loss, scores, exact_truth(loss, structure.oracle, scores))
+def target(structure: Structure, loss: Loss, scores: Tensor, scale: float = 1.0) -> Target:
+    """An instance ``[*event]`` with its exact gradient, or a multiple of it; kurtoses do not depend on scales."""
+    truth = exact_truth(loss, structure.oracle, scores)
+    return Target(structure.oracle, loss, scores, replace(truth, gradient=scale * truth.gradient) if scale != 1 else truth)
 
 
 def seeded(seed: int, *names: str) -> torch.Generator:
     """A plain generator for one purpose."""
     return generator(seed, "audit", *names)
+
+
+@dataclass(frozen=True)
+class AuditEffort:
+    """Limits of an audit.
+
+    Attributes:
+        alpha: its error rate.
+        seed: of everything random.
+        first: replicates of the first look of one test.
+        most: of all looks.
+        seconds: of one test.
+        structures: at most.
+    """
+
+    alpha: float = 1e-3
+    seed: int = 0
+    first: int = 4096
+    most: int = 262_144
+    seconds: float = 5.0
+    structures: int = 5
+
+    @property
+    def effort(self) -> Effort:
+        """For the sequential test, all at one level; the correction for their number comes later.
+
+        A bias whose upper 95 % bound is below 5 % of the target counts as none.
+        """
+        return Effort(replicates=self.first, most_replicates=self.most, seconds=self.seconds, alpha=self.alpha, equivalence=0.05)
+
+    def sampling(self, *key: str) -> Sampling:
+        """Replicates of one purpose."""
+        return Sampling(replicates=self.first, seed=self.seed, key=("audit", *key))

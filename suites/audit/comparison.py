@@ -1,12 +1,8 @@
-"""Comparisons with registered estimators: variances with REINFORCE and leave-one-out, the mean of a biased one with its twin."""
+"""Comparisons with registered estimators: variances next to REINFORCE and leave-one-out, the mean of a biased one next to its twin."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import re
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,50 +12,19 @@ from ...estimators import ESTIMATORS, make_estimator
 from ...estimators.base import Estimator
 from ...estimators.score_function.reinforce import LeaveOneOut, Reinforce
 from ..measures.replicates import Sampling
-from ..statistics.intervals import Interval
 from ..truth import Target
-from .cases import FLAT, AuditLoss, Structure, random_scores, seeded, target
-from .laws.declarations import observed
-from .means import AuditEffort, Mean, exact_mean, sampler, scaled
+from .cases import FLAT, AuditLoss, random_scores, target
+from .laws import Case
+from .means import Mean, exact_mean, sampler
 from .result import FlatComparison
-from .subject import Subject
 
 REPLICATES = 8192
 
-LEAST_GAIN = 0.01
-"""Below it, the length of the mean says nothing that variances could be compared at."""
+MIN_GAIN = 0.01
+"""Gain below which variances cannot be compared at equal gain."""
 
-ROUNDS, ROWS = 3, 512
-
-Bounds = tuple[float | None, float | None, float | None]
-
-
-def compare(
-    subject: Subject, fresh: Callable[[], Estimator[Any]], structure: Structure, effort: AuditEffort, losses: float | None
-) -> FlatComparison:
-    """One structure at flat scores, against the gradient of the expected loss times the declared scale."""
-    aim = scaled(target(structure, AuditLoss(structure), random_scores(structure, FLAT, 1)[0]), subject.estimator.scale)
-    mean, tier = mean_of(fresh(), aim, effort.sampling(structure.name, "comparison"))
-    variance, gain = mean.metrics["relative_variance"].value, mean.metrics["gain"].value
-    # At equal gain: a factor that any learning rate absorbs is no merit.
-    relative = None if variance is None or gain is None or abs(gain) < LEAST_GAIN else variance / gain**2
-    exact = target(structure, aim.loss, aim.scores)
-    others = _variances(exact, effort.sampling(structure.name, "comparison"), losses) if losses else (None, None)
-    ratios = [None if not other or not relative or relative < 1e-12 else relative / other for other in others]
-    alone = None if ratios[1] is None or losses is None else seconds_ratio(fresh(), exact, max(2, round(losses)))
-    return FlatComparison(
-        where=structure.name,
-        tier=tier,
-        reference="expected",
-        gain=_bounds(mean.metrics["gain"]),
-        relative_bias=_bounds(mean.metrics["relative_bias"]),
-        cosine=_bounds(mean.metrics["cosine"]),
-        relative_variance=variance,
-        to_reinforce=ratios[0],
-        to_leave_one_out=ratios[1],
-        per_second=None if ratios[1] is None or alone is None else ratios[1] * alone,
-        zero_rate=mean.metrics["zero_gradient_rate"].value,
-    )
+CLOSE_COSINE = 0.98
+"""Cosine of two means from which estimators resemble each other."""
 
 
 def mean_of(estimator: Estimator[Any], aim: Target, sampling: Sampling) -> tuple[Mean, Any]:
@@ -70,116 +35,88 @@ def mean_of(estimator: Estimator[Any], aim: Target, sampling: Sampling) -> tuple
     return Mean.of_moments(sampler(estimator, aim, sampling)("comparison", REPLICATES)), "mc"
 
 
-def _variances(aim: Target, sampling: Sampling, losses: float) -> tuple[float | None, float | None]:
-    """Variances of REINFORCE and of leave-one-out with so many losses, relative to the squared norm of the gradient.
+def compare(case: Case, losses: float | None) -> FlatComparison:
+    """One structure at flat scores, against the gradient of the expected loss times the declared scale.
 
-    REINFORCE averages as many samples as losses are paid for, a fraction of one too; leave-one-out takes at least two.
+    REINFORCE averages as many samples as losses are paid for, also a fraction of one; leave-one-out takes at least two. Variances are
+    compared at equal gain, because any learning rate makes up for a factor.
     """
-    alone = mean_of(Reinforce(), aim, sampling)[0].metrics["relative_variance"].value
-    count = max(2, round(losses))
-    group = mean_of(LeaveOneOut(num_samples=count), aim, sampling)[0].metrics["relative_variance"].value
-    return (None if alone is None else alone / losses), (None if group is None else group * count / max(losses, 2))
+    structure, scores = case.structure, random_scores(case.structure, FLAT, 1)[0]
+    sampling, loss = case.effort.sampling(structure.name, "comparison"), AuditLoss(structure)
+    mean, tier = mean_of(case.fresh(), target(structure, loss, scores, case.subject.estimator.scale), sampling)
+    gain, bias, cosine = ((one.value, one.low, one.high) for one in (mean.metrics[name] for name in ("gain", "relative_bias", "cosine")))
+    variance = mean.metrics["relative_variance"].value
+    relative = None if variance is None or gain[0] is None or abs(gain[0]) < MIN_GAIN else variance / gain[0] ** 2
 
+    def ratio(other: Estimator[Any], share: float) -> float | None:
+        """At equal cost: the other estimator counts with a share of its variance."""
+        theirs = mean_of(other, target(structure, loss, scores), sampling)[0].metrics["relative_variance"].value
+        return relative / (theirs * share) if theirs and relative and relative >= 1e-12 else None
 
-def seconds_ratio(estimator: Estimator[Any], aim: Target, samples: int) -> float:
-    """Seconds of one estimate as a multiple of those of leave-one-out: the median of a few pairs, side by side."""
-    rows, ratios = aim.scores.expand(ROWS, *aim.scores.shape), []
-    for _ in range(ROUNDS):
-        spent = []
-        for contender in (estimator, LeaveOneOut(num_samples=samples)):
-            start = time.perf_counter()
-            contender.gradient(aim.loss, aim.oracle, rows, generator=seeded(1, "seconds"))
-            spent.append(time.perf_counter() - start)
-        ratios.append(spent[0] / spent[1])
-    return sorted(ratios)[len(ratios) // 2]
-
-
-def _bounds(interval: Interval) -> Bounds:
-    return interval.value, interval.low, interval.high
-
-
-CLOSE_NAME = 0.75
-"""Similarity from which two names are of one idea."""
-
-SAME_COSINE = 0.9999
-"""Cosine from which means are multiples of each other, whatever the names."""
-
-SHORT = 5
-"""Letters below which a name is like too many others."""
-
-CLOSE_COSINE = 0.98
-"""Cosine of two means from which estimators resemble each other."""
+    count = max(2, round(losses or 0))
+    return FlatComparison(
+        where=structure.name,
+        tier=tier,
+        reference="expected",
+        gain=gain,
+        relative_bias=bias,
+        cosine=cosine,
+        relative_variance=variance,
+        to_reinforce=ratio(Reinforce(), 1 / losses) if losses else None,
+        to_leave_one_out=ratio(LeaveOneOut(num_samples=count), count / max(losses, 2)) if losses else None,
+        zero_rate=mean.metrics["zero_gradient_rate"].value,
+    )
 
 
 @dataclass(frozen=True)
 class Twin:
-    """A registered estimator, with the options of the subject that it has too, and why it was proposed."""
+    """A registered estimator, with the options that the subject shares, and the reason of its choice."""
 
     estimator: Estimator[Any]
     reason: str
 
 
-def twin_of(subject: Subject, structure: Structure, effort: AuditEffort) -> Twin | None:
-    """The registered estimator it resembles: by ancestry, by name, or by the direction of the mean.
+def twin_of(case: Case) -> Twin | None:
+    """The registered estimator that a subject resembles: its ancestor, or the one with the most similar mean.
 
-    None for a registered estimator, and if none is close.
+    Returns:
+        None for a registered estimator, and if no mean is close.
 
     Example:
         >>> from structgrad.estimators import ImplicitMLE
-        >>> from structgrad.suites.audit.cases import STRUCTURES
+        >>> from structgrad.suites.audit.cases import STRUCTURES, AuditEffort
+        >>> from structgrad.suites.audit.subject import Subject
         >>> class Mine(ImplicitMLE):
         ...     pass
-        >>> found = twin_of(Subject(Mine(2.0), "Mine"), STRUCTURES["categorical"], AuditEffort())
+        >>> found = twin_of(Case(Subject(Mine(2.0), "Mine"), lambda: Mine(2.0), STRUCTURES["categorical"], AuditEffort()))
         >>> found.estimator.name, found.estimator.lambda_, found.reason
         ('imle', 2.0, 'by ancestry')
     """
-    own = subject.estimator
+    own, structure = case.subject.estimator, case.structure
     registered = {kind: name for name, kind in ESTIMATORS.items()}
     if type(own) in registered:
         return None
     ancestor = next((registered[kind] for kind in type(own).__mro__ if kind in registered), None)
     if ancestor:
-        return Twin(with_options(own, ancestor), "by ancestry")
-    behaving, cosine = _by_behaviour(own, structure, effort)
-    if cosine >= SAME_COSINE:
-        return Twin(behaving, f"by its mean, cosine {cosine:.3f}")
-    names = {_plain(text): name for name in _candidates(own, structure) for text in (name, ESTIMATORS[name].__name__)}
-    names = {text: name for text, name in names.items() if len(text) >= SHORT}
-    for text in (own.name, subject.title.rpartition(":")[2].partition("[")[0].partition("(")[0], type(own).__name__):
-        if close := difflib.get_close_matches(_plain(text), names, n=1, cutoff=CLOSE_NAME):
-            return Twin(with_options(own, names[close[0]]), "by name")
-    return Twin(behaving, f"by its mean, cosine {cosine:.3f}") if cosine >= CLOSE_COSINE else None
+        return Twin(_with_options(own, ancestor), "by ancestry")
+    aim = target(structure, AuditLoss(structure), random_scores(structure, FLAT, 1)[0])
+    sampling, slopes = case.effort.sampling(structure.name, "twin"), bool(case.observed().counts["loss_gradients"])
+    here, best = mean_of(own, aim, sampling)[0].value, (0.0, "")
+    for name, kind in ESTIMATORS.items():
+        if kind.objective == own.objective and make_estimator(name).incompatibility(structure.oracle, structure.event) is None:
+            other = _with_options(own, name)
+            observed = dataclasses.replace(case, fresh=lambda other=other: other).observed()  # type: ignore[misc]
+            if bool(observed.counts["loss_gradients"]) == slopes:
+                cosine = torch.cosine_similarity(here, mean_of(other, aim, sampling)[0].value, dim=0)
+                best = max(best, (float(cosine), name))
+    return Twin(_with_options(own, best[1]), f"by its mean, cosine {best[0]:.3f}") if best[0] >= CLOSE_COSINE else None
 
 
-def _candidates(own: Estimator[Any], structure: Structure) -> list[str]:
-    """Registered estimators of the same objective that can have the structure."""
-    names = [name for name, kind in ESTIMATORS.items() if kind.objective == own.objective]
-    return [name for name in names if make_estimator(name).incompatibility(structure.oracle, structure.event) is None]
-
-
-def with_options(own: Estimator[Any], name: str) -> Estimator[Any]:
+def _with_options(own: Estimator[Any], name: str) -> Estimator[Any]:
     """A registered estimator with the values of all options that it shares."""
     other = make_estimator(name)
     shared = {field.name: getattr(own, field.name) for field in dataclasses.fields(other) if field.init and hasattr(own, field.name)}  # type: ignore[arg-type]
     try:
         return dataclasses.replace(other, **shared)  # type: ignore[type-var]
-    except (TypeError, ValueError):  # the same name for another kind of option
+    except (TypeError, ValueError):  # an equal name for another kind of option
         return other
-
-
-def _by_behaviour(own: Estimator[Any], structure: Structure, effort: AuditEffort) -> tuple[Estimator[Any], float]:
-    """The one with or without gradients of the loss, as the subject, whose mean has the greatest cosine."""
-    aim = target(structure, AuditLoss(structure), random_scores(structure, FLAT, 1)[0])
-    sampling, slopes = effort.sampling(structure.name, "twin"), bool(observed(own, structure).counts["loss_gradients"])
-    here, found = mean_of(own, aim, sampling)[0].value, []
-    for name in _candidates(own, structure):
-        other = with_options(own, name)
-        if bool(observed(other, structure).counts["loss_gradients"]) == slopes:
-            there = mean_of(other, aim, sampling)[0].value
-            found.append((float(torch.cosine_similarity(here, there, dim=0)), name))
-    cosine, name = max(found, default=(0.0, "exact"))
-    return with_options(own, name), cosine
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^a-z]", "", text.lower())

@@ -1,4 +1,4 @@
-"""A loss and an oracle that keep count of what an estimator asks of them."""
+"""A loss and an oracle that count the calls of an estimator."""
 
 from __future__ import annotations
 
@@ -40,30 +40,33 @@ OPERATIONS: tuple[tuple[type[Oracle], str, str], ...] = (
 """Capability, operation, and the field of `Evaluations` that counts it."""
 
 
-def _calls(kind: str) -> str:
+def _rows(kind: str) -> str:
     return f"rows given to {', '.join(f'`{name}`' for _, name, counts in OPERATIONS if counts == kind)}"
 
 
 COUNTED: dict[str, str] = {
     "losses": "structures that the loss is shown",
     "loss_gradients": "structures in which the loss is differentiated",
-    **{kind: _calls(kind) for kind in ("argmax", "marginals")},
+    **{kind: _rows(kind) for kind in ("argmax", "marginals")},
     "samples": "structures that `sample` draws",
-    "projections": _calls("projections"),
+    "projections": _rows("projections"),
     "kbest": "structures that `kbest` lists",
-    "relaxations": _calls("relaxations"),
+    "relaxations": _rows("relaxations"),
 }
-"""What is counted, by the field of `Evaluations`; the others are passes of a size that depends on the structure, or noise."""
+"""Meaning of the counted fields of `Evaluations`; the others are passes of a size that depends on the structure, or noise."""
 
 
 @dataclass
-class Ledger:
-    """What was asked, per batch row.
+class CallCounts:
+    """Calls per row of a batch.
 
     Attributes:
-        rows: of the batch. ``counts``: calls by the field of `Evaluations`. ``used``: capabilities whose operations were called.
-        shapes, dtypes: of the structures that the loss saw.
-        points: the structures that the loss saw, and with them the gradients that were asked for.
+        rows: of the batch.
+        counts: calls by the field of `Evaluations`.
+        used: capabilities with calls.
+        shapes: shapes of the arguments of the loss.
+        dtypes: their types.
+        points: these arguments.
     """
 
     rows: int
@@ -74,9 +77,9 @@ class Ledger:
     points: list[Tensor] = field(default_factory=list)
     inside: bool = False
 
-    def per_row(self, size: int) -> float:
-        """A number of rows as calls per batch row."""
-        return size / self.rows
+    def add(self, kind: str, structures: Tensor, event_ndim: int) -> None:
+        """Count the rows ``[..., *event]`` of a tensor."""
+        self.counts[kind] += structures.shape[: structures.ndim - event_ndim].numel() / self.rows  # type: ignore[assignment]
 
     @property
     def loss_evaluations(self) -> float:
@@ -84,78 +87,58 @@ class Ledger:
         return float(self.counts["losses"] + 2 * self.counts["loss_gradients"])
 
 
-def counting_loss(loss: Loss, ledger: Ledger, event_ndim: int) -> Loss:
-    """The loss, which writes into the ledger."""
+def counting_loss(loss: Loss, counts: CallCounts, event_ndim: int) -> Loss:
+    """The loss, with its calls and its gradients counted."""
+
+    class Counted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, z: Tensor) -> Tensor:
+            return z.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Tensor:
+            counts.add("loss_gradients", grads[0], event_ndim)
+            return grads[0]
 
     def call(z: Tensor) -> Tensor:
-        ledger.shapes.append(tuple(z.shape))
-        ledger.dtypes.add(z.dtype)
-        ledger.points.append(z.detach())
-        ledger.counts["losses"] += ledger.per_row(z.shape[: z.ndim - event_ndim].numel())  # type: ignore[assignment]
-        return loss(_Counted.apply(z, (ledger, event_ndim)))  # type: ignore[no-untyped-call]
+        counts.shapes.append(tuple(z.shape))
+        counts.dtypes.add(z.dtype)
+        counts.points.append(z.detach())
+        counts.add("losses", z, event_ndim)
+        return loss(Counted.apply(z))  # type: ignore[no-untyped-call]
 
     return call
 
 
-class _Counted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, where: tuple[Ledger, int]) -> Tensor:
-        ctx.where = where
-        return z.clone()
+def counting_oracle(oracle: Any, counts: CallCounts) -> Any:
+    """The oracle as an instance of a subclass of its class, with its public operations counted. Calls inside of one are part of it."""
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        ledger, event_ndim = ctx.where
-        ledger.counts["loss_gradients"] += ledger.per_row(grads[0].shape[: grads[0].ndim - event_ndim].numel())
-        return grads[0], None
+    def counted(capability: type[Oracle], name: str, kind: str) -> Callable[..., Any]:
+        original = getattr(oracle, name)
 
+        @functools.wraps(original)
+        def call(*args: Any, **named: Any) -> Any:
+            if counts.inside:
+                return original(*args, **named)
+            counts.inside = True
+            try:
+                result = original(*args, **named)
+            finally:
+                counts.inside = False
+            counts.used.add(capability)
+            if kind == "enumerated":
+                counts.counts[kind] += len(result)
+            elif kind in ("samples", "kbest"):
+                counts.add(kind, result, oracle.event_ndim)
+            else:
+                position = 1 if name == "log_prob" else 0
+                scores = named.get("scores", args[position] if len(args) > position else result)
+                counts.add(kind, scores, oracle.event_ndim)
+            return result
 
-def counting_oracle(oracle: Any, ledger: Ledger) -> Any:
-    """The oracle as an instance of a subclass of its own class, whose public operations write into the ledger.
+        return call
 
-    What one operation calls in turn is part of it, and is not counted again.
-    """
-    methods = {
-        name: _counted(getattr(oracle, name), (kind, capability), ledger)
-        for capability, name, kind in OPERATIONS
-        if isinstance(oracle, capability)
-    }
-    kind = type(f"Spied{type(oracle).__name__}", (type(oracle),), {name: staticmethod(method) for name, method in methods.items()})
-    spied: Any = object.__new__(kind)
-    spied.__dict__.update(vars(oracle))
-    return spied
-
-
-def _counted(original: Callable[..., Any], what: tuple[str, type[Oracle]], ledger: Ledger) -> Callable[..., Any]:
-    kind, capability = what
-    owner: Any = getattr(original, "__self__")  # noqa: B009 - a bound method
-    event_ndim = owner.event_ndim
-
-    @functools.wraps(original)
-    def call(*args: Any, **named: Any) -> Any:
-        if ledger.inside:
-            return original(*args, **named)
-        ledger.inside = True
-        try:
-            result = original(*args, **named)
-        finally:
-            ledger.inside = False
-        ledger.used.add(capability)
-        ledger.counts[kind] += _size(kind, original.__name__, (args, named), result, (ledger, event_ndim))  # type: ignore[assignment]
-        return result
-
-    return call
-
-
-def _size(kind: str, name: str, asked: tuple[tuple[Any, ...], dict[str, Any]], result: Any, where: tuple[Ledger, int]) -> float:
-    """Calls per batch row of one operation."""
-    args, named = asked
-    ledger, event_ndim = where
-    if kind == "enumerated":
-        return float(len(result))
-    if kind in ("samples", "kbest"):
-        counted = result
-    else:
-        position = 1 if name == "log_prob" else 0
-        counted = named.get("scores", args[position] if len(args) > position else result)
-    return ledger.per_row(counted.shape[: counted.ndim - event_ndim].numel())
+    methods = {name: staticmethod(counted(*row)) for row in OPERATIONS if isinstance(oracle, row[0]) for name in row[1:2]}
+    found: Any = object.__new__(type(f"Counting{type(oracle).__name__}", (type(oracle),), methods))
+    found.__dict__.update(vars(oracle))
+    return found

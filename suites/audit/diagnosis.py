@@ -345,14 +345,3 @@ def _symptoms(points: Sequence[Point]) -> str:
         values = f"{float(mean[0, indices[0]]):.3g} for {float(target[0, indices[0]]):.3g} in the first ({point.where})"
         what = f"{len(indices)} of {total} parts are, {shown}: {values}"
     return f"the mean is wrong {_places(wrong, points)}, {gain}; {what}"
-
-
-def diagonal_estimate(marginals: Tensor, gamma: Tensor) -> Tensor:
-    """``diag(J) γ`` with ``J = Cov(z)``: parts are 0 or 1, so that the diagonal is ``μ(1 − μ)``."""
-    return marginals * (1 - marginals) * gamma
-
-
-def parallel(first: Tensor, second: Tensor) -> bool:
-    """Whether two rows of estimates ``[rows, ...]`` are the same up to one factor above 0."""
-    ratio = float((first * second).sum()) / max(float(second.square().sum()), 1e-300)
-    return ratio > 0 and bool(torch.allclose(first, ratio * second, rtol=1e-6, atol=1e-9 * float(first.abs().max())))

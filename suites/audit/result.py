@@ -1,34 +1,43 @@
-"""Results of an audit: one check per law and structure, and the verdict that follows."""
+"""Results of an audit: one check per law and structure, one error rate for all tests, and the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ..measures.testing.group_sequential import CONFIRMATION
+from ..statistics.testing.multiplicity import holm
+
 Status = Literal["holds", "violated", "undecided", "crashed", "skipped"]
-"""Of one check. ``violated`` is proven: exactly, or by a test at the error rate of the audit."""
+"""``violated`` is proven: exactly, or by a test at the error rate of the audit."""
 
 Verdict = Literal["right", "wrong", "misdeclared", "crashed", "undecided", "consistent"]
 
 EXIT_CODES: dict[Verdict, int] = {"right": 0, "consistent": 0, "wrong": 1, "misdeclared": 1, "crashed": 3, "undecided": 0}
-"""Of ``structgrad audit``; ``--strict`` makes ``undecided`` 4."""
+"""Exit codes of ``structgrad audit``; ``--strict`` makes ``undecided`` 4."""
 
 DECLARATIONS = ("evaluations", "needs", "hull", "deterministic")
-"""Laws of what an estimator says of itself; its estimates may be right all the same."""
+"""Laws of declarations: estimates may be right if these are violated."""
+
+SPOILING = ("global_random", "inputs", "state", "rows", "batch", "jacobian")
+"""Laws whose violation makes others fail too, in this order."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One law on one structure; ``skipped`` where the law does not apply to what is declared.
+    """One law on one structure.
 
     Attributes:
-        law: its name. ``where``: the structure and the scores; empty where a law is about all.
-        status: what came out. ``detail``: one sentence with the numbers.
-        cause: what most likely explains a violation; empty where nothing fits. ``remedy``: the line to change, of a declaration.
+        law: its name.
+        where: the structure and the scores; empty for a law about all.
+        status: the outcome; ``skipped`` if the law does not apply to the declaration.
+        detail: one sentence with the numbers.
+        cause: the most likely cause of a violation; empty if none fits.
         tier: ``exact`` has no error rate; ``test`` shares that of the audit.
         p_value: of a test, before the correction for their number.
-        unproven: the end of the detail where the test does not reject.
+        remedy: the line to change, of a declaration.
+        unproven: the end of the detail if the test does not reject.
     """
 
     law: str
@@ -41,17 +50,33 @@ class Check:
     remedy: str = ""
     unproven: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """One line.
+
+        Example:
+            >>> Check("seeds", "categorical", "violated", "two calls with one seed differ", "an unseeded draw").sentence
+            'seeds [categorical]: two calls with one seed differ; likely cause: an unseeded draw'
+        """
+        place = f" [{self.where}]" if self.where else ""
+        more = f"; likely cause: {self.cause}" if self.cause else f"; to change: {self.remedy}" if self.remedy else ""
+        return f"{self.law}{place}: {self.detail}{more}"
+
 
 @dataclass(frozen=True)
 class FlatComparison:
-    """Estimates on one structure at flat scores, beside the target and beside REINFORCE and leave-one-out for the same number of losses.
+    """Estimates on one structure at flat scores, next to the target, REINFORCE and leave-one-out for the same number of losses.
 
     Attributes:
-        where: the structure. ``tier``: ``exact`` or ``mc``. ``reference``: whose gradient the numbers are about.
-        gain, relative_bias, cosine: of the mean, each ``(value, low, high)``; bounds are None where the value is exact.
+        where: the structure.
+        tier: ``exact`` or ``mc``.
+        reference: whose gradient the numbers are about.
+        gain: of the mean, ``(value, low, high)``; bounds are None if the value is exact.
+        relative_bias: likewise.
+        cosine: likewise.
         relative_variance: trace of the covariance over the squared norm of the target.
-        to_reinforce, to_leave_one_out: ratios of variances at equal gain and as many losses; None where there is nothing to compare.
-        per_second: the second of these at equal seconds, as far as one moment on this machine tells.
+        to_reinforce: ratio of variances at equal gain and as many losses; None if there is no variance.
+        to_leave_one_out: likewise.
         zero_rate: share of estimates that are exactly 0.
     """
 
@@ -64,23 +89,55 @@ class FlatComparison:
     relative_variance: float | None
     to_reinforce: float | None
     to_leave_one_out: float | None
-    per_second: float | None
     zero_rate: float | None
 
 
+class _Judged:
+    """Properties that audits of estimators and of oracles share."""
+
+    subject: str
+    checks: tuple[Check, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """``wrong`` for any violation, else ``crashed``, ``undecided`` or ``right``."""
+        statuses = {check.status for check in self.checks}
+        found: dict[Status, Verdict] = {"violated": "wrong", "crashed": "crashed", "undecided": "undecided"}
+        return next((verdict for status, verdict in found.items() if status in statuses), "right")
+
+    @property
+    def violations(self) -> tuple[Check, ...]:
+        """The violated checks."""
+        return tuple(check for check in self.checks if check.status == "violated")
+
+    def exit_code(self, *, strict: bool = False) -> int:
+        """0 no violation, 1 a violation, 3 it raised; with ``strict``, 4 undecided."""
+        return 4 if strict and self.verdict == "undecided" else EXIT_CODES[self.verdict]
+
+    def raise_if_wrong(self) -> None:
+        """AssertionError with every violation and every exception: one line for a unit test."""
+        bad = [check.sentence for check in self.checks if check.status in ("violated", "crashed")]
+        if bad:
+            raise AssertionError(f"{self.subject} is {self.verdict}:\n" + "\n".join(bad))
+
+
 @dataclass(frozen=True)
-class Audit:
-    """The answer to "is this estimator what it says?".
+class Audit(_Judged):
+    """The result of testing an estimator.
 
     Attributes:
-        subject: its name. ``declared``: what it says of itself.
-        checks: one per law and structure. ``comparisons``: one per structure.
-        alpha: the chance, for an estimator without a fault, of any false violation. ``tests``: how many tests share it.
-        losses: evaluations of the loss that one estimate was seen to take; a gradient counts as two more.
-        seed, seconds: of the audit.
-        seen: what is known of wrong means that no cause explains.
+        subject: its name.
+        declared: its declarations.
+        checks: one per law and structure.
+        comparisons: one per structure.
+        alpha: the chance, for an estimator without a fault, of any false violation.
+        tests: how many tests share it.
+        losses: evaluations of the loss in one estimate; a gradient counts as two more.
+        seed: of everything random.
+        seconds: wall time.
+        seen: symptoms of wrong means that no cause explains.
+        notes: warnings that are no violations: estimates that are mostly 0, another mean than the registered twin.
         possible: the two most likely causes, if none is certain.
-        notes: warnings that are no violations: estimates that are mostly 0, a mean that is not that of the registered twin.
     """
 
     subject: str
@@ -98,72 +155,67 @@ class Audit:
 
     @property
     def verdict(self) -> Verdict:
-        """``wrong`` where any law is violated, ``misdeclared`` where only those of its declarations are.
-
-        ``crashed`` where the estimator raised, ``undecided`` where a test could not tell. ``consistent`` where a bias is declared, so that
-        no law holds the mean to anything; ``right`` where one does.
-        """
-        statuses = {check.status for check in self.checks}
-        if "violated" in statuses:
-            return "misdeclared" if all(check.law in DECLARATIONS for check in self.violations) else "wrong"
-        if "crashed" in statuses:
-            return "crashed"
-        if "undecided" in statuses:
-            return "undecided"
-        held = self.declared["unbiased"] or any(check.law == "mean_of" for check in self.checks)
-        return "right" if held else "consistent"
-
-    @property
-    def violations(self) -> tuple[Check, ...]:
-        """The checks that speak against the estimator."""
-        return tuple(check for check in self.checks if check.status == "violated")
+        """``misdeclared`` if only declarations are violated; ``consistent`` if a bias is declared, so that no law tests the mean."""
+        found = super().verdict
+        if found == "wrong" and all(check.law in DECLARATIONS for check in self.violations):
+            return "misdeclared"
+        tested = self.declared["unbiased"] or any(check.law == "mean_of" for check in self.checks)
+        return "consistent" if found == "right" and not tested else found
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The likely causes of all violations, each once: what spoils other laws comes first, then the most frequent."""
-        found = [(check.law, check.cause) for check in self.violations if check.cause]
+        """The likely causes of all violations, each once: those that spoil other laws first, then the most frequent."""
+        found = [
+            (SPOILING.index(check.law) if check.law in SPOILING else len(SPOILING), check.cause) for check in self.violations if check.cause
+        ]
         causes = [cause for _, cause in found]
-        laws = {cause: min(_place(law) for law, other in found if other == cause) for cause in causes}
-        return tuple(sorted(dict.fromkeys(causes), key=lambda cause: (laws[cause], -causes.count(cause))))
+        first = {cause: min(place for place, other in found if other == cause) for cause in causes}
+        return tuple(sorted(dict.fromkeys(causes), key=lambda cause: (first[cause], -causes.count(cause))))
 
     @property
     def remedies(self) -> tuple[str, ...]:
         """The lines to change of all wrong declarations, each once."""
         return tuple(dict.fromkeys(check.remedy for check in self.violations if check.remedy))
 
-    def exit_code(self, *, strict: bool = False) -> int:
-        """0 right or consistent (or undecided), 1 wrong or misdeclared, 3 it raised; with ``strict``, 4 undecided."""
-        return 4 if strict and self.verdict == "undecided" else EXIT_CODES[self.verdict]
-
-    def raise_if_wrong(self) -> None:
-        """AssertionError with every violation and every exception: one line for a test of one's own."""
-        bad = [check for check in self.checks if check.status in ("violated", "crashed")]
-        if bad:
-            raise AssertionError(f"{self.subject} is {self.verdict}:\n" + "\n".join(sentence(check) for check in bad))
-
-
-SPOILING = ("global_random", "inputs", "state", "rows", "batch", "jacobian")
-"""Laws whose violation makes others fail too, in this order."""
-
-
-def _place(law: str) -> int:
-    return SPOILING.index(law) if law in SPOILING else len(SPOILING)
-
-
-def sentence(check: Check) -> str:
-    """A check in one line.
-
-    Example:
-        >>> sentence(Check("seeds", "categorical", "violated", "two calls with one seed differ", "an unseeded draw"))
-        'seeds [categorical]: two calls with one seed differ; likely cause: an unseeded draw'
-    """
-    place = f" [{check.where}]" if check.where else ""
-    more = f"; likely cause: {check.cause}" if check.cause else f"; to change: {check.remedy}" if check.remedy else ""
-    return f"{check.law}{place}: {check.detail}{more}"
-
 
 def worst(checks: Iterable[Check]) -> Status:
-    """The status of several checks of one law: the worst of them; ``skipped`` where there is none."""
+    """The worst status of several checks of one law; ``skipped`` if there is none."""
     order: tuple[Status, ...] = ("violated", "crashed", "undecided", "holds", "skipped")
     found = {check.status for check in checks}
     return next((status for status in order if status in found), "skipped")
+
+
+def confirmed(test: Callable[[str, int], float], alpha: float) -> float:
+    """A p-value below α must repeat with four times the replicates: ``max(p, p')²`` is below x with probability at most x.
+
+    Args:
+        test: the p-value on the stream of a name, with a multiple of the replicates.
+        alpha: the level.
+
+    Example:
+        >>> confirmed(lambda slot, times: 0.4, 0.001), confirmed(lambda slot, times: 1e-4 if slot == "first" else 0.2, 0.001)
+        (0.4, 0.04000000000000001)
+    """
+    first = test("first", 1)
+    return max(first, test("confirmation", CONFIRMATION)) ** 2 if first < alpha else first
+
+
+def settled(checks: Sequence[Check], alpha: float) -> tuple[list[Check], int]:
+    """Holm's correction over all tests among some checks: those that reject are violations, and the others have no cause.
+
+    Returns:
+        The checks, and how many of them are tests.
+
+    Example:
+        >>> checks = [Check("batch", "subset", "holds", p_value=1e-9), Check("sign", "subset", "undecided", cause="?", p_value=0.2)]
+        >>> [(check.status, check.cause) for check in settled(checks, 0.001)[0]]
+        [('violated', ''), ('undecided', '')]
+    """
+    adjusted = holm({number: check.p_value for number, check in enumerate(checks) if check.p_value is not None})
+    result = list(checks)
+    for number, p_value in adjusted.items():
+        check = result[number]
+        detail = f"{check.detail}; the test rejects, adjusted p {f'= {p_value:.1g}' if p_value else '< 1e-300'}"
+        rejected = replace(check, status="violated", detail=detail, unproven="")
+        result[number] = rejected if p_value < alpha else replace(check, cause="", detail=check.detail + check.unproven, unproven="")
+    return result, len(adjusted)

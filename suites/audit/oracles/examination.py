@@ -16,7 +16,7 @@ from ....oracles import make_oracle
 from ....oracles.capabilities import MarginalOracle, Oracle, SamplingOracle
 from ....oracles.derivations import StatedOracle
 from ...problems.sized import is_sized, size_names, sized_oracle
-from ..result import Check, sentence
+from ..result import Check
 from . import laws
 from .listing import MOST, Listing, check_rules, listed
 
@@ -53,7 +53,7 @@ class OracleAudit:
 
     def raise_if_wrong(self) -> None:
         """AssertionError with every violation and every exception: one line for a test of one's own."""
-        bad = [sentence(check) for check in self.checks if check.status in ("violated", "crashed")]
+        bad = [check.sentence for check in self.checks if check.status in ("violated", "crashed")]
         if bad:
             raise AssertionError(f"{self.subject} is {self.verdict}:\n" + "\n".join(bad))
 

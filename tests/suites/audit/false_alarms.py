@@ -10,15 +10,10 @@ from torch import Tensor
 
 from structgrad.estimators.base import Loss
 from structgrad.estimators.score_function.reinforce import LeaveOneOut, scores_of
-from structgrad.suites.audit.cases import STRUCTURES
-from structgrad.suites.audit.confirmation import settled
-from structgrad.suites.audit.diagnosis import Point
-from structgrad.suites.audit.laws.batching import batch_checks
-from structgrad.suites.audit.laws.direction import sign_check
-from structgrad.suites.audit.laws.objective import expected_checks
-from structgrad.suites.audit.laws.two_samples import same_mean_checks
-from structgrad.suites.audit.means import AuditEffort
-from structgrad.suites.audit.result import Check
+from structgrad.suites.audit.cases import STRUCTURES, AuditEffort
+from structgrad.suites.audit.laws import Case, batch, rows, sign
+from structgrad.suites.audit.means import expected_checks, same_mean_checks
+from structgrad.suites.audit.result import Check, settled
 from structgrad.suites.audit.subject import subject_of
 
 ON = ("categorical", "subset")
@@ -39,12 +34,11 @@ def checks_of(function: Function, effort: AuditEffort) -> Iterator[Check]:
     """The checks of one audit that are tests, before they are settled."""
     subject = subject_of(function)
     for name in ON:
-        structure = STRUCTURES[name]
-        yield sign_check(lambda: subject.estimator, structure, effort)
-        yield from batch_checks(lambda: subject.estimator, structure, seed=effort.seed, alpha=effort.alpha)
-        yield from expected_checks(subject, lambda: subject.estimator, structure, effort, [])
-        how: tuple[AuditEffort, list[Point], str] = (effort, [], "mean_of")
-        yield from same_mean_checks(subject, lambda: subject.estimator, LeaveOneOut(), structure, how)
+        case = Case(subject, lambda: subject.estimator, STRUCTURES[name], effort)
+        for law in (sign, rows, batch):
+            yield from law(case)
+        yield from expected_checks(case, [])
+        yield from same_mean_checks(case, LeaveOneOut(), [])
 
 
 def alarms(function: Function, *, alpha: float, audits: int, first: int = 1024, most: int = 4096) -> int:

@@ -14,7 +14,7 @@ from structgrad.estimators import ESTIMATORS, PerturbedOptimizer, Reinforce, Sim
 from structgrad.estimators.base import Evaluations
 from structgrad.suites.audit import STRUCTURES, Audit, audit
 from structgrad.suites.audit.counting import COUNTED, OPERATIONS
-from structgrad.suites.audit.laws.behaviour import snapshot
+from structgrad.suites.audit.laws import snapshot
 from structgrad.suites.audit.result import DECLARATIONS
 from tests.suites.audit import broken_laws as broken
 from tests.suites.audit import published_mistakes as mistakes

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from structgrad.suites.audit.confirmation import confirmed, settled
-from structgrad.suites.audit.means import AuditEffort
-from structgrad.suites.audit.result import Check
+from structgrad.suites.audit.cases import AuditEffort
+from structgrad.suites.audit.result import Check, confirmed, settled
 from tests.suites.audit import published_mistakes as mistakes
 from tests.suites.audit.false_alarms import alarms, checks_of, opaque
 

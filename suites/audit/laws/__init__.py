@@ -1,1 +1,0 @@
-"""The laws of an audit, one file per kind."""
