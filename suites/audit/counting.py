@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from ...oracles.capabilities import (
     RelaxedOracle,
     SamplingOracle,
 )
+from ..oracle_proxy import hooked
 
 OPERATIONS: tuple[tuple[type[Oracle], str, str], ...] = (
     (Oracle, "argmax", "argmax"),
@@ -111,34 +111,26 @@ def counting_loss(loss: Loss, counts: CallCounts, event_ndim: int) -> Loss:
 
 
 def counting_oracle(oracle: Any, counts: CallCounts) -> Any:
-    """The oracle as an instance of a subclass of its class, with its public operations counted. Calls inside of one are part of it."""
+    """The oracle with its public operations counted. Calls inside of one are part of it."""
+    rows = {name: (capability, kind) for capability, name, kind in OPERATIONS if isinstance(oracle, capability)}
 
-    def counted(capability: type[Oracle], name: str, kind: str) -> Callable[..., Any]:
-        original = getattr(oracle, name)
+    def call(name: str, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        if counts.inside:
+            return original(*args, **named)
+        counts.inside = True
+        try:
+            result = original(*args, **named)
+        finally:
+            counts.inside = False
+        capability, kind = rows[name]
+        counts.used.add(capability)
+        if kind == "enumerated":
+            counts.counts[kind] += len(result)
+        elif kind in ("samples", "kbest"):
+            counts.add(kind, result, oracle.event_ndim)
+        else:
+            position = 1 if name == "log_prob" else 0
+            counts.add(kind, named.get("scores", args[position] if len(args) > position else result), oracle.event_ndim)
+        return result
 
-        @functools.wraps(original)
-        def call(*args: Any, **named: Any) -> Any:
-            if counts.inside:
-                return original(*args, **named)
-            counts.inside = True
-            try:
-                result = original(*args, **named)
-            finally:
-                counts.inside = False
-            counts.used.add(capability)
-            if kind == "enumerated":
-                counts.counts[kind] += len(result)
-            elif kind in ("samples", "kbest"):
-                counts.add(kind, result, oracle.event_ndim)
-            else:
-                position = 1 if name == "log_prob" else 0
-                scores = named.get("scores", args[position] if len(args) > position else result)
-                counts.add(kind, scores, oracle.event_ndim)
-            return result
-
-        return call
-
-    methods = {name: staticmethod(counted(*row)) for row in OPERATIONS if isinstance(oracle, row[0]) for name in row[1:2]}
-    found: Any = object.__new__(type(f"Counting{type(oracle).__name__}", (type(oracle),), methods))
-    found.__dict__.update(vars(oracle))
-    return found
+    return hooked(oracle, tuple(rows), call)
