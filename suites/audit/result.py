@@ -92,7 +92,7 @@ class FlatComparison:
     zero_rate: float | None
 
 
-class _Judged:
+class Judged:
     """Properties that audits of estimators and of oracles share."""
 
     subject: str
@@ -122,7 +122,7 @@ class _Judged:
 
 
 @dataclass(frozen=True)
-class Audit(_Judged):
+class Audit(Judged):
     """The result of testing an estimator.
 
     Attributes:

@@ -15,7 +15,7 @@ from structgrad.oracles import SemiMarkov, TiedSemiMarkov, kernels
 from structgrad.oracles.capabilities.ragged import of_lengths
 from structgrad.oracles.derivations import cpu, executor
 from structgrad.oracles.derivations.packing import pack
-from structgrad.suites.audit.oracles.listing import check_rules, listed
+from structgrad.suites.audit.oracles import check_rules, listed
 
 ORACLE = TiedSemiMarkov()
 SIZES = ((1, 1, 1), (3, 2, 3), (4, 3, 2), (2, 5, 2))

@@ -1,0 +1,383 @@
+"""Laws of oracles: every operation against all structures of a small event, at every scale of scores.
+
+A law yields comparisons ``(name, found, expected, tolerance)``. The table `LAWS` has one record per law.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from ...oracles import kernels
+from ...oracles.capabilities import EnumerableOracle, KBestOracle, MarginalOracle, Oracle, ProjectionOracle, RelaxedOracle, SamplingOracle
+
+SCALES = (0.05, 1.0, 10.0, 50.0)
+ROWS = 6
+DRAWS = 20_000
+
+Comparison = tuple[str, Tensor, Tensor, float]
+"""Name, found, expected, and the absolute tolerance."""
+
+
+class DisagreementError(Exception):
+    """A result of an operation and the expected one, in one sentence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The structures of an event shape.
+
+    Attributes:
+        oracle: their oracle.
+        event: the shape.
+        structures: float64 ``[n, d]``.
+        source: how they were found.
+    """
+
+    oracle: Any
+    event: tuple[int, ...]
+    structures: Tensor
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.oracle.name} {'x'.join(map(str, self.event))}"
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Scores ``[b, *event]`` of one kind, with the scores and probabilities of all structures."""
+
+    listing: Listing
+    kind: str
+    scores: Tensor
+
+    def __str__(self) -> str:
+        return f"{self.listing}, {self.kind}"
+
+    @property
+    def oracle(self) -> Any:
+        """The oracle."""
+        return self.listing.oracle
+
+    @property
+    def structures(self) -> Tensor:
+        """``[n, d]``."""
+        return self.listing.structures
+
+    @property
+    def size(self) -> float:
+        """The largest sum of scores that a structure may have, roughly; at least 1."""
+        finite = self.scores[self.scores > -math.inf].abs()
+        return max(1.0, float(finite.max()) * self.scores[0].numel()) if finite.numel() else 1.0
+
+    def totals(self, scores: Tensor | None = None) -> Tensor:
+        """⟨η, z⟩ of every structure ``[b, n]``, η the natural parameters: differentiable; -inf if it is forbidden."""
+        parameters = self.oracle.natural_parameters(self.scores if scores is None else scores).flatten(1).double()
+        allowed = parameters > -torch.inf
+        sums = torch.where(allowed, parameters, 0) @ self.structures.mT
+        return torch.where((~allowed).double() @ self.structures.mT > 0, -torch.inf, sums)
+
+    def probabilities(self, scores: Tensor | None = None) -> Tensor:
+        """Probabilities of every structure, ``[b, n]``; 0 if none is feasible."""
+        totals = self.totals(scores)
+        feasible = (totals > -torch.inf).any(1, keepdim=True)
+        return torch.where(feasible, torch.where(feasible, totals, 0).softmax(1), 0)
+
+    def indices(self, name: str, found: Tensor) -> Tensor:
+        """The number of each structure ``[..., *event]``; DisagreementError if one is none."""
+        flat, known = found.double().reshape(-1, self.structures.shape[1]), self.structures
+        # Whole numbers have exact sums; the comparison below rejects another structure with an equal sum.
+        code = torch.randint(2**40, (known.shape[1],), generator=torch.Generator().manual_seed(0)).double()
+        sums, order = (known @ code).sort()
+        index = order[torch.searchsorted(sums, flat @ code).clamp(max=len(sums) - 1)]
+        foreign = (flat != known[index]).any(1)
+        if bool(foreign.any()):
+            parts = flat[int(foreign.long().argmax())].nonzero().flatten().tolist()
+            raise DisagreementError(f"{name} is no structure: {parts} are not parts of one")
+        return index.reshape(found.shape[: found.ndim - len(self.listing.event)])
+
+
+def scenes(listing: Listing, seed: int, *, quick: bool = False) -> Iterator[Scene]:
+    """Scores at every scale, with ties, with forbidden parts and one row in which everything is forbidden."""
+    random = torch.Generator().manual_seed(seed)
+    noise = torch.randn(ROWS, *listing.event, generator=random, dtype=torch.float64)
+    for scale in (1.0,) if quick else SCALES:
+        yield Scene(listing, f"scale {scale:g}", scale * noise)
+    if not quick:
+        yield Scene(listing, "ties", noise.round())
+    forbidden = torch.rand(noise.shape, generator=random) < 0.3
+    forbidden &= ~(listing.structures.reshape(-1, *listing.event) > 0).all(0)
+    forbidden[0], forbidden[1] = True, False
+    yield Scene(listing, "forbidden parts", (3 * noise).masked_fill(forbidden, -math.inf))
+
+
+def compare(name: str, found: Tensor, expected: Tensor, tolerance: float) -> None:
+    """DisagreementError with the worst entry if two tensors differ."""
+    if found.shape != expected.shape:
+        raise DisagreementError(f"{name} has shape {tuple(found.shape)}; expected {tuple(expected.shape)}")
+    found, expected = found.detach().double(), expected.detach().double()
+    wrong = ~((found == expected) | ((found - expected).abs() <= tolerance))
+    if bool(wrong.any()):
+        worst = torch.where(wrong, (found - expected).abs().nan_to_num(nan=math.inf), -1.0).flatten().argmax()
+        place = tuple(int(index) for index in torch.unravel_index(worst, wrong.shape))
+        raise DisagreementError(f"{name} at {place} is {float(found[place]):.6g}; expected {float(expected[place]):.6g}")
+
+
+def argmax(scene: Scene) -> Iterator[Comparison]:
+    """A structure, and none has a higher score; zeros if all are forbidden."""
+    totals, best = scene.totals(), scene.oracle.argmax(scene.scores)
+    feasible = totals.amax(1) > -math.inf
+    yield "`argmax` if everything is forbidden", best[~feasible], torch.zeros_like(best[~feasible]), 0.0
+    chosen, totals = scene.indices("`argmax`", best[feasible]), totals[feasible]
+    yield "the score of `argmax`", totals.gather(1, chosen.unsqueeze(1)).squeeze(1), totals.amax(1), 1e-12 * scene.size
+    yield "`argmax` called again", scene.oracle.argmax(scene.scores), best, 0.0
+
+
+def ignored(scene: Scene) -> Iterator[Comparison]:
+    """Parts of no structure are not read, and 0 in results."""
+    used = (scene.structures.sum(0) > 0).reshape(scene.listing.event)
+    yield "`read_mask`", scene.oracle.read_mask(scene.listing.event).double(), used.double(), 0.0
+    spoilt = torch.where(used, scene.scores, math.nan)
+    for name in ("argmax", "marginals") if isinstance(scene.oracle, MarginalOracle) else ("argmax",):
+        call = getattr(scene.oracle, name)
+        yield f"`{name}` with NaN at ignored entries", call(spoilt), call(scene.scores), 0.0
+
+
+def batches(scene: Scene) -> Iterator[Comparison]:
+    """A batch is its rows: none, several dimensions, and rows that `expand` made."""
+    for name in ("argmax", "marginals") if isinstance(scene.oracle, MarginalOracle) else ("argmax",):
+        call = getattr(scene.oracle, name)
+        whole = call(scene.scores)
+        yield f"`{name}` of an empty batch", call(scene.scores[:0]), whole[:0], 0.0
+        yield f"`{name}` of single rows", torch.stack([call(row) for row in scene.scores]), whole, 1e-12
+        deep = scene.scores.reshape(2, -1, *scene.listing.event)
+        yield f"`{name}` of two batch dimensions", call(deep), whole.reshape(deep.shape), 1e-12
+        yield f"`{name}` of expanded rows", call(scene.scores[:1].expand_as(scene.scores)), whole[:1].expand_as(whole), 1e-12
+
+
+def lengths(scene: Scene) -> Iterator[Comparison]:
+    """Whole lengths change nothing; a shorter item equals one of a smaller event, and padding is not read, and 0 in results."""
+    oracle, scores = scene.oracle, scene.scores
+    limits = torch.tensor(oracle.length_limits(scene.listing.event))
+    whole = limits.expand(len(scores), -1) if len(limits) > 1 else limits.expand(len(scores))
+    yield "`argmax` of whole lengths", oracle.argmax(scores, lengths=whole), oracle.argmax(scores), 0.0
+    shorter = (whole - 1).clamp(min=1)
+    inside = oracle.length_mask(scene.listing.event, shorter).expand_as(scores)
+    if bool((limits > 1).any()) and bool(inside.all()):
+        raise DisagreementError(
+            f"an item of length {shorter[0].tolist()} has all parts; expected some beyond it, of length {limits.tolist()}"
+        )
+    names = ["argmax"]
+    if isinstance(oracle, MarginalOracle):
+        names += ["marginals", "log_partition"]
+        padded = oracle.log_partition(oracle.pad(scores, shorter))
+        yield "`log_partition` of padded scores", padded, oracle.log_partition(scores, lengths=shorter), 1e-9 * scene.size
+
+    def item(values: Tensor) -> Tensor:
+        """The lines of every axis that hold a part of the shorter item."""
+        for axis, places in enumerate(inside[0].nonzero().unbind(1), start=1):
+            values = values.index_select(axis, places.unique())
+        return values
+
+    spoilt = torch.where(inside, scores, math.nan)
+    for name in names:
+        call = getattr(oracle, name)
+        found = call(scores, lengths=shorter)
+        yield f"`{name}` with NaN beyond the length", call(spoilt, lengths=shorter), found, 0.0
+        alone, cut = call(item(scores)), item(found) if found.ndim > 1 else found
+        if name == "argmax":  # of structures that tie, either; if all are forbidden, any
+            allowed = item(scores).clamp(min=-1e100)
+            alone, cut = ((best * allowed).flatten(1).sum(1) for best in (alone, cut))
+            alone, cut = alone[alone > -1e90], cut[alone > -1e90]
+        yield f"`{name}` of a shorter item", cut, alone, 1e-9 * scene.size
+        if found.ndim > 1:
+            yield f"`{name}` beyond the length", found.masked_fill(inside, 0), torch.zeros_like(found), 0.0
+
+
+def log_partition(scene: Scene) -> Iterator[Comparison]:
+    """The logarithm of a sum over all structures."""
+    yield "`log_partition`", scene.oracle.log_partition(scene.scores), scene.totals().logsumexp(1), 1e-10 * scene.size
+
+
+def marginals(scene: Scene) -> Iterator[Comparison]:
+    """The expected structure."""
+    expected = (scene.probabilities() @ scene.structures).reshape(scene.scores.shape)
+    yield "`marginals`", scene.oracle.marginals(scene.scores), expected, 1e-9 * math.sqrt(scene.size)
+
+
+def derivatives(scene: Scene) -> Iterator[Comparison]:
+    """Derivatives of the log-partition and of the marginals, against those of the sums."""
+    weights = torch.randn(scene.scores.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    feasible = scene.oracle.feasible(scene.scores).reshape(-1, *[1] * len(scene.listing.event))
+
+    def gradient(call: Callable[[Tensor], Tensor], cotangents: Tensor | float) -> Tensor:
+        leaf = scene.scores.clone().requires_grad_()
+        value = (call(leaf).nan_to_num(neginf=0.0) * cotangents).sum()
+        (found,) = torch.autograd.grad(value, leaf, allow_unused=True, materialize_grads=True)
+        return found
+
+    def summed(leaf: Tensor) -> Tensor:
+        totals = scene.totals(leaf)
+        return torch.where((totals > -math.inf).any(1, keepdim=True), totals, 0).logsumexp(1)
+
+    def expected_structure(leaf: Tensor) -> Tensor:
+        return (scene.probabilities(leaf) @ scene.structures).reshape(leaf.shape)
+
+    for name, call, reference, cotangents in (
+        ("the gradient of `log_partition`", scene.oracle.log_partition, summed, 1.0),
+        ("the derivative of `marginals`", scene.oracle.marginals, expected_structure, weights),
+    ):
+        expected = torch.where(feasible, gradient(reference, cotangents).nan_to_num(), 0)
+        yield name, gradient(call, cotangents), expected, 1e-8 * scene.size
+
+
+def log_probability(scene: Scene) -> Iterator[Comparison]:
+    """Score and log-probability of every structure."""
+    structures, totals = scene.structures.reshape(-1, 1, *scene.listing.event), scene.totals()
+    feasible = (totals > -math.inf).any(1)
+    yield "`score`", scene.oracle.score(structures, scene.scores).mT, totals, 1e-10 * scene.size
+    found = scene.oracle.log_prob(structures, scene.scores).mT[feasible]
+    yield "`log_prob`", found, totals.log_softmax(1)[feasible], 1e-10 * scene.size
+
+
+def entropy(scene: Scene) -> Iterator[Comparison]:
+    """The entropy of the Gibbs distribution."""
+    yield "`entropy`", scene.oracle.entropy(scene.scores), torch.special.entr(scene.probabilities()).sum(1), 1e-9 * scene.size
+
+
+def divergence(scene: Scene) -> Iterator[Comparison]:
+    """The divergence from the distribution of other scores."""
+    other, chances = scene.scores.flip(0).clamp(min=-1e3), scene.probabilities()
+    expected = (torch.special.xlogy(chances, chances) - chances * scene.totals(other).log_softmax(1)).sum(1)
+    yield "`kl`", scene.oracle.kl(scene.scores, other), expected, 1e-8 * scene.size
+
+
+def k_best(scene: Scene) -> Iterator[Comparison]:
+    """The highest scores, in order, each structure once."""
+    k = min(5, len(scene.structures))
+    for row, (listed, totals) in enumerate(zip(scene.oracle.kbest(scene.scores, k).unbind(1), scene.totals(), strict=True)):
+        allowed = min(k, int((totals > -math.inf).sum()))
+        structures = scene.indices("`kbest`", listed[:allowed])
+        if len(structures.unique()) < allowed:
+            raise DisagreementError(f"`kbest` of k={k} names a structure twice in row {row}; expected distinct ones")
+        yield f"the scores of `kbest` in row {row}", totals[structures], totals.topk(allowed).values, 1e-10 * scene.size
+
+
+def enumeration(scene: Scene) -> Iterator[Comparison]:
+    """All structures, each once, and the rank of each."""
+    found, count = scene.oracle.enumerate(scene.listing.event), len(scene.structures)
+    distinct = len(scene.indices("`enumerate`", found).unique())
+    if distinct != count or len(found) != count:
+        raise DisagreementError(f"`enumerate` gives {distinct} structures; expected {count}, each once")
+    try:
+        ranks = scene.oracle.rank(found)
+    except ValueError:  # an oracle without ranks
+        return
+    yield "`rank` of what `enumerate` lists", ranks.double(), torch.arange(count).double(), 0.0
+
+
+def projection(scene: Scene) -> Iterator[Comparison]:
+    """A point in the hull of the structures that are not forbidden, and none of them is nearer."""
+    totals = scene.totals()
+    feasible = (totals > -math.inf).any(1)
+    solution = scene.oracle.project(scene.scores[feasible])
+    scene.indices("an atom of `project`", solution.atoms[solution.weights > 0])
+    theta, mean = scene.scores[feasible].nan_to_num(neginf=0.0).flatten(1), solution.mean.flatten(1)
+    yield "the mean of `project`", mean, torch.einsum("bm,bmd->bd", solution.weights, solution.atoms.flatten(2)), 1e-9
+    yield "the sum of its weights", solution.weights.sum(1), torch.ones(len(mean), dtype=torch.float64), 1e-9
+    excess = (theta - mean) @ scene.structures.mT - ((theta - mean) * mean).sum(1, keepdim=True)
+    worst = excess.masked_fill(totals[feasible] == -math.inf, -math.inf).amax(1).clamp(min=0)
+    yield "the duality gap of `project`", worst, torch.zeros_like(worst), 1e-8 * scene.size
+
+
+def relaxation(scene: Scene) -> Iterator[Comparison]:
+    """With entropy the marginals; sparse, a point of the hull."""
+    yield "`relax`", scene.oracle.relax(scene.scores), scene.oracle.marginals(scene.scores), 1e-12
+    sparse = scene.oracle.relax(scene.scores, "l2")[scene.oracle.feasible(scene.scores)].flatten(1)
+    directions = torch.randn(100, scene.structures.shape[1], generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    beyond = (sparse @ directions.mT - (scene.structures @ directions.mT).amax(0)).clamp(min=0)
+    yield "how far `relax` with l2 lies outside of the hull", beyond, torch.zeros_like(beyond), 1e-8
+
+
+def single_precision(scene: Scene) -> Iterator[Comparison]:
+    """Marginals of float32 scores, to their digits."""
+    scores = scene.scores.float()
+    found = scene.oracle.marginals(scores)
+    if found.dtype != torch.float32:
+        raise DisagreementError(f"`marginals` of float32 scores are {found.dtype}; expected torch.float32")
+    yield "`marginals` in float32", found, scene.oracle.marginals(scores.double()), 1e-5
+
+
+def compiled(scene: Scene) -> Iterator[Comparison]:
+    """Kernels compute what plain torch does; of structures that tie, either may be the best."""
+    for name in ("log_partition", "marginals"):
+        found = getattr(scene.oracle, name)(scene.scores)
+        with kernels.disabled():
+            expected = getattr(scene.oracle, name)(scene.scores)
+        yield f"`{name}` of a kernel", found, expected, 1e-9 * scene.size
+    with kernels.disabled():
+        yield from argmax(scene)
+
+
+Law = Callable[[Scene], Iterator[Comparison]]
+
+LAWS: tuple[tuple[Any, str, Law], ...] = (
+    (Oracle, "argmax", argmax),
+    (Oracle, "ignored entries", ignored),
+    (Oracle, "batches", batches),
+    (Oracle, "lengths", lengths),
+    (MarginalOracle, "log-partition", log_partition),
+    (MarginalOracle, "marginals", marginals),
+    (MarginalOracle, "derivatives", derivatives),
+    (MarginalOracle, "log-probability", log_probability),
+    (MarginalOracle, "entropy", entropy),
+    (MarginalOracle, "kl", divergence),
+    (MarginalOracle, "float32", single_precision),
+    (MarginalOracle, "kernels", compiled),
+    (KBestOracle, "k best", k_best),
+    (EnumerableOracle, "enumeration", enumeration),
+    (ProjectionOracle, "projection", projection),
+    (RelaxedOracle, "relaxation", relaxation),
+)
+"""Capability, name, and law."""
+
+CAPABILITIES: dict[Any, str] = {
+    MarginalOracle: "log-partition and marginals",
+    SamplingOracle: "samples",
+    ProjectionOracle: "projection",
+    EnumerableOracle: "enumeration",
+    KBestOracle: "k best",
+    RelaxedOracle: "relaxation",
+}
+"""Capabilities in words."""
+
+
+def sample_test(scene: Scene, seed: int) -> tuple[str, float]:
+    """Pearson's test of samples against exact probabilities, one for all rows; rare structures are pooled.
+
+    Returns:
+        The detail, and the p-value.
+    """
+    drawn = scene.oracle.sample(scene.scores, DRAWS, generator=torch.Generator().manual_seed(seed))
+    statistic, degrees = 0.0, 0
+    for row, probabilities in enumerate(scene.probabilities()):
+        if float(probabilities.sum()) == 0:
+            compare("`sample` where nothing is feasible", drawn[:, row], torch.zeros_like(drawn[:, row]), 0.0)
+            continue
+        found = torch.bincount(scene.indices("`sample`", drawn[:, row]), minlength=len(probabilities)).double()
+        if bool((found[probabilities == 0] > 0).any()):
+            raise DisagreementError("`sample` drew a structure of probability 0")
+        expected = DRAWS * probabilities
+        rare = expected < 5
+        found, expected = (torch.cat([counts[~rare], counts[rare].sum()[None]]) for counts in (found, expected))
+        pooled = expected >= 5
+        statistic += float(((found - expected).square() / expected)[pooled].sum())
+        degrees += max(int(pooled.sum()) - 1, 0)
+    p_value = float(chi2.sf(statistic, degrees)) if degrees else 1.0
+    return f"χ² {statistic:.4g} with {degrees} degrees of freedom: p = {p_value:.3g}", p_value
