@@ -1,4 +1,4 @@
-"""The command line, ``structgrad``: its verbs are in `commands`."""
+"""The command line, ``structgrad``: its verbs are in `VERBS`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .verbs import audit, baseline, compare, export, gate, init, learn, replay, report, status
-from .verbs.describe import command as describe
-from .verbs.describe import list_command
+from .verbs import audit, baseline, catalogue, compare, describe, export, gate, init, learn, options, recommend, replay, report, status
 from .verbs.doctor import command as doctor
 from .verbs.outcome import BAD_INPUT, OK, fail
-from .verbs.recommend import command as recommend
 from .verbs.run import command as run
 from .verbs.run import merge
 
 VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
-    "list": list_command.list_,
+    "list": catalogue.list_,
     "describe": describe.describe,
     "init": init.init,
     "doctor": doctor.doctor,
@@ -42,35 +39,53 @@ VERBS: dict[str, Callable[..., Any] | typer.Typer] = {
     "audit": audit.audit,
     "replay": replay.replay,
 }
-"""In the order of the help; a verb with verbs of its own is an app."""
+"""In the order of the help; a verb with verbs of its own is an app, and `run` and `learn` are functions of a dataclass of options."""
+
+TAKES = {"run": options.RunOptions, "learn": options.LearnOptions}
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""Base of typer's errors for words that it does not understand: of click, or of its own copy of click."""
+
 
 class _Verbs(TyperGroup):
-    """Knows what its verbs are called and do, and builds the options of the one that is called: those of all would double the start."""
+    """Names and first lines of all verbs, and the options of the one that is called: building all would double the start."""
 
     def __init__(self, **settings: Any) -> None:
-        lines = {name: TyperCommand(name, help=_said(verb)) for name, verb in VERBS.items()}
-        super().__init__(**{**settings, "commands": lines})
+        helps = {name: verb.info.help if isinstance(verb, typer.Typer) else inspect.getdoc(verb) for name, verb in VERBS.items()}
+        super().__init__(**{**settings, "commands": {name: TyperCommand(name, help=text) for name, text in helps.items()}})
         self._listing = False
 
     def main(self, args: Any = None, prog_name: Any = None, *, standalone_mode: bool = True, **settings: Any) -> Any:  # type: ignore[override]
-        """As that of every group, with one line for words that mean nothing, like all that is wrong with an input."""
+        """Run a verb; words that mean nothing end with one sentence, as any wrong input does."""
         words = list(sys.argv[1:] if args is None else args)
         try:
             code = super().main(args, prog_name, standalone_mode=False, **settings)
         except _UsageError as error:
             if not standalone_mode:
                 raise
-            _tell(error, words)
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                sys.exit(BAD_INPUT)
+            flags = getattr(getattr(error, "param", None), "opts", ())
+            pairs = [(word.partition("="), after) for word, after in zip(words, [*words[1:], ""], strict=True)]
+            given = [value if equals else after for (flag, equals, value), after in pairs if flag in flags][-1:]
+            said = " ".join(error.format_message().split()).rstrip(".")
+            path = error.ctx.command_path if error.ctx is not None else "structgrad"
+            typer.echo(f"error: {f'got {given[0]!r}: ' if any(given) else ''}{said}; see `{path} --help`", err=True)
             sys.exit(BAD_INPUT)
         if not standalone_mode:
             return code
         sys.exit(code if isinstance(code, int) else OK)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _check_text([*args, os.getcwd()])
+        for word in (*args, os.getcwd()):
+            try:
+                word.encode()  # names of files may be any bytes, and tables, pages and commands are text
+            except UnicodeEncodeError:
+                name = word.encode(errors="surrogateescape")
+                fail(f"got the path {name!r}, whose name is not UTF-8; rename it, or use a symbolic link")
         if args[:1] == ["--version"] and args[1:]:
             fail(f"--version got {args[1]!r}; expected nothing after it")
         found: list[str] = super().parse_args(ctx, args)
@@ -81,54 +96,16 @@ class _Verbs(TyperGroup):
         super().format_help(ctx, formatter)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return self.commands.get(cmd_name) if self._listing or cmd_name not in VERBS else _built(cmd_name)
-
-
-_UsageError: Any = typer.BadParameter.__mro__[1]
-"""What typer raises for words that it does not understand: of click, or of its own copy of click."""
-
-
-def _tell(error: Any, words: list[str]) -> None:
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-        return
-    path = error.ctx.command_path if error.ctx is not None else "structgrad"
-    said = " ".join(error.format_message().split()).rstrip(".")
-    given = _given(getattr(getattr(error, "param", None), "opts", ()), words)
-    typer.echo(f"error: {f'got {given!r}: ' if given else ''}{said}; see `{path} --help`", err=True)
-
-
-def _given(spellings: Sequence[str], words: list[str]) -> str:
-    """The last value of an option; empty where it has none."""
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    values = [word.partition("=")[2] if "=" in word else after for word, after in pairs if word.partition("=")[0] in spellings]
-    return values[-1] if values else ""
-
-
-def _check_text(words: Iterable[str]) -> None:
-    """Names of files may be any bytes; those that are no text cannot be written to tables, pages and commands."""
-    for word in words:
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            fail(f"got the path {word.encode(errors='surrogateescape')!r}, whose name is not UTF-8; rename it, or use a symbolic link")
-
-
-def _said(verb: Callable[..., Any] | typer.Typer) -> str:
-    return str(verb.info.help) if isinstance(verb, typer.Typer) else inspect.getdoc(verb) or ""
-
-
-def _built(name: str) -> Any:
-    """A verb with its options."""
-    verb = VERBS[name]
-    if isinstance(verb, typer.Typer):
-        alone = verb
-    else:
-        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP)
-        alone.command(name, help=re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(verb) or ""))(verb)  # one line per paragraph
-    command = typer.main.get_command(alone)
-    command.name = name
-    return command
+        if self._listing or cmd_name not in VERBS:
+            return self.commands.get(cmd_name)
+        app = verb = VERBS[cmd_name]
+        if not isinstance(app, typer.Typer):
+            app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP)
+            text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(verb) or "")  # one line per paragraph
+            app.command(cmd_name, help=text)(options.takes(TAKES[cmd_name], verb) if cmd_name in TAKES else verb)
+        command = typer.main.get_command(app)
+        command.name = cmd_name
+        return command
 
 
 app = typer.Typer(
@@ -142,7 +119,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The entry point of the console script."""
+    """Run the command line: the entry point of the console script."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller
@@ -162,7 +139,7 @@ def main() -> None:
 
 def _unwritten(error: OSError) -> NoReturn:
     """Exit with one sentence if the output cannot be written, such as to a full disk; silently if its reader has left."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left of it
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the rest of the output
     if error.errno != errno.EPIPE:
         with suppress(OSError):
             sys.stderr.write(f"error: cannot write to standard output ({error.strerror})\n")

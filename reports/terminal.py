@@ -50,9 +50,6 @@ def console(*, error: bool = False) -> Console:
     return Console(width=None if stream.isatty() else _PIPED_WIDTH, highlight=False, stderr=error)
 
 
-Told = list[tuple[Any, ...]]
-"""What was said, as JSON: names of methods of `Verbosity` with what they were given."""
-
 Overview = dict[str, Any]
 """A table of the summary, as JSON: its title, its stages, and a row per estimator (or ``of`` what else) of texts with their styles."""
 
@@ -74,14 +71,12 @@ class Verbosity:
     """How much is told, and where: lines for people go to standard error where standard output belongs to a program.
 
     Attributes:
-        told: what was said so far, or kept for a louder voice.
         compiled: CPU seconds in which this process has compiled kernels, while it listened for that.
     """
 
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
-    told: Told = field(default_factory=list, compare=False)
     compiled: list[float] = field(default_factory=list, compare=False)
 
     def console(self) -> Console:
@@ -90,13 +85,11 @@ class Verbosity:
 
     def say(self, text: str, style: str = "", *, important: bool = False, apart: bool = False) -> None:
         """One line, never wrapped, with brackets as they are, set apart from what precedes; only important ones where it is to be quiet."""
-        self.told.append(("say", text, style, important, apart))
         if important or not self.quiet:
             self.console().print("\n" * (apart and not self.quiet) + text, style=style, markup=False, soft_wrap=True)
 
     def table(self, found: Overview) -> None:
         """A table of the summary."""
-        self.told.append(("table", found))
         if not self.quiet:
             answers = "of" in found
             shown = Table(
@@ -130,22 +123,8 @@ class Verbosity:
 
     def outcome(self, record: dict[str, Any]) -> None:
         """One line for a program."""
-        self.told.append(("outcome", record))
         if self.as_json:
             sys.stdout.write(json.dumps(record) + "\n")
-
-    def repeat(self, told: Told) -> None:
-        """Say what a finished run has said, when nothing is left to measure."""
-        from ..suites.running.progress import Snapshot
-
-        for what, *given in told:
-            if what == "say":
-                self.say(given[0], given[1], important=given[2], apart=given[3])
-            elif what == "cells":
-                with progress(quiet=self.quiet, verbose=self.verbose) as shown:
-                    shown(Snapshot(given[0], given[0], label="resumed", left=0.0))
-            else:
-                (self.table if what == "table" else self.outcome)(given[0])
 
 
 @contextmanager

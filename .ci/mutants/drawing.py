@@ -69,8 +69,7 @@ STRATA = {
     "reports/comparison": 1,
     "reports/page": 2,
     "reports/page/drawing": 1,
-    "reports/verbs": 2,
-    "reports/verbs/describe": 1,
+    "reports/verbs": 3,
     "reports/verbs/doctor": 1,
     "reports/verbs/run": 2,
 }

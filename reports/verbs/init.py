@@ -1,7 +1,10 @@
-"""``structgrad init``: the files of a first project."""
+"""``structgrad init``: the files of a first project: options, a gate, an estimator, and the files that run them on every commit."""
 
 from __future__ import annotations
 
+import sys
+import tomllib
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +12,13 @@ import typer
 
 from .outcome import sentences
 
-NEXT = "structgrad run --config structgrad.toml"
-NEXT_TASK = "structgrad learn ./my_task.py:task --quick"
-NEXT_ORACLE = "structgrad audit --oracle ./my_structure.py:Spread"
+FIRST = {"structgrad.toml": "structgrad.toml", "gate.toml": "gate.toml", "my_estimator.py": "my_estimator.py.txt"}
+"""Files of every project, each with its template."""
+
+ASV = {"asv.conf.json": "asv.conf.json", "benchmarks/__init__.py": "", "benchmarks/gradient.py": "benchmarks.py.txt"}
+WORKFLOW = {".github/workflows/structgrad.yml": "workflow.yml"}
+TASK = {"my_task.py": "my_task.py.txt"}
+ORACLE = {"my_structure.py": "my_structure.py.txt"}
 
 
 def init(  # noqa: PLR0913 - one parameter per option
@@ -25,20 +32,36 @@ def init(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Write structgrad.toml, gate.toml and an example estimator. Existing files are kept."""
     with sentences():
-        from .starters import start
-
         alone = [flag for flag, given in {"--task": task, "--oracle": oracle}.items() if given]
         others = [flag for flag, given in {"--asv": asv, "--gha": gha}.items() if given]
         if len(alone) > 1 or (alone and others):
             first, second = [*alone, *others][:2]
             raise ValueError(f"`init` got both {first} and {second}; give one of them")
+        files = TASK if task else ORACLE if oracle else {**FIRST, **(ASV if asv else {}), **(WORKFLOW if gha else {})}
         try:
-            started = start(folder, asv=asv, workflow=gha, task=task, oracle=oracle, force=force)
+            for name, template in files.items():
+                path = folder / name
+                if path.exists() and not force:
+                    typer.echo(f"kept (already exists; --force replaces it): {path}")
+                    continue
+                from ..results import write_whole
+
+                write_whole(path, text_of(template, folder).encode())
+                typer.echo(f"written: {path}")
         except OSError as error:
             raise ValueError(f"`init` cannot write {error.filename or folder} ({error.strerror}); name another folder") from error
-    for path in started.written:
-        typer.echo(f"written: {path}")
-    for path in started.kept:
-        typer.echo(f"kept (already exists; --force replaces it): {path}")
-    here = "" if folder == Path() else f"cd {folder} && "
-    typer.echo(f"next: {here}{NEXT_TASK if task else NEXT_ORACLE if oracle else NEXT}")
+    command = "learn ./my_task.py:task --quick" if task else "run --config structgrad.toml"
+    command = "audit --oracle ./my_structure.py:Spread" if oracle else command
+    typer.echo(f"next: {'' if folder == Path() else f'cd {folder} && '}structgrad {command}")
+
+
+def text_of(template: str, folder: Path) -> str:
+    """The text of a template, with the name of the project in the folder and the version of Python."""
+    if not template:
+        return ""
+    try:
+        project = str(tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"])
+    except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError):
+        project = folder.resolve().name
+    text = resources.files("structgrad.reports.verbs").joinpath("templates", template).read_text(encoding="utf-8")
+    return text.replace("PROJECT", project).replace('"PYTHON"', f'"{sys.version_info.major}.{sys.version_info.minor}"')

@@ -23,7 +23,7 @@ def status(
         from ...suites.running.remote.objects import is_url
         from ...suites.running.remote.snapshot import reading
         from . import state
-        from .run.again import RUNS
+        from .options import RUNS
 
         found = []
         for given in runs or [str(RUNS)]:

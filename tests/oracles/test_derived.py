@@ -12,7 +12,6 @@ import pytest
 
 from structgrad.oracles import DERIVED, DerivedOracle
 from structgrad.oracles.derivations import Examples
-from structgrad.reports.verbs.describe.names import _keys
 from structgrad.suites.benchmarks import cases
 from tests.derived_cases import BY_NAME
 
@@ -109,7 +108,6 @@ def test_one_file_is_a_problem_a_speed_case_and_a_benchmark(tmp_path: Path) -> N
     assert found["speed"] == {"toy_tiles 40x3": [[40, 3], 1 + 2 + 38 * 3]}
     assert found["device"] == [5, 2]
     assert cases.declared(tmp_path) == ({"toy_tiles 4x2": ("toy_tiles", (4, 2))}, {"toy_tiles 40x3": ("toy_tiles", (40, 3))})
-    assert _keys(tmp_path, "{}_regimes") == ["toy_tiles_regimes"]
 
 
 def test_a_file_that_declares_nothing_has_sizes_by_its_axes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,9 @@ from structgrad.reports import page, results, terminal
 from structgrad.reports.analysis import answers
 from structgrad.reports.cli import app
 from structgrad.reports.page.drawing import paper
-from structgrad.reports.verbs.describe import names
-from structgrad.reports.verbs.run import launch, options, repeat
+from structgrad.reports.verbs.catalogue import KINDS
+from structgrad.reports.verbs.options import RunOptions, command
+from structgrad.reports.verbs.run import launch
 from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.problems.score_files import Convention
 from structgrad.suites.running import runner
@@ -139,7 +141,7 @@ def test_list_as_json_and_by_pattern() -> None:
     found = json.loads(call("list", "estimators", "reinforce*", "--json").stdout)
     assert [record["name"] for record in found] == [name for name in ESTIMATORS if name.startswith("reinforce")]
     assert found[0]["unbiased"] is True
-    assert set(json.loads(call("list", "--json").stdout)) == set(names.KINDS)
+    assert set(json.loads(call("list", "--json").stdout)) == set(KINDS)
 
 
 def test_list_refuses_an_unknown_kind_or_pattern() -> None:
@@ -160,7 +162,7 @@ def test_a_run_writes_results_and_report_and_resumes(tmp_path: Path) -> None:
     assert list(frame["estimator"].unique()) == ["exact", "rloo", "spigot"]
     assert manifest["seed"] == 3
     assert manifest["status"] == "finished"
-    assert manifest["command"].startswith("structgrad run bias sparsity --preset quick -p categorical_regimes")
+    assert manifest["command"].startswith("structgrad run bias sparsity --preset quick -e exact -e rloo")
     assert "6 cells ok, 0 failed, 0 skipped." in first.stdout
     assert "preset quick: a first look, not for conclusions" in first.stdout
     assert str(tmp_path / "out" / "report.html") in first.stdout
@@ -267,7 +269,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path, monkeypatch
 def test_real_scores_are_used_where_they_are_found_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_run: Any
 ) -> None:
-    monkeypatch.setattr(options, "default_data", lambda: "found")
+    monkeypatch.setattr("structgrad.suites.problems.default_data", lambda: "found")
     plans = fake_run(examples.rows()[:4])
     call("run", "-o", str(tmp_path))
     call("run", "--builtin", "-o", str(tmp_path))
@@ -291,22 +293,36 @@ def test_an_own_score_file_reaches_the_plan(tmp_path: Path, fake_run: Any) -> No
     assert (file.path, file.oracle, file.gold, plans[0].losses) == ("my.npz", "subset[k=3]", "labels", ("f1",))
     assert file.convention == Convention("cost", 2.0)
     repeated = results.read(tmp_path)[1]["command"]
-    assert "--file my.npz --oracle 'subset[k=3]' --field gold=labels --field meaning=cost --field temperature=2.0" in repeated
+    assert "--file my.npz --oracle 'subset[k=3]' --field gold=labels --field meaning=cost --field temperature=2" in repeated
     assert "all instances each" in call("run", "--file", "my.npz", "--oracle", "subset[k=3]", "-o", str(tmp_path)).stdout
 
 
 def test_the_command_repeats_the_plan(fake_run: Any, tmp_path: Path) -> None:
-    import shlex
-
     plans = fake_run(examples.rows()[:4])
     (tmp_path / "categorical_fsdd.npz").touch()
+    options = RunOptions(
+        suite=("bias",),
+        preset="standard",
+        problem=("a b",),
+        stage=("final",),
+        estimator=("reinforce*",),
+        data=tmp_path,
+        offset=3.0,
+        instances=9,
+        replicates=77,
+        seconds=2.5,
+        jobs=3,
+        timeout=4.0,
+        memory_limit=1.5,
+        out=str(tmp_path / "out"),
+    )
+    done = call(*shlex.split(command(options))[1:])
+    assert done.exit_code == 0, done.output
+    assert results.manifest_of(tmp_path / "out")["command"] == command(options)
     effort = dataclasses.replace(EFFORTS["standard"], replicates=77, seconds=2.5)
     own = {"data": str(tmp_path), "instances": 9, "offset": 3.0, "effort": effort, "suites": ("bias",), "stages": ("final",)}
-    plan = plan_of("standard", problems=("a b",), estimators=("reinforce*",), **own)
-    machine = Machine(3, 4.0, 1.5)
-    assert call(*shlex.split(repeat.command(plan, tmp_path, preset="standard", machine=machine))[1:]).exit_code == 0
-    assert plans == [plan]
-    assert MACHINES[-1] == machine
+    assert plans == [plan_of("standard", problems=("a b",), estimators=("reinforce*",), **own)]
+    assert MACHINES[-1] == Machine(3, 4.0, 1.5)
 
 
 def test_a_failed_cell_gives_exit_code_3(tmp_path: Path, fake_run: Any) -> None:

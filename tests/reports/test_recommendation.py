@@ -12,7 +12,7 @@ import pytest
 from structgrad.reports import published, recommend
 from structgrad.reports.analysis import answers
 from structgrad.reports.analysis.recommendation import Recommendation, Recommended, newest_run
-from structgrad.reports.verbs.recommend import wording
+from structgrad.reports.verbs import recommend as wording
 from structgrad.suites.problems import STAGES
 from structgrad.suites.problems.regimes import REGIMES
 from structgrad.suites.statistics.interval import Interval

@@ -39,19 +39,11 @@ from ... import bibliography, page, results, terminal
 from ...analysis import answers, tables
 from ...results import PAGE
 from ...terminal import Verbosity
-from . import again
-from .again import RUNS
+from ..options import RUNS, Options, command
+from ..outcome import INTERRUPTED, SOME_FAILED, fail
 from .outline import check_affordable, limits_lines, lines, outline, show
 
 _ERRORS_SHOWN = 5
-
-
-class StoppedError(Exception):
-    """A run ended before its plan was done: why, and with which exit code."""
-
-    def __init__(self, message: str, *, interrupted: bool = False) -> None:
-        super().__init__(message)
-        self.interrupted = interrupted
 
 
 def pin_threads(threads: int = 1) -> None:
@@ -74,8 +66,8 @@ def planned(plan: Plan, machine: Machine) -> Grid:
         return grid(plan)
 
 
-def prepare(plan: Plan, out: Path | str | None, shard: Shard | None = None) -> Path:
-    """The output folder, made and known to be writable before anything is measured; by default named after the plan.
+def prepare(plan: Plan, out: str | None, shard: Shard | None = None) -> Path:
+    """Make the output folder, and check that it can be written; by default it is named after the plan.
 
     Raises:
         ValueError: a folder with results of a newer version.
@@ -88,67 +80,56 @@ def prepare(plan: Plan, out: Path | str | None, shard: Shard | None = None) -> P
     return folder
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """What a command asks for beside what is measured.
+def launched(  # noqa: PLR0913
+    plan: Plan,
+    options: Options,
+    *,
+    machine: Machine,
+    scope: Scope,
+    verbosity: Verbosity,
+    preset: str,
+    shard: Shard | None = None,
+) -> dict[str, int] | None:
+    """Lay a plan out, refuse it if this machine cannot afford it, and measure it, or a shard of it.
 
-    Attributes:
-        preset: what the plan began as. ``command``: that repeats it.
-        out: the folder or URL; None for a folder that is named after the plan. ``fresh``: whether what is there is discarded.
-        dry_run: whether nothing is to be measured.
-        most: seconds of one cell; a plan with a longer one is refused.
-        shard: the part of the plan that is measured; None for the whole.
-        request: a hash of all that was asked for, where the run is to be told again without being looked at.
-    """
-
-    preset: str
-    command: str
-    out: Path | str | None = None
-    fresh: bool = False
-    dry_run: bool = False
-    most: float = math.inf
-    request: str | None = None
-    shard: Shard | None = None
-
-
-def launched(plan: Plan, machine: Machine, scope: Scope, verbosity: Verbosity, asked: Asked) -> dict[str, int] | None:
-    """Lay a plan out, refuse what cannot be afforded, and measure it; None where nothing was to be measured.
+    The options are those that repeat the run. The counts of cells by status are returned; None for a dry run.
 
     Raises:
-        ValueError: one sentence on what cannot be, such as a folder that another process is writing.
-        StoppedError: as `Launch.perform` does.
+        ValueError: a plan or a machine that cannot be, such as a folder that another process is writing.
+        typer.Exit: as `Launch.perform` does.
     """
+    repeat = command(options)
     whole = planned(plan, machine)
     scope.check_names(whole.cells)
-    cells = whole if asked.shard is None else asked.shard.of_plan(plan, whole)
-    part = {} if asked.shard is None else {"shard": {**vars(asked.shard), "cells": len(whole.cells)}}
-    found = outline(plan, cells, machine, asked.preset, sum(verbosity.compiled))
-    if asked.dry_run:
-        show(found, cells, plan, machine, asked.command if verbosity.as_json else None)
-    check_affordable(found, plan, machine, asked.most)
-    if asked.dry_run:
+    cells = whole if shard is None else shard.of_plan(plan, whole)
+    part = {} if shard is None else {"shard": {**vars(shard), "cells": len(whole.cells)}}
+    found = outline(plan, cells, machine, preset, sum(verbosity.compiled))
+    if options.dry_run:
+        show(found, cells, plan, machine, repeat if verbosity.as_json else None)
+    check_affordable(found, plan, machine, scope.longest or math.inf)
+    if options.dry_run:
         return None
-    with opened(plan, asked) as (folder, mirror):
-        if asked.fresh:
+    with opened(plan, options, shard) as (folder, mirror):
+        if options.fresh:
             store.discard(folder)
-        return Launch(plan, cells, folder, machine, asked.preset, asked.command, scope, verbosity, asked.request, part, mirror).perform()
+        return Launch(plan, cells, folder, machine, preset, repeat, scope, verbosity, part, mirror).perform()
 
 
 @contextmanager
-def opened(plan: Plan, asked: Asked) -> Iterator[tuple[Path, Mirror | None]]:
-    """The folder of a run, which nobody else writes into, and its mirror, where it is to lie under a URL.
+def opened(plan: Plan, options: Options, shard: Shard | None) -> Iterator[tuple[Path, Mirror | None]]:
+    """The locked folder of a run, and its mirror if it lies under a URL.
 
     Raises:
         ValueError, OSError: as `prepare` does, and for a URL that cannot be had.
     """
-    if asked.out is None or not is_url(asked.out):
-        folder = prepare(plan, asked.out, asked.shard)
+    if options.out is None or not is_url(options.out):
+        folder = prepare(plan, options.out, shard)
         with locked(folder):
             yield folder, None
         return
-    with mirrored(str(asked.out)) as mirror:
+    with mirrored(options.out) as mirror:
         results.check_not_newer(mirror.folder)
-        if asked.fresh:
+        if options.fresh:
             mirror.discard()
         yield mirror.folder, mirror
 
@@ -163,7 +144,7 @@ class Launch:
         machine: how. ``scope``: how far.
         preset: what the plan began as.
         repeat: the command that repeats it.
-        verbosity: how much is told. ``asked``: the hash of the request, where the run is to be told again without being looked at.
+        verbosity: how much is told.
         part: what the manifest says of a shard; nothing of a whole plan.
         mirror: of the folder under a URL, if it has one.
     """
@@ -176,7 +157,6 @@ class Launch:
     repeat: str
     scope: Scope = dataclasses.field(default_factory=Scope)
     verbosity: Verbosity = dataclasses.field(default_factory=Verbosity)
-    asked: str | None = None
     part: results.Manifest = dataclasses.field(default_factory=dict)
     mirror: Mirror | None = None
 
@@ -193,7 +173,6 @@ class Launch:
         ):
             self.verbosity.say(line)
         self.verbosity.say(f"results go to {self.place}" + (f", by way of {self.folder}" if self.mirror is not None else ""))
-        self.verbosity.told.append(("cells", len(self.work.cells)))
         if behind := self._left_behind():
             self.verbosity.console().print(behind, style="yellow", markup=False, soft_wrap=True)
         for path in store.damaged(self.folder, self.work):
@@ -220,13 +199,8 @@ class Launch:
             How many cells are ok, failed, skipped and left.
 
         Raises:
-            StoppedError: interrupted, or nothing can be written any more; finished cells are kept.
+            typer.Exit: interrupted, or nothing can be written any more; finished cells are kept.
         """
-        told = again.told_by(self.repeat, self.folder, self.work) if self.scope.rerun is None else None
-        if told is not None:
-            self._mirror_documents()
-            self.verbosity.repeat(told)
-            return {"failed": 0, "left": 0}
         manifest = self._manifest(started=_now())
         self.announce()
         with self._sentence():
@@ -236,10 +210,7 @@ class Launch:
                 runner.measure(self.plan, self.folder, mirror=self.mirror, **settings)
             left = len(self._unmeasured())
             _write(self.plan, self.folder, self.work, {**manifest, **_ending(left)})
-            counts = self._finish(left)
-            if not left and not counts["failed"]:
-                again.remember(self.asked, self.repeat, self.folder, self.work, self.verbosity.told)
-            return counts
+            return self._finish(left)
 
     @contextmanager
     def _sentence(self) -> Iterator[None]:
@@ -248,11 +219,11 @@ class Launch:
             yield
         except KeyboardInterrupt:
             self._mark("interrupted")
-            raise StoppedError(f"interrupted; {self._kept()}", interrupted=True) from None
+            fail(f"interrupted; {self._kept()}", INTERRUPTED)
         except OSError as error:
             self._mark("broken")
             where = f" at {error.filename}" if error.filename else ""
-            raise StoppedError(f"cannot write{where} ({error.strerror or error}); {self._kept()}") from error
+            fail(f"cannot write{where} ({error.strerror or error}); {self._kept()}", SOME_FAILED)
 
     def _mark(self, status: str) -> None:
         try:

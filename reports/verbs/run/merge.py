@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..options import RUNS
 from ..outcome import code_of, sentences
 
 
@@ -35,14 +36,14 @@ def merge(
         from ....suites.running.remote.objects import is_url
         from ....suites.running.remote.snapshot import reading
         from ....suites.text import plural
-        from . import again, launch
+        from . import launch
 
         found_at = {shard: stack.enter_context(reading(shard)) for shard in shards}
         manifests = {shard: _manifest(shard, folder) for shard, folder in found_at.items()}
         first = next(iter(manifests.values()))
         for shard, manifest in manifests.items():
             _check_same(shards[0], first, shard, manifest)
-        place = out or str(again.RUNS / str(first["plan_hash"]))
+        place = out or str(RUNS / str(first["plan_hash"]))
         if _place(place) in map(_place, shards):
             raise ValueError(f"`merge` got {place} as a shard and as the folder of the whole run; name another one with --out")
         for line in _differences(manifests):

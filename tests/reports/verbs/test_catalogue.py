@@ -8,7 +8,7 @@ import pytest
 
 from structgrad.estimators import make_estimator
 from structgrad.oracles import plugins
-from structgrad.reports.verbs.describe import names
+from structgrad.reports.verbs.catalogue import KINDS
 from tests.reports.calling import call, refused
 
 GOOD = "from structgrad.estimators import Reinforce\nclass Mine(Reinforce):\n    'An estimator of a package.'\n    name = 'mine'\n"
@@ -36,7 +36,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installer:
 
 def test_every_kind_is_listed() -> None:
     found = json.loads(call("list", "--json").stdout)
-    assert set(found) == set(names.KINDS)
+    assert set(found) == set(KINDS)
     assert [record["name"] for record in found["presets"]] == ["quick", "standard", "thorough"]
     assert {record["name"] for record in found["engines"]} == {"local", "ray"}
     assert all(record["description"] for kind, records in found.items() if kind != "plugins" for record in records)

@@ -7,7 +7,7 @@ import pytest
 
 from structgrad.estimators import ESTIMATORS
 from structgrad.oracles import ORACLES
-from structgrad.reports.verbs.describe import describing
+from structgrad.reports.verbs.describe import facts
 from structgrad.suites.measures import SUITES
 from structgrad.suites.metrics import METRICS
 from structgrad.suites.problems import BUILT_IN_PROBLEMS, LOSSES
@@ -25,7 +25,7 @@ def described(name: str) -> dict[str, Any]:
 
 def test_everything_that_has_a_name_is_described() -> None:
     for name in EVERYTHING:
-        for record in describing.describe(name):
+        for record in facts(name):
             assert record["kind"]
             assert record["name"] == name
             json.dumps(record, allow_nan=False)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from structgrad.oracles import Subset, make_oracle, plugins
-from structgrad.reports.verbs import starters
-from structgrad.reports.verbs.describe import describing
+from structgrad.reports.verbs import init
+from structgrad.reports.verbs.describe import facts
 from structgrad.reports.verbs.doctor import checks
 from structgrad.suites.measures.bias import measure
 from structgrad.suites.problems import load
@@ -59,7 +59,7 @@ def test_a_task_is_written_that_runs_as_written(project: Path) -> None:
     assert shown == ["written: my_task.py", "next: structgrad learn ./my_task.py:task --quick"]
     assert len((project / "my_task.py").read_text().splitlines()) <= 32
     assert check_task(make_task("./my_task.py:task"), trained=False) == []
-    assert describing.describe("./my_task.py:task")[0]["items"] == {"train": 1800, "validation": 600, "test": 600}
+    assert facts("./my_task.py:task")[0]["items"] == {"train": 1800, "validation": 600, "test": 600}
     assert "`init` got both --task and --gha; give one of them" in refused("init", "--task", "--gha")
 
 
@@ -85,10 +85,10 @@ def test_asv_measures_the_project_by_its_name_with_numbers_that_it_can_compare(p
 
 
 def test_the_templates_name_no_other_project() -> None:
-    names = [name for files in (starters.FIRST, starters.ASV, starters.WORKFLOW) for name in files.values() if name]
+    names = [name for files in (init.FIRST, init.ASV, init.WORKFLOW) for name in files.values() if name]
     assert len(names) == len(set(names))
     for name in names:
-        assert starters._text(name, Path("a-folder")).strip()
+        assert init.text_of(name, Path("a-folder")).strip()
 
 
 def test_a_folder_that_cannot_be_written_gets_one_sentence(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_structure_is_written_that_runs_as_written(project: Path) -> None:
     assert oracle.argmax(scores, lengths=torch.tensor([3, 4])).tolist() == [[1, 0, 1, 0], [1, 0, 1, 0]]
     problem = load("./my_structure.py:Spread[n=6,k=2]", "h=0.7", instances=1, data=None)
     assert problem.instances[0].scores.shape == (6,)
-    found = describing.describe("./my_structure.py:Spread[n=6,k=2]")[0]
+    found = facts("./my_structure.py:Spread[n=6,k=2]")[0]
     assert found["at"] == {"problem": "./my_structure.py:Spread[n=6,k=2]", "event_shape": [6], "structures": 17}
 
 

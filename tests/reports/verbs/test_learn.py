@@ -7,9 +7,6 @@ import shlex
 
 import pytest
 
-from structgrad.reports.verbs.run import repeat
-from structgrad.suites.running.planning.plan import Machine
-from structgrad.suites.running.planning.scope import Scope
 from tests.reports.calling import FEW, call
 from tests.reports.calling import SMALL as RUN
 
@@ -54,12 +51,6 @@ def test_the_command_that_repeats_it_is_told(learnt):
     assert set(shlex.split(command)) >= {"structgrad", "learn", SMALL, "--seeds", "2", "--no-gradients", "--out"}
 
 
-def test_only_what_was_given_is_repeated():
-    given = {"-e": ("rloo",), "--seeds": None, "--quick": True, "--gradients": None, "--encoder": None, "--plugin": ()}
-    usual = Machine(jobs=2)
-    assert repeat.learning((), given, machine=usual, usual=usual, scope=Scope()) == "structgrad learn -e rloo --quick"
-
-
 def test_a_dry_run_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = call("learn", SMALL, "-e", "ste", "--no-gradients", "--dry-run")
@@ -81,7 +72,7 @@ def test_an_encoder_is_for_every_task_of_the_study(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("structgrad.suites.running.planning.presets.STUDY", (SMALL, "clusters[steps=30]"))
     asked = []
-    monkeypatch.setattr("structgrad.reports.verbs.run.options.with_encoder", lambda tasks, encoder: asked.append((tasks, encoder)) or tasks)
+    monkeypatch.setattr("structgrad.reports.verbs.learn.with_encoder", lambda tasks, encoder: asked.append((tasks, encoder)) or tasks)
     call("learn", "--study", "--encoder", "./mine.py:Mine", "-e", "ste", "--no-gradients", "--dry-run")
     assert asked == [((SMALL, "clusters[steps=30]"), "./mine.py:Mine")]
 

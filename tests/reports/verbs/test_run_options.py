@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 
 from structgrad.oracles import plugins
 from structgrad.oracles.kernels import notices
 from structgrad.reports import results, terminal
-from structgrad.reports.verbs.run import config, durations, launch
+from structgrad.reports.verbs.options import seconds_of
+from structgrad.reports.verbs.run import launch
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning import compiling
 from structgrad.suites.running.planning.grid import grid
@@ -105,24 +107,6 @@ def test_a_file_says_the_same_as_options(tmp_path: Path) -> None:
     assert other == planned(*options[:3], *options[7:], *more[:-2], "--seed", "8", "-e", "ste")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("estimators = ['rloo']", "run.toml: got the unknown key 'estimators'; did you mean estimator or"),
-        ("max_replicate = 3", "run.toml: got the unknown key 'max_replicate'; did you mean max-replicates"),
-        ("config = 'other.toml'", "run.toml: got the unknown key 'config'"),
-        ("preset = ['quick']", "run.toml got preset = ['quick']; expected a text or a number"),
-        ("builtin = 'yes'", "run.toml got builtin = 'yes'; expected true or false"),
-        ("estimator = [true]", "run.toml got estimator = [True]; expected a list of texts"),
-        ("loss = []", "run.toml got loss = []; expected a list of texts"),
-        ("run = {seed = 1}", "run.toml: got the unknown key 'run'"),
-        ("seed =", "run.toml is not a TOML file: Invalid value"),
-    ],
-)
-def test_a_file_that_cannot_be_meant_gets_one_sentence(tmp_path: Path, text: str, message: str) -> None:
-    assert message in refused("run", "--dry-run", "--config", write(tmp_path, text))
-
-
 def test_a_file_that_is_not_there_gets_one_sentence(tmp_path: Path) -> None:
     assert refused("run", "--config", tmp_path / "none.toml") == f"error: {tmp_path / 'none.toml'}: No such file or directory\n"
 
@@ -133,25 +117,17 @@ def test_no_file_is_read_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.
     assert dry("bias", "--builtin", "-p", "subset_regimes")["seed"] == 0
 
 
-def test_a_value_for_what_is_repeated_is_never_taken_letter_by_letter(tmp_path: Path) -> None:
-    class Repeated:
-        name, opts, nargs, multiple = "estimator", ["--estimator"], 1, True
-
-    path = write(tmp_path, "estimator = 'rloo'")
-    assert config.options(path, {"estimator": Repeated}) == {"estimator": ["rloo"]}
-
-
 # Durations, budgets, threads.
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3s", "2 parsecs", "1h 30", "s", "inf", "nan", "3s5"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match=r"--timeout got .*; expected a positive duration such as 90s, 2m or 1h30m"):
-        durations.seconds_of(text, "--timeout")
+    with pytest.raises(typer.BadParameter, match="expected a positive duration such as 90s, 2m or 1h30m"):
+        seconds_of(text)
 
 
 def test_a_wrong_duration_is_refused_before_anything_is_built(tmp_path: Path) -> None:
-    assert "--budget got 'soon'" in refused("run", "--budget", "soon", "-o", tmp_path / "out")
+    assert "got 'soon': Invalid value for '--budget'" in refused("run", "--budget", "soon", "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -264,10 +240,8 @@ def test_a_structure_with_its_size_is_a_problem(tmp_path: Path) -> None:
     found = dry("bias", "--builtin", "--oracle", "subset[k=5,length=10]", *ONCE, "-e", "rloo")
     assert found["problems"] == ["subset[n=10,k=5]"]
     assert found["structures"] == 2 * 252
-    assert dry("bias", "--builtin", "-p", "subset[n=10,k=5]", *ONCE, "-e", "rloo") == {
-        **found,
-        "command": found["command"].replace("k=5,length=10", "n=10,k=5"),
-    }
+    other = dry("bias", "--builtin", "-p", "subset[n=10,k=5]", *ONCE, "-e", "rloo")
+    assert other | {"command": found["command"]} == found
     result = call(
         *SMALL[:5], "-p", "subset[n=5,k=2]", "--stage", "h=0.5", "--loss", "own", "--instances", "1", *FEW, "-e", "rloo", "-o", tmp_path
     )
@@ -435,7 +409,7 @@ def test_a_plan_with_a_cell_that_takes_too_long_is_refused_unless_asked_for() ->
     assert "--longest-cell 72000.0" in asked["command"]
     assert asked["longest"]["cell"].startswith("bias subset[n=30,k=15]")
     assert asked["seconds"] > asked["longest"]["seconds"]
-    assert "--longest-cell got 'soon'" in refused(*words, "--longest-cell", "soon")
+    assert "got 'soon': Invalid value for '--longest-cell'" in refused(*words, "--longest-cell", "soon")
 
 
 def test_a_budget_that_is_none_is_refused(tmp_path: Path) -> None:

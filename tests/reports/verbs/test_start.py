@@ -10,15 +10,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from structgrad.estimators import ESTIMATORS, SUPERVISED
-from structgrad.oracles import ORACLES
+from structgrad.estimators import ESTIMATORS
 from structgrad.reports.cli import app
-from structgrad.reports.verbs.describe import listing, names
-from structgrad.suites.measures import SUITES
-from structgrad.suites.metrics import METRICS
-from structgrad.suites.problems import LOSSES, PROBLEMS, stages_of
-from structgrad.suites.running.engines import ENGINES
-from structgrad.suites.running.planning.presets import PRESETS
+from structgrad.reports.verbs.catalogue import KINDS, STAGES, registries
+from structgrad.suites.problems import stages_of
 from tests.reports.calling import FEW, SMALL, call
 
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "scipy", "scipy.stats", "numba", "matplotlib", "jinja2"}
@@ -36,7 +31,6 @@ LOADS: dict[str, set[str]] = {
     "list estimators --json": set(),
     "init NEW": set(),
     "status RUN": set(),
-    "run OPTIONS": set(),
     "export RUN -o NEW/rows.csv": TABLES,
     "report RUN": {*TABLES, "scipy", "jinja2"},
     "report RUN --format csv -o NEW/report.csv": {*TABLES, "scipy", "jinja2"},
@@ -44,7 +38,7 @@ LOADS: dict[str, set[str]] = {
     "gate RUN --baseline RUN": {*TABLES, "scipy"},
     "describe relative_bias": MEASURING,
 }
-"""What each command may load of all that takes long. RUN is a finished run, OPTIONS are those that made it, NEW is a new folder."""
+"""What each command may load of all that takes long. RUN is a finished run, NEW is a new folder."""
 
 SPY = """
 import sys
@@ -91,10 +85,9 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """What every command of the table loads when it is asked for again."""
     folder = tmp_path_factory.mktemp("start")
     options = [*SMALL, *FEW, "-e", "ste", "-e", "rloo", "--out", str(folder / "run")]
-    told = {"RUN": [str(folder / "run")], "OPTIONS": options[1:]}
 
     def words(line: str) -> list[str]:
-        return [word.replace("NEW", str(folder / "new")) for part in line.split() for word in told.get(part, [part])]
+        return [word.replace("NEW", str(folder / "new")).replace("RUN", str(folder / "run")) for word in line.split()]
 
     cache = {"XDG_CACHE_HOME": str(folder / "cache")}
     for first in (options, ["list"], ["init", str(folder / "new")]):
@@ -141,28 +134,9 @@ def test_the_completion_of_a_shell_can_be_shown() -> None:
     assert "complete -o default -F" in output
 
 
-@pytest.mark.parametrize(
-    ("kind", "registry"),
-    [
-        ("estimators", ESTIMATORS),
-        ("supervised", SUPERVISED),
-        ("oracles", ORACLES),
-        ("problems", PROBLEMS),
-        ("losses", LOSSES),
-        ("suites", SUITES),
-        ("metrics", METRICS),
-        ("engines", ENGINES),
-        ("presets", PRESETS),
-    ],
-)
-def test_the_names_that_are_read_are_those_of_the_registries(kind: str, registry: dict[str, object]) -> None:
-    # A study's own suite is registered where something has imported it.
-    assert sorted(names.names(kind)) == sorted(set(registry) - {"simulated"})
-
-
 def test_every_kind_can_be_listed_and_the_stages_are_those_of_the_problems() -> None:
-    assert set(listing.SOURCES) == set(names.KINDS)
-    assert stages_of("chain_regimes") == names.STAGES
+    assert list(registries()) == list(KINDS)
+    assert stages_of("chain_regimes") == STAGES
 
 
 def test_a_misspelt_verb_is_answered_with_the_nearest_one() -> None:

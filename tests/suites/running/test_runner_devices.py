@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from structgrad.reports import results
-from structgrad.reports.verbs.run import outline, repeat
+from structgrad.reports.verbs.run import outline
 from structgrad.suites.running import cells
 from structgrad.suites.running.engines import local
 from structgrad.suites.running.planning import devices
@@ -100,13 +100,6 @@ def test_the_memory_of_this_machine_holds_no_launch_of_a_device() -> None:
     )
     assert here.bytes > 1e12
     assert there.bytes < 1e9
-
-
-def test_the_command_that_repeats_a_run_names_its_devices() -> None:
-    assert "--device cuda:0,cuda:1" in repeat.command(CUDA, preset="quick", machine=Machine(jobs=2))
-    assert "--jobs 40" in repeat.command(CUDA, preset="quick", machine=Machine(jobs=40))
-    many = dataclasses.replace(SMALL, device=",".join(f"cuda:{i}" for i in range(CORES + 1)))
-    assert "--jobs" not in repeat.command(many, preset="quick", machine=Machine(jobs=CORES + 1))
 
 
 def test_a_run_names_its_cards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A recommendation for people and for programs."""
+"""``structgrad recommend``: which estimator to take for a structure, a loss, a batch and a state of the model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,88 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ....suites.statistics.interval import Interval
-from ....suites.text import ZERO, coefficient_interval, estimate, exponential, listed, number, percent, plural, setting
-from ...analysis.answers import uncertain_times
-from ...analysis.recommendation import Candidate, Recommendation, Recommended
+import typer
+
+from ...suites.statistics.interval import Interval
+from ...suites.text import ZERO, coefficient_interval, estimate, exponential, listed, number, percent, plural, setting
+from .catalogue import complete
+from .outcome import sentences
+
+if TYPE_CHECKING:
+    from ..analysis.recommendation import Candidate, Recommendation, Recommended
+
+_ANSWERS = {"yes": True, "no": False}
+
+
+def recommend(  # noqa: PLR0913 - one parameter per option
+    *,
+    oracle: Annotated[
+        str,
+        typer.Option(
+            help=r"Structure, with or without sizes: spanning_tree, 'subset\[n=20,k=5]'.",
+            metavar="NAME",
+            show_default=False,
+            autocompletion=complete("oracles"),
+        ),
+    ],
+    loss_gradients: Annotated[
+        str, typer.Option(help="yes if your loss is differentiable at relaxed inputs; no if it is a black box.", metavar="YES|NO")
+    ] = "yes",
+    unbiased: Annotated[bool, typer.Option("--unbiased", help="Only unbiased estimators.")] = False,
+    batch: Annotated[int, typer.Option(help="Batch size; estimates are averaged over the batch.", metavar="B")] = 32,
+    loss_cost: Annotated[
+        float,
+        typer.Option(help="Time of one evaluation of your loss, in units of one REINFORCE estimate.", metavar="X"),
+    ] = 0.0,
+    stage: Annotated[
+        str,
+        typer.Option(
+            "--stage",
+            "--entropy-level",
+            help="Entropy level of your model: init, early, final, or h=<entropy / maximal entropy>, such as h=0.4.",
+            metavar="LEVEL",
+            autocompletion=complete("stages"),
+        ),
+    ] = "early",
+    run: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own run: a folder, a results.parquet, or a URL; or “published”, the table of the package.",
+            metavar="DIR",
+            show_default="your newest finished run on a score file with this structure in ./structgrad-results, else published",
+        ),
+    ] = None,
+    whole: Annotated[bool, typer.Option("--all", help="Also print all eligible estimators in their order.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Recommend an estimator for your structure, loss, batch size and entropy level, from existing measurements.
+
+    Every candidate gets the time of one REINFORCE estimate per item of the batch. Candidates are ordered by
+    ρ = E⟨ĝ, g⟩ / (‖g‖ √E‖ĝ‖²), with ĝ the average over the batch and g the exact gradient: 1 is as good as g, 0 is useless.
+    Ties are listed. An estimator whose average is exactly 0 in most cases is never recommended.
+    """
+    with sentences():
+        if loss_gradients not in _ANSWERS:
+            raise ValueError(f"--loss-gradients got {loss_gradients!r}; expected yes or no")
+        from ..analysis.recommendation import newest_run
+        from ..analysis.recommendation import recommend as found_by
+        from ..published import NAME
+
+        found = found_by(
+            oracle,
+            loss_gradients=_ANSWERS[loss_gradients],
+            unbiased=unbiased,
+            batch=batch,
+            loss_cost=loss_cost,
+            stage=stage,
+            run=newest_run(oracle) if run is None else None if run == NAME else run,
+        )
+        record = _plain(dataclasses.asdict(found)) if as_json else None
+        shown = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) if as_json else "\n".join(lines(found, whole=whole))
+        typer.echo(shown)
+
 
 _WHEN = {"init": "before training", "early": "early in training", "final": "after training"}
 _WIDTH = 120
@@ -100,6 +176,7 @@ def evidence(found: Candidate, *, timed: bool = True) -> str:
     """The evidence on an estimator, in words.
 
     Example:
+        >>> from structgrad.reports.analysis.recommendation import Candidate
         >>> known = Candidate("ste", Interval(0.5), 21.333, 0.2, 0.3, "unresolved", 4.0, 0.0, 2e-5, 1.5, 2.0, 4096)
         >>> evidence(known)
         'bias at most 0.300 (95 %), variance 4, never 0, 2e-5 s (REINFORCE × 1.50), 2 loss evaluations each, 21.3 averaged'
@@ -118,6 +195,7 @@ def bias(found: Candidate) -> str:
     """The relative bias: a value only where it is not 0 within its error, and 0 only where that is proven.
 
     Example:
+        >>> from structgrad.reports.analysis.recommendation import Candidate
         >>> known = Candidate("rloo", Interval(0.5), 32.0, 0.0, 0.02, "equivalent", 4.0, 0.0, 2e-5, 1.5, 2.0, 4096)
         >>> bias(known), bias(dataclasses.replace(known, verdict="unbiased-exact"))
         ('bias at most 0.0200 (95 %)', 'bias 0, exactly')
@@ -136,6 +214,8 @@ def _measured(answer: Recommended) -> str:
     sampled = "every possible sample" if answer.best.replicates is None else f"{answer.best.replicates} replicates each"
     where = f"Measured on {_where(answer)}, {plural(answer.instances, 'instance')}, {sampled}."
     if answer.uncertain:
+        from ..analysis.answers import uncertain_times
+
         return f"{where} {uncertain_times(answer.uncertain)}"
     return where + ("" if answer.timed else " No times were taken: all get the same number of estimates.")
 
@@ -185,11 +265,6 @@ def _wrapped(text: str, indent: str = _INDENT) -> list[str]:
     return textwrap.wrap(
         text, _WIDTH, initial_indent=indent, subsequent_indent=indent + _INDENT, break_long_words=False, break_on_hyphens=False
     )
-
-
-def as_json(found: Recommendation) -> str:
-    """For programs: all that a `Recommendation` holds."""
-    return json.dumps(_plain(dataclasses.asdict(found)), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

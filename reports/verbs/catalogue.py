@@ -1,0 +1,209 @@
+"""``structgrad list``, and the completion of names: everything that has a name, from its registry."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .outcome import sentences
+
+Record = dict[str, Any]
+"""One entry: its ``name``, its ``description``, and the declarations of an estimator."""
+
+KINDS = {
+    "estimators": "estimator",
+    "supervised": "supervised",
+    "oracles": "oracle",
+    "problems": "problem",
+    "tasks": "task",
+    "losses": "loss",
+    "noises": "noise",
+    "suites": "suite",
+    "metrics": "metric",
+    "engines": "engine",
+    "presets": "preset",
+    "plugins": "plugin",
+}
+"""Kinds of names, in the order of `list`, each with the word for one of them."""
+
+STAGES = ("init", "early", "final", "h=0.95", "h=0.7", "h=0.4", "h=0.1")
+"""Entropy levels of the built-in problems."""
+
+
+def registries() -> dict[str, Mapping[str, Any]]:
+    """The registry of each kind; engines have one of descriptions."""
+    from ...estimators import AVAILABLE_ESTIMATORS, NOISES, SUPERVISED
+    from ...oracles import AVAILABLE_ORACLES, plugins
+    from ...suites.measures import SUITES
+    from ...suites.metrics import METRICS
+    from ...suites.problems import LOSSES, PROBLEMS
+    from ...suites.running.planning.presets import PRESETS
+    from ...suites.tasks import TASKS
+
+    engines = {"local": "spawned processes of this machine", "ray": "the workers of a Ray cluster: pip install 'structgrad[ray]'"}
+    offered = {one.name: one for one in plugins.plugins()}
+    found = (
+        AVAILABLE_ESTIMATORS,
+        SUPERVISED,
+        AVAILABLE_ORACLES,
+        PROBLEMS,
+        TASKS,
+        LOSSES,
+        NOISES,
+        SUITES,
+        METRICS,
+        engines,
+        PRESETS,
+        offered,
+    )
+    return dict(zip(KINDS, found, strict=True))
+
+
+def record(kind: str, name: str, entry: Any) -> Record:
+    """The record of one entry of a registry."""
+    from ...suites.text import first_sentence
+
+    if kind == "plugins":
+        description = entry.problem or f"{entry.kind} of {entry.source}"
+        return {"name": name, "description": description, "kind": entry.kind, "broken": bool(entry.problem)}
+    if kind == "tasks":
+        from ...suites.tasks import make_task
+
+        entry = make_task(name)
+    said = entry if isinstance(entry, str) else getattr(entry, "summary", "") or getattr(entry, "meaning", "") or first_sentence(entry)
+    found: Record = {"name": name, "description": said}
+    if kind in ("estimators", "supervised"):
+        found |= {key: getattr(entry, key) for key in ("objective", "unbiased", "deterministic")}
+        found |= {"needs": [need.__name__ for need in entry.needs], "references": list(entry.references)}
+    return found | ({"version": entry.version} if kind in ("estimators", "supervised", "suites") else {})
+
+
+def everything() -> dict[str, list[Record]]:
+    """The records of all kinds, from the user's cache unless the package has changed or plugins are installed."""
+    if any(importlib.metadata.entry_points(group=f"structgrad.{kind}") for kind in ("estimators", "oracles")):
+        return _records()
+    from ...user_cache import user_cache
+
+    package = Path(__file__).parents[2]
+    files = (Path(root, name) for root, _, names in os.walk(package, followlinks=True) for name in names if name.endswith(".py"))
+    lines = sorted(f"{file} {(found := file.stat()).st_size} {found.st_mtime_ns}" for file in files)
+    code = hashlib.blake2b("\n".join([sys.version, *lines]).encode(), digest_size=16).hexdigest()
+    path = user_cache() / f"list-{hashlib.blake2b(str(package).encode(), digest_size=4).hexdigest()}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["code"] == code:
+            return dict(kept["value"])
+    value = _records()
+    with suppress(OSError):
+        from .. import results
+
+        results.write_whole(path, json.dumps({"code": code, "value": value}, ensure_ascii=False).encode())
+    return value
+
+
+def _records() -> dict[str, list[Record]]:
+    """The records of all kinds, without the plugins that are broken."""
+    found: dict[str, list[Record]] = {kind: [] for kind in KINDS}
+    for kind, registry in registries().items():
+        for name in registry:
+            with suppress(ValueError):
+                entry = registry[name]
+                if kind not in ("estimators", "oracles") or isinstance(entry, type):
+                    found[kind].append(record(kind, name, entry))
+    return found
+
+
+def complete(kind: str = "") -> Callable[[str], list[str]]:
+    """A function that completes names of a kind, by default of all."""
+
+    def completed(incomplete: str) -> list[str]:
+        if kind == "kinds":
+            names = list(KINDS)
+        elif kind == "stages":
+            names = list(STAGES)
+        else:
+            known = everything()
+            names = [one["name"] for each in ([kind] if kind else known) for one in known[each]]
+        return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+    return completed
+
+
+def select(kind: str | None, pattern: str | None) -> dict[str, list[Record]]:
+    """The records of a kind, or of all kinds, whose names contain a text or match a glob; a word alone that is no kind is such a text.
+
+    Raises:
+        ValueError: an unknown kind, or a pattern that matches nothing.
+    """
+    known = everything()
+    chosen = {kind: known[kind]} if kind in KINDS else known
+    wanted = kind if pattern is None and kind not in KINDS else pattern
+    if wanted is None:
+        return chosen
+    matching = {
+        name: [one for one in records if wanted in one["name"] or fnmatch.fnmatch(one["name"], wanted)] for name, records in chosen.items()
+    }
+    if any(matching.values()):
+        return {name: records for name, records in matching.items() if records}
+    from ...oracles.registry import hint
+
+    if kind not in KINDS:
+        raise ValueError(f"`list` got {kind!r}; {hint(str(kind), KINDS)}")
+    names = [one["name"] for records in chosen.values() for one in records]
+    raise ValueError(f"`list` got the pattern {pattern!r}, which matches nothing; {hint(wanted, names)}")
+
+
+def list_(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            help="Kind: " + ", ".join(KINDS) + ". Default: all.", metavar="KIND", show_default=False, autocompletion=complete("kinds")
+        ),
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Argument(help="Part of a name, or a glob such as 'reinforce*'.", metavar="PATTERN", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List estimators, supervised losses, oracles, problems, tasks, losses, suites, metrics, engines, presets and plugins."""
+    from rich.table import Table
+
+    from ..terminal import console
+
+    with sentences():
+        records = select(kind, pattern)
+    if kind in (None, "estimators", "oracles") and everything()["plugins"]:
+        from ...oracles.plugins import plugins
+
+        for plugin in plugins():
+            if plugin.problem:
+                typer.echo(f"warning: {plugin.problem}", err=True)
+    if as_json:
+        typer.echo(json.dumps(records.get(kind or "", records), indent=2, ensure_ascii=False))
+        return
+    for name, found in records.items():
+        declared = name in ("estimators", "supervised")
+        table = Table(title=name, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("name", no_wrap=True)
+        for column in (*(("objective", "declares", "needs") if declared else ()), "description"):
+            table.add_column(column)
+        for one in found:
+            bias = ("unbiased" if one["unbiased"] else "biased") + ", deterministic" * one["deterministic"] if declared else ""
+            middle = (one["objective"], bias, ", ".join(one["needs"])) if declared else ()
+            table.add_row(one["name"], *middle, one["description"].replace("[", r"\["))
+        if found:
+            console().print(table)
+    if kind == "plugins" and not records["plugins"]:
+        typer.echo(
+            "no plugins: packages offer them as entry points structgrad.estimators and structgrad.oracles, files with --plugin FILE.py"
+        )

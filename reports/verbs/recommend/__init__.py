@@ -1,1 +1,0 @@
-"""``structgrad recommend``: which estimator to take."""
