@@ -17,7 +17,7 @@ from ...oracles import make_oracle
 from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle, SamplingOracle
 from ...oracles.derivations import Derivations, StatedOracle, walked
 from ..problems.sized import is_sized, size_names, sized_oracle
-from ..truth.closed_form.families import derivations_of
+from ..truth.derivations import derivations_of
 from .oracle_laws import CAPABILITIES, LAWS, DisagreementError, Law, Listing, Scene, compare, sample_test, scenes
 from .result import Check, Judged
 

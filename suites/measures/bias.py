@@ -38,8 +38,7 @@ from ..statistics.seeds import BLOCK
 from ..truth import UNKNOWN, Target, Truth, exact_truth
 from ..truth.geometry import geometry
 from ..truth.loss_checks import examine_loss
-from ..truth.perturbation import FEWEST
-from ..truth.references import own_reference, reference_gradient, reference_of
+from ..truth.references import FEWEST, own_reference, reference_gradient, reference_of
 from ..truth.replay import REPLAY_CAP, replay, replay_outside, replay_samples
 from ..truth.replay_oracle import draws_of
 from .measurement import MeasuredPair, Measurement

@@ -8,8 +8,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from structgrad.oracles import Alignment, LinearChain, SpanningTree
 from structgrad.suites.benchmarks.tasks import structure as of_case
+from structgrad.suites.problems.forms import CountForm, LossForm
 from structgrad.suites.problems.losses import F1, ExactMatch, Hamming, LowRankQuadratic
-from structgrad.suites.truth.closed_form import CountForm, LossForm, analytic_truth
+from structgrad.suites.truth.closed_form import analytic_truth
 
 pytestmark = pytest.mark.benchmark
 

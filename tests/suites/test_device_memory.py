@@ -29,7 +29,7 @@ from structgrad.suites.measures.suite import Context, Effort
 from structgrad.suites.running.runner import run
 from structgrad.suites.truth import Target, enumeration, exact_truth
 from structgrad.suites.truth.enumeration import fitting_chunk
-from structgrad.suites.truth.perturbation import perturbed_gradient
+from structgrad.suites.truth.references import perturbed_gradient
 from structgrad.suites.truth.replay import replay
 from tests.suites import broken_estimators
 from tests.suites.cases import quadratic, scores_of, target_of

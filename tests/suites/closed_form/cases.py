@@ -20,7 +20,7 @@ from structgrad.oracles import (
     SpanningTree,
     Subset,
 )
-from structgrad.suites.truth.closed_form import CountForm, LinearForm, PointForm, QuadraticForm
+from structgrad.suites.problems.forms import CountForm, LinearForm, PointForm, QuadraticForm
 from tests.derived_cases import DERIVED_CASES
 
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, SpanningTree, Subset
+from structgrad.suites.problems.forms import CountForm
 from structgrad.suites.problems.losses import ExactMatch, Hamming, Linear, LowRankQuadratic
-from structgrad.suites.truth.closed_form import CountForm, analytic_truth
+from structgrad.suites.truth.closed_form import analytic_truth
 from tests.suites.closed_form.cases import Formed
 
 LARGE = {

@@ -9,9 +9,10 @@ import torch
 
 from structgrad.oracles import Alignment, LinearChain, SpanningTree, Subset
 from structgrad.suites.problems import Offset
+from structgrad.suites.problems.forms import CountForm, LinearForm, QuadraticForm
 from structgrad.suites.problems.losses import F1, ExactMatch, Hamming, Linear, LowRankQuadratic, SquaredDistance, make_loss
 from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.closed_form import CountForm, LinearForm, QuadraticForm, analytic_truth, known_truth
+from structgrad.suites.truth.closed_form import analytic_truth, known_truth
 from tests.suites.closed_form.cases import CASES, KINDS, REGIMES, Formed, loss_of, scores_of
 
 

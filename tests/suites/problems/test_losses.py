@@ -15,6 +15,7 @@ from torch import Tensor
 from structgrad.oracles import Alignment, Categorical, LinearChain, Subset, TiedChain
 from structgrad.suites.base import ProblemLoss
 from structgrad.suites.problems import Offset
+from structgrad.suites.problems.forms import CountForm, LinearForm, PointForm, QuadraticForm
 from structgrad.suites.problems.losses import (
     F1,
     LOSSES,
@@ -32,7 +33,6 @@ from structgrad.suites.problems.losses import (
     make_loss,
 )
 from structgrad.suites.truth import exact_truth
-from structgrad.suites.truth.closed_form import CountForm, LinearForm, PointForm, QuadraticForm
 
 EVENT = (3, 2, 2)
 PARTS = LinearChain().read_mask(EVENT)

@@ -21,9 +21,8 @@ from structgrad.estimators import (
     make_estimator,
 )
 from structgrad.oracles import Categorical, IndependentCategoricals, Oracle, Subset
-from structgrad.suites.truth import exact_truth, perturbation
-from structgrad.suites.truth.perturbation import perturbed_gradient
-from structgrad.suites.truth.references import Reference, own_reference, reference_gradient, reference_of
+from structgrad.suites.truth import exact_truth, references
+from structgrad.suites.truth.references import Reference, own_reference, perturbed_gradient, reference_gradient, reference_of
 from tests.helpers import seeded
 from tests.suites.cases import ORACLES, quadratic, scores_of
 
@@ -97,7 +96,7 @@ def test_the_stated_error_is_that_of_repetitions(name: str, law: SmoothNoise) ->
 
 def test_references_have_keys_and_do_not_depend_on_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [reference_gradient("perturbed", Subset(2), quadratic("subset"), scores_of("subset"), replicates=2048, key=(k,)) for k in "ab"]
-    monkeypatch.setattr(perturbation, "LAUNCH", 3)
+    monkeypatch.setattr(references, "LAUNCH", 3)
     again = reference_gradient("perturbed", Subset(2), quadratic("subset"), scores_of("subset"), replicates=2000, key=("a",))
     torch.testing.assert_close(again.gradient, found[0].gradient, rtol=1e-13, atol=1e-14)
     assert again.replicates == 2048

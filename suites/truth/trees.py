@@ -1,9 +1,19 @@
-"""The law of an integer count over spanning trees: a Fourier transform of the log-partition at complex scores.
+"""Expectations over spanning trees, by determinants of the deviations from one tree.
 
-``E e^{iωk} = Z(θ + iωa) / Z(θ)`` for the count ``k = ⟨a, z⟩``, and its inverse transform over ω is the law of k. A transform keeps an
-absolute precision, relative to what deviates from the best tree. Where a function of the count changes only at counts that are rarer
-still, the law is tilted: scores ``θ + τa`` make these counts likely, and ``P(k) = P_τ(k) e^{A(θ + τa) − A(θ) − τk}``. Of both ways the one
-with the smaller rounding error is taken.
+Let T be a tree, and ``ρ(h → m)`` the weight of an arc relative to that of the arc into m in T. The matrix-tree theorem gives
+``Z = w(T) det(I + B)`` with ``B(i, m) = Σ_h ρ(h → m) ([i is above m] − [i is above h])``, sums over the arcs that are not in T, where
+"above" means in T, and includes the word itself. (Multiply the Laplacian of all arcs by the inverse of that of T, which is the matrix of
+"above".) So an entry is a sum of terms of one sign: over the heads beside the subtree of i where i is above m, over those in it, negative,
+where it is not. Nothing cancels; and if T is the best tree and probable, B is small, so that rare events keep their digits, which the
+Laplacian itself loses. With a single root, let the weights of the root tend to 0 together: then only the top word of T has the root.
+
+Moments of a linear function are three derivatives of one determinant. The law of an integer count ``k = ⟨a, z⟩`` is a Fourier transform of
+the log-partition at complex scores, ``E e^{iωk} = Z(θ + iωa) / Z(θ)``. A transform keeps an absolute precision, relative to the deviations
+from the best tree. Where a function of the count changes only at counts that are rarer still, the law is tilted: scores ``θ + τa`` make
+these counts likely, and ``P(k) = P_τ(k) e^{A(θ + τa) − A(θ) − τk}``. The way with the smaller rounding error is taken.
+
+Sources: Tutte 1948, "The dissection of equilateral triangles into equilateral triangles", section 3; Koo et al. 2007, "Structured
+prediction models via the matrix-tree theorem", section 3.
 """
 
 from __future__ import annotations
@@ -14,9 +24,129 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot, pad
 
-from ....oracles.spanning_tree import SpanningTree
-from .deviations import Deviations
+from ...oracles.spanning_tree import SpanningTree
+from .derivations import QuadraticMoments
+
+MARGIN = 0.5
+"""By how much, in logarithms, entries are kept below the pivots: √2 is lost where |Re| + |Im| stands for the modulus."""
+
+
+class TreeScaling(NamedTuple):
+    """How to keep B in range.
+
+    columns: [n], what to take off ``log ρ``. factors: [n, n], what to multiply B with then: a similarity, which no determinant feels, and
+    what was taken off. graded: whether every entry beside the diagonal is smaller than 1, as where T is probable: elimination then takes
+    its pivots from the diagonal, and leaves small numbers their digits.
+    """
+
+    columns: Tensor
+    factors: Tensor
+    graded: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Deviations:
+    """What deviates from a tree T on words 1..n.
+
+    Attributes:
+        heads: [n], of T.
+        above: [n, n + 1], whether word i + 1 is position h or above it in T.
+        single_root: whether the root has one child only.
+    """
+
+    heads: Tensor
+    above: Tensor
+    single_root: bool
+
+    @classmethod
+    def of(cls, heads: Tensor, *, single_root: bool) -> Deviations:
+        """From the heads [n] of T."""
+        size = len(heads) + 1
+        parents = one_hot(pad(heads, (1, 0)), size).double()
+        parents[0] = 0
+        reach = torch.eye(size, dtype=torch.float64, device=heads.device) + parents
+        for _ in range(size.bit_length()):
+            reach = ((reach @ reach) > 0).double()
+        return cls(heads, reach.mT[1:] > 0, single_root)
+
+    def relative(self, scores: Tensor) -> Tensor:
+        """Scores [..., n + 1, n + 1] of arcs to ``log ρ``: [..., n + 1, n], -inf on T, on the diagonal and where forbidden."""
+        into = scores[..., 1:]
+        size = into.shape[-2]
+        own = one_hot(self.heads, size).mT.bool()
+        best = torch.where(own, into, 0).sum(-2, keepdim=True)
+        itself = pad(torch.eye(size - 1, dtype=torch.bool, device=own.device), (0, 0, 1, 0))
+        return (into - best).masked_fill(own | itself, -math.inf)
+
+    def less_tree(self, weights: Tensor) -> Tensor:
+        """Weights [..., n + 1, n + 1] of arcs as the change that an arc brings: [..., n + 1, n], 0 on T."""
+        into = weights[..., 1:]
+        return into - into.gather(-2, self.heads.expand(*into.shape[:-2], 1, -1))
+
+    def matrix(self, ratios: Tensor) -> Tensor:
+        """B [..., n, n] of ρ [..., n + 1, n]."""
+        subtree = self.above.to(ratios.dtype)
+        beside = 1 - subtree
+        if self.single_root:
+            top = self.heads == 0
+            beside = torch.cat([torch.where(top, beside[:, 0], 0).unsqueeze(1), beside[:, 1:]], 1)
+        return torch.where(self.above[:, 1:], beside @ ratios, -(subtree @ ratios))
+
+    def log_weight(self, relative: Tensor) -> Tensor:
+        """Of all trees relative to T: [...] for ``log ρ`` [..., n + 1, n], scaled as the first of them needs it."""
+        scaling = self.scaling(relative.detach().reshape(-1, *relative.shape[-2:])[0])
+        matrix = self.matrix((relative - scaling.columns).exp()) * scaling.factors
+        logarithm: Tensor = torch.linalg.slogdet(matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))[1]
+        return logarithm
+
+    def scaling(self, relative: Tensor) -> TreeScaling:
+        """For ``log ρ`` [n + 1, n]."""
+        columns = relative.amax(0).clamp(min=-1e300)
+        size = self.matrix((relative - columns).exp()).abs().log() + columns
+        size.fill_diagonal_(-math.inf)
+        potential, slack = torch.zeros_like(columns), -MARGIN
+        while True:
+            for _ in range(len(columns) + 1):
+                raised = torch.maximum(potential, (size - slack + potential).amax(1))
+                if torch.equal(raised, potential):
+                    return TreeScaling(columns, (columns + potential - potential.unsqueeze(1)).exp(), slack < 0)
+                potential = raised
+            # A cycle of gain: nothing settles until every step costs more.
+            potential, slack = torch.zeros_like(columns), 2 * max(slack, 0) + 1
+
+
+class TreeMoments:
+    """The moments of ``y = A z`` about its value at a tree T, and the gradient of a function of them.
+
+    Args:
+        deviations: from T.
+        scores: [n + 1, n + 1], 0 at ignored entries.
+        weights: A, [r, n + 1, n + 1].
+    """
+
+    def __init__(self, deviations: Deviations, scores: Tensor, weights: Tensor) -> None:
+        self._leaf = scores.expand(len(weights), *scores.shape).clone().requires_grad_()
+        # Along a direction that is 0 on T, so that what is rare is not a difference of what is likely.
+        along = pad(deviations.less_tree(weights), (1, 0))
+        with torch.enable_grad():
+            log_weight = deviations.log_weight(deviations.relative(self._leaf))
+            (taken,) = torch.autograd.grad(log_weight.sum(), self._leaf, create_graph=True)
+            self._mean = (taken * along).sum((1, 2))
+            (change,) = torch.autograd.grad(self._mean.sum(), self._leaf, create_graph=True)
+            self._half = ((change * along).sum((1, 2)) + self._mean.square()) / 2
+        words = torch.arange(1, scores.shape[-1], device=scores.device)
+        centre = weights[:, deviations.heads, words].sum(-1)
+        self.root = QuadraticMoments(centre, self._mean.detach(), self._half.detach())
+
+    def gradient(self, first: Tensor, second: Tensor) -> Tensor:
+        """Of ``Σ_r first_r E y_r + second_r E y_r² / 2``, y about the centre: [d]."""
+        with torch.enable_grad():
+            total = (first * self._mean + second * self._half).sum()
+        (gradient,) = torch.autograd.grad(total, self._leaf)
+        return gradient.sum(0).flatten()
+
 
 LARGEST_DETERMINANTS = 2**26
 """The most complex numbers, of all frequencies together, that are held at once."""
@@ -90,7 +220,7 @@ class _Tilted:
 
     def expectation(self, values: Tensor) -> Expectation:
         """Of ``values[k]``."""
-        padded = torch.nn.functional.pad(values, (0, self.frequencies - self.size)).roll(-self.pivot)
+        padded = pad(values, (0, self.frequencies - self.size)).roll(-self.pivot)
         weights = torch.fft.rfft(padded)
         weights[1:] *= 2
         leaf = self.scores.clone().requires_grad_()

@@ -8,15 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....oracles.capabilities import EnumerableOracle, MarginalOracle
-from ....oracles.magnitudes import counted
-from ....oracles.numerics import zero_ignored
-from ...problems.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, form_of
-from ..enumeration import CAP, UNKNOWN, TooManyStructuresError, Truth, exact_truth, pulled_back
-from ..loss_checks import examine_loss
-from .expectations import UNIT_ROUNDOFF, Expected, expected_count, expected_linear, expected_point, expected_quadratic
-from .laws import Law, entropy_of, has_law, holds_counts, law_of
-from .reductions import Count, reduced
+from ...oracles.capabilities import EnumerableOracle, MarginalOracle
+from ...oracles.magnitudes import counted
+from ...oracles.numerics import zero_ignored
+from ..problems.forms import CountForm, LossForm, form_of
+from .enumeration import CAP, ROUNDOFF, UNKNOWN, TooManyStructuresError, Truth, exact_truth, pulled_back
+from .expectations import Count, entropy_of, expectation, has_law, holds_counts, law_of, reduced
+from .loss_checks import examine_loss
 
 
 class UnknownTruthError(ValueError):
@@ -71,7 +69,26 @@ def analytic_truth(loss: Any, oracle: MarginalOracle, scores: Tensor) -> Truth |
     if law.log_partition == -math.inf:
         raise ValueError("`analytic_truth` got scores that forbid every structure; expected at least one feasible structure")
     examine_loss(loss, oracle, theta)
-    return _truth(_expected(simple, law, parameters), law, oracle, theta, parameters)
+    kind, expected = expectation(law, simple, parameters)
+    event = tuple(theta.shape)
+    count = oracle.count(event)
+    # No structure has more parts than its event has rows and columns.
+    bound = SAFETY * ROUNDOFF * law.roundings * math.sqrt(sum(event)) * expected.magnitude
+    gradient, error = pulled_back(oracle, theta, expected.gradient.reshape(event), bound)
+    return Truth(
+        gradient=gradient,
+        value=expected.value,
+        loss_variance=expected.variance,
+        log_partition=law.log_partition,
+        entropy=entropy_of(law, parameters, oracle.argmax_of(parameters.unsqueeze(0))[0]),
+        marginals=law.marginals.reshape(event),
+        count=count,
+        support=_support(oracle, parameters, count),
+        kurtosis=torch.full_like(theta, math.inf),
+        kurtosis_along=math.inf,
+        method=f"analytic:{kind}",
+        error=error,
+    )
 
 
 def unknown_because(loss: Any, oracle: Any, scores: Tensor, *, cap: int = CAP) -> str | None:
@@ -99,41 +116,6 @@ def _simplest(form: LossForm | None, oracle: Any, theta: Tensor) -> Count | Loss
 def _parameters(oracle: Any, theta: Tensor) -> Tensor:
     """Natural parameters with 0 at ignored entries."""
     return zero_ignored(oracle.natural_parameters(theta), oracle.read_mask(tuple(theta.shape), theta.device))
-
-
-def _expected(simple: Count | LossForm, law: Law, parameters: Tensor) -> tuple[str, Expected]:
-    """By what form, and the expectation."""
-    if isinstance(simple, LinearForm):
-        return "linear", expected_linear(law, simple)
-    if isinstance(simple, QuadraticForm):
-        return "quadratic", expected_quadratic(law, simple)
-    if isinstance(simple, PointForm):
-        return "point", expected_point(law, simple, parameters)
-    assert isinstance(simple, Count), "counts are reduced"
-    return "count", expected_count(law, simple)
-
-
-def _truth(found: tuple[str, Expected], law: Law, oracle: MarginalOracle, theta: Tensor, parameters: Tensor) -> Truth:
-    kind, expected = found
-    event = tuple(theta.shape)
-    count = oracle.count(event)
-    norm = math.sqrt(sum(event))  # no structure has more parts than its event has rows and columns
-    bound = SAFETY * UNIT_ROUNDOFF * law.roundings * norm * expected.magnitude
-    gradient, error = pulled_back(oracle, theta, expected.gradient.reshape(event), bound)
-    return Truth(
-        gradient=gradient,
-        value=expected.value,
-        loss_variance=expected.variance,
-        log_partition=law.log_partition,
-        entropy=entropy_of(law, parameters, oracle.argmax_of(parameters.unsqueeze(0))[0]),
-        marginals=law.marginals.reshape(event),
-        count=count,
-        support=_support(oracle, parameters, count),
-        kurtosis=torch.full_like(theta, math.inf),
-        kurtosis_along=math.inf,
-        method=f"analytic:{kind}",
-        error=error,
-    )
 
 
 def _support(oracle: MarginalOracle, parameters: Tensor, count: int) -> int:

@@ -1,0 +1,223 @@
+"""Expectations of losses under a Gibbs law, by their form: by derivations, or by determinants over spanning trees."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...oracles.capabilities import Oracle
+from ...oracles.derivations import Derivations
+from ...oracles.spanning_tree import SpanningTree
+from ..problems.forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, flat
+from .derivations import CountPass, MomentPass, derivations_of, gibbs_law
+from .trees import Deviations, TreeMoments, affordable, count_law, expected_changes
+
+LARGEST_RANGE = 2**20
+"""The largest number of values of all counts together."""
+
+
+class Count(NamedTuple):
+    """A function of one count: ``values[k]``, k = ⟨weights, z⟩.
+
+    weights: int64 [*event]. values: float64 [size]; what no structure has holds any value.
+    """
+
+    weights: Tensor
+    values: Tensor
+
+
+def reduced(form: CountForm, oracle: Oracle, parameters: Tensor) -> Count | LinearForm | None:
+    """The simplest form that is the same on all feasible structures; None where the counts have too many values.
+
+    Args:
+        form: of a loss.
+        oracle: of the structures.
+        parameters: natural parameters [*event]; their -inf say which parts are forbidden.
+    """
+    read = oracle.read_mask(tuple(parameters.shape), parameters.device)
+    weights = [torch.where(read, count.to(parameters.device).round().long(), 0) for count in form.counts]
+    ranges = [_range(oracle, count, parameters) for count in weights]
+    several = [i for i, (low, high) in enumerate(ranges) if low < high]
+    if math.prod(ranges[i][1] + 1 for i in several) > LARGEST_RANGE:
+        return None
+    joint, size = torch.zeros_like(parameters, dtype=torch.int64), 1
+    for i in several:
+        joint, size = joint * (ranges[i][1] + 1) + weights[i], size * (ranges[i][1] + 1)
+    values = form.function(*_unjoined(torch.arange(size, device=parameters.device), ranges)).double().expand(size)
+    if not several:
+        return LinearForm(torch.zeros_like(parameters), float(values[0]))
+    if len(several) == 1:
+        low, high = ranges[several[0]]
+        slope = (values[high] - values[low]) / (high - low)
+        line = values[low] + slope * torch.arange(high - low + 1, device=values.device)
+        rounding = 8 * torch.finfo(values.dtype).eps * values[low : high + 1].abs().max()
+        if bool(((values[low : high + 1] - line).abs() <= rounding).all()):
+            return LinearForm(slope * joint, float(values[low] - slope * low))
+    return Count(joint, values)
+
+
+def _range(oracle: Oracle, count: Tensor, parameters: Tensor) -> tuple[int, int]:
+    """The least and the greatest value over the feasible structures."""
+    allowed = parameters > -math.inf
+    extremes = []
+    for sign in (-1, 1):
+        rows = torch.where(allowed, sign * count, -math.inf).to(parameters.dtype).unsqueeze(0)
+        extremes.append(int((oracle.argmax_of(rows)[0] * count).sum()))
+    return extremes[0], extremes[1]
+
+
+def _unjoined(joint: Tensor, ranges: list[tuple[int, int]]) -> list[Tensor]:
+    """The counts of joint ones, clamped to where structures are; constant ones as they are."""
+    counts = []
+    for low, high in reversed(ranges):
+        counts.append((joint % (high + 1)).clamp(low, high) if low < high else torch.full_like(joint, high))
+        joint = joint // (high + 1) if low < high else joint
+    return counts[::-1]
+
+
+LARGEST_TABLE = 2**25
+"""The most numbers in a table of counts by node."""
+
+
+class CountExpectation(NamedTuple):
+    """The law [size] of a count, the gradient [d] of the expectation of a function of it, and what its rounding errors are relative to."""
+
+    law: Tensor
+    gradient: Tensor
+    noise: float
+
+
+class DerivationLaw:
+    """By dynamic programmes over derivations."""
+
+    def __init__(self, derivations: Derivations, parameters: Tensor) -> None:
+        self._law = gibbs_law(derivations, parameters.flatten())
+        self.log_partition, self.marginals, self.roundings = self._law.log_partition, self._law.marginals, self._law.roundings
+
+    def moments(self, weights: Tensor) -> MomentPass:
+        """Of ``weights z``."""
+        return MomentPass(self._law, weights)
+
+    def expected_changes(self, count: Count) -> CountExpectation:
+        """Of ``values[k]`` less its value at the most probable count."""
+        counts = CountPass(self._law, count.weights.flatten(), len(count.values))
+        changes = count.values - count.values[counts.root.argmax()]
+        return CountExpectation(counts.root, counts.gradient(changes), float(counts.root @ changes.abs()))
+
+
+class TreeLaw:
+    """Of spanning trees, by determinants around the best one."""
+
+    def __init__(self, oracle: SpanningTree, parameters: Tensor) -> None:
+        self._oracle, self._scores = oracle, parameters
+        tree = oracle.heads(oracle.argmax(parameters))
+        self._deviations = Deviations.of(tree, single_root=oracle.single_root)
+        self.log_partition = float(oracle.log_partition(parameters))
+        self.marginals = oracle.marginals(parameters).flatten()
+        largest = float(self._deviations.relative(parameters).clamp(min=-1e3).abs().max())
+        self.roundings = len(tree) * (2 * largest + 8 * len(tree))
+
+    def moments(self, weights: Tensor) -> TreeMoments:
+        """Of ``weights z``."""
+        return TreeMoments(self._deviations, self._scores, weights.unflatten(1, self._scores.shape))
+
+    def expected_changes(self, count: Count) -> CountExpectation:
+        """Of ``values[k]`` less its value at the most probable count."""
+        size = len(count.values)
+        law = count_law(self._oracle, self._scores, count.weights, size)
+        changes = count.values - count.values[law.argmax()]
+        magnitude = float(law @ changes.abs())
+        result = expected_changes(self._oracle, self._scores, count.weights, changes, magnitude=magnitude)
+        return CountExpectation(law, result.gradient.flatten(), result.noise)
+
+
+Law = DerivationLaw | TreeLaw
+
+
+def law_of(oracle: Oracle, parameters: Tensor) -> Law | None:
+    """The law of natural parameters [*event] with 0 at ignored entries; None where the oracle has no sums in closed form."""
+    if isinstance(oracle, SpanningTree):
+        return TreeLaw(oracle, parameters)
+    derivations = derivations_of(oracle, tuple(parameters.shape))
+    return None if derivations is None else DerivationLaw(derivations, parameters)
+
+
+def has_law(oracle: Oracle, event: tuple[int, ...]) -> bool:
+    """Whether `law_of` finds one for scores of a shape."""
+    return isinstance(oracle, SpanningTree) or derivations_of(oracle, event) is not None
+
+
+def holds_counts(oracle: Oracle, event: tuple[int, ...], size: int) -> bool:
+    """Whether the law of a count of so many values fits, for an oracle that has a law."""
+    derivations = derivations_of(oracle, event)
+    return affordable(event[-1], size) if derivations is None else derivations.nodes * size <= LARGEST_TABLE
+
+
+def entropy_of(law: Law, parameters: Tensor, best: Tensor) -> float:
+    """``A(θ) − ⟨θ, μ⟩``, both relative to the best structure."""
+    allowed = torch.where(parameters > -math.inf, parameters, 0).flatten()
+    return law.log_partition - float(allowed @ best.flatten()) - float(allowed @ (law.marginals - best.flatten()))
+
+
+class Expected(NamedTuple):
+    """``E L``, its gradient [d] in the natural parameters, ``Var L`` (nan where unknown), and what its rounding errors are relative to."""
+
+    value: float
+    gradient: Tensor
+    variance: float
+    magnitude: float
+
+
+def expected_linear(law: Law, form: LinearForm) -> Expected:
+    """``⟨c, z⟩ + constant``: the gradient is Cov(z) c."""
+    moments = law.moments(flat(form.weights).unsqueeze(0))
+    root = moments.root
+    gradient = moments.gradient(torch.ones_like(root.mean), torch.zeros_like(root.mean))
+    square = float(2 * root.half_square)
+    return Expected(float(root.centre + root.mean) + form.constant, gradient, max(square - float(root.mean) ** 2, 0.0), square**0.5)
+
+
+def expected_quadratic(law: Law, form: QuadraticForm) -> Expected:
+    """``‖A z − b‖² + constant``, by the first two moments of A z about a structure; the variance would take four."""
+    moments = law.moments(flat(form.matrix, 1))
+    root = moments.root
+    offset = root.centre - flat(form.target)
+    gradient = moments.gradient(2 * offset, torch.full_like(offset, 2))
+    change = 2 * offset @ root.mean + 2 * root.half_square.sum()
+    magnitude = 2 * offset.abs() @ (2 * root.half_square).clamp(min=0).sqrt() + 2 * root.half_square.sum()
+    return Expected(float(offset @ offset + change) + form.constant, gradient, math.nan, float(magnitude))
+
+
+def expected_count(law: Law, count: Count) -> Expected:
+    """``values[k]`` of a count k."""
+    found = law.expected_changes(count)
+    centre = float(count.values[found.law.argmax()])
+    changes = count.values - centre
+    mean = float(found.law @ changes)
+    variance = float(found.law @ (changes - mean).square())
+    return Expected(centre + mean, found.gradient, variance, found.noise)
+
+
+def expected_point(law: Law, form: PointForm, parameters: Tensor) -> Expected:
+    """One value at z*, another elsewhere: ``∇ p(z*) = p(z*) (z* − μ)``."""
+    structure = flat(form.structure, 0)
+    taken = (structure * torch.where(structure > 0, parameters.flatten(), 0)).sum()  # a part that is counted as often as it is
+    probability = math.exp(min(float(taken) - law.log_partition, 0.0))
+    step = form.here - form.elsewhere
+    gradient = step * probability * (structure - law.marginals)
+    return Expected(form.elsewhere + step * probability, gradient, step**2 * probability * (1 - probability), abs(step) * probability)
+
+
+def expectation(law: Law, form: Count | LossForm, parameters: Tensor) -> tuple[str, Expected]:
+    """The name of a form, and the expectation of a loss of that form."""
+    if isinstance(form, LinearForm):
+        return "linear", expected_linear(law, form)
+    if isinstance(form, QuadraticForm):
+        return "quadratic", expected_quadratic(law, form)
+    if isinstance(form, PointForm):
+        return "point", expected_point(law, form, parameters)
+    assert isinstance(form, Count), "counts are reduced"
+    return "count", expected_count(law, form)
