@@ -124,10 +124,10 @@ def _chart(groups: pd.DataFrame) -> dict[str, Any]:
         color=alt.Color("verdict:N", legend=None),
         tooltip=[alt.Tooltip("name:N"), alt.Tooltip("verdict:N"), alt.Tooltip("shown:N", title="head / base")],
     )
-    x = alt.X("low:Q", scale=alt.Scale(type="log"), title="head / base")
+    x = alt.X("low:Q", scale=alt.Scale(type="log", nice=False, padding=10), title="head / base")
     one = alt.Chart(pd.DataFrame({"one": [1]})).mark_rule(strokeDash=[4, 3]).encode(x="one:Q")
     layers = one, chart.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q"), chart.mark_point(filled=True, size=60).encode(x="change:Q")
-    spec = alt.layer(*layers).properties(width="container").to_dict()
+    spec = alt.layer(*layers).properties(width=480).to_dict()
     return {key: value for key, value in spec.items() if key not in ("$schema", "config")}
 
 

@@ -156,7 +156,7 @@ def _decided(claims: pd.DataFrame, worse: np.ndarray, settings: Settings) -> pd.
 
 
 def identical_curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """Broken comparisons of estimators whose training curves are equal at every step of every seed: one of them is not what it says.
+    """Broken comparisons of estimators whose training curves are equal at every step of every seed: one of them is wrong.
 
     Two deterministic estimators of one objective may be one function on a structure, and pass. So do curves that never move.
     """

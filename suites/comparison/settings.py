@@ -150,22 +150,6 @@ def selects(pattern: str, name: str) -> bool:
     return pattern == name or fnmatchcase(name, pattern)
 
 
-_EXPECTED = {
-    "bool_type": "true or false",
-    "string_type": "a text",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "greater_than_equal": "a number that is at least {ge:g}",
-    "greater_than": "a number between 0 and 1",
-    "less_than": "a number between 0 and 1",
-    "literal_error": "{expected}",
-    "list_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
-}
-
-
 def read_settings(content: Mapping[str, Any]) -> Settings:
     """Settings from the content of a TOML file; tables other than ``gate`` are ignored.
 
@@ -193,7 +177,8 @@ def read_settings(content: Mapping[str, Any]) -> Settings:
             raise ValueError(f"{where} is no setting; {hint(str(place[-1]), kind.model_fields)}") from None
         if first["type"] == "value_error":
             raise ValueError(f"{where}: {first['ctx']['error']}") from None
-        expected = _EXPECTED.get(first["type"], first["msg"]).format(**first.get("ctx", {}))
+        expected = "a table" if first["type"] in ("model_type", "dict_type") else first["msg"].removeprefix("Input should be ")
+        expected = f"a number {expected}" if first["type"].startswith(("less", "greater")) else expected
         raise ValueError(f"{where} got {first['input']!r}; expected {expected}") from None
 
 

@@ -1,9 +1,8 @@
-"""Two installations take turns: the only comparison of times between two versions of the code.
+"""Times of two installations, measured in turns on the same machine.
 
-Absolute times of another day or another machine tell nothing: on a busy machine, one version after the other has an error of 15 %, and an
-interval that covers the truth in two of three cases. Here two processes, one per installation, take turns in random order on the same cell,
-on one thread each; within a pair, the machine's mood is the same for both. The interval of the median ratio is that of order statistics,
-which assumes nothing of the noise.
+Times of another day or machine cannot be compared: on a busy machine, a ratio of two medians has an error of 15 %. Here one process per
+installation, with one thread each, times the same cell. In each pair of calls, a coin decides which process goes first, and both see the
+same load. The interval of the median ratio is that of order statistics, which assumes nothing of the noise.
 """
 
 from __future__ import annotations
@@ -16,29 +15,26 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
+from scipy import stats
 
 from ..statistics.interval import Interval
 from ..statistics.testing.multiplicity import holm
 from .settings import Timing
 
 WORKER = Path(__file__).with_name("timing_worker.py")
-SHORTEST = 1e-3
-"""Seconds: a call that takes less is repeated until it does not."""
+MIN_SECONDS = 1e-3
+"""A shorter call is repeated until it takes so long."""
 
-AGAIN = 4
-"""So many times as many pairs decide where the first do not."""
-
-LOOKS = 2
-"""How often the same cell may be tested; each look has its share of the level."""
+LOOKS = (1, 4)
+"""Numbers of pairs of the tests of one cell, as multiples of `Timing.pairs`. Later tests run if the earlier ones are inconclusive, and each
+has its share of the level."""
 
 
 class TimedCell(NamedTuple):
-    """What is timed: 32 rows around the first instance of a problem."""
+    """An estimator on 32 rows around the first instance of a problem."""
 
     problem: str
     stage: str
@@ -50,10 +46,10 @@ class TimeComparison:
     """The verdict on one cell.
 
     Attributes:
-        cell: what was timed.
+        cell: the cell.
         verdict: ``regressed``, ``improved``, ``equivalent``, ``inconclusive`` or ``broken``.
         change: median of ``head / base`` over pairs, with its order-statistic interval of confidence 1 − alpha.
-        pairs: behind it. ``p_value``: that the head is slower by more than the margin; ``p_adjusted``: over all cells.
+        pairs: number of pairs. ``p_value``: of "the head is not slower by more than the margin"; ``p_adjusted``: over all cells.
         reason: of a failure.
     """
 
@@ -70,59 +66,43 @@ class Side:
     """A worker process with one installation.
 
     Args:
-        interpreter: a Python, or an executable that behaves as one, in which that structgrad is installed.
-        isolated: whether ``PYTHONPATH`` is kept from it, which would show it the other installation.
+        interpreter: a Python, or an executable that behaves as one, in which structgrad is installed.
+        isolated: whether to drop ``PYTHONPATH``, which may name the other installation.
     """
 
     def __init__(self, interpreter: str, *, isolated: bool) -> None:
-        variables = _without_path(dict(os.environ)) if isolated else dict(os.environ)
         self.interpreter = interpreter
+        variables = {name: value for name, value in os.environ.items() if not (isolated and name == "PYTHONPATH")}
+        command, pipe = [interpreter, "-P", str(WORKER)], subprocess.PIPE
         try:
             self.process = subprocess.Popen(
-                [interpreter, "-P", str(WORKER)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=variables,
-                encoding="utf-8",
-                errors="replace",
-                cwd=WORKER.parent,
+                command, stdin=pipe, stdout=pipe, env=variables, encoding="utf-8", errors="replace", cwd=WORKER.parent
             )
         except OSError as error:
             raise ValueError(f"--timing-base got {interpreter!r}, which cannot be run ({error.strerror}); expected a Python") from error
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request.
-
-        Raises:
-            RuntimeError: the worker could not do it, or is gone.
-        """
-        if self.process.stdin is None or self.process.stdout is None:
+    def ask(self, **request: Any) -> float:
+        """The seconds that a request took; raises RuntimeError if the worker failed or ended."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        if stdin is None or stdout is None:
             raise AssertionError("both ends are pipes")
         try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
+            stdin.write(json.dumps(request) + "\n")
+            stdin.flush()
         except BrokenPipeError:
-            pass  # the empty answer says so
-        line = self.process.stdout.readline()
+            pass  # the empty answer is the error
+        line = stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"error": f"{self.interpreter} ended without an answer"}
         if "error" in answer:
             raise RuntimeError(answer["error"])
-        return answer
-
-    def seconds(self, repeats: int) -> float:
-        """Mean seconds of some calls."""
-        return float(self.ask({"repeats": repeats})["seconds"])
+        return float(answer["seconds"])
 
     def __enter__(self) -> Side:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
-
-
-def _without_path(variables: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name != "PYTHONPATH"}
 
 
 def compare_times(  # noqa: PLR0913
@@ -132,7 +112,7 @@ def compare_times(  # noqa: PLR0913
 
     Args:
         base: the interpreter of the baseline.
-        cells: what is timed.
+        cells: the cells to time.
         head: the interpreter of the run.
         settings: number of pairs and margins.
         alpha: chance of any false alarm over all cells.
@@ -141,83 +121,61 @@ def compare_times(  # noqa: PLR0913
     Raises:
         ValueError: an interpreter that cannot be run.
     """
-    settings = settings or Timing()
-    order = np.random.default_rng(seed)
+    settings, order, found = settings or Timing(), np.random.default_rng(seed), []
     with Side(base, isolated=base != head) as old, Side(head, isolated=False) as new:
-        found = [_compared(cell, (old, new), settings, alpha, order) for cell in cells]
+        for cell in cells:
+            try:
+                first = min(side.ask(prepare={**cell._asdict(), "seed": 0}) for side in (old, new))
+                repeats = max(1, math.ceil(MIN_SECONDS / max(first, 1e-9)))
+
+                def draw(pairs: int, repeats: int = repeats) -> list[float]:
+                    ratios = []
+                    for turn in order.integers(2, size=pairs):
+                        seconds = {side: (old, new)[side].ask(repeats=repeats) for side in (int(turn), 1 - int(turn))}
+                        ratios.append(math.log(seconds[1] / seconds[0]))
+                    return ratios
+
+                found.append(judged(cell, draw, settings, alpha))
+            except RuntimeError as error:
+                found.append(TimeComparison(cell, "broken", reason=str(error)))
     return adjusted(found, alpha)
 
 
 def adjusted(found: Sequence[TimeComparison], alpha: float) -> list[TimeComparison]:
-    """The same with Holm's correction over cells: what is no longer proven is inconclusive."""
+    """The comparisons with Holm's correction over cells: a slowdown that is no longer proven is inconclusive."""
     corrected = holm({item.cell: item.p_value for item in found if item.p_value is not None})
-    return [_corrected(item, corrected.get(item.cell), alpha) for item in found]
+    items = [replace(item, p_adjusted=corrected.get(item.cell)) for item in found]
+    return [
+        replace(item, verdict="inconclusive")
+        if item.verdict == "regressed" and item.p_adjusted is not None and item.p_adjusted >= alpha
+        else item
+        for item in items
+    ]
 
 
-def _corrected(item: TimeComparison, p_adjusted: float | None, alpha: float) -> TimeComparison:
-    if p_adjusted is None:
-        return item
-    overruled = item.verdict == "regressed" and p_adjusted >= alpha
-    return replace(item, p_adjusted=p_adjusted, verdict="inconclusive" if overruled else item.verdict)
+def judged(cell: TimedCell, draw: Callable[[int], Sequence[float]], settings: Timing, alpha: float) -> TimeComparison:
+    """The verdict on log-ratios ``log(head / base)``: the interval of their median against the margins.
 
-
-def _compared(cell: TimedCell, sides: tuple[Side, Side], settings: Timing, alpha: float, order: np.random.Generator) -> TimeComparison:
-    try:
-        seconds = [float(side.ask({"prepare": {**cell._asdict(), "seed": 0}})["seconds"]) for side in sides]
-        repeats = max(1, math.ceil(SHORTEST / max(min(seconds), 1e-9)))
-        draw = lambda pairs: log_ratios(sides, repeats, pairs, order)  # noqa: E731
-        return judged(cell, draw, settings, alpha)
-    except RuntimeError as error:
-        return TimeComparison(cell, "broken", reason=str(error))
-
-
-def log_ratios(sides: tuple[Side, Side], repeats: int, pairs: int, order: np.random.Generator) -> list[float]:
-    """``log(head / base)`` of pairs of calls, of which a coin says who goes first."""
-    found = []
-    for first in order.integers(2, size=pairs):
-        seconds = {int(side): sides[side].seconds(repeats) for side in (first, 1 - first)}
-        found.append(math.log(seconds[1] / seconds[0]))
-    return found
-
-
-def judged(cell: TimedCell, draw: Callable[[int], list[float]], settings: Timing, alpha: float) -> TimeComparison:
-    """The verdict on log-ratios that are drawn as they are needed: once, and again where the first do not decide."""
-    first = verdict_on(cell, draw(settings.pairs), settings, alpha / LOOKS)
-    if first.verdict != "inconclusive":
-        return first
-    return verdict_on(cell, draw(AGAIN * settings.pairs), settings, alpha / LOOKS)
-
-
-def verdict_on(cell: TimedCell, ratios: Sequence[float], settings: Timing, alpha: float) -> TimeComparison:
-    """The verdict on log-ratios: the interval of their median against the margins.
+    Args:
+        cell: the cell.
+        draw: returns so many log-ratios.
+        settings: number of pairs and margins.
+        alpha: the level of all looks together.
 
     Example:
         >>> cell = TimedCell("toy", "init", "ste")
-        >>> [verdict_on(cell, [math.log(ratio)] * 40, Timing(), 0.01).verdict for ratio in (1.3, 1.0, 0.8)]
+        >>> [judged(cell, lambda pairs: [math.log(ratio)] * pairs, Timing(), 0.01).verdict for ratio in (1.3, 1.0, 0.8)]
         ['regressed', 'equivalent', 'improved']
     """
-    value, low, high = median_bounds(ratios, alpha)
     slower, harmless = math.log1p(settings.minimum_change), math.log1p(settings.equivalence)
-    verdict = "inconclusive"
-    if low > slower:
-        verdict = "regressed"
-    elif high < harmless:
-        verdict = "improved" if high < -slower else "equivalent"
-    above = sum(ratio > slower for ratio in ratios)
-    p_value = min(1.0, LOOKS * float(scipy.stats.binom.sf(above - 1, len(ratios), 0.5)))
-    change = Interval(math.exp(value), math.exp(low), math.exp(high), "order-statistic")
+    for look in LOOKS:
+        ratios = np.asarray(draw(look * settings.pairs))
+        low, high = stats.quantile_test(ratios).confidence_interval(1 - alpha / len(LOOKS))
+        verdict = "regressed" if low > slower else "inconclusive"
+        if high < harmless:
+            verdict = "improved" if high < -slower else "equivalent"
+        if verdict != "inconclusive":
+            break
+    p_value = min(1.0, len(LOOKS) * float(stats.binom.sf((ratios > slower).sum() - 1, len(ratios), 0.5)))
+    change = Interval(math.exp(np.median(ratios)), math.exp(low), math.exp(high), "order-statistic")
     return TimeComparison(cell, verdict, change, len(ratios), p_value)
-
-
-def median_bounds(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """The median with its order-statistic interval of confidence 1 − alpha.
-
-    Example:
-        >>> median_bounds([float(number) for number in range(1, 41)], 0.01)
-        (20.5, 12.0, 29.0)
-    """
-    ordered = np.sort(np.asarray(values, dtype=float))
-    rank = int(scipy.stats.binom.ppf(alpha / 2, len(ordered), 0.5))
-    if rank == 0:
-        raise ValueError(f"`median_bounds` got {len(ordered)} values; expected more for an interval of confidence {1 - alpha:g}")
-    return float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[len(ordered) - rank])

@@ -1,7 +1,7 @@
-"""One side of an interleaved timing: a process that holds one installed structgrad, and times what it is told to.
+"""One side of an interleaved timing: a process that times calls of one installed structgrad.
 
-This file is run by the interpreter of either side, and may meet an older structgrad: it imports nothing of its own package, and of the
-installed one only what has been there from the start. Requests and answers are lines of JSON.
+The interpreter of either side runs this file, possibly with an older structgrad. So it imports only long-standing names of that, and none
+of its own package. Requests and answers are lines of JSON.
 """
 
 from __future__ import annotations
@@ -11,27 +11,31 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[variable] = "1"
-    answers, sys.stdout = sys.stdout, sys.stderr  # what measured code prints is no answer
-    worker: dict[str, Any] = {}
+    answers, sys.stdout = sys.stdout, sys.stderr  # measured code may print
+    step: Callable[[], object] = list
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            answer = _prepare(worker, **request["prepare"]) if "prepare" in request else _time(worker, request["repeats"])
+            if "prepare" in request:
+                step = prepared(**request["prepare"])
+                answer: dict[str, object] = {"seconds": min(seconds_of(step, 1) for _ in range(3))}
+            else:
+                answer = {"seconds": seconds_of(step, request["repeats"])}
         except Exception as error:  # any user-supplied code may run here
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
-def _prepare(worker: dict[str, Any], problem: str, stage: str, estimator: str, seed: int) -> dict[str, Any]:
-    """Build one cell and compile what it needs; says where structgrad was found and how long a call takes."""
+def prepared(problem: str, stage: str, estimator: str, seed: int) -> Callable[[], object]:
+    """A call of one cell, whose kernels are compiled."""
     import torch
 
     from structgrad import estimators
@@ -43,23 +47,21 @@ def _prepare(worker: dict[str, Any], problem: str, stage: str, estimator: str, s
     noise = torch.randn((32, *item.scores.shape), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     scores = item.scores + 1e-3 * noise
 
-    def step() -> None:
-        contender.gradient(item.loss, found.oracle, scores, generator=torch.Generator().manual_seed(0))
+    def step() -> object:
+        return contender.gradient(item.loss, found.oracle, scores, generator=torch.Generator().manual_seed(0))
 
-    worker["step"] = step
     step()
     gc.collect()
-    gc.disable()  # a collection would hit one side of a pair by chance, and takes longer than a call
-    return {"where": estimators.__file__, "seconds": min(_time(worker, 1)["seconds"] for _ in range(3))}
+    gc.disable()  # a collection takes longer than a call, and would hit one side of a pair by chance
+    return step
 
 
-def _time(worker: dict[str, Any], repeats: int) -> dict[str, Any]:
+def seconds_of(step: Callable[[], object], repeats: int) -> float:
     """Mean seconds of some calls."""
-    step = worker["step"]
     start = time.perf_counter()
     for _ in range(repeats):
         step()
-    return {"seconds": (time.perf_counter() - start) / repeats}
+    return (time.perf_counter() - start) / repeats
 
 
 if __name__ == "__main__":

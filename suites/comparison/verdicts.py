@@ -162,7 +162,7 @@ def _chunks(pairs: Pairs, rows: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _obstacles(pairs: Pairs, machines: tuple[Machine, Machine]) -> Iterator[tuple[np.ndarray, str, np.ndarray, np.ndarray]]:
-    """Why two rows cannot be compared, in order: where, and a sentence with two gaps for what differs."""
+    """Why two rows cannot be compared, in order: where, and a sentence with two gaps for the values that differ."""
     for name in (*VERSIONS, "dtype", "device"):
         first, second = pairs.both(name)
         shown = "{:.0f}" if name in VERSIONS else "{}"
@@ -221,7 +221,7 @@ def tested(base: Estimates, head: Estimates, paired: np.ndarray, rules: pd.DataF
     rule = {name: values[rows] for name, values in rule.items()}
 
     def beyond(sign: int, relative: np.ndarray, absolute: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """By how much the head lies above (1) or below (−1) the base by more than a margin."""
+        """The difference of head and base above (1) or below (−1) a margin."""
         log, share, margin = (one[:, None] for one in (logs & (absolute == 0), relative, absolute))
 
         def statistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -266,7 +266,7 @@ def _at_same_gain(  # noqa: PLR0913, PLR0917 - all of them are columns of the sa
     mine = open_[shrinks[open_]]
     found = pairs.keys.loc[mine, place].assign(row=mine).merge(pairs.keys.loc[gains, place].assign(gain=gains), on=place)
     later = []
-    for number in _chunks(pairs, np.arange(0)) if found.empty else np.array_split(np.arange(len(found)), len(found) // _CHUNK + 1):
+    for number in np.array_split(np.arange(len(found)), len(found) // _CHUNK + 1) if len(found) else ():
         row, gain = found["row"].to_numpy()[number], found["gain"].to_numpy()[number]
         sides = [(Estimates.of(pairs, pairs.places[row, one]), Estimates.of(pairs, pairs.places[gain, one])) for one in (0, 1)]
         sure = [size.known & (np.abs(size.value) > np.maximum(MIN_GAIN, MIN_GAIN_ERRORS * size.error)) for _, size in sides]
@@ -336,7 +336,7 @@ def settled(out: pd.DataFrame, again: pd.DataFrame, alpha: float, others: Sequen
 
 
 def holm_with(p_values: np.ndarray, others: Sequence[float] = ()) -> np.ndarray:
-    """Holm's adjusted p-values, with other tests beside them; NaN is no test."""
+    """Holm's adjusted p-values, over other tests too; NaN is no test."""
     found, where = p_values.astype(float).copy(), ~np.isnan(p_values)
     found[where] = holm_values(np.concatenate([found[where], others]))[: where.sum()]
     return found
