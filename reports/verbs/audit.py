@@ -78,56 +78,31 @@ def audit(  # noqa: PLR0913 - one parameter per option
     Exit codes: 0 no violation, 1 a violation (of the estimates or of the declared properties), 2 bad input, 3 the estimator raised,
     4 undecided under --strict.
     """
-    if estimator is None:
-        of_estimators = (objective, unbiased, scale, mean_of)
-        claimed = any(given is not None for given in of_estimators)
-        code = _oracles(oracle, of_estimators=claimed, strict=strict, as_json=as_json, alpha=alpha, seed=seed, quick=quick, seconds=time)
-        raise typer.Exit(code)
     with sentences():
-        from ...suites.audit import audit as examine
-        from .. import terminal
-        from ..audit import terminal as screen
-        from .run import launch
-
-        launch.pin_threads()
-        found = examine(
-            estimator,
-            objective=objective,
-            unbiased=unbiased,
-            scale=scale,
-            mean_of=mean_of,
-            structures=tuple(oracle),
-            alpha=alpha,
-            seed=seed,
-            quick=quick,
-            seconds=time,
-        )
-        if as_json:
-            typer.echo(json.dumps(screen.as_record(found, strict=strict), indent=2, allow_nan=False, ensure_ascii=False))
-        else:
-            terminal.console().print(screen.as_text(found))
-    raise typer.Exit(found.exit_code(strict=strict))
-
-
-def _oracles(names: list[str], *, of_estimators: bool, strict: bool, as_json: bool, **options: Any) -> int:
-    """Audit oracles one after the other; the exit code of the worst."""
-    with sentences():
-        if not names:
+        claimed = any(given is not None for given in (objective, unbiased, scale, mean_of))
+        if estimator is None and not oracle:
             raise ValueError("got neither ESTIMATOR nor --oracle NAME; expected one to test, such as: structgrad audit rloo")
-        if of_estimators:
+        if estimator is None and claimed:
             raise ValueError(
                 "got --objective, --unbiased, --scale or --mean-of without an ESTIMATOR; expected them with one, for they are its claims"
             )
+        from ...suites.audit import audit as audit_estimator
         from ...suites.audit.oracles import audit_oracle
+        from .. import audit as screen
         from .. import terminal
-        from ..audit import oracles as screen
         from .run import launch
 
         launch.pin_threads()
-        found = [audit_oracle(name, **options) for name in names]
-        if as_json:
-            typer.echo(json.dumps([screen.as_record(one, strict=strict) for one in found], indent=2, allow_nan=False, ensure_ascii=False))
+        limits: dict[str, Any] = {"alpha": alpha, "seed": seed, "quick": quick, "seconds": time}
+        found: list[Any] = []
+        if estimator is None:
+            found = [audit_oracle(name, **limits) for name in oracle]
         else:
-            for one in found:
-                terminal.console().print(screen.as_text(one))
-    return max((one.exit_code(strict=strict) for one in found), key=[0, 4, 3, 1].index)
+            claims: dict[str, Any] = {"objective": objective, "unbiased": unbiased, "scale": scale, "mean_of": mean_of}
+            found = [audit_estimator(estimator, structures=tuple(oracle), **claims, **limits)]
+        if as_json:
+            records = [screen.as_record(one, strict=strict) for one in found]
+            typer.echo(json.dumps(records[0] if estimator else records, indent=2, allow_nan=False, ensure_ascii=False))
+        for one in () if as_json else found:
+            terminal.console().print(screen.as_text(one))
+    raise typer.Exit(max((one.exit_code(strict=strict) for one in found), key=[0, 4, 3, 1].index))

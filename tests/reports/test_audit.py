@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from structgrad.reports.audit import terminal as screen
+from structgrad.reports import audit as screen
 from structgrad.reports.cli import app
 from structgrad.suites.audit import audit as examine
 from tests.suites.audit import broken_laws, planted_faults, published_mistakes

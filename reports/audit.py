@@ -1,0 +1,125 @@
+"""Audits on a terminal: the verdict and its cause first, one line per law, one per structure. A pipe gets plain lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from ..suites.text import duration, number, percent, plural, plus_minus, setting
+
+if TYPE_CHECKING:
+    from ..suites.audit import Audit, Check
+    from ..suites.audit.oracles import OracleAudit
+
+HEADLINES = {
+    "right": ("RIGHT", "bold green", "no law is violated"),
+    "consistent": ("CONSISTENT WITH ITS DECLARATION", "bold green", "no law is violated, and a bias is declared"),
+    "wrong": ("WRONG", "bold red", "a violation is proven"),
+    "misdeclared": ("MISDECLARED", "bold red", "its declarations are wrong, and no fault is found in its estimates"),
+    "crashed": ("CRASHED", "bold red", "it raised an exception, and no violation is proven"),
+    "undecided": ("UNDECIDED", "bold yellow", "no law is violated, and some could not be decided"),
+}
+"""By verdict: the word, its style, its meaning."""
+
+MARKS = {
+    "violated": ("VIOLATED", "bold red"),
+    "crashed": ("RAISED", "red"),
+    "undecided": ("undecided", "yellow"),
+    "skipped": ("not asked", "dim"),
+    "holds": ("holds", "green"),
+}
+"""By status: the word and its style, in the order of the screen."""
+
+MAX_CAUSES = 4
+
+
+def as_text(found: Audit | OracleAudit) -> Group:
+    """One screen."""
+    word, style, meaning = HEADLINES[found.verdict]
+    of_estimator = hasattr(found, "comparisons")
+    rest = _of_estimator(found) if of_estimator else _of_oracle(found)  # type: ignore[arg-type]
+    above, below = next(rest), next(rest)
+    headline = Text.assemble((word, style), f"  {found.subject}: {meaning}")
+    return Group(headline, *above, Text(), _laws(found.checks), Text(), *below)
+
+
+def _of_oracle(found: OracleAudit) -> Iterator[list[Any]]:
+    """The lines above and below the laws."""
+    lacking = [Text(f"has no {', '.join(found.lacking)}", style="dim")] if found.lacking else []
+    yield [*(Text(f"looked at {event}", style="dim") for event in found.events), *lacking]
+    tests = plural(sum(check.p_value is not None for check in found.checks), "test")
+    small = f"Sums over all structures in float64; {tests} of samples with an error rate of {setting(found.alpha)} together."
+    yield [Text(small, style="dim")]
+
+
+def _of_estimator(found: Audit) -> Iterator[list[Any]]:
+    """The lines above and below the laws."""
+    declared, rows = found.declared, found.comparisons
+    bias = "unbiased" if declared["unbiased"] else "biased"
+    scale = "" if declared["scale"] == 1 else f", scale {setting(declared['scale'])}"
+    cost = ", ".join(f"{count} {name}" for name, count in declared.get("evaluations", {}).items())
+    takes = f"; one estimate takes {cost}" if cost else ""
+    above = [Text(f"declared: {bias}, of the {declared['objective']} loss{scale}{takes}", style="dim")]
+    if found.verdict == "consistent" and rows:
+        gain, off, cosine = (plus_minus(*value) for value in (rows[0].gain, rows[0].relative_bias, rows[0].cosine))
+        where = f"({rows[0].where}, flat scores)"
+        above.append(Text(f"next to the gradient of the expected loss: gain {gain}, cosine {cosine}, relative bias {off} {where}"))
+    said = {"likely cause": found.causes, "seen": found.seen, "possible cause": found.possible}
+    said |= {"to change": found.remedies, "note": found.notes}
+    above += [Text(f"{word}: {line}", style="bold") for word, lines in said.items() for line in lines[:MAX_CAUSES]]
+    yield above
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("flat scores", no_wrap=True)
+    for name in ("gain", "relative bias", "cosine", "zero", "variance / ‖g‖²", "/ REINFORCE's", "/ leave-one-out's"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        uncertain = (plus_minus(*value) for value in (row.gain, row.relative_bias, row.cosine))
+        ratios = (number(value) for value in (row.relative_variance, row.to_reinforce, row.to_leave_one_out))
+        table.add_row(row.where, *uncertain, percent(row.zero_rate), *ratios)
+    tests = "no test" if found.tests == 0 else plural(found.tests, "test")
+    small = f"{tests} at one error rate of {setting(found.alpha)} (Holm's correction, confirmed on fresh seeds); all other laws are exact\n"
+    if found.losses is not None:
+        small += f"ratios of variances: at equal gain, for {setting(found.losses)} losses (a gradient counts as two); "
+    small += f"± is half of a 95 % interval\nseed {found.seed}, {duration(found.seconds)}"
+    yield [table, Text(), Text(small, style="dim")]
+
+
+def _laws(checks: Sequence[Check]) -> Table:
+    """One line per law: its worst outcome, where, and the detail."""
+    from ..suites.audit.result import worst
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name, overflow in (("law", "fold"), ("", "fold"), ("where", "fold"), ("what", "ellipsis")):
+        table.add_column(name, no_wrap=True, overflow=overflow)  # type: ignore[arg-type]
+    laws = {law: [check for check in checks if check.law == law] for law in dict.fromkeys(check.law for check in checks)}
+    for law, each in sorted(laws.items(), key=lambda item: list(MARKS).index(worst(item[1]))):
+        shown = [check for check in each if check.status == worst(each)]
+        word, style = MARKS[shown[0].status]
+        where = shown[0].where if len(shown) == 1 else f"{shown[0].where} and {len(shown) - 1} of {len(each) - 1} more"
+        detail = shown[0].detail
+        if shown[0].status == "crashed" and shown[0].cause:
+            detail += f" ({shown[0].cause})"
+        table.add_row(law, Text(word, style=style), f"all {len(each)}" if len(shown) == len(each) > 1 else where, Text(detail))
+    return table
+
+
+def as_record(found: Audit | OracleAudit, *, strict: bool = False) -> dict[str, Any]:
+    """Values for strict JSON: lists for tuples, text for infinite numbers."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    record: dict[str, Any] = {"verdict": found.verdict, "exit_code": found.exit_code(strict=strict)}
+    record |= {name: list(getattr(found, name)) for name in ("causes", "remedies") if hasattr(found, name)}
+    converted: dict[str, Any] = plain(record | dataclasses.asdict(found))
+    return converted

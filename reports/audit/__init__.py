@@ -1,1 +1,0 @@
-"""Audits as people read them."""
