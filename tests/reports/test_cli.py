@@ -417,7 +417,7 @@ def test_a_terminal_gets_a_bar_and_a_line_per_worker(monkeypatch: pytest.MonkeyP
     assert "1/2 cells, about 1 min 1 s left" in lines[0]
     assert [line.split() for line in lines[1:]] == [["worker", "1", "3.2", "s", "bias", "a", "[cell]"], ["worker", "2", "0", "s", "idle"]]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with terminal.progress() as told:
+    with terminal.Verbosity().progress() as told:
         told(snapshot)
     assert os.linesep not in capsys.readouterr().out
 
@@ -437,7 +437,7 @@ def test_at_most_three_estimators_are_named_as_the_best(low: float | None, rival
     score = Interval(0.9, low, 1.0)
     decided = answers.outcome(score, len(tied), rivals)
     found = SimpleNamespace(estimator="rloo", tied=tied, rivals=rivals, instances=2, score=score, outcome=decided)
-    assert terminal._leader(found)[0] == text
+    assert terminal.leader(found)[0] == text
 
 
 def test_one_problem_at_one_entropy_level_has_an_answer() -> None:

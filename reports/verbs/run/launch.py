@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import platform
@@ -14,6 +15,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from ....oracles import plugins
 from ....suites import text
@@ -41,7 +44,7 @@ from ...results import PAGE
 from ...terminal import Verbosity
 from ..options import RUNS, Options, command
 from ..outcome import INTERRUPTED, SOME_FAILED, fail
-from .outline import check_affordable, limits_lines, lines, outline, show
+from .outline import as_json, check_affordable, limits_lines, lines, outline, skips_lines
 
 _ERRORS_SHOWN = 5
 
@@ -104,8 +107,12 @@ def launched(  # noqa: PLR0913
     cells = whole if shard is None else shard.of_plan(plan, whole)
     part = {} if shard is None else {"shard": {**vars(shard), "cells": len(whole.cells)}}
     found = outline(plan, cells, machine, preset, sum(verbosity.compiled))
-    if options.dry_run:
-        show(found, cells, plan, machine, repeat if verbosity.as_json else None)
+    if options.dry_run and options.json:
+        typer.echo(json.dumps(as_json(found, cells, plan, repeat), ensure_ascii=False))
+    elif options.dry_run:
+        structures = f"structures to enumerate: about {text.number(found.structures)}"
+        for line in (*lines(found, plan, machine), structures, *skips_lines(cells)):
+            verbosity.say(line, important=True)
     check_affordable(found, plan, machine, scope.longest or math.inf)
     if options.dry_run:
         return None
@@ -205,7 +212,7 @@ class Launch:
         self.announce()
         with self._sentence():
             results.write_manifest(self.folder, {**manifest, "status": "running"})
-            with _terminable(), terminal.progress(quiet=self.verbosity.quiet, verbose=self.verbosity.verbose) as progress:
+            with _terminable(), self.verbosity.progress() as progress:
                 settings: dict[str, Any] = {"machine": self.machine, "progress": progress, "scope": self.scope, "work": self.work}
                 runner.measure(self.plan, self.folder, mirror=self.mirror, **settings)
             left = len(self._unmeasured())
