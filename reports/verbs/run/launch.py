@@ -181,9 +181,9 @@ class Launch:
             self.verbosity.say(line)
         self.verbosity.say(f"results go to {self.place}" + (f", by way of {self.folder}" if self.mirror is not None else ""))
         if behind := self._left_behind():
-            self.verbosity.console().print(behind, style="yellow", markup=False, soft_wrap=True)
+            self.verbosity.say(behind, "yellow", important=True)
         for path in store.damaged(self.folder, self.work):
-            self.verbosity.console().print(f"damaged, and measured again: {path}", style="red", markup=False, soft_wrap=True)
+            self.verbosity.say(f"damaged, and measured again: {path}", "red", important=True)
 
     def _left_behind(self) -> str:
         """Of a folder whose table has cells that this plan lacks, that they stay, and how to have them again; nothing of others."""
