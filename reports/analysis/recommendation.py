@@ -498,8 +498,8 @@ def _entropy_of(stage: str, known: Sequence[_Place], source: str) -> float:
     Raises:
         ValueError: it means none.
     """
+    from ...suites.problems.items import number_of
     from ...suites.problems.regimes import USUAL_ENTROPIES, peaked_like
-    from ...suites.problems.stage_names import number_of
 
     given = number_of(stage, "h", 1)
     if given is not None:

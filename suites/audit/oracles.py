@@ -16,7 +16,7 @@ from torch import Tensor
 from ...oracles import make_oracle
 from ...oracles.capabilities import EnumerableOracle, MarginalOracle, Oracle, SamplingOracle
 from ...oracles.derivations import Derivations, StatedOracle, walked
-from ..problems.sized import is_sized, size_names, sized_oracle
+from ..problems.sized import is_sized, size_names, sized_structure
 from ..truth.derivations import derivations_of
 from .oracle_laws import CAPABILITIES, LAWS, DisagreementError, Law, Listing, Scene, compare, sample_test, scenes
 from .result import Check, Judged
@@ -123,7 +123,7 @@ def _subject(name: str) -> tuple[Any, list[tuple[int, ...]]]:
     """The oracle, and the event of the sizes in its name, if any."""
     if is_sized(name):
         try:
-            oracle, event = sized_oracle(name)
+            oracle, event = sized_structure(name)
         except ValueError:  # options alone
             return make_oracle(name), []
         return oracle, [event]

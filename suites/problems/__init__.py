@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from ..base import split_loss
 from ..score_folders import DATA_FOLDERS, default_data
-from .facts import InstanceFacts, instance_facts
 from .items import STAGES
 from .learning import TASK_PROBLEMS, TaskProblem, comes_from_task, is_task, kinds_of, task_names
-from .losses import LOSSES, make_loss
+from .losses import LOSSES, Offset, make_loss
 from .named import (
     BUILT_IN_PROBLEMS,
     LOSS_NAMES,
     OWN_LOSS,
     PROBLEMS,
     REAL_PROBLEMS,
+    InstanceFacts,
     available,
     from_file,
+    instance_facts,
     load,
     prepare,
     stages_of,
     with_loss,
 )
-from .offset import Offset
 from .regimes import ENTROPY_STAGES
 from .score_files import Convention, ScoreFile
 from .sized import is_sized, refuse_unsized, sized_name

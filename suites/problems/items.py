@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,23 @@ from ..base import ProblemLoss
 
 STAGES = ("init", "early", "final")
 """Stages of training: before the first step, after a few, and at the end."""
+
+
+def number_of(stage: str, key: str, most: float = math.inf) -> float | None:
+    """The number of a stage ``key=<number>`` with 0 < number < most; None where it is no such stage.
+
+    Example:
+        >>> number_of("h=0.7", "h", 1), number_of("h=7", "h", 1), number_of("init", "h", 1)
+        (0.7, None, None)
+    """
+    name, equals, text = stage.partition("=")
+    if name != key or not equals:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 < number < most else None
 
 
 REDRAWN = 1000

@@ -14,7 +14,8 @@ from torch import Tensor
 from ...oracles.capabilities import Oracle
 from ...oracles.registry import unknown
 from ...oracles.row_products import row_products
-from .forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm
+from ..base import ProblemLoss
+from .forms import CountForm, LinearForm, LossForm, PointForm, QuadraticForm, form_of, shifted
 
 
 class StructureLoss(abc.ABC):
@@ -34,23 +35,16 @@ class StructureLoss(abc.ABC):
     offset: float = 0.0
     discrete: str | None = None
 
+    event_of = "gold"  # the field of the shape of one event
+
     @property
-    @abc.abstractmethod
     def event_ndim(self) -> int:
-        """How many trailing dimensions of a structure are one event."""
+        """The number of trailing dimensions of one structure."""
+        return int(getattr(self, self.event_of).ndim)
 
     @abc.abstractmethod
     def __call__(self, structure: Tensor) -> Tensor:
         """The loss of every structure: ``[..., *event] -> [...]``."""
-
-    def twin(self) -> StructureLoss:
-        """The same loss on the structures, continued in another way between them.
-
-        Raises:
-            ValueError: where no other extension is offered.
-        """
-        twins = "squared_distance, squared_distance_linear, hamming, f1, f1_multilinear"
-        raise ValueError(f"`twin` got the loss {self.name}, which has one extension only; expected one of {twins}")
 
     @property
     def form(self) -> LossForm | None:
@@ -73,12 +67,9 @@ class Linear(StructureLoss):
     weights: Tensor
 
     name = "linear"
+    event_of = "weights"
     vertex_degree = 1
     extension = "linear"
-
-    @property
-    def event_ndim(self) -> int:
-        return self.weights.ndim
 
     def __call__(self, structure: Tensor) -> Tensor:
         return _inner(self._rows(structure), self.weights.to(structure).flatten())
@@ -101,12 +92,9 @@ class SquaredDistance(StructureLoss):
     parts: Tensor | None = None
 
     name = "squared_distance"
+    event_of = "target"
     vertex_degree = 1
     extension = "quadratic"
-
-    @property
-    def event_ndim(self) -> int:
-        return self.target.ndim
 
     def __call__(self, structure: Tensor) -> Tensor:
         squared = (structure - self.target.to(structure)).square()
@@ -116,9 +104,6 @@ class SquaredDistance(StructureLoss):
     def form(self) -> LossForm:
         counted = _weights(self.parts, self.target).reshape(self.target.shape).to(self.target)
         return LinearForm(counted * (1 - 2 * self.target), float((counted * self.target.square()).sum()))
-
-    def twin(self) -> StructureLoss:
-        return LinearSquaredDistance(self.target, self.parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,24 +119,18 @@ class LinearSquaredDistance(StructureLoss):
     parts: Tensor | None = None
 
     name = "squared_distance_linear"
+    event_of = "target"
     vertex_degree = 1
     extension = "linear"
     discrete = SquaredDistance.name
-
-    @property
-    def event_ndim(self) -> int:
-        return self.target.ndim
 
     def __call__(self, structure: Tensor) -> Tensor:
         counted, target = _weights(self.parts, self.target).to(structure), self.target.to(structure).flatten()
         return _inner(self._rows(structure), counted * (1 - 2 * target)) + _inner(target.square(), counted)
 
     @property
-    def form(self) -> LossForm | None:
-        return self.twin().form
-
-    def twin(self) -> StructureLoss:
-        return SquaredDistance(self.target, self.parts)
+    def form(self) -> LossForm:
+        return SquaredDistance(self.target, self.parts).form
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,12 +146,9 @@ class LowRankQuadratic(StructureLoss):
     target: Tensor
 
     name = "quadratic"
+    event_of = "target"
     vertex_degree = 2
     extension = "quadratic"
-
-    @property
-    def event_ndim(self) -> int:
-        return self.target.ndim
 
     def __call__(self, structure: Tensor) -> Tensor:
         offset = self._rows(structure - self.target.to(structure))
@@ -197,17 +173,9 @@ class Hamming(StructureLoss):
     vertex_degree = 1
     extension = "linear"
 
-    @property
-    def event_ndim(self) -> int:
-        return self.gold.ndim
-
     def __call__(self, structure: Tensor) -> Tensor:
         gold = self.gold.to(structure).flatten()
         return gold.sum() - _inner(self._rows(structure), gold)
-
-    def twin(self) -> StructureLoss:
-        """``Σ gold (1 − z)²``."""
-        return SquaredDistance(self.gold, self.gold != 0)
 
     @property
     def form(self) -> LossForm:
@@ -229,10 +197,6 @@ class ExactMatch(StructureLoss):
     parts: Tensor | None = None
 
     name = "exact_match"
-
-    @property
-    def event_ndim(self) -> int:
-        return self.gold.ndim
 
     def __call__(self, structure: Tensor) -> Tensor:
         counted = _weights(self.parts, self.gold)
@@ -260,10 +224,6 @@ class F1(StructureLoss):
 
     name = "f1"
 
-    @property
-    def event_ndim(self) -> int:
-        return self.gold.ndim
-
     def __call__(self, structure: Tensor) -> Tensor:
         gold = self.gold.to(structure).flatten()
         counted = _weights(self.parts, self.gold).to(structure)
@@ -275,9 +235,6 @@ class F1(StructureLoss):
         counted = _weights(self.parts, self.gold).reshape(self.gold.shape)
         total = float(self.gold.sum())
         return CountForm((self.gold, counted.to(self.gold)), lambda common, size: 1 - 2 * common.double() / (size + total))
-
-    def twin(self) -> StructureLoss:
-        return MultilinearF1(self.gold, self.parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,10 +256,6 @@ class MultilinearF1(StructureLoss):
     extension = "multilinear"
     discrete = F1.name
 
-    @property
-    def event_ndim(self) -> int:
-        return self.gold.ndim
-
     def __call__(self, structure: Tensor) -> Tensor:
         places = _weights(self.parts, self.gold).nonzero().squeeze(-1).to(structure.device)
         gold = self.gold.to(structure).flatten()[places]
@@ -316,11 +269,8 @@ class MultilinearF1(StructureLoss):
         return 1 - 2 * total
 
     @property
-    def form(self) -> LossForm | None:
-        return self.twin().form
-
-    def twin(self) -> StructureLoss:
-        return F1(self.gold, self.parts)
+    def form(self) -> LossForm:
+        return F1(self.gold, self.parts).form
 
 
 @dataclass(frozen=True, eq=False)
@@ -373,10 +323,7 @@ class Downstream(StructureLoss):
     label: int
 
     name = "downstream"
-
-    @property
-    def event_ndim(self) -> int:
-        return 1
+    event_ndim = 1
 
     def logits(self, structure: Tensor) -> Tensor:
         """The scores of the classes: ``[..., n] -> [..., classes]``."""
@@ -408,6 +355,41 @@ class BlackBox(StructureLoss):
 
     def __call__(self, structure: Tensor) -> Tensor:
         return self.inner(structure.detach()).detach()
+
+
+class Offset:
+    """``L + c``: the same gradient, and another variance for whoever multiplies by values of the loss without a baseline.
+
+    Args:
+        inner: L.
+        constant: c.
+
+    Attributes:
+        name: that of the loss with the constant. ``offset``: all constants that were added.
+        differentiable, inside_hull, vertex_degree, extension: those of the loss.
+
+    Example:
+        >>> import torch
+        >>> loss = Offset(Linear(torch.ones(3)), 10.0)
+        >>> loss.name, loss.offset, loss(torch.tensor([1.0, 0.0, 1.0]))
+        ('linear+10', 10.0, tensor(12.))
+    """
+
+    def __init__(self, inner: ProblemLoss, constant: float) -> None:
+        self.inner, self.constant = inner, constant
+        self.name, self.offset = f"{inner.name}{constant:+g}", inner.offset + constant
+        self.differentiable, self.inside_hull = inner.differentiable, inner.inside_hull
+        self.vertex_degree, self.extension = inner.vertex_degree, inner.extension
+
+    @property
+    def form(self) -> LossForm | None:
+        """That of the loss, with the constant."""
+        form = form_of(self.inner)
+        return None if form is None else shifted(form, self.constant)
+
+    def __call__(self, structure: Tensor) -> Tensor:
+        """``[..., *event] -> [...]``."""
+        return self.inner(structure) + self.constant
 
 
 LOSSES: dict[str, type[StructureLoss]] = {

@@ -6,24 +6,23 @@ import contextlib
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from ...oracles.capabilities import Oracle
+from ...oracles.capabilities import MarginalOracle, Oracle
 from ...oracles.registry import unknown
 from ..base import Instance, Problem, ProblemLoss, split_loss
 from ..score_folders import DATA_VARIABLE
-from .items import STAGES, FoundItems, Items
+from .items import STAGES, FoundItems, Items, number_of
 from .learning import TASK_PROBLEMS, comes_from_task, load_task, stages_of_task
-from .losses import LOSSES, Downstream, make_loss
-from .offset import Offset
+from .losses import LOSSES, Downstream, Offset, make_loss
 from .real import REAL
 from .regimes import ENTROPY_STAGES, REGIMES, regime_items
 from .score_files import Arrays, ScoreFile, ScoreTables, read_arrays
 from .sized import is_sized, refuse_unsized, sized_name, sized_regime, sized_structure
-from .stage_names import number_of
 
 REAL_PROBLEMS: dict[str, str] = {name: summary for name, (_, summary, _) in REAL.items()}
 
@@ -237,3 +236,45 @@ class _FileItems(FoundItems):
     def gold(self, index: int) -> Tensor:
         annotated = self.tables.gold(index)
         return self.sampled(index, self.tables.scores(index)) if annotated is None else annotated
+
+
+@dataclass(frozen=True)
+class InstanceFacts:
+    """How large and how peaked an instance is, and what its loss is like.
+
+    Attributes:
+        log_count: log of the number of structures.
+        entropy: of the Gibbs law, in nats. ``normalised_entropy``: the same / log_count, 1 for the uniform law and 0 for one structure.
+        min_marginal: the least probability of a part that is not forbidden. Parts far rarer than one in the number of replicates do not
+            occur in a sample, and a test on their variance misleads.
+        vertex_degree, extension, offset: of the loss.
+    """
+
+    log_count: float
+    entropy: float | None
+    normalised_entropy: float | None
+    min_marginal: float | None
+    vertex_degree: int | None
+    extension: str
+    offset: float
+
+
+def instance_facts(oracle: Oracle, instance: Instance) -> InstanceFacts:
+    """The facts of one instance, at any size; those of the Gibbs law are None where the oracle has none.
+
+    Example:
+        >>> from structgrad.suites.problems import load
+        >>> problem = load("subset_regimes", "h=0.4", instances=1, data=None)
+        >>> facts = instance_facts(problem.oracle, problem.instances[0])
+        >>> round(facts.normalised_entropy, 6), round(facts.log_count, 3), facts.vertex_degree, facts.extension, facts.offset
+        (0.4, 5.394, None, 'formula', 0.0)
+    """
+    scores, loss = instance.scores, instance.loss
+    log_count = math.log(oracle.count(tuple(scores.shape)))
+    entropy: float | None = None
+    least: float | None = None
+    if isinstance(oracle, MarginalOracle) and oracle.sums_in_reach(tuple(scores.shape)):
+        entropy = float(oracle.entropy(scores))
+        least = float(oracle.marginals(scores)[oracle.free_parts(scores)].min())
+    share = entropy / log_count if entropy is not None and log_count > 0 else None
+    return InstanceFacts(log_count, entropy, share, least, loss.vertex_degree, loss.extension, loss.offset)

@@ -11,10 +11,9 @@ from torch import Tensor
 from ...oracles import Alignment, Assignment, Categorical, Constituency, LinearChain, ProjectiveTree, ShiftReduce, SpanningTree, Subset
 from ...oracles.dependency_tree import DependencyTree
 from ..base import ProblemLoss
-from .items import STAGES, FoundItems
+from .items import STAGES, FoundItems, number_of
 from .losses import Downstream
 from .score_files import Arrays
-from .stage_names import number_of
 
 
 class RealItems(FoundItems):

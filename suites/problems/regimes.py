@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from scipy.optimize import elementwise
 from torch import Tensor
 
 from ...oracles import (
@@ -28,12 +29,11 @@ from ...oracles import (
     TiedChain,
 )
 from ...oracles.capabilities import MarginalOracle
+from ...oracles.capabilities.derivatives import unsqueeze_event
 from ...oracles.derivations import DerivedOracle
 from ..base import ProblemLoss
-from .entropy import entropy_scales
-from .items import STAGES, Items
+from .items import STAGES, Items, number_of
 from .losses import Downstream
-from .stage_names import number_of
 
 ENTROPY_STAGES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """The default grid of normalised entropies, from nearly uniform to nearly certain; any ``h=<number>`` in (0, 1) is a stage."""
@@ -74,6 +74,53 @@ class Regime:
     entropies: tuple[float, float, float]
     loss: str = "quadratic"
     origin: Origin | None = None
+
+
+MAX_SCALE = 2.0**60
+"""Where the search for a scale ends."""
+
+
+def entropy_scales(oracle: MarginalOracle, directions: Tensor, entropies: Tensor, *, origin: Tensor | None = None) -> Tensor:
+    """The scales s ≥ 0 at which the Gibbs entropies of ``origin + s · directions`` are ``entropies`` nats: ``[items]``.
+
+    From an origin of the uniform law, an entropy falls in s from the log count to 0 where the direction has one best structure. All items
+    are searched at once, each in its own interval.
+
+    Args:
+        oracle: of the Gibbs law.
+        directions: float64 [items, *event].
+        entropies: [items], at least 0.
+        origin: [*event], scores of the uniform law; 0 when None.
+
+    Raises:
+        ValueError: an entropy that no scale of its direction reaches.
+
+    Example:
+        >>> from structgrad.oracles import Categorical
+        >>> direction = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        >>> p = torch.tensor([0.9, 0.1], dtype=torch.float64)
+        >>> entropy_scales(Categorical(), direction, -(p * p.log()).sum(-1, keepdim=True)).exp()
+        tensor([9.0000], dtype=torch.float64)
+    """
+
+    def excess(scales: np.ndarray, items: np.ndarray) -> np.ndarray:
+        places = torch.from_numpy(items.astype(np.int64)).to(directions.device)
+        scaled = unsqueeze_event(torch.from_numpy(scales).to(directions), oracle.event_ndim) * directions[places]
+        found = oracle.entropy(scaled if origin is None else scaled + origin) - entropies[places]
+        return np.asarray(found.cpu().numpy())
+
+    items = np.arange(len(entropies))
+    low, high = np.zeros(len(entropies)), np.ones(len(entropies))
+    while (flat := excess(high, items) > 0).any():
+        if (high[flat] >= MAX_SCALE).any():
+            unreached = float(entropies[torch.from_numpy(flat & (high >= MAX_SCALE))][0])
+            raise ValueError(
+                f"`entropy_scales` got entropy={unreached:g}, which no scale of the direction reaches; "
+                f"expected a higher one, or a direction with one best structure"
+            )
+        low, high = np.where(flat, high, low), np.where(flat, 2 * high, high)
+    found = elementwise.find_root(excess, (low, high), args=(items,), tolerances={"xrtol": 1e-14, "xatol": 0.0, "fatol": 0.0})
+    return torch.from_numpy(np.asarray(found.x)).to(entropies)
 
 
 class RegimeItems(Items):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
+import re
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -19,9 +22,9 @@ from torch import Tensor
 
 from ...oracles import Categorical, LinearChain, TiedChain, TiedSemiMarkov
 from ...oracles.capabilities import Oracle
+from ...oracles.derivations import DerivedOracle, Examples
 from ...oracles.registry import unknown
 from ..trust import LARGEST_ARRAYS, check_archive, check_size
-from .padding import counted_by, is_called_lengths, is_called_mask, item_event, padded_items, warn_once
 from .sized import oracle_of_arrays
 
 Arrays = dict[str, np.ndarray]
@@ -31,18 +34,13 @@ ARRAYS = ("scores", "transition", "start", "end", "gold", "lengths")
 
 _CORRUPT = (OSError, EOFError, ValueError, KeyError, MemoryError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "meaning": ("score", "cost"),
-    "transition_axes": ("previous_next", "next_previous"),
-    "root": ("first", "diagonal"),
-    "spans": ("inclusive", "exclusive"),
+_FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "meaning": (("score", "cost"), ()),
+    "transition_axes": (("previous_next", "next_previous"), ("linear_chain",)),
+    "root": (("first", "diagonal"), ("spanning_tree", "projective_tree")),
+    "spans": (("inclusive", "exclusive"), ("constituency",)),
 }
-
-_APPLIES_TO: dict[str, tuple[str, ...]] = {
-    "transition_axes": ("linear_chain",),
-    "root": ("spanning_tree", "projective_tree"),
-    "spans": ("constituency",),
-}
+"""The values of each flag of a `Convention`, the default first, and the oracles that it applies to; all when empty."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Convention:
     spans: Literal["inclusive", "exclusive"] = "inclusive"
 
     def __post_init__(self) -> None:
-        for flag, choices in _CHOICES.items():
+        for flag, (choices, _) in _FLAGS.items():
             if getattr(self, flag) not in choices:
                 raise ValueError(f"`Convention`: {unknown(str(getattr(self, flag)), choices, flag)}")
         if not 0 < self.temperature < math.inf:
@@ -72,8 +70,8 @@ class Convention:
 
     def check(self, oracle: Oracle) -> None:
         """Refuse a flag that says nothing about the oracle's scores, for it would be ignored in silence."""
-        for flag, names in _APPLIES_TO.items():
-            if getattr(self, flag) != _CHOICES[flag][0] and oracle.name not in names:
+        for flag, (choices, names) in _FLAGS.items():
+            if names and getattr(self, flag) != choices[0] and oracle.name not in names:
                 raise ValueError(
                     f"`Convention` got {flag}={getattr(self, flag)!r} for the oracle {oracle.name}; "
                     f"it applies to {' and '.join(names)} only, leave it out"
@@ -236,6 +234,75 @@ def _with_root(scores: Tensor, absent: float) -> Tensor:
     arcs[..., 0, 1:] = scores.diagonal(dim1=-2, dim2=-1)
     arcs.diagonal(dim1=-2, dim2=-1).fill_(absent)
     return arcs
+
+
+COUNTED = {
+    "linear_chain": "positions",
+    "spanning_tree": "words (the root is none)",
+    "projective_tree": "words (the root is none)",
+    "constituency": "tokens",
+    "shift_reduce": "tokens",
+    "alignment": "rows and columns",
+    "assignment": "rows",
+    "categories": "categories",
+}
+"""What the lengths of items are numbers of, where the oracle does not say so itself."""
+
+LENGTH_NAME = re.compile(r"((seq|sequence)_)?len(gth)?s?|sizes?|n|num_words|masks?", re.IGNORECASE)
+"""Usual names of arrays of lengths or masks."""
+
+
+class PaddingWarning(UserWarning):
+    """A file whose items seem to be padded, and that is read without their lengths."""
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """The same sentence is said once by a process."""
+    warnings.warn(text, PaddingWarning, stacklevel=2)
+
+
+def counted_by(oracle: Oracle) -> str:
+    """What a length of an item of this oracle counts."""
+    examples = oracle.examples if isinstance(oracle, DerivedOracle) else Examples()
+    return COUNTED.get(oracle.name, examples.counted)
+
+
+def item_event(oracle: Oracle, event: tuple[int, ...], length: np.ndarray) -> tuple[int, ...]:
+    """The event shape of an item of a length, or of several lengths, within a larger one.
+
+    Example:
+        >>> from structgrad.oracles import Alignment, ShiftReduce, SpanningTree
+        >>> item_event(SpanningTree(), (9, 9), np.array(3)), item_event(ShiftReduce(), (9, 9, 2), np.array(3))
+        ((4, 4), (4, 4, 2))
+        >>> item_event(Alignment(), (9, 7), np.array([3, 4]))
+        (3, 4)
+    """
+    inside = oracle.length_mask(event, torch.as_tensor(length, dtype=torch.int64)).expand(event)
+    return tuple(int(places.max()) + 1 for places in inside.nonzero().unbind(1))
+
+
+def padded_items(oracle: Oracle, scores: Tensor) -> list[int]:
+    """The items of ``[items, *event]`` whose last parts along an axis of lengths are all the same number, and not all the others.
+
+    One last part alone says nothing, so that of a single axis the last two are looked at.
+    """
+    event = tuple(scores.shape[1:])
+    limits = oracle.length_limits(event)
+    read = oracle.read_mask(event)
+    found = torch.zeros(len(scores), dtype=torch.bool)
+    for axis, limit in enumerate(limits):
+        shorter = torch.tensor(limits)
+        shorter[axis] = limit - (2 if len(event) == 1 else 1)
+        if int(shorter[axis]) < 1:
+            continue
+        outside = ~oracle.length_mask(event, shorter if len(limits) > 1 else shorter[0]).expand(event) & read
+        if int(outside.sum()) > 1:
+            last, others = scores[:, outside], scores[:, read & ~outside]
+            # NaN stands for padding too.
+            same = ((last == last[:, :1]) | (last.isnan() & last[:, :1].isnan())).all(-1)
+            found |= same & (others != last[:, :1]).any(-1)
+    return [int(item) for item in found.nonzero().flatten()]
 
 
 @dataclass(frozen=True)
@@ -450,8 +517,14 @@ class ScoreTables:
         named = {getattr(self.file, option) for option in ARRAYS}
         others = {key: other for key, other in self.arrays.items() if key not in named}
         limits = self.oracle.length_limits(self._event)
-        lengths = [key for key, other in others.items() if is_called_lengths(key, other, self.lengths.shape, limits)]
-        masks = [key for key, other in others.items() if is_called_mask(key, other, len(array))]
+        others = {key: other for key, other in others.items() if LENGTH_NAME.fullmatch(key) and other.dtype.kind in "iub"}
+        lengths, masks = [], []
+        for key, other in others.items():
+            if other.shape == self.lengths.shape and other.dtype.kind != "b":
+                lengths += [key] if ((other >= 1) & (other < limits)).any() else []
+            elif other.ndim > 1 and len(other) == len(array) and not other.all():
+                # A mask: rows of ones with zeros behind them.
+                masks += [key] if np.isin(other, (0, 1)).all() and (np.diff(other.astype(np.int64), axis=-1) <= 0).all() else []
         values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
         scores = values.unsqueeze(-1).expand(-1, *self._event) if unary else _reoriented(values, self.file.convention)
         padded = padded_items(self.oracle, scores)

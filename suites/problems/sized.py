@@ -20,6 +20,8 @@ from .regimes import REGIMES, USUAL_ENTROPIES, Regime, chain_direction, normal, 
 SIZES = {"n": ("length", "rows", "frames"), "m": ("columns",), "t": ("tags",), "w": ("width",), "l": ("labels",)}
 """The letters of event shapes, and what oracles call these sizes; both are understood."""
 
+LETTERS = {word: letter for letter, words in SIZES.items() for word in words}
+
 MOST_SCORES = 250_000
 """Scores of one instance at most."""
 
@@ -46,11 +48,10 @@ def sized_name(name: str) -> str:
         ('subset[n=10,k=5]', 'alignment[n=3,m=4]')
     """
     text, oracle, sizes = _parts(name)
-    letters = {word: letter for letter, words in SIZES.items() for word in words}
     options = {
-        key: getattr(oracle, key, given) for key, given in parse(name)[1].items() if letters.get(key, key) not in SIZES and key not in sizes
+        key: getattr(oracle, key, given) for key, given in parse(name)[1].items() if LETTERS.get(key, key) not in SIZES and key not in sizes
     }
-    pairs = {**{letters.get(word, word): size for word, size in sizes.items()}, **options}
+    pairs = {**{LETTERS.get(word, word): size for word, size in sizes.items()}, **options}
     return _written(text, pairs)
 
 
@@ -82,18 +83,17 @@ def sized_regime(name: str) -> Regime:
     if oracle.count(event) < 2:
         raise ValueError(f"got the problem {name!r} with {oracle.count(event)} structures; expected at least 2, take other sizes")
     # The options of an oracle decide between two regimes of one structure: shift-reduce with a policy or without.
-    like = next((regime for regime in REGIMES.values() if regime.oracle == oracle), None) or _of_kind(oracle)
+    like = next((regime for regime in REGIMES.values() if regime.oracle == oracle), None)
+    like = like or next((regime for regime in REGIMES.values() if type(regime.oracle) is type(oracle)), None)
+    if like is None:
+        named = oracle.examples.like if isinstance(oracle, DerivedOracle) else LinearChain.name if isinstance(oracle, TiedChain) else ""
+        peaked = peaked_like(named)
+        like = Regime("", oracle, normal(), peaked.entropies if peaked else USUAL_ENTROPIES)
     draw = normal(event)
     if isinstance(oracle, LinearChain | TiedChain):
         kind = type(oracle)
         draw = lambda random, index: chain_direction(random, sizes["length"], sizes["tags"], kind)  # noqa: E731
     return dataclasses.replace(like, summary=f"random scores of {name}", oracle=oracle, draw=draw)
-
-
-def sized_oracle(name: str) -> tuple[Oracle, tuple[int, ...]]:
-    """The oracle of such a name, and the event shape of its sizes."""
-    _, oracle, sizes = _parts(name)
-    return oracle, _event(name, oracle, sizes)
 
 
 def _event(name: str, oracle: Oracle, sizes: dict[str, int]) -> tuple[int, ...]:
@@ -102,13 +102,6 @@ def _event(name: str, oracle: Oracle, sizes: dict[str, int]) -> tuple[int, ...]:
     if math.prod(event) > MOST_SCORES:
         raise ValueError(f"got the problem {name!r} with {math.prod(event):,} scores; expected at most {MOST_SCORES:,}, take smaller sizes")
     return event
-
-
-def _of_kind(oracle: MarginalOracle) -> Regime:
-    found = (regime for regime in REGIMES.values() if type(regime.oracle) is type(oracle))
-    named = oracle.examples.like if isinstance(oracle, DerivedOracle) else LinearChain.name if isinstance(oracle, TiedChain) else ""
-    like = peaked_like(named)
-    return next(found, Regime("", oracle, normal(), like.entropies if like else USUAL_ENTROPIES))
 
 
 def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
@@ -123,31 +116,23 @@ def _parts(name: str) -> tuple[str, Oracle, dict[str, int]]:
     sizes = {key: value for key, value in options.items() if key in sized}
     rest = {key: value for key, value in options.items() if key not in sized}
     oracle = make_oracle(_written(text, rest))
-    return text, oracle, _own_names(name, text, oracle, {key: _size(name, key, size) for key, size in sizes.items()})
-
-
-def _size(name: str, key: str, text: str) -> int:
-    try:
-        size: int = kind_of(Count).read(text, {})
-    except RefusedError:
-        raise ValueError(refusal(name, key, text, kind_of(Count))) from None
-    return size
-
-
-def _own_names(name: str, text: str, oracle: Oracle, sizes: dict[str, Any]) -> dict[str, int]:
-    """Sizes by the names that the oracle asks for, in its order."""
+    numbers: dict[str, int] = {}
+    for key, size in sizes.items():
+        try:
+            numbers[key] = kind_of(Count).read(size, {})
+        except RefusedError:
+            raise ValueError(refusal(name, key, size, kind_of(Count))) from None
+    # By the names that the oracle asks for, in its order.
     wanted = size_names(type(oracle))
-    letters = {word: letter for letter, words in SIZES.items() for word in words}
-    found: dict[str, Any] = {word: sizes.get(word, sizes.get(letters.get(word, ""))) for word in wanted}
-    if None in found.values() or len(sizes) != len(wanted):
+    found: dict[str, Any] = {word: numbers.get(word, numbers.get(LETTERS.get(word, ""))) for word in wanted}
+    if None in found.values() or len(numbers) != len(wanted):
         raise ValueError(f"got the problem {name!r}; expected the sizes of {oracle.name}, such as {_example(text, wanted)}")
-    return found
+    return text, oracle, found
 
 
 def _example(text: str, wanted: tuple[str, ...]) -> str:
     """A name with its sizes left to fill in."""
-    letters = {word: letter for letter, words in SIZES.items() for word in words}
-    return f"{text}[{','.join(f'{letters.get(word, word)}=...' for word in wanted)}]"
+    return f"{text}[{','.join(f'{LETTERS.get(word, word)}=...' for word in wanted)}]"
 
 
 def oracle_of_arrays(text: str) -> Oracle:
@@ -222,14 +207,19 @@ def sizes_at(oracle: Oracle, event: tuple[int, ...]) -> dict[str, int]:
         >>> sizes_at(LinearChain(), (5, 3, 3)), sizes_at(SpanningTree(), (6, 6))
         ({'n': 5, 't': 3}, {'n': 5})
     """
-    names = _names(oracle)
+    names: tuple[str, ...] = ()
+    # Somebody's own `event_shape` may raise anything, and no measurement is to fail for a label.
+    with contextlib.suppress(Exception):
+        names = size_names(type(oracle))
     if not 1 <= len(names) <= 3:
         return {}
     candidates = sorted({length - less for length in event for less in (0, 1)} - {0, -1}, reverse=True)
     choices = (dict(zip(names, sizes, strict=True)) for sizes in itertools.product(candidates, repeat=len(names)))
-    fitting = [sizes for sizes in choices if _gives(oracle, sizes, event)]
-    letters = {name: letter for letter, called in SIZES.items() for name in called}
-    return {letters.get(name, name): size for name, size in fitting[0].items()} if len(fitting) == 1 else {}
+    fitting = []
+    for sizes in choices:
+        with contextlib.suppress(Exception):
+            fitting += [sizes] if tuple(oracle.event_shape(**sizes)) == event else []
+    return {LETTERS.get(name, name): size for name, size in fitting[0].items()} if len(fitting) == 1 else {}
 
 
 def size_text(oracle: Oracle, event: tuple[int, ...]) -> str:
@@ -241,16 +231,3 @@ def size_text(oracle: Oracle, event: tuple[int, ...]) -> str:
     """
     sizes = sizes_at(oracle, event)
     return ",".join(f"{letter}={size}" for letter, size in sizes.items()) or f"scores {'×'.join(map(str, event))}"
-
-
-def _names(oracle: Oracle) -> tuple[str, ...]:
-    # Somebody's own `event_shape` may raise anything, and no measurement is to fail for a label.
-    with contextlib.suppress(Exception):
-        return size_names(type(oracle))
-    return ()
-
-
-def _gives(oracle: Oracle, sizes: dict[str, int], event: tuple[int, ...]) -> bool:
-    with contextlib.suppress(Exception):
-        return tuple(oracle.event_shape(**sizes)) == event
-    return False

@@ -62,7 +62,7 @@ class Beside:
 sys.meta_path.insert(0, Beside())
 from structgrad.oracles import ORACLES, make_oracle
 from structgrad.suites.problems import BUILT_IN_PROBLEMS, load
-from structgrad.suites.problems.padding import counted_by
+from structgrad.suites.problems.score_files import counted_by
 from structgrad.suites.problems.regimes import REGIMES
 from structgrad.suites.problems.sized import sized_name, sized_regime
 from structgrad.suites.running.planning.presets import plan_of

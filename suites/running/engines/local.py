@@ -29,7 +29,7 @@ from ....oracles import plugins
 from ....oracles.kernels import notices
 from ....oracles.magnitudes import GIB
 from ... import device_memory
-from ...problems.padding import PaddingWarning
+from ...problems.score_files import PaddingWarning
 from ..cells import Failure, execute, failed, healthy, load
 from ..planning.plan import Plan
 from ..progress import Busy

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from structgrad.suites.problems import padding
+from structgrad.suites.problems import score_files
 from tests.reports.calling import FEW, call, refused, told, without_page
 
 
@@ -34,9 +34,9 @@ def ragged(path: Path) -> Path:
     return saved(path, scores=values, words=words)
 
 
-@pytest.mark.filterwarnings("default::structgrad.suites.problems.padding.PaddingWarning")
+@pytest.mark.filterwarnings("default::structgrad.suites.problems.score_files.PaddingWarning")
 def test_padding_is_warned_of_in_one_line(tmp_path: Path) -> None:
-    padding.warn_once.cache_clear()
+    score_files.warn_once.cache_clear()
     words = ["run", "bias", "-e", "reinforce", "--dry-run", "--file", ragged(tmp_path / "trees.npz"), *TREES]
     result = call(*words)
     assert result.exit_code == 0

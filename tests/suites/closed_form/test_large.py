@@ -7,7 +7,7 @@ import torch
 
 from structgrad.oracles import Alignment, Assignment, Constituency, LinearChain, ProjectiveTree, ShiftReduce, SpanningTree, Subset
 from structgrad.suites.problems.forms import CountForm
-from structgrad.suites.problems.losses import ExactMatch, Hamming, Linear, LowRankQuadratic
+from structgrad.suites.problems.losses import ExactMatch, Hamming, LowRankQuadratic
 from structgrad.suites.truth.closed_form import analytic_truth
 from tests.suites.closed_form.cases import Formed
 
@@ -42,10 +42,6 @@ def losses(gold, event_ndim):
     yield Formed(CountForm((gold,), lambda k: (size - k).double().sqrt()), event_ndim)
 
 
-def test_none_of_them_is_enumerated():
-    assert all(oracle.count(event) > 10**6 for oracle, event in LARGE.values())
-
-
 @pytest.mark.parametrize("name", list(LARGE))
 def test_the_gradient_is_the_derivative_of_the_value(name):
     oracle, scores, direction, gold = instance(name)
@@ -66,13 +62,3 @@ def test_a_count_finds_the_probability_of_gold(name):
     assert counted.method == "analytic:count"
     assert 0 < float(point.gradient.norm()) < 1e-6
     assert float((counted.gradient - point.gradient).norm()) <= 1e-11 * float(point.gradient.norm())
-
-
-@pytest.mark.parametrize("name", ["spanning", "projective", "assignment", "alignment"])
-def test_linear_truths_are_covariance_products(name):
-    oracle, scores, direction, _ = instance(name)
-    leaf = scores.clone().requires_grad_()
-    (product,) = torch.autograd.grad((oracle.marginals(leaf) * direction).sum(), leaf)
-    truth = analytic_truth(Linear(direction), oracle, scores)
-    assert float((truth.gradient - product).norm()) <= 1e-12 * float(product.norm())
-    assert truth.log_partition == pytest.approx(float(oracle.log_partition(scores)), rel=1e-14)

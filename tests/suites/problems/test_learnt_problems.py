@@ -95,11 +95,6 @@ def test_other_suites_run_unchanged(tmp_path: Path):
     assert {row.problem for row in rows} == {LEARNT, f"{LEARNT}@ste"}
 
 
-def test_a_split_has_so_many_items():
-    with pytest.raises(ValueError, match=r"got instances=101; expected 1 to 100, the number of items in its test split"):
-        load(LEARNT, "init", instances=101, data=None)
-
-
 @pytest.fixture(scope="module")
 def felt(_own_cache: object) -> dict:
     names = ("exact", "rloo[num_samples=4]", "ste")
@@ -159,16 +154,6 @@ def test_a_step_is_timed_side_by_side():
     assert all(0 < f.low <= f.value <= f.high for f in found)
 
 
-def test_an_estimator_that_raises_is_told_beside_the_others(monkeypatch):
-    problem = load(NAME, "training", instances=1, data=None)
-    broken = make_estimator("imle")
-    monkeypatch.setattr(type(broken), "structure", lambda *args, **options: 1 / 0)
-    short = Context(effort=replace(EFFORTS["quick"], seconds=60.0, rounds=7))
-    found = {f.estimator: f for f in StepTime().findings(problem, {"imle": broken, "ste": make_estimator("ste")}, short)}
-    assert (found["imle"].status, found["imle"].reason) == ("error", "ZeroDivisionError: division by zero")
-    assert found["ste"].value > 0
-
-
 def test_seconds_to_a_target_are_steps_times_their_cost(tmp_path: Path):
     plan = Plan(suites=("learning",), problems=(NAME,), estimators=("rloo", "ste"), instances=1, effort=EFFORTS["quick"])
     rows = run(plan, tmp_path, machine=Machine(jobs=0))
@@ -183,30 +168,6 @@ def test_seconds_to_a_target_are_steps_times_their_cost(tmp_path: Path):
     ]
     assert (found[1].sampling, found[1].reason) == ("budget", "not reached")
     assert not list(derived.target_rows([reached]))
-
-
-def test_what_is_kept_is_computed_on_one_thread(monkeypatch):
-    seen, before = [], torch.get_num_threads()
-    monkeypatch.setattr(references, "_path", lambda task, estimator, seed: seen.append(torch.get_num_threads()) or {"early": {}})
-    torch.set_num_threads(2)
-    with pytest.raises(RuntimeError, match="Missing key"):
-        references.learnt_model(TASK, ExactMarginalisation(), 99, "early")
-    assert (seen, torch.get_num_threads()) == ([1], 2)
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("clusters[train=0]", "`clusters` got train=0; expected an integer >= 1"),
-        ("listops_generated[shortest=9]", "`listops_generated` got shortest=9, longest=8; expected shortest <= longest"),
-        ("fsdd[chosen=13]", "`fsdd` got chosen=13 of segments=12; expected no more than there are"),
-    ],
-)
-def test_sizes_that_leave_nothing_to_train_with_are_refused(name, message):
-    with pytest.raises(ValueError, match="expected") as refused:
-        load(f"task:{name}", "training", instances=1, data=None)
-    assert str(refused.value).startswith(message)
 
 
 def test_a_task_without_items_is_refused(monkeypatch):

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-import subprocess
-import sys
-import time
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,12 +16,9 @@ from structgrad.suites.base import Problem
 from structgrad.suites.problems import (
     BUILT_IN_PROBLEMS,
     ENTROPY_STAGES,
-    LOSSES,
     OWN_LOSS,
-    PROBLEMS,
     REAL_PROBLEMS,
     STAGES,
-    TASK_PROBLEMS,
     available,
     default_data,
     from_file,
@@ -35,8 +28,8 @@ from structgrad.suites.problems import (
     stages_of,
     with_loss,
 )
-from structgrad.suites.problems.entropy import entropy_scales
 from structgrad.suites.problems.losses import Downstream, LowRankQuadratic
+from structgrad.suites.problems.regimes import entropy_scales
 from structgrad.suites.problems.score_files import ScoreFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,11 +133,6 @@ def entropy(problem: Problem, scores: Tensor) -> float:
     return -float(torch.special.xlogy(probabilities, probabilities).sum())
 
 
-def best_loss(problem: Problem, index: int) -> float:
-    instance = problem.instances[index]
-    return float(instance.loss(all_structures(problem, instance.scores)).min())
-
-
 # Built-in regimes.
 
 
@@ -203,20 +191,6 @@ def test_sizes_and_names(name: str) -> None:
     assert name == "categorical_regimes" or 60 <= min(counts) <= max(counts) <= 20_000
 
 
-def test_default_losses() -> None:
-    found = {name: load_built_in(name, "init", 1).instances[0].loss.name for name in BUILT_IN_PROBLEMS}
-    others = {"categorical_regimes": "mlp", "categories_regimes": "mlp", "subset_regimes": "downstream"}
-    assert found == {name: others.get(name, "quadratic") for name in BUILT_IN_PROBLEMS}
-
-
-@built_in
-@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss != "downstream"])
-def test_every_other_loss_can_be_asked_for(name: str, loss: str) -> None:
-    (instance,) = load_built_in(name, "final", 1, loss=loss).instances
-    assert instance.loss.name == loss
-    assert instance.loss(instance.scores.expand(3, *instance.scores.shape)).shape == (3,)
-
-
 @built_in
 def test_scores_are_float64_on_the_cpu_and_ignored_entries_are_zero(name: str) -> None:
     problem = load_built_in(name, "final")
@@ -246,15 +220,6 @@ def test_a_stage_changes_scores_alone(name: str) -> None:
             assert not torch.equal(init.scores, other.scores)
 
 
-@pytest.mark.parametrize("name", [name for name in BUILT_IN_PROBLEMS if name != "policy_regimes"])
-def test_early_scores_lie_between_init_and_final(name: str) -> None:
-    for init, early, final in zip(*(load_built_in(name, stage).instances for stage in STAGES), strict=True):
-        directions = torch.stack([init.scores.flatten(), final.scores.flatten()], 1)
-        weights = torch.linalg.pinv(directions) @ early.scores.flatten()
-        torch.testing.assert_close(directions @ weights, early.scores.flatten())
-        assert bool((weights > 0).all())
-
-
 @built_in
 def test_seeds_and_instances_give_different_scores_and_losses(name: str) -> None:
     first, second = load_built_in(name, "final", 5), load_built_in(name, "final", 5, seed=1)
@@ -264,13 +229,6 @@ def test_seeds_and_instances_give_different_scores_and_losses(name: str) -> None
     assert not torch.allclose(one.loss(z), other.loss(z))
     later = first.instances[len(SIZES[name])] if len(SIZES[name]) < 5 else one
     assert later is one or not torch.allclose(one.scores, later.scores)
-
-
-def test_items_of_one_shape_have_random_losses_of_their_own() -> None:
-    first, *_, last = (instance.loss for instance in load_built_in("chain_regimes", "init", 5).instances)
-    assert isinstance(first, LowRankQuadratic)
-    assert isinstance(last, LowRankQuadratic)
-    assert not torch.equal(first.matrix, last.matrix)
 
 
 @built_in
@@ -283,12 +241,6 @@ def test_the_best_structure_is_gold_about_as_often_as_it_is_probable(name: str) 
     assert 0.3 < sum(probable) / 40 < (1 if "constituency" in name else 0.99)
 
 
-@built_in
-def test_gold_is_a_structure(name: str) -> None:
-    problem = load_built_in(name, "init", loss="hamming")
-    assert [best_loss(problem, i) for i in range(4)] == [0] * 4
-
-
 def test_the_built_in_classifier_is_shared_and_labels_gold() -> None:
     problem, golds = load_built_in("subset_regimes", "final", 8), load_built_in("subset_regimes", "final", 8, loss="hamming")
     losses = [instance.loss for instance in problem.instances]
@@ -299,44 +251,6 @@ def test_the_built_in_classifier_is_shared_and_labels_gold() -> None:
         gold = z[golds.instances[index].loss(z).argmin()]
         assert int(loss.logits(gold).argmax()) == loss.label
     assert len({loss.label for loss in losses}) > 2  # type: ignore[attr-defined]
-
-
-KNOWN = {
-    "categorical_regimes": (3.6824948439923113, 3.5844588422867387),
-    "subset_regimes": (5.969998503362865, 5.784849204212161),
-    "chain_regimes": (26.74547503892692, 98.94984303594345),
-}
-"""Of the first early instance: the sum of the absolute scores, and the loss where every part is taken."""
-
-
-@pytest.mark.parametrize("name", KNOWN)
-def test_the_numbers_are_those_of_another_day(name: str) -> None:
-    (instance,) = load_built_in(name, "early", 1).instances
-    found = float(instance.scores.abs().sum()), float(instance.loss(torch.ones_like(instance.scores)))
-    assert found == pytest.approx(KNOWN[name], rel=1e-9)
-
-
-PRINT = """
-import torch
-from structgrad.suites.problems import load
-for name in ("categorical_regimes", "subset_regimes", "chain_regimes"):
-    for instance in load(name, "early", instances=3, data=None).instances:
-        z = torch.ones_like(instance.scores)
-        print(instance.name, float(instance.scores.sum()).hex(), float(instance.loss(z)).hex())
-"""
-
-
-@pytest.mark.sweep
-def test_another_process_gives_the_same_numbers() -> None:
-    """To the last digit."""
-    other = subprocess.run([sys.executable, "-c", PRINT], capture_output=True, text=True, check=False)
-    assert other.returncode == 0, other.stderr
-    lines = []
-    for name in ("categorical_regimes", "subset_regimes", "chain_regimes"):
-        for instance in load_built_in(name, "early", 3).instances:
-            z = torch.ones_like(instance.scores)
-            lines.append(f"{instance.name} {float(instance.scores.sum()).hex()} {float(instance.loss(z)).hex()}")
-    assert other.stdout.splitlines() == lines
 
 
 def test_scales_are_found_to_machine_precision() -> None:
@@ -361,68 +275,7 @@ def test_scores_do_not_depend_on_what_is_scaled_together(name: str, together: in
     assert torch.equal(alone.gold(1), ahead.gold(1))
 
 
-def test_scales_start_at_an_origin() -> None:
-    """From the scores at which a policy is uniform, where scores of 0 are not."""
-    oracle, problem = ShiftReduce("local"), load_built_in("policy_regimes", "h=0.95", 1)
-    zero = torch.zeros_like(problem.instances[0].scores)
-    assert float(oracle.entropy(zero)) < 0.95 * math.log(oracle.count(tuple(zero.shape)))
-
-
-def test_an_entropy_that_no_scale_reaches_is_refused() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"`entropy_scales` got entropy=0\.5, which no scale of the direction reaches; expected a higher one, or a direction",
-    ):
-        entropy_scales(Categorical(), torch.zeros(1, 3, dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64))
-
-
-@built_in
-def test_sixty_four_instances_load_quickly(name: str) -> None:
-    load_built_in(name, "h=0.7", 8)
-    start = time.process_time()
-    load_built_in(name, "h=0.7", 64)
-    assert time.process_time() - start < 8
-
-
 # Names, folders and their messages.
-
-
-def test_every_problem_has_one_line() -> None:
-    assert list(PROBLEMS) == [*REAL_PROBLEMS, *BUILT_IN_PROBLEMS, *TASK_PROBLEMS]
-    assert all(line and "\n" not in line for line in PROBLEMS.values())
-
-
-def test_misspelt_names_get_a_suggestion() -> None:
-    with pytest.raises(ValueError, match="got the unknown problem 'chain_regime'; did you mean chain_regimes"):
-        load_built_in("chain_regime", "init")
-    with pytest.raises(
-        ValueError, match=r"chain_regimes got the unknown stage 'finale'; did you mean final\? h=<number> in \(0, 1\) is a stage"
-    ):
-        load_built_in("chain_regimes", "finale")
-    for stage in ("h=0", "h=1", "h=nan", "h=x", "h"):
-        with pytest.raises(ValueError, match=f"chain_regimes got the unknown stage '{stage}'; "):
-            load_built_in("chain_regimes", stage)
-    with pytest.raises(ValueError, match=r"tagging_coarse5 got the unknown stage 'h=0\.7'; expected one of init, early, final$"):
-        load("tagging_coarse5", "h=0.7", instances=1, data=None)
-    with pytest.raises(ValueError, match=r"dtw_speech got the unknown stage 'gamma=0'; .* gamma=<number> in \(0, inf\) is a stage too"):
-        load("dtw_speech", "gamma=0", instances=1, data=None)
-    with pytest.raises(ValueError, match="got the unknown loss 'hammin'; did you mean hamming"):
-        load_built_in("chain_regimes", "init", loss="hammin")
-
-
-def test_stages_can_be_listed() -> None:
-    assert {stages_of(name) for name in BUILT_IN_PROBLEMS} == {(*STAGES, *ENTROPY_STAGES)}
-    assert {name: stages_of(name) for name in REAL_PROBLEMS if stages_of(name) != STAGES} == {"dtw_speech": ("gamma=1", "gamma=0.1")}
-    with pytest.raises(ValueError, match="got the unknown problem 'dtw'; did you mean dtw_speech"):
-        stages_of("dtw")
-
-
-def test_an_offset_is_added_to_every_loss() -> None:
-    plain, shifted = (load_built_in("chain_regimes", "final", 2, offset=offset) for offset in (0.0, 10.0))
-    for before, after in zip(plain.instances, shifted.instances, strict=True):
-        z = all_structures(plain, before.scores)
-        torch.testing.assert_close(after.loss(z), before.loss(z) + 10)
-        assert (before.loss.offset, after.loss.offset, after.loss.name) == (0.0, 10.0, "quadratic+10")
 
 
 @pytest.mark.parametrize(("loss", "other"), [("squared_distance", "squared_distance_linear"), ("f1", "f1_multilinear")])
@@ -445,31 +298,6 @@ def test_facts_of_an_instance() -> None:
     assert facts.normalised_entropy == pytest.approx(entropy(problem, instance.scores) / math.log(120))
     assert facts.min_marginal == pytest.approx(float(marginals))
     assert (facts.vertex_degree, facts.extension, facts.offset) == (1, "quadratic", -2.0)
-
-
-def test_forbidden_parts_have_no_say_in_the_least_marginal() -> None:
-    problem = load_built_in("categorical_regimes", "init", 1)
-    (instance,) = problem.instances
-    scores = instance.scores.clone()
-    scores[3] = -math.inf
-    facts = instance_facts(problem.oracle, dataclasses.replace(instance, scores=scores))
-    assert facts.min_marginal == pytest.approx(float(scores.softmax(0)[scores > -math.inf].min()))
-
-
-def test_downstream_is_refused_where_there_is_none() -> None:
-    with pytest.raises(ValueError, match="`make_loss` got 'downstream', which needs frames and a classifier"):
-        load_built_in("chain_regimes", "init", loss="downstream")
-
-
-def test_a_built_in_problem_has_at_least_one_instance() -> None:
-    with pytest.raises(ValueError, match="got instances=0 of chain_regimes; expected at least 1"):
-        load_built_in("chain_regimes", "init", 0)
-
-
-def test_a_real_problem_without_a_folder_names_the_way_out() -> None:
-    message = r"`load` got the problem 'tagging_coarse5' without a folder of score files; set STRUCTGRAD_DATA, or take one of "
-    with pytest.raises(ValueError, match=message):
-        load("tagging_coarse5", "init", instances=1, data=None)
 
 
 def test_a_real_problem_in_the_wrong_folder_names_the_file(tmp_path: Path) -> None:
@@ -540,24 +368,6 @@ def test_exact_statistics_of_the_whole_sets(name: str) -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("name", ["binary_trees_listops", "dtw_speech", "shift_reduce_listops", "dependency_en_ewt_projective"])
-def test_the_oracle_says_of_real_scores_what_brute_force_says(name: str) -> None:
-    problem = load_real(name, stages_of(name)[0], 4)
-    oracle: Any = problem.oracle
-    for instance in problem.instances:
-        assert float(oracle.entropy(instance.scores)) == pytest.approx(entropy(problem, instance.scores), abs=1e-9)
-        assert bool((instance.scores[~oracle.read_mask(tuple(instance.scores.shape))] == 0).all())
-
-
-@needs_data
-def test_log_counts_of_the_real_sets() -> None:
-    for name, expected in MEAN_LOG_COUNTS.items():
-        problem = load_real(name, stages_of(name)[0], ITEMS[name])
-        counts = [math.log(problem.oracle.count(tuple(instance.scores.shape))) for instance in problem.instances]
-        assert np.mean(counts) == pytest.approx(expected, abs=1e-4)
-
-
-@needs_data
 def test_gold_of_speech_is_the_known_warping_where_there_is_one() -> None:
     """The mean over these items is part of the published statistics; the others have a sample of the lowest temperature."""
     for stage, expected in (("gamma=1", -4.2), ("gamma=0.1", -3.577)):
@@ -589,19 +399,6 @@ def test_a_selection_of_a_real_set_is_spread_over_the_lengths(name: str) -> None
 
 
 @needs_data
-def test_a_real_selection_of_one_is_an_item_of_middle_length() -> None:
-    (instance,) = load_real("tagging_coarse5", "final", 1).instances
-    assert len(instance.scores) == 4
-
-
-@needs_data
-@pytest.mark.parametrize("instances", [0, 61])
-def test_more_instances_than_items_are_refused(instances: int) -> None:
-    with pytest.raises(ValueError, match=rf"got instances={instances}; expected 1 to 60, the number of items in categorical_fsdd\.npz"):
-        load_real("categorical_fsdd", "final", instances)
-
-
-@needs_data
 def test_the_downstream_loss_of_the_real_subsets_is_that_of_the_file() -> None:
     with np.load(DATA / "subset_fsdd_downstream.npz") as arrays:  # type: ignore[operator]
         table = {key: arrays[key] for key in arrays.files}
@@ -627,13 +424,6 @@ def test_real_losses_do_not_depend_on_stage_or_selection(name: str, loss: str) -
     for instance in init.instances:
         z = all_structures(init, instance.scores)[:50]
         assert torch.equal(instance.loss(z), by_name[instance.name].loss(z))
-
-
-@needs_data
-def test_real_default_losses() -> None:
-    found = {name: load_real(name, stages_of(name)[0], 2).instances[0].loss.name for name in REAL_PROBLEMS}
-    others = {"subset_fsdd_downstream": "downstream", "categorical_fsdd": "mlp"}
-    assert found == {name: others.get(name, "quadratic") for name in REAL_PROBLEMS}
 
 
 # A user's own file.
@@ -680,31 +470,6 @@ def test_a_part_of_a_file_can_be_taken(tmp_path: Path) -> None:
             from_file(ScoreFile(path, instances=instances))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"scores": "scors"},
-            r"^\S*mine\.npz: found no array 'scors' for scores, the file has 'scores' .*; name one by --field scores=scores ",
-        ),
-        ({"loss": "quadratik"}, r"^\S*mine\.npz: got the unknown loss 'quadratik'; did you mean quadratic"),
-        ({"loss": "downstream"}, r"^\S*mine\.npz: `make_loss` got 'downstream', which needs frames and a classifier"),
-        ({"oracle": "subset[k=9]", "scores": "flat"}, r"^\S*mine\.npz: key 'flat' has shape \(6, 3\): .*expected n >= k"),
-        ({"scores": "hole"}, r"^\S*mine\.npz: key 'hole\[2\]' holds nan at index \(1, 1\)"),
-    ],
-)
-def test_every_complaint_names_the_file(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    hole = UNARY.copy()
-    hole[2, 1, 1] = np.nan
-    with pytest.raises(ValueError, match=message):
-        from_file(ScoreFile(saved(tmp_path, scores=UNARY, flat=UNARY[0], hole=hole), **options))
-
-
-def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^\S*none\.npz: no such file; expected the path of an \.npz or \.safetensors file$"):
-        from_file(ScoreFile(f"{tmp_path}/./none.npz"))
-
-
 @pytest.mark.parametrize("name", ["chain_regimes", "subset[n=6,k=2]"])
 def test_a_name_says_the_loss(name: str) -> None:
     own, other = load_built_in(name, "final"), load_built_in(f"{name}@f1", "final")
@@ -713,13 +478,6 @@ def test_a_name_says_the_loss(name: str) -> None:
         assert one.name == two.name
         assert torch.equal(one.scores, two.scores)
     assert stages_of(f"{name}@f1") == stages_of(name)
-
-
-def test_a_loss_that_is_unknown_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="unknown loss 'f2'; did you mean f1"):
-        load_built_in("chain_regimes@f2", "init")
-    with pytest.raises(ValueError, match="unknown loss 'f2'; did you mean f1"):
-        with_loss("chain_regimes", "f2")
 
 
 def test_a_file_takes_other_losses(tmp_path: Path) -> None:

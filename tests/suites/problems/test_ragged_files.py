@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from structgrad.oracles import LinearChain, make_oracle
-from structgrad.suites.problems import from_file, padding
-from structgrad.suites.problems.padding import PaddingWarning, item_event, padded_items
-from structgrad.suites.problems.score_files import Convention, ScoreFile, ScoreTables
+from structgrad.oracles import make_oracle
+from structgrad.suites.problems import from_file, score_files
+from structgrad.suites.problems.score_files import Convention, PaddingWarning, ScoreFile, ScoreTables
 from tests.helpers import seeded
 
 
@@ -113,46 +112,11 @@ def test_gold_is_cut_and_laid_out_as_the_scores_are(case: Case, rubbish: float, 
         assert torch.equal(tables.gold(item), structure)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.convention.event((9,)) != (9,)], ids=str)
-def test_gold_may_have_the_size_of_this_package(case: Case, tmp_path: Path) -> None:
-    values, oracle = padded(case), make_oracle(case.structure)
-    full = alone(tmp_path, case, 0, values).scores(0)
-    gold = np.zeros((2, *full.shape))
-    drawn = []
-    for item in range(2):
-        scores = alone(tmp_path, case, item, values).scores(0)
-        drawn.append(oracle.sample(scores, generator=seeded(item)))
-        gold[(item, *map(slice, scores.shape))] = drawn[-1]
-    tables = ScoreTables(together(tmp_path, case, values, gold=gold))
-    assert all(torch.equal(tables.gold(item), structure) for item, structure in enumerate(drawn))  # type: ignore[arg-type]
-
-
-@ragged
-def test_instances_of_a_problem_have_their_own_sizes(case: Case, tmp_path: Path) -> None:
-    problem = from_file(together(tmp_path, case, padded(case)))
-    sizes = {item.name: tuple(item.scores.shape) for item in problem.instances}
-    oracle = problem.oracle
-    event = case.convention.event(case.stored)
-    assert sizes == {str(item): item_event(oracle, event, np.array(length)) for item, length in enumerate(case.lengths)}
-    assert len(set(sizes.values())) == 2
-
-
-@ragged
-def test_lengths_that_do_not_fit_are_refused(case: Case, tmp_path: Path) -> None:
-    file = together(tmp_path, case, padded(case))
-    for wrong in (np.array(case.lengths) + 1, np.array(case.lengths) * 0, np.array(case.lengths) * 1.0, np.ones((2, 3), dtype=int)):
-        np.savez(file.path, scores=padded(case), words=wrong)
-        with pytest.raises(
-            ValueError, match=r"^key 'words' has shape .*; expected 2 .*integers from 1 to \d.*, how many .* each item has$"
-        ):
-            ScoreTables(file)
-
-
 # What looks like padding.
 
 
 def warned(file: ScoreFile) -> list[str]:
-    padding.warn_once.cache_clear()
+    score_files.warn_once.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ScoreTables(file)
@@ -202,19 +166,6 @@ def test_an_array_that_is_called_lengths_is_named(more: dict[str, np.ndarray], s
         assert re.search(said, found[0])
 
 
-def test_unary_scores_of_chains_are_looked_at(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).normal(size=(2, 5, 3))
-    values[1, 3:] = 0
-    np.savez(tmp_path / "a.npz", unary=values)
-    (said,) = warned(ScoreFile(str(tmp_path / "a.npz"), scores="unary"))
-    assert "1 of 2 items, such as 1, end in parts of one value" in said
-
-
-def test_one_last_part_says_nothing() -> None:
-    assert padded_items(make_oracle("subset[k=1]"), torch.tensor([[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]])) == [1]
-    assert padded_items(LinearChain(), torch.zeros(2, 1, 3, 3)) == []
-
-
 # Items without a structure.
 
 
@@ -228,9 +179,3 @@ def test_an_item_that_forbids_everything_is_named(oracle: str, tmp_path: Path) -
         ValueError, match=r"^\S*a\.npz: key 'scores\[2\]' forbids every structure of .*; expected an item with a structure of "
     ):
         from_file(ScoreFile(str(tmp_path / "a.npz"), oracle))
-
-
-def test_a_subset_of_too_few_allowed_parts_forbids_everything(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", scores=np.array([[0.0, 0.0, 0.0, -np.inf], [0.0, -np.inf, 0.0, -np.inf]]))
-    with pytest.raises(ValueError, match=r"^\S*a\.npz: key 'scores\[1\]' forbids every structure of Subset\(k=3\)"):
-        from_file(ScoreFile(str(tmp_path / "a.npz"), "subset[k=3]"))

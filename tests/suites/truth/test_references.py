@@ -20,7 +20,7 @@ from structgrad.estimators import (
     SumOfGamma,
     make_estimator,
 )
-from structgrad.oracles import Categorical, IndependentCategoricals, Oracle, Subset
+from structgrad.oracles import Categorical, Oracle, Subset
 from structgrad.suites.truth import exact_truth, references
 from structgrad.suites.truth.references import Reference, own_reference, perturbed_gradient, reference_gradient, reference_of
 from tests.helpers import seeded
@@ -103,14 +103,6 @@ def test_references_have_keys_and_do_not_depend_on_the_launch(monkeypatch: pytes
     assert not torch.allclose(found[0].gradient, found[1].gradient)
 
 
-def test_forbidden_parts_have_no_gradient() -> None:
-    scores = torch.tensor([0.1, -math.inf, 0.5, 0.0, 0.2, -0.4], dtype=torch.float64)
-    found = sampled(Subset(2), quadratic("subset"), scores, Normal(), replicates=2048)
-    assert float(found.gradient[1]) == 0
-    assert bool((found.gradient[[0, 2, 3, 4, 5]] != 0).all())
-    assert math.isfinite(found.noise)
-
-
 @pytest.mark.parametrize("name", ORACLES)
 def test_the_relaxed_gradient_is_a_covariance(name: str) -> None:
     """``∇ L(μ(θ)) = Cov(z) ∇L(μ)``: the expected gradient of a linear loss."""
@@ -162,14 +154,6 @@ def test_who_has_a_reference() -> None:
     assert found is not None
 
 
-def test_the_expected_reference_is_the_truth() -> None:
-    truth = exact_truth(table, Categorical(), SCORES)
-    for known in (None, truth):
-        found = reference_gradient("expected", Categorical(), table, SCORES, truth=known)
-        assert torch.equal(found.gradient, truth.gradient)
-        assert (found.value, found.noise, found.replicates) == (truth.value, 0.0, None)
-
-
 class OnlyBest(Oracle):
     """Knows the best class, and nothing else."""
 
@@ -217,12 +201,3 @@ def test_an_argmax_is_enough_for_a_perturbed_reference() -> None:
 def test_messages(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_independent_categories_have_a_closed_form_too() -> None:
-    scores = torch.stack([SCORES, -SCORES])
-    loss = lambda z: (z * scores.square()).flatten(-2).sum(-1).square()  # noqa: E731
-    exact = reference_gradient("perturbed", IndependentCategoricals(), loss, scores)
-    assert exact.method == "gumbel-max"
-    found = sampled(IndependentCategoricals(), loss, scores, Gumbel())
-    assert float((found.gradient - exact.gradient).square().sum()) < 6 * found.noise
