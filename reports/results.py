@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..suites.base import SCHEMA_VERSION, Row
 from ..suites.frames import COLUMNS, to_frame
-from ..suites.running.planning.devices import devices_of, kind_of
+from ..suites.running.planning.plan import kind_of
 from ..suites.running.store import PLAN, NewerSchemaError, OtherSchemaError
 from ..suites.trust import check_table, json_of, text_of, visible, visible_words
 
@@ -271,7 +271,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "os": platform.platform(),
         "threads": torch.get_num_threads(),
         "device": device,
-        "device_name": ", ".join(map(torch.cuda.get_device_name, devices_of(device))) if cuda else None,
+        "device_name": ", ".join(map(torch.cuda.get_device_name, device.split(","))) if cuda else None,
     }
 
 

@@ -20,9 +20,8 @@ def learn(options: LearnOptions) -> None:
     """
     with sentences(), ExitStack() as stack:
         from ...suites.base import LEARNT, TASK
-        from ...suites.running.planning.plan import Machine, default_jobs
+        from ...suites.running.planning.plan import Machine, Scope, default_jobs
         from ...suites.running.planning.presets import STUDY, learning_plan
-        from ...suites.running.planning.scope import Scope
         from ..terminal import Verbosity
         from .run import launch
 

@@ -16,12 +16,11 @@ from .engines import ENGINES
 from .notebook import notebook_progress
 from .parts.journal import DONE, FAILED_KIND
 from .parts.locking import locked
-from .planning.grid import grid
-from .planning.plan import Machine, Plan, default_jobs
+from .planning.estimates import CostModel, time_limit
+from .planning.grid import Watch, grid
+from .planning.plan import AGAIN_FAILED, Machine, Plan, Scope, default_jobs
 from .planning.presets import learning_plan
-from .planning.scope import AGAIN_FAILED, Scope
-from .planning.sources import Watch, files_of
-from .progress import Busy, CostModel, Progress, Snapshot, time_limit
+from .progress import Busy, Progress, Snapshot
 from .remote.mirror import Mirror, mirrored
 from .remote.objects import is_url
 from .remote.snapshot import reading
@@ -171,7 +170,7 @@ class _Run:
         self.report = progress or (lambda snapshot: None)
         self.costs = CostModel(plan, slowdown())
         self.finished = self.failed = self.total = 0
-        self.watch = Watch(plan.plugins)
+        self.watch = Watch(plan)
         self.estimated = (0.0, 0.0, 0)  # when it will have ended, and from when, and how many finished cells, on that is asked again
 
     def perform(self, work: Grid) -> None:
@@ -180,7 +179,7 @@ class _Run:
         waiting = [cell for cell in work.cells if not self._stays(cell, there.get(cell.identity))]
         self.total = self.finished + len(waiting)
         self.left = {cell.identity: cell for cell in waiting}
-        self.watch = Watch(files_of(self.plan.plugins, dict.fromkeys(name for cell in waiting for name in cell.estimators)))
+        self.watch = Watch(self.plan, dict.fromkeys(name for cell in waiting for name in cell.estimators))
         self._tell("resumed" if self.finished else "", ())
         if not waiting:
             return

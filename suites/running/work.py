@@ -1,4 +1,4 @@
-"""The cells of a plan as values: what lies on disk can be read with them, without what measures."""
+"""Cells of a plan as values, without the code that measures them: enough to read results on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """The unit of work, of storage and of resumption: a suite on one problem at one stage, for one estimator or for all side by side.
+    """The unit of work, storage and resumption: a suite on one problem at one stage, for one estimator or for all of them.
 
     Attributes:
         suite, problem, stage, estimators: names.
@@ -32,8 +32,8 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """For people."""
-        return f"{self.suite} {self.problem} {self.stage}" + ("" if self._kind.together else f" {self.estimators[0]}")
+        """A text for people."""
+        return f"{self.suite} {self.problem} {self.stage}" + ("" if _suites()[self.suite].together else f" {self.estimators[0]}")
 
     @property
     def scores(self) -> tuple[str, str]:
@@ -42,22 +42,17 @@ class Cell:
 
     @property
     def exclusive(self) -> bool:
-        """Whether nothing else may run beside it."""
-        return self._kind.exclusive
+        """Whether no other cell may run at the same time."""
+        return _suites()[self.suite].exclusive
 
     @property
     def phase(self) -> tuple[bool, int]:
-        """Cells of a smaller phase are measured before others: exclusive ones come last."""
-        return self.exclusive, self._kind.order
-
-    @property
-    def _kind(self) -> type[Suite]:
-        return _suites()[self.suite]
+        """Cells of a smaller phase are measured before others; exclusive ones come last."""
+        return self.exclusive, _suites()[self.suite].order
 
 
 @functools.cache
 def _suites() -> Mapping[str, type[Suite]]:
-    """What measures, imported by the first cell that is asked: a cell is asked thousands of times a second."""
     from ..measures import SUITES
 
     return SUITES
@@ -65,7 +60,7 @@ def _suites() -> Mapping[str, type[Suite]]:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a suite does not measure, or in part only: so many of the instances of a problem that a plan looks at, and why the first."""
+    """Instances of a problem that a suite cannot measure, of those that the plan examined, with the reason of the first."""
 
     suite: str
     problem: str
@@ -77,9 +72,9 @@ class Limit:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a plan, in the order of its table, the pairs that cannot be measured, as rows, and the limits of its suites.
+    """The cells of a plan in their order, skipped pairs as rows, and limits of suites.
 
-    ``places`` are those of the cells in the whole plan, where this is a shard of it; empty where it is the whole.
+    ``places`` are those of the cells in the whole plan, if this is a shard of it; else empty.
     """
 
     cells: tuple[Cell, ...]
@@ -89,5 +84,5 @@ class Grid:
 
     @property
     def skipped_pairs(self) -> int:
-        """How many pairs of estimator and problem are skipped, at whatever stages and for whatever suites."""
+        """How many pairs of estimator and problem are skipped."""
         return len({(row.problem, row.estimator) for row in self.skips})

@@ -61,7 +61,7 @@ Call = Callable[[], Any]
 
 def look(device: str) -> dict[str, Any]:
     """Which device it is, what figures depend on, and what it does at best; ``refused`` where torch has no such device."""
-    from ..running.planning.devices import check_device
+    from ..running.planning.plan import check_device
 
     try:
         check_device(device)

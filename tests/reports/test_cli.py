@@ -28,9 +28,8 @@ from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.problems.score_files import Convention
 from structgrad.suites.running import runner
 from structgrad.suites.running.planning.grid import Grid
-from structgrad.suites.running.planning.plan import CORES, Machine, Plan
+from structgrad.suites.running.planning.plan import CORES, Machine, Plan, Scope
 from structgrad.suites.running.planning.presets import plan_of
-from structgrad.suites.running.planning.scope import Scope
 from structgrad.suites.running.progress import Busy, Snapshot
 from structgrad.suites.statistics.interval import Interval
 from tests.reports import examples

@@ -29,10 +29,8 @@ def run(options: RunOptions) -> None:
     Exit codes: 0 success, 1 an estimator returned NaN, 2 bad input, 3 failed cells or a full disk, 130 interrupted.
     """
     with sentences(), ExitStack() as stack:
-        from ....suites.running.planning.plan import Machine, default_jobs
+        from ....suites.running.planning.plan import Machine, Scope, Shard, default_jobs
         from ....suites.running.planning.presets import PRESETS
-        from ....suites.running.planning.scope import Scope
-        from ....suites.running.planning.sharding import Shard
         from ...terminal import Verbosity
         from . import launch
 
@@ -164,8 +162,8 @@ def within_budget(plan: Plan, jobs: int, budget: float | None) -> Plan:
     """The plan with each answer limited to its share of a budget; the same plan and budget always give the same share."""
     if budget is None:
         return plan
+    from ....suites.running.planning.estimates import seconds_within
     from ....suites.running.planning.grid import grid
-    from ....suites.running.progress import seconds_within
 
     seconds = seconds_within(plan, grid(plan).cells, jobs, budget)
     return dataclasses.replace(plan, effort=dataclasses.replace(plan.effort, seconds=seconds))

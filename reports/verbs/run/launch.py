@@ -29,10 +29,8 @@ from ....suites.running.parts.locking import locked
 from ....suites.running.parts.whole_run import Facts, WholeRun
 from ....suites.running.planning import compiling
 from ....suites.running.planning.grid import grid
-from ....suites.running.planning.plan import Machine, Plan
+from ....suites.running.planning.plan import Machine, Plan, Scope, Shard
 from ....suites.running.planning.presets import DEFAULT
-from ....suites.running.planning.scope import Scope
-from ....suites.running.planning.sharding import Shard
 from ....suites.running.remote.mirror import Mirror, mirrored
 from ....suites.running.remote.objects import is_url
 from ....suites.running.replay_cell import plan_from
@@ -104,7 +102,7 @@ def launched(  # noqa: PLR0913
     repeat = command(options)
     whole = planned(plan, machine)
     scope.check_names(whole.cells)
-    cells = whole if shard is None else shard.of_plan(plan, whole)
+    cells = whole if shard is None else shard.of_plan(whole)
     part = {} if shard is None else {"shard": {**vars(shard), "cells": len(whole.cells)}}
     found = outline(plan, cells, machine, preset, sum(verbosity.compiled))
     if options.dry_run and options.json:

@@ -15,8 +15,8 @@ from ....suites.measures import SUITES
 from ....suites.problems import OWN_LOSS
 from ....suites.processors import slowdown
 from ....suites.running.planning.compiling import SECONDS, uncompiled
+from ....suites.running.planning.estimates import CostModel
 from ....suites.running.planning.plan import Machine, Plan
-from ....suites.running.progress import CostModel
 from ....suites.running.scores import sample
 from ....suites.running.work import Grid
 from ....suites.text import duration, gibibytes, plural, setting, spelled

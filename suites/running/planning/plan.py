@@ -1,10 +1,13 @@
-"""Plans and machines: what a run measures, and how it is run; two values, of which the second changes no number."""
+"""Plan, machine, scope and shard of a run: what it measures, where, how far, and which part."""
 
 from __future__ import annotations
 
+import fnmatch
 import math
+import re
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -14,26 +17,35 @@ from ....oracles.registry import unknown
 from ...measures.suite import Context, Effort
 from ...problems.score_files import ScoreFile
 from ...processors import processors
-from .devices import check_device, check_names, devices_of, kind_of
+from ..work import Cell, Grid
 
 CORES = min(processors(), 8)
-"""Workers by default: what this process may use, and no more than a laptop's worth."""
+"""Workers by default: the processors of this process, but no more than a laptop has."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 Tier = Literal["auto", "exact", "mc"]
 
-FEWEST_REPLICATES = 64
-"""Two for each of the 32 batches that intervals are made of."""
+LIMITS = {"instances": (1, 10**6), "batch_size": (1, 10**15), "seed": (0, 2**63 - 1), "threads": (1, 4096)}
+"""The least and the most of settings of a plan. Beyond, a run would take years or all memory."""
+
+MIN_REPLICATES, MAX_REPLICATES = 64, 10**12
+"""At least two for each of the 32 batches of an interval."""
+
+MAX_JOBS = 4096
+
+AGAIN_FAILED = "failed"
+"""The value of ``--rerun`` for cells that failed, or have a number that is not finite."""
 
 
 @dataclass(frozen=True)
 class Portion:
-    """How much of a grid a suite takes part in.
+    """The part of a grid that a suite measures; None is all.
 
     Attributes:
-        instances: per problem and stage, at most. ``stages``: of each problem, at most, spread over those of the plan. ``losses``: of the
-            same scores, at most, the first ones of the plan. None is all.
+        instances: at most, per problem and stage.
+        stages: at most, of each problem, spread over those of the plan.
+        losses: at most, of the same scores: the first ones of the plan.
     """
 
     instances: int | None = None
@@ -46,20 +58,19 @@ class Plan:
     """A grid of suites, problems, stages and estimators with its settings; measured numbers depend on nothing else.
 
     Attributes:
-        suites, problems, stages, estimators: names, patterns allowed (``reinforce*``), estimators with options (``imle[lambda=2.5]``);
-            all of them when empty, of the problems those that `problems.available` names.
+        suites, problems, stages, estimators: names, patterns (``reinforce*``), and names with options (``imle[lambda=2.5]``). Empty is all.
         data: folder of real score files; None for the built-in score regimes.
-        file: a user's own score file, measured instead of named problems.
-        losses: of problems with scores that do not name one themselves (``subset_regimes@f1``): keys of `LOSSES`, and ``own`` for that
-            which a problem has by default; empty for that alone. ``offset``: added to every loss.
+        file: your own score file, measured instead of named problems.
+        losses: keys of `LOSSES`, and ``own`` for the default of a problem; a problem such as ``subset_regimes@f1`` names its loss itself.
+        offset: added to every loss.
         instances: per problem and stage.
-        portions: of suites that take a part of the grid only.
-        effort: how much work goes into one answer.
-        seed: everything random comes from it. ``tier, dtype, device``: see `Context`; of several devices (``cuda:0,cuda:1``) each
-            takes cells as a whole, and no number depends on which.
+        portions: of suites that measure only a part of the grid.
+        effort: precision of each answer.
+        seed: all randomness follows from it. ``tier, dtype``: see `Context`.
+        device: ``cpu``, ``cuda``, or several such as ``cuda:0,cuda:1``. Each cell runs on one of them, and no number depends on which.
         batch_size: rows per launch; changes no number.
-        threads: of every worker; times are taken on one, and other numbers depend on it in their rounding alone.
-        plugins: Python files whose estimators and oracles can be named.
+        threads: of every worker. Times are taken on one thread; other numbers differ by rounding at most.
+        plugins: Python files with estimators and oracles.
     """
 
     suites: tuple[str, ...] = ()
@@ -82,73 +93,106 @@ class Plan:
     plugins: tuple[str, ...] = ()
 
     def portion(self, suite: str) -> Portion:
-        """What a suite takes of the grid."""
+        """The part of the grid that a suite measures."""
         return dict(self.portions).get(suite, Portion())
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where cells can be measured."""
-        return devices_of(self.device)
+        """Every device of the plan."""
+        return tuple(self.device.split(","))
 
     @property
     def device_kind(self) -> str:
-        """What numbers depend on of the devices."""
+        """``cpu`` or ``cuda``: numbers depend on this alone."""
         return kind_of(self.device)
 
     def at(self, place: int) -> Plan:
-        """The plan of the worker at a place: with the one device that it computes on; they take turns."""
+        """The plan with the one device of a worker; workers use devices in turn."""
         device = self.devices[place % len(self.devices)]
         return self if device == self.device else replace(self, device=device)
 
     def context(self) -> Context:
-        """What every suite is given."""
+        """The settings that every suite gets."""
         return Context(self.seed, DTYPES[self.dtype], self.devices[0], self.batch_size, self.tier, self.effort)
 
     def checked(self) -> Plan:
-        """The same plan, or ValueError with one sentence on the first setting that cannot be."""
+        """The same plan, or ValueError with one sentence on the first invalid setting."""
         if self.dtype not in DTYPES:
             raise ValueError(unknown(self.dtype, DTYPES, "dtype"))
         if self.tier not in get_args(Tier):
             raise ValueError(unknown(self.tier, get_args(Tier), "tier"))
-        if self.effort.replicates < FEWEST_REPLICATES or self.effort.most_replicates < self.effort.replicates:
+        if self.effort.replicates < MIN_REPLICATES or self.effort.most_replicates < self.effort.replicates:
             raise ValueError(
-                f"replicates (--replicates) must be between {FEWEST_REPLICATES} and the most of them (--max-replicates), "
+                f"replicates (--replicates) must be between {MIN_REPLICATES} and the most of them (--max-replicates), "
                 f"got {self.effort.replicates} and {self.effort.most_replicates}"
             )
         if not self.effort.seconds > 0:
             raise ValueError(f"the plan got seconds={self.effort.seconds:g}; expected a positive number")
-        for name, least, most in LIMITS:
+        for name, (least, most) in LIMITS.items():
             if not least <= getattr(self, name) <= most:
                 raise ValueError(f"the plan got {name}={getattr(self, name)}; expected an integer from {least} to {most:,}")
-        if self.effort.most_replicates > MOST_REPLICATES:
-            raise ValueError(f"the plan got most_replicates={self.effort.most_replicates}; expected at most {MOST_REPLICATES:,}")
-        check_names(self.device)
+        if self.effort.most_replicates > MAX_REPLICATES:
+            raise ValueError(f"the plan got most_replicates={self.effort.most_replicates}; expected at most {MAX_REPLICATES:,}")
+        _check_names(self.device)
         return self
 
 
 def default_jobs(plan: Plan) -> int:
-    """Workers where nobody says how many: one for each device, whose memory is one; on the CPU one for each core, by their threads."""
+    """Workers by default: one for each CUDA device, or for each core that the plan's threads leave."""
     return max(CORES // plan.threads, 1) if plan.device_kind == "cpu" else len(plan.devices)
 
 
-MOST_JOBS = 4096
+# Devices.
 
-MOST_REPLICATES = 10**12
+_ONE, _OF_SEVERAL = r"cpu|cuda(:\d+)?", r"cuda:\d+"
 
-LIMITS = (("instances", 1, 10**6), ("batch_size", 1, 10**15), ("seed", 0, 2**63 - 1), ("threads", 1, 4096))
-"""Settings of a plan with the least and the most that they may be: beyond, a run would take years or all memory."""
+
+def kind_of(device: str) -> str:
+    """``cuda`` of ``cuda:0,cuda:1``.
+
+    Example:
+        >>> kind_of("cuda:0,cuda:1"), kind_of("cpu")
+        ('cuda', 'cpu')
+    """
+    return device.partition(":")[0]
+
+
+def _check_names(device: str) -> None:
+    names = device.split(",")
+    if len(names) > 1 and not all(re.fullmatch(_OF_SEVERAL, name) for name in names):
+        raise ValueError(f"the plan got device={device!r}; expected CUDA devices by their numbers where there are several: cuda:0,cuda:1")
+    if len(names) == 1 and not re.fullmatch(_ONE, device):
+        raise ValueError(f"the plan got device={device!r}; expected cpu, cuda, or cuda:1 and so on")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"the plan got device={device!r}, which names {name} twice; expected every device once: more --jobs share one")
+
+
+def check_device(name: str) -> None:
+    """Raise ValueError if torch has no such device."""
+    _check_names(name)
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"the plan got device={name!r}, which is not at hand ({reason}); expected cpu, or cuda where there is one"
+        ) from error
+
+
+# Machine.
 
 
 @dataclass(frozen=True)
 class Machine:
-    """How a plan is run; no number depends on it.
+    """Workers and limits of a run; no number depends on them.
 
     Attributes:
-        jobs: worker processes, at least one for each device; 0 works in this process, on one thread and without time limits.
-        timeout: CPU seconds for one cell, or seconds if it waits for something; None lets `time_limit` decide.
-        memory: GiB that a worker may take beyond what its imports took; None for no limit.
-        engine: a key of `ENGINES`. ``address``: of its cluster, where it has one.
-        gpus: share of a GPU that a worker on a cluster asks for, above 0 and at most 1; None for one to itself with ``device="cuda"``.
+        jobs: worker processes, at least one for each device; 0 measures in this process, on one thread and without time limits.
+        timeout: CPU seconds for one cell, or elapsed seconds if it waits for something; None for `time_limit`.
+        memory: GiB that a worker may take beyond those of its imports; None for no limit.
+        engine: a key of `ENGINES`. ``address``: of its cluster, if it has one.
+        gpus: share of a GPU for each worker of a cluster, above 0 and at most 1; None for a whole one with ``device="cuda"``.
     """
 
     jobs: int = CORES
@@ -159,12 +203,12 @@ class Machine:
     gpus: float | None = None
 
     def checked(self, engines: Mapping[str, Any], plan: Plan) -> Machine:
-        """The same machine, or ValueError with one sentence on what cannot be, such as a device that is not there."""
+        """The same machine, or ValueError with one sentence on the first invalid setting, such as a missing device."""
         if self.engine not in engines:
             raise ValueError(unknown(self.engine, engines, "engine"))
-        if not 0 <= self.jobs <= MOST_JOBS or (self.timeout is not None and self.timeout <= 0):
+        if not 0 <= self.jobs <= MAX_JOBS or (self.timeout is not None and self.timeout <= 0):
             raise ValueError(
-                f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected 0 to {MOST_JOBS:,} jobs and positive seconds"
+                f"the machine got jobs={self.jobs}, timeout={self.timeout}; expected 0 to {MAX_JOBS:,} jobs and positive seconds"
             )
         if self.memory is not None and not 0 < self.memory < math.inf:
             raise ValueError(f"the machine got memory={self.memory:g}; expected a positive number of GiB, or none")
@@ -177,28 +221,101 @@ class Machine:
         self._check_devices(plan)
         return self
 
+    def _check_devices(self, plan: Plan) -> None:
+        _check_names(plan.device)
+        if self.engine != "local":  # its driver need not have the devices of the cluster
+            if plan.device != plan.device_kind:
+                raise ValueError(f"the engine {self.engine} got device={plan.device!r}; expected cuda: it deals GPUs to workers by itself")
+            return
+        count = len(plan.devices)
+        if 0 <= self.jobs < count and count > 1:
+            wrong = f"jobs={self.jobs} for the {count} devices {plan.device}"
+            raise ValueError(f"the machine got {wrong}; expected a worker for each: give --jobs {count} or more, or fewer devices")
+        for name in plan.devices:
+            check_device(name)
+
     def _check_gpus(self, gpus: float, plan: Plan) -> None:
         if not 0 < gpus <= 1:
             raise ValueError(f"the machine got gpus={gpus:g}; expected a share above 0 and at most 1: a cell computes on one GPU")
         if self.engine == "local":
             raise ValueError(f"the machine got gpus={gpus:g} for the engine local; choose --engine ray, or share a GPU by more --jobs")
         if plan.device_kind != "cuda":
+            wrong = f"gpus={gpus:g} and device={plan.device!r}, which takes no GPU"
+            raise ValueError(f"the machine got {wrong}; choose --device cuda, or leave it out")
+
+
+# Scope and shard.
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How far a run goes; no number depends on it.
+
+    Attributes:
+        rerun: measure only the cells that match this name or pattern, or that ``failed``, again; None for all unfinished cells.
+        budget: seconds after which no further cell is started.
+        fail_fast: whether the first failed cell ends the run.
+        longest: a plan with a cell that is expected to take more seconds is refused; None for the limit of the preset.
+        started: the begin of the budget.
+    """
+
+    rerun: str | None = None
+    budget: float | None = None
+    fail_fast: bool = False
+    longest: float | None = None
+    started: float = field(default_factory=time.monotonic, compare=False)
+
+    def checked(self) -> Scope:
+        """The same scope, or ValueError with one sentence on an invalid setting."""
+        if self.budget is not None and not self.budget > 0:
+            raise ValueError(f"the run got budget={self.budget:g}; expected a positive number of seconds")
+        return self
+
+    def check_names(self, cells: Iterable[Cell]) -> None:
+        """Raise ValueError if no cell of a plan matches ``rerun``."""
+        if self.rerun not in (None, AGAIN_FAILED) and not any(map(self.asks_for, cells)):
             raise ValueError(
-                f"the machine got gpus={gpus:g} and device={plan.device!r}, which takes no GPU; choose --device cuda, or leave it out"
+                f"--rerun got {self.rerun!r}, which no cell of this run has; expected failed, or one of its suites, problems, stages or "
+                "estimators, or a glob"
             )
 
-    def _check_devices(self, plan: Plan) -> None:
-        """What a cluster has is its own matter: its driver need not have a device."""
-        check_names(plan.device)
-        if self.engine != "local":
-            if plan.device != plan.device_kind:
-                raise ValueError(f"the engine {self.engine} got device={plan.device!r}; expected cuda: it deals GPUs to workers by itself")
-            return
-        names = plan.devices
-        if len(names) > 1 and 0 <= self.jobs < len(names):
-            raise ValueError(
-                f"the machine got jobs={self.jobs} for the {len(names)} devices {plan.device}; expected a worker for each: give --jobs "
-                f"{len(names)} or more, or fewer devices"
-            )
-        for name in names:
-            check_device(name)
+    def spent(self) -> bool:
+        """Whether no further cell may be started."""
+        return self.budget is not None and time.monotonic() - self.started >= self.budget
+
+    def asks_for(self, cell: Cell) -> bool:
+        """Whether a cell is to be measured again by its names."""
+        names = (cell.suite, cell.problem, cell.stage, *cell.estimators, cell.label)
+        return self.rerun is not None and any(name == self.rerun or fnmatch.fnmatchcase(name, self.rerun) for name in names)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of a plan for an array job, counted from 1.
+
+    Example:
+        >>> Shard.parsed("3/40")
+        Shard(number=3, of=40)
+        >>> str(Shard(3, 40))
+        '3/40'
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parsed(cls, text: str) -> Shard:
+        """Parse ``3/40``; ValueError for anything else."""
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+        shard = cls(int(found[1]), int(found[2])) if found else None
+        if shard is None or not 1 <= shard.number <= shard.of:
+            raise ValueError(f"--shard got {text!r}; expected a part of a whole such as 3/40, counted from 1")
+        return shard
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def of_plan(self, work: Grid) -> Grid:
+        """The cells of this part: neighbours, which share exact gradients, and as many as in each of the other parts."""
+        ends = [len(work.cells) * number // self.of for number in (self.number - 1, self.number)]
+        return Grid(work.cells[slice(*ends)], work.skips, work.limits, tuple(range(*ends)))

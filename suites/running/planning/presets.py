@@ -12,72 +12,40 @@ from ....oracles.registry import unknown
 from ... import problems
 from ...measures.suite import EFFORTS, Effort
 from ...problems import BUILT_IN_PROBLEMS, OWN_LOSS
-from ...tasks.references import LONGEST_TRAINING_LIST
+from ...tasks.references import LONGEST_LIST
 from .plan import Plan, Portion
 
 CORE = tuple(name for name, kind in ESTIMATORS.items() if kind.tier == "core")
 """One estimator of every idea, and the exact gradient."""
 
-FIRST_LEARNERS = (
-    "exact",
-    "rloo[num_samples=4]",
-    "simple",
-    "ste",
-    "imle",
-    "spigot",
-    "structured_attention",
-    "sparsemap_marginalisation",
-)
-"""What a first look at learning compares: the exact gradient, and one estimator of every idea."""
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+FIRST_LEARNERS = _names("exact rloo[num_samples=4] simple ste imle spigot structured_attention sparsemap_marginalisation")
+"""The estimators of a first look at training: the exact gradient, and one of every idea."""
 
 LEARNERS = (
     *FIRST_LEARNERS,
-    "reinforce",
-    "reinforce_running_mean",
-    "reinforce_learned",
-    "rloo[num_samples=2]",
-    "rloo[num_samples=16]",
-    "unordered_set",
-    "ste_marginals",
-    "ste_sample",
-    "identity",
-    "gumbel_softmax",
-    "st_gumbel",
-    "reinmax",
-    "gumbel_crf",
-    "perturb_and_map",
-    "stochastic_softmax",
-    "perturbed_optimizer",
-    "spigot_ce",
-    "blackbox",
-    "aimle",
-    "sparsemap",
-    "differentiable_dp",
-    "step_leave_one_out",
-    "step_ste",
-    "step_st_gumbel",
+    *_names("reinforce reinforce_running_mean reinforce_learned rloo[num_samples=2] rloo[num_samples=16] unordered_set"),
+    *_names("ste_marginals ste_sample identity gumbel_softmax st_gumbel reinmax gumbel_crf perturb_and_map stochastic_softmax"),
+    *_names("perturbed_optimizer spigot_ce blackbox aimle sparsemap differentiable_dp step_leave_one_out step_ste step_st_gumbel"),
 )
-"""What learning is compared of in earnest; those that do not fit the structures of a task are skipped there."""
+"""The estimators of a full comparison of training; those that do not fit the structures of a task are skipped there."""
 
 STUDIED = (
-    f"exact[limit={LONGEST_TRAINING_LIST}]",
+    f"exact[limit={LONGEST_LIST}]",
     *LEARNERS[1:],
-    "frozen",
-    "relaxed_top_k",
-    "spigot_eg",
-    "reinforce_normalised",
-    "reinforce_ppo",
-    "step_reinforce",
-    "step_learned",
-    "step_ppo",
+    *_names("frozen relaxed_top_k spigot_eg reinforce_normalised reinforce_ppo step_reinforce step_learned step_ppo"),
 )
-"""What the study of learning compares: besides, an encoder that is not trained, and what is published for the structures of one task."""
+"""The estimators of the study of training: also an encoder that is not trained, and methods for the structures of one task."""
 
-STUDY = ("clusters", "l2x_switch", "fsdd", "listops_frozen", "listops", "listops_parser", "vae", "pipeline", "matching")
+STUDY = _names("clusters l2x_switch fsdd listops_frozen listops listops_parser vae pipeline matching")
 """The tasks of the study: latent structures of nine kinds of models; `docs/results/learning.md` is written from it."""
 
 STUDY_EFFORT = Effort(replicates=4096, most_replicates=4096, seconds=5.0, cap=200_000, equivalence=0.05, rounds=10)
-"""Effort of the gradients that are measured next to training."""
+"""Effort of gradients that are measured next to training."""
 
 ENTROPIES = ("h=0.95", "h=0.7", "h=0.4", "h=0.1")
 """From nearly uniform to nearly certain."""
@@ -86,30 +54,22 @@ FIRST_ENTROPIES = ("h=0.95", "h=0.5", "h=0.1")
 """A model before, during and after training."""
 
 LOSSES = ("squared_distance_linear", "squared_distance", "black_box")
-"""One loss that is linear between the structures, its twin that is the same on the structures and quadratic between them, and one that
-gives values on structures and nothing else."""
+"""A loss that is linear between the structures, the quadratic one with the same values on structures, and a black-box loss."""
 
 FIRST_LOSSES = ("squared_distance", "mlp", "black_box")
-"""A loss that is linear on structures, a network that couples all parts, and a loss without gradients. Of a loss that is linear at relaxed
-inputs too, the relaxations by marginals are exact, so that nothing is to be measured."""
+"""A loss that is linear on structures, a network that couples all parts, and a black-box loss.
+
+For a loss that is linear at relaxed inputs too, relaxations by marginals are exact, so there is nothing to measure.
+"""
 
 FIRST_PROBLEMS = ("subset_regimes", "chain_regimes", "projective_tree_regimes", "assignment_regimes")
 """Choices of parts, labels of a sequence, trees over words, and permutations."""
 
-FIRST_ESTIMATORS = (
-    "exact",
-    "reinforce",
-    "rloo",
-    "rloo[num_samples=4]",
-    "ste",
-    "identity",
-    "imle",
-    "structured_attention",
-    "sparsemap",
-    "spigot",
-)
-"""Estimators that differ in kind: score functions with and without a baseline, straight-through, perturbation, and relaxations by
-marginals and by projection. Close relatives would be tied with them, and `unordered_set` takes as long as a third of all of them."""
+FIRST_ESTIMATORS = _names("exact reinforce rloo rloo[num_samples=4] ste identity imle structured_attention sparsemap spigot")
+"""Estimators of different kinds: score functions with and without a baseline, straight-through, perturbation, and two relaxations.
+
+Close relatives would be tied with them, and `unordered_set` takes a third of the time of all of them.
+"""
 
 SECOND = ("policy_regimes",)
 """Built-in problems of a structure that has another one."""
@@ -117,14 +77,13 @@ SECOND = ("policy_regimes",)
 
 @dataclass(frozen=True)
 class Preset:
-    """What a plan holds where no option says otherwise; empty means all.
+    """Contents of a plan where no option changes them; empty means all.
 
     Attributes:
         summary: one line.
-        suites, problems, estimators, stages, losses, instances, portions: as in `Plan`.
-        longest: seconds; a plan with a cell that is estimated to take longer is refused.
-        problems: names; empty for a built-in one of every structure.
-        everything: whether more than one problem per structure takes part: `SECOND`, and real ones at their stages of training.
+        suites, problems, estimators, stages, losses, instances, portions: as in `Plan`; no problems for a built-in one of every structure.
+        everything: whether several problems per structure take part: `SECOND`, and real ones at their stages of training.
+        longest: a plan with a cell that is expected to take more seconds is refused.
     """
 
     summary: str
@@ -180,7 +139,7 @@ PRESETS: dict[str, Preset] = {
         longest=math.inf,
     ),
 }
-"""By name; how much work goes into one answer is in `EFFORTS`."""
+"""By name; the precision of one answer is in `EFFORTS`."""
 
 DEFAULT = "quick"
 
@@ -188,7 +147,7 @@ DEFAULT = "quick"
 def plan_of(preset: str, **options: Any) -> Plan:
     """The plan of a preset, with every option that is given (and not None or empty) in its place.
 
-    An option that says how many instances, which stages or which losses holds for all suites.
+    An option for instances, stages or losses holds for all suites.
 
     Raises:
         ValueError: an unknown preset.
@@ -206,7 +165,7 @@ def plan_of(preset: str, **options: Any) -> Plan:
         name: Portion(**{field: most for field, most in vars(portion).items() if field not in given})
         for name, portion in chosen.portions.items()
     }
-    standard = {
+    standard: dict[str, Any] = {
         "suites": chosen.suites,
         "estimators": chosen.estimators,
         "instances": chosen.instances,
@@ -214,10 +173,22 @@ def plan_of(preset: str, **options: Any) -> Plan:
         "effort": EFFORTS[preset],
     }
     named = given.get("problems", ())
-    scores: dict[str, Any] = {} if all(problems.comes_from_task(name) for name in named) and named else {"losses": chosen.losses}
+    tasks = [name for name in named if problems.comes_from_task(name)]
+    if not named or len(tasks) < len(named):
+        standard["losses"] = chosen.losses
     if "file" not in given:
-        scores |= {"problems": _problems(chosen, given.get("data")), "stages": _stages(chosen, named)}
-    return Plan(**{**standard, **scores, **given})
+        standard["problems"] = chosen.problems or _every_problem(chosen, given.get("data"))
+        # Stages of the preset are those of scores; all stages of the named tasks take part.
+        of_tasks = [stage for pattern in tasks for name in problems.task_names(pattern) for stage in problems.stages_of(name)]
+        of_scores = chosen.stages if not named or len(tasks) < len(named) else ()
+        standard["stages"] = (*of_scores, *dict.fromkeys(of_tasks)) if chosen.stages else ()
+    return Plan(**{**standard, **given})
+
+
+def _every_problem(preset: Preset, data: str | None) -> tuple[str, ...]:
+    if not preset.everything:
+        return tuple(name for name in BUILT_IN_PROBLEMS if name not in SECOND)
+    return (*BUILT_IN_PROBLEMS, *(name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS))
 
 
 def learning_plan(
@@ -232,11 +203,11 @@ def learning_plan(
     """The plan of ``structgrad learn``.
 
     Args:
-        tasks: names, ``clusters`` where there are none, with sizes in brackets where they are others, or ``file.py:Class``.
-        estimators: names; empty for `LEARNERS`, or `FIRST_LEARNERS` where it is to be quick, or `STUDIED`.
-        seeds: of a test; None for 5, or 3 where it is to be quick.
+        tasks: names, with sizes in brackets if they differ, or ``file.py:Class``; ``clusters`` by default.
+        estimators: names; by default `LEARNERS`, or `FIRST_LEARNERS` if quick, or `STUDIED`.
+        seeds: of a test; by default 5, or 3 if quick.
         quick: three fifths of the steps, and one seed to choose rate and option with.
-        study: so much of `STUDY` where there are no tasks: half-way ranks are near to final ones, so that its time goes to tasks and seeds.
+        study: `STUDY` by default, with as much effort. Ranks after half of the steps are near the final ones, so its time goes to tasks.
         options: others of the plan.
 
     Example:
@@ -253,20 +224,3 @@ def learning_plan(
         effort=STUDY_EFFORT if quick or study else EFFORTS["standard"],
         **options,
     )
-
-
-def _stages(preset: Preset, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the preset, which are stages of scores, and all of the tasks that are named."""
-    tasks = [name for name in names if problems.comes_from_task(name)]
-    of_tasks = dict.fromkeys(stage for pattern in tasks for name in problems.task_names(pattern) for stage in problems.stages_of(name))
-    of_scores = preset.stages if len(tasks) < len(names) or not names else ()
-    return (*of_scores, *of_tasks) if preset.stages else ()
-
-
-def _problems(preset: Preset, data: str | None) -> tuple[str, ...]:
-    """A built-in problem for every structure, or all of them and the real problems whose files are there."""
-    if preset.problems:
-        return preset.problems
-    if not preset.everything:
-        return tuple(name for name in BUILT_IN_PROBLEMS if name not in SECOND)
-    return (*BUILT_IN_PROBLEMS, *(name for name in problems.available(data) if name not in BUILT_IN_PROBLEMS))

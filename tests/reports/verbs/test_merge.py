@@ -13,7 +13,7 @@ import pytest
 from structgrad.reports import results
 from structgrad.suites.running import cell_writer, store
 from structgrad.suites.running.planning.grid import grid
-from structgrad.suites.running.planning.sharding import Shard
+from structgrad.suites.running.planning.plan import Shard
 from tests.reports.calling import FEW, SMALL, call, refused, without_page
 from tests.suites.running_cases import SMALL as PLAN
 
@@ -97,7 +97,7 @@ def test_a_part_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
 def test_every_cell_is_in_one_shard(of: int) -> None:
     work = grid(PLAN)
-    parts = [Shard(number, of).of_plan(PLAN, work) for number in range(1, of + 1)]
+    parts = [Shard(number, of).of_plan(work) for number in range(1, of + 1)]
     assert [cell for part in parts for cell in part.cells] == list(work.cells)
     assert [place for part in parts for place in part.places] == list(range(len(work.cells)))
 

@@ -20,11 +20,10 @@ from structgrad.reports.verbs.options import seconds_of
 from structgrad.reports.verbs.run import launch
 from structgrad.suites.running import runner, store
 from structgrad.suites.running.planning import compiling
+from structgrad.suites.running.planning.estimates import CostModel, seconds_within
 from structgrad.suites.running.planning.grid import grid
-from structgrad.suites.running.planning.plan import Plan
+from structgrad.suites.running.planning.plan import Plan, Scope
 from structgrad.suites.running.planning.presets import plan_of
-from structgrad.suites.running.planning.scope import Scope
-from structgrad.suites.running.progress import CostModel, seconds_within
 from tests.reports.calling import FEW, SMALL, call, refused, told, without_page
 from tests.suites.running_cases import HERE
 from tests.suites.running_cases import SMALL as PLAN

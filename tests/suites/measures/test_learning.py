@@ -16,11 +16,10 @@ from structgrad.suites.measures.learning import LearningSuite, to_target
 from structgrad.suites.measures.suite import EFFORTS, Context
 from structgrad.suites.metrics import METRICS
 from structgrad.suites.problems import load, with_loss
-from structgrad.suites.running.planning.estimates import guess
+from structgrad.suites.running.planning.estimates import guess, time_limit
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Machine, Plan
 from structgrad.suites.running.planning.presets import FIRST_ENTROPIES, FIRST_LOSSES, learning_plan, plan_of
-from structgrad.suites.running.progress import time_limit
 from structgrad.suites.running.runner import run
 from structgrad.suites.tasks import cache, choosing, make_task, references, training
 from structgrad.suites.tasks.choosing import FIRST_TUNING_SEED, OPTIONS

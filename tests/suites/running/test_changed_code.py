@@ -11,9 +11,8 @@ from structgrad.oracles.plugins import loaded_file
 from structgrad.oracles.sources import own_files
 from structgrad.suites.measures.suite import Effort
 from structgrad.suites.running import runner, store
-from structgrad.suites.running.planning.grid import grid
+from structgrad.suites.running.planning.grid import Watch, grid
 from structgrad.suites.running.planning.plan import Machine, Plan
-from structgrad.suites.running.planning.sources import Watch
 from structgrad.suites.running.progress import Snapshot
 
 MINE = "from structgrad.estimators import LeaveOneOut\n\n\nclass Mine(LeaveOneOut):\n    pass\n\n\nclass Other(LeaveOneOut):\n    pass\n"
@@ -78,7 +77,7 @@ def test_what_it_imports_of_its_own_belongs_to_it(mine: Path, importing: str, fi
         files = [str(own.relative_to(mine.parent)) for own in own_files(mine)]
         assert files[0] == "mine.py"
         assert file in files
-        watch = Watch([str(mine)])
+        watch = Watch(plan(mine), [f"{mine}:Mine"])
         (mine.parent / file).write_text((mine.parent / file).read_text() + "# changed\n")
         after = [cell.identity for cell in grid(plan(mine)).cells]
         assert [new == old for new, old in zip(after, before, strict=True)] == [False, False, True]

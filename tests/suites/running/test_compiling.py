@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import io
 import os
-import pickle
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from pebble import ProcessPool
 
 from structgrad.oracles import DERIVED, subset
 from structgrad.oracles.derivations import cpu
@@ -152,52 +152,25 @@ def test_a_worker_that_compiles_is_seen(tmp_path: Path, monkeypatch: pytest.Monk
 LAID_OUT = dataclasses.replace(SMALL, problems=("categorical_regimes", "subset_regimes", "chain_regimes"))
 
 
-def test_others_are_hired_once_kernels_are_compiled_and_end_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Other:
-        ended: ClassVar[list[str]] = []
-
-        def kill(self) -> None:
-            self.ended.append("killed")
-
-        def wait(self) -> None:
-            self.ended.append("gone")
-
-    hired: list[tuple[int, int]] = []
-    monkeypatch.setattr(compiling, "_hired", lambda plan, place, others: hired.append((place, others)) or Other())
-    with compiling.shared(LAID_OUT, 3):
-        assert hired == []
-        for _ in range(2):
+@pytest.mark.parametrize(("processes", "compiles", "started"), [(3, True, True), (3, False, False), (1, True, False)])
+def test_other_processes_start_once_kernels_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, processes: int, compiles: bool, started: bool
+) -> None:
+    scheduled: list[str] = []
+    pool = SimpleNamespace(schedule=lambda work, args: scheduled.append(args[1]), stop=lambda: scheduled.append("stopped"), join=list)
+    monkeypatch.setattr(compiling, "ProcessPool", lambda **options: pool)
+    with compiling.shared(LAID_OUT, processes):
+        for _ in range(2 * compiles):
             notices.begin()
             notices.end()
-        assert hired == [(0, 2), (1, 2)]
-    assert Other.ended == 2 * ["killed", "gone"]
     notices.begin()
     notices.end()
-    assert len(hired) == 2
-    with compiling.shared(LAID_OUT, 0):
-        notices.begin()
-        notices.end()
-    assert len(hired) == 2
-
-
-def test_they_begin_with_the_last_problem_and_leave_errors_to_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-
-    def fail(plan: Plan, name: str, stage: str) -> None:
-        loaded.append(name)
-        raise OSError(name)
-
-    monkeypatch.setattr(compiling, "fingerprint", fail)
-    for place, expected in enumerate((["chain_regimes", "categorical_regimes"], ["subset_regimes"])):
-        loaded.clear()
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pickle.dumps((LAID_OUT, place, 2)))))
-        compiling._help()
-        assert loaded == expected
+    assert scheduled == (["chain_regimes", "subset_regimes", "categorical_regimes", "stopped"] if started else [])
 
 
 @pytest.mark.sweep
 def test_what_they_compile_is_in_the_cache(empty: Path) -> None:
     before = compiling.uncompiled(["subset"])
-    other = compiling._hired(dataclasses.replace(LAID_OUT, problems=("subset_regimes",)), 0, 1)
-    assert other.wait(timeout=100) == 0
+    with ProcessPool(max_workers=1, context=get_context("spawn")) as pool:
+        pool.schedule(compiling._load, args=(LAID_OUT, "subset_regimes", "init")).result(timeout=100)
     assert compiling.uncompiled(["subset"]) < before - 5

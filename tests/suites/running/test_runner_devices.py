@@ -13,7 +13,7 @@ from structgrad.reports import results
 from structgrad.reports.verbs.run import outline
 from structgrad.suites.running import cells
 from structgrad.suites.running.engines import local
-from structgrad.suites.running.planning import devices
+from structgrad.suites.running.planning import plan as planning
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import CORES, Machine, Plan, default_jobs
 from structgrad.suites.running.progress import Snapshot
@@ -26,8 +26,8 @@ CUDA = dataclasses.replace(SMALL, device="cuda:0,cuda:1")
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Plan:
     """A plan for two devices, which are both the CPU."""
-    monkeypatch.setattr(devices, "_ONE", r"cpu(:\d+)?")
-    monkeypatch.setattr(devices, "_OF_SEVERAL", r"cpu:\d+")
+    monkeypatch.setattr(planning, "_ONE", r"cpu(:\d+)?")
+    monkeypatch.setattr(planning, "_OF_SEVERAL", r"cpu:\d+")
     return dataclasses.replace(SMALL, device="cpu:0,cpu:1")
 
 

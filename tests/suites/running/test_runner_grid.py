@@ -15,10 +15,10 @@ from structgrad.suites.measures import SUITES
 from structgrad.suites.measures.suite import EFFORTS
 from structgrad.suites.problems.named import BUILT_IN_PROBLEMS, OWN_LOSS
 from structgrad.suites.running import scores
+from structgrad.suites.running.planning.estimates import CostModel, time_limit
 from structgrad.suites.running.planning.grid import grid
 from structgrad.suites.running.planning.plan import Plan, Portion
 from structgrad.suites.running.planning.presets import CORE, FIRST_PROBLEMS, PRESETS, SECOND, plan_of
-from structgrad.suites.running.progress import CostModel, time_limit
 from tests.suites.running_cases import SMALL
 
 
