@@ -1,17 +1,17 @@
-"""Measurements: what one estimator at one score tensor was found to do, as values, as a table and as a fragment for notebooks."""
+"""Measurements: what one estimator at one score tensor was found to do, as values and as a table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...estimators.base import Estimator
 from ..base import estimator_name, loss_name, oracle_name
-from ..fragments import FragmentTable, IntervalAxis, fragment, metric_heading, shortened, small
 from ..frames import table
-from ..metrics import METRICS, unit_of
+from ..metrics import METRICS, label_of, unit_of
 from ..problems.sized import size_text
 from ..statistics.interval import Interval
 from ..text import estimate, exponential
@@ -41,13 +41,6 @@ FRAME_COLUMNS = (
     "seed",
 )
 """Of `Measurement.frame`: these of the result table of a run, with its types."""
-
-SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("error, relative to the exact gradient", ("relative_bias", "relative_variance", "relative_mse")),
-    ("error, absolute", ("absolute_bias", "absolute_variance")),
-    ("direction and scale", ("gain", "cosine", "rho", "rho_16", "descent_probability")),
-)
-"""What a notebook shows of a measurement: metrics that share an axis."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ class Measurement:
         whose = "" if self.pair is None else f" of {self.pair.estimator} on {self.pair.oracle}"
         if self.reason:
             return f"<Measurement{whose}: {self.verdict}, {self.reason}>"
-        shown = [name for name in SECTIONS[0][1][:2] if name in self.metrics]
+        shown = [name for name in ("relative_bias", "relative_variance") if name in self.metrics]
         numbers = [f"{METRICS[name].label} {estimate(self.metrics[name])}" for name in shown]
         return f"<Measurement{whose}: {', '.join([*numbers, self.verdict])}>"
 
@@ -148,40 +141,17 @@ class Measurement:
                 yield {**known, "metric": metric, "unit": unit_of(metric), "reference": compared, **numbers, **test}
 
     def _repr_html_(self) -> str:
-        """A table of the main metrics, each with its interval on the axis of its section."""
-        own = ("error, relative to the gradient of its own objective", tuple(self.against))
-        sections = [*((self.metrics, section) for section in SECTIONS), (self.against, own)]
-        rows = [
-            row
-            for metrics, (title, names) in sections
-            for row in _section(title, {name: metrics[name] for name in names if name in metrics})
-        ]
-        hidden = set(self.metrics) - {name for _, names in SECTIONS for name in names}
-        notes = [f"{len(hidden)} more metrics are in .frame."] if hidden else []
-        return fragment(
-            self._title(), self._facts(), [FragmentTable("", ("metric", small("unit"), "value [95 % interval]", ""), rows)], notes
-        )
+        """A line about the pair, and a table of all metrics."""
+        import pandas as pd
 
-    def _title(self) -> str:
-        if self.pair is None:
-            return "<b>Measurement</b>"
-        estimator, oracle, loss = map(shortened, (self.pair.estimator, self.pair.oracle, self.pair.loss))
-        return f"<b>{estimator}</b> on {oracle}, loss {loss}"
-
-    def _facts(self) -> list[str]:
-        size: list[str] = []
+        facts = []
         if self.pair is not None:
-            count = exponential(math.log(self.pair.count))
-            size = [self.pair.sizes, f"{count} structures", "1 instance", f"seed {self.pair.seed}"]
-        how = "exact, without replicates" if self.tier == "exact" else f"{self.replicates} replicates ({self.sampling})"
-        test = "" if self.p_value is None else f", p {'< 1e-16' if self.p_value < 1e-16 else f'= {self.p_value:.2g}'}"
-        return [*size, f"{self.verdict}: {self.reason}"] if self.reason else [*size, how, f"bias: {self.verdict}{test}"]
-
-
-def _section(title: str, found: dict[str, Interval]) -> list[tuple[str, ...]]:
-    """The heading of some metrics with the axis that they share, and a row for each; nothing where there is none."""
-    if not found:
-        return []
-    axis = IntervalAxis.of(next(iter(found)), found.values())
-    rows = [(metric_heading(name), small(unit_of(name)), estimate(one), axis.mark(one)) for name, one in found.items()]
-    return [(small(title), "", "", axis.heading()), *rows]
+            facts = [f"{self.pair.estimator} on {self.pair.oracle}", f"loss {self.pair.loss}", self.pair.sizes]
+            facts += [f"{exponential(math.log(self.pair.count))} structures", f"seed {self.pair.seed}"]
+        facts += ["exact, without replicates" if self.tier == "exact" else f"{self.replicates} replicates ({self.sampling})"]
+        facts += [f"{self.verdict}: {self.reason}" if self.reason else f"bias: {self.verdict}"]
+        own = "of its own objective" if self.pair is None else f"against {self.pair.own}"
+        found = [(name, one, "") for name, one in self.metrics.items()] + [(name, one, own) for name, one in self.against.items()]
+        rows = [(f"{label_of(name)} {against}".replace("_", " "), unit_of(name), estimate(one)) for name, one, against in found]
+        shown = pd.DataFrame(rows, columns=["metric", "unit", "value [95 % interval]"])
+        return f"<p>{escape(' · '.join(facts))}</p>{shown.to_html(index=False, border=0)}"
