@@ -152,8 +152,8 @@ def headline(result: GateResult) -> str:
         "passed": "gate passed: nothing is worse",
         "failed": f"gate failed: {result.count('fail')} of {checks} checks fail",
         "undecided": f"gate passed, {result.count('warn')} open: neither worse nor the same is proven (--strict makes this exit code 4)",
-        "nothing to compare": "gate undone: the baseline and the run have no number in common; measure the plan of the baseline, or save a "
-        "new baseline of this run",
+        "nothing to compare": "gate not decided: the baseline and the run have no number in common; measure the plan of the baseline, or "
+        "save a new baseline of this run",
     }[result.outcome]
 
 

@@ -1,18 +1,14 @@
-"""``structgrad baseline``: what runs are held against, saved by hand."""
+"""``structgrad baseline``: stored runs to compare with."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from .outcome import REGRESSED, fail, sentences
-
-if TYPE_CHECKING:
-    from ...suites.comparison import GateResult
-    from ..analysis.loading import Loaded
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,6 +40,9 @@ def save(  # noqa: PLR0913 - one parameter per option
     Refused if the gate against the replaced baseline fails, or if an estimator that declares itself unbiased is biased.
     """
     with sentences():
+        from ...suites.comparison import gate
+        from ...suites.comparison.settings import load_settings
+        from ...suites.running.store import OtherSchemaError
         from ..analysis import baselines
         from ..analysis.loading import load
         from ..comparison import formats
@@ -53,31 +52,20 @@ def save(  # noqa: PLR0913 - one parameter per option
             raise ValueError(f"baseline {name!r} already exists in {folder}; --replace overwrites it if the gate against it passes")
         if force is not None and not force.strip():
             raise ValueError("--force got an empty reason; expected the reason to save despite a failing gate")
-        loaded = load(run, folder)
-        result = _gated(loaded, path, config)
+        loaded, settings = load(run, folder), load_settings(config)
+        try:
+            before = load(str(path)) if path.exists() else None
+        except OtherSchemaError:
+            before = None
+        machines = (before.machine if before else {}, loaded.machine)
+        # Without an older baseline, only claims are checked.
+        result = gate(before.frame if before else [], loaded.frame, machines, settings)
         if result.outcome == "failed" and force is None:
             typer.echo(formats.gate_text(result), err=True, nl=False)
             fail(f"baseline {name} is not saved, because the gate fails; to save it anyway, use --force 'the reason'", REGRESSED)
         about = {"name": name, **({"reason": force} if force else {})}
         count = baselines.save(path, loaded.frame, loaded.manifest, **about)
         typer.echo(f"baseline {name}: {count} rows, {path.stat().st_size} bytes, {path}")
-
-
-def _gated(loaded: Loaded, path: Path, config: Path | None) -> GateResult:
-    """The gate against the baseline that is replaced; only claims are checked without one, or if it has another schema version."""
-    from ...suites.comparison import gate
-    from ...suites.comparison.settings import load_settings
-    from ...suites.running.store import OtherSchemaError
-    from ..analysis.loading import load
-
-    settings = load_settings(config)
-    try:
-        before = load(str(path)) if path.exists() else None
-    except OtherSchemaError:
-        before = None
-    if before is None:
-        return gate([], loaded.frame, settings=settings)
-    return gate(before.frame, loaded.frame, (before.machine, loaded.machine), settings)
 
 
 @app.command("list")

@@ -77,8 +77,8 @@ class Estimates:
         degrees = np.where(count > 1, count - 1.0, np.where(by_batches & ~exact, BATCHES - 1.0, _NORMAL))
         return cls(value, error, degrees, batches, exact)
 
-    def at_gain(self, gain: Estimates, metric: np.ndarray) -> Estimates:
-        """Errors ``[pair]`` of ``ĝ / γ``, whose expectation has the right length; of unknown error unless both have the same batches."""
+    def at_gain(self, gain: Estimates, metric: np.ndarray, known: np.ndarray) -> Estimates:
+        """Errors ``[pair]`` of ``ĝ / γ``, whose expectation has the right length, for known gains γ and the same batches of both."""
         square = np.array([AT_GAIN[name] == 2 for name in metric], bool)[:, None]
         mse = (metric == "relative_mse")[:, None]
 
@@ -91,7 +91,7 @@ class Estimates:
             batches = divided(self.batches[:, :width], gain.batches[:, :width])
         same, several = self.count == gain.count, self.count > 1
         exactly = (self.error == 0) & (gain.error == 0)
-        error = np.where(same & several, jackknife(batches), np.where(same & exactly, 0.0, np.nan))
+        error = np.where(known & same & several, jackknife(batches), np.where(known & same & exactly, 0.0, np.nan))
         return Estimates(value, error, np.where(several, self.count - 1.0, _NORMAL), batches, self.exact)
 
 

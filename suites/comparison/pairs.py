@@ -133,24 +133,20 @@ def pooled(base: pd.DataFrame, head: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
     seeds in common stay.
     """
     place = [name for name in KEY if name != "instance"]
-    sides = []
-    for frame in (base, head):
-        learnt = frame["suite"].eq("learning") & frame["metric"].isin(POOLED) & frame["instance"].ne("")
-        sides.append((frame, learnt, frame[learnt & frame["value"].notna()].drop_duplicates(KEY, keep="last").astype({"instance": str})))
-    keys = [found[KEY].astype(str) for *_, found in sides]
-    common = keys[0].merge(keys[1])
-    common = common[common.groupby(place)["instance"].transform("size") > 1]
-    if common.empty:
+    learnt = [frame["suite"].eq("learning") & frame["metric"].isin(POOLED) & frame["instance"].ne("") for frame in (base, head)]
+    if not all(rows.any() for rows in learnt):
         return base, head
+    frames = [frame.astype(dict.fromkeys([*KEY, "tier"], str)) for frame in (base, head)]
+    known = [frame[rows & frame["value"].notna()].drop_duplicates(KEY, keep="last") for frame, rows in zip(frames, learnt, strict=True)]
+    common = known[0][KEY].merge(known[1][KEY])
+    common = common[common.groupby(place)["instance"].transform("size") > 1]
     result = []
-    for frame, learnt, found in sides:
-        chosen = found[pd.MultiIndex.from_frame(found[KEY].astype(str)).isin(pd.MultiIndex.from_frame(common[KEY]))]
+    for frame, rows, seeds in zip(frames, learnt, known, strict=True):
         means = []
-        for _, seeds in chosen.sort_values("instance").groupby(place, observed=True, sort=False):
-            values = seeds["value"].to_numpy(float)
-            without = tuple((values.sum() - values) / (len(values) - 1))
-            mean = {"instance": "", "value": values.mean(), "tier": "mc", "replicates": float(len(values))}
-            means.append(seeds.iloc[:1].astype({"tier": str}).assign(**mean, batches=pd.Series([without], seeds.index[:1])))
-        gone = learnt & pd.MultiIndex.from_frame(frame[place].astype(str)).isin(pd.MultiIndex.from_frame(common[place]))
-        result.append(prepared(pd.concat([frame[~gone].astype({"instance": str, "tier": str}), *means])))
+        for _, one in seeds.merge(common).sort_values("instance").groupby(place, sort=False):
+            values = one["value"].to_numpy(float)
+            mean = one.iloc[:1].assign(instance="", value=values.mean(), tier="mc", replicates=float(len(values)))
+            means.append(mean.assign(batches=pd.Series([(values.sum() - values) / (len(values) - 1)], mean.index)))
+        replaced = rows & pd.MultiIndex.from_frame(frame[place]).isin(pd.MultiIndex.from_frame(common[place]))
+        result.append(prepared(pd.concat([frame[~replaced], *means])))
     return result[0], result[1]

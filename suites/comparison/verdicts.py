@@ -271,16 +271,14 @@ def _at_same_gain(  # noqa: PLR0913, PLR0917 - all of them are columns of the sa
         sides = [(Estimates.of(pairs, pairs.places[row, one]), Estimates.of(pairs, pairs.places[gain, one])) for one in (0, 1)]
         sure = [size.known & (np.abs(size.value) > np.maximum(MIN_GAIN, MIN_GAIN_ERRORS * size.error)) for _, size in sides]
         both = sure[0] & sure[1]
-        base, head = (error.at_gain(size, metric[row]) for error, size in sides)
+        base, head = (error.at_gain(size, metric[row], both) for error, size in sides)
         again = tested(base, head, paired[row], rules.iloc[row], alpha).set_index(row)
-        blank = {"verdict": "inconclusive", "reason": "", "scale": "ratio", "method": ""}
-        again.loc[~both, list(blank)] = list(blank.values())
-        again.loc[~both, ["change", "low", "high", "worse", "better"]] = np.nan
+        shown = [["missing" if np.isnan(value) else f"{value:.4g}" for value in size.value] for _, size in sides]
         again["reason"] = [
             (f"at the same gain, which was {was} and is {now}" + (f"; {reason}" if reason else ""))
             if one
             else f"the gain was {was} and is {now}: errors cannot be compared at the same gain"
-            for was, now, reason, one in zip(*(_shown(size.value) for _, size in sides), again["reason"], both, strict=True)
+            for was, now, reason, one in zip(*shown, again["reason"], both, strict=True)
         ]
         exact = sides[0][1].exact & sides[1][1].exact
         changed = ~is_close(sides[0][1].value, sides[1][1].value, rules["tolerance"].to_numpy()[gain])
@@ -290,10 +288,6 @@ def _at_same_gain(  # noqa: PLR0913, PLR0917 - all of them are columns of the sa
         out.loc[rest.index, "better"] = np.maximum(out.loc[rest.index, "better"], rest["better"])
         later.append(rest)
     return pd.concat(later) if later else out.iloc[:0]
-
-
-def _shown(values: np.ndarray) -> list[str]:
-    return ["missing" if np.isnan(value) else f"{value:.4g}" for value in values]
 
 
 def settled(out: pd.DataFrame, again: pd.DataFrame, alpha: float, others: Sequence[float] = ()) -> pd.DataFrame:

@@ -95,31 +95,20 @@ def test_bad_input_is_one_sentence(
     assert message in sentence(*(word.format(base=base, tmp=tmp_path) for word in words))
 
 
-def test_json_is_strict_and_carries_the_exit_code(base: str, tmp_path: Path) -> None:
-    worse = run(tmp_path / "head", rows(relative_variance={"value": None, "status": "nonfinite", "reason": "the value is inf"}))
-    found = json.loads(call("gate", worse, "--baseline", base, "--json", code=1).stdout, parse_constant=pytest.fail)
+def test_reports_of_a_gate_for_programs(base: str, tmp_path: Path) -> None:
+    nonfinite = run(tmp_path / "nonfinite", rows(relative_variance={"value": None, "status": "nonfinite", "reason": "the value is inf"}))
+    found = json.loads(call("gate", nonfinite, "--baseline", base, "--json", code=1).stdout, parse_constant=pytest.fail)
     assert (found["outcome"], found["exit_code"], found["alpha"]) == ("failed", 1, 0.01)
     assert {item["verdict"] for item in found["comparisons"]} == {"broken", "identical"}
     assert all("broken" in text for text in found["failures"])
-
-
-def test_junit_has_a_failure_for_every_fault(base: str, tmp_path: Path) -> None:
-    report = tmp_path / "report.xml"
-    call("gate", run(tmp_path / "head", rows(**WORSE)), "--baseline", base, "--junit", str(report), code=1)
+    report, summary, head = tmp_path / "report.xml", tmp_path / "summary.md", run(tmp_path / "head", rows(**WORSE))
+    words = ("gate", head, "--baseline", base, "--github", "--junit", str(report))
+    assert call(*words, code=1, GITHUB_STEP_SUMMARY=str(summary)).stdout.count("::error title=structgrad gate::") == 1
     root = ElementTree.parse(report).getroot()
-    assert (root.get("failures"), root.get("skipped")) == ("6", "0")
-    assert len(root.findall("testcase")) == int(root.get("tests", "0"))
+    assert (root.get("failures"), root.get("skipped"), root.get("tests")) == ("6", "0", str(len(root.findall("testcase"))))
     assert len(root.findall("testcase/failure")) == 6
-
-
-def test_github_gets_annotations_and_a_summary(base: str, tmp_path: Path) -> None:
-    summary = tmp_path / "summary.md"
-    head = run(tmp_path / "head", rows(**WORSE))
-    output = call("gate", head, "--baseline", base, "--github", code=1, GITHUB_STEP_SUMMARY=str(summary)).stdout
-    assert output.count("::error title=structgrad gate::") == 1
-    page = summary.read_text()
-    assert page.startswith("## ❌ structgrad gate failed")
-    assert "- ✗ imle[lambda=2.5]: relative_variance" in page
+    assert summary.read_text().startswith("## ❌ structgrad gate failed")
+    assert "- ✗ imle[lambda=2.5]: relative_variance" in summary.read_text()
 
 
 def test_compare_in_every_format(base: str, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_bias_breaks_the_claim_of_an_unbiased_estimator_without_any_baseline()
 
 
 def test_claims_and_comparisons_share_one_level() -> None:
-    """A p-value that is proof alone is none beside a hundred comparisons, and the other way round."""
+    """A p-value that is proof alone is none among a hundred comparisons, and the other way round."""
     quiet = [[sampled(batch_means(seed), seed=seed, instance=f"i{n}") for n in range(100)] for seed in (0, 1)]
     assert broken([sampled_claim(0.1, 0.002)])
     assert not broken([*quiet[1], sampled_claim(0.1, 0.002)], quiet[0])
